@@ -1,0 +1,69 @@
+"""Durable jobs and workflows for Python: one SQLite file on a laptop, PostgreSQL across a fleet.
+
+The names are resolved when they are first used, so that importing one part does not load the others.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from perdure.app import App as App
+    from perdure.context import CONTEXT as CONTEXT
+    from perdure.context import Context as Context
+    from perdure.errors import BadArguments as BadArguments
+    from perdure.errors import IdempotencyConflict as IdempotencyConflict
+    from perdure.errors import JobCanceled as JobCanceled
+    from perdure.errors import JobFailed as JobFailed
+    from perdure.errors import JobGone as JobGone
+    from perdure.errors import PerdureError as PerdureError
+    from perdure.errors import WaitTimeout as WaitTimeout
+    from perdure.handle import Job as Job
+    from perdure.model.backoff import Backoff as Backoff
+    from perdure.signals import Cancel as Cancel
+    from perdure.signals import Continue as Continue
+    from perdure.signals import Fatal as Fatal
+    from perdure.signals import Retry as Retry
+    from perdure.signals import Snooze as Snooze
+    from perdure.signals import Throttle as Throttle
+    from perdure.task import Task as Task
+
+__version__ = "0.1.0.dev0"
+
+_HOMES = {
+    "App": "app",
+    "CONTEXT": "context",
+    "Context": "context",
+    "BadArguments": "errors",
+    "IdempotencyConflict": "errors",
+    "JobCanceled": "errors",
+    "JobFailed": "errors",
+    "JobGone": "errors",
+    "PerdureError": "errors",
+    "WaitTimeout": "errors",
+    "Job": "handle",
+    "Backoff": "model.backoff",
+    "Cancel": "signals",
+    "Continue": "signals",
+    "Fatal": "signals",
+    "Retry": "signals",
+    "Snooze": "signals",
+    "Throttle": "signals",
+    "Task": "task",
+}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605 - the names are those above
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

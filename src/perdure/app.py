@@ -1,0 +1,289 @@
+"""The app: the tasks of a program and the database its jobs live in."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import timedelta
+from importlib import import_module
+from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
+
+import msgspec
+
+from perdure.errors import (
+    InternalError,
+    InvalidOption,
+    InvalidTask,
+    StoreBusy,
+    TaskDisabled,
+    TaskNotSynced,
+    UnknownTask,
+)
+from perdure.handle import Job
+from perdure.model.backoff import DEFAULT_BACKOFF, Backoff, dump_backoff
+from perdure.model.codec import ResultCodec, encode_plain
+from perdure.model.job import JobRow, Span, TaskDefinition
+from perdure.moments import span
+from perdure.ops import enqueue as enqueue_ops
+from perdure.ops import tasks as task_ops
+from perdure.ops.topics import queue_topics
+from perdure.options import INTEGER, SMALLINT, Asked, checked, text, whole
+from perdure.store.plan import Plan, aside, blocking, perform, perform_at_once, perform_on, waiting
+from perdure.store.store import Store, open_store
+from perdure.task import AsyncTask, JobRequest, SyncTask, Task
+from perdure.verbs import Verbs
+from perdure.worker.ledger import Ledger
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_PLAIN_RESULT = ResultCodec().decode
+
+
+class App(Verbs):
+    """Tasks and a database. Nothing is opened or read before the first use."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        imports: Sequence[str] = (),
+        schema: str = "perdure",
+        synchronous: Literal["full", "normal"] = "full",
+        keep_keys_for: float | timedelta | None = None,
+        prepare: bool | None = None,
+    ) -> None:
+        self._url = url
+        self._imports = tuple(imports)
+        self._schema = text("schema", schema, 63)
+        self._synchronous = synchronous
+        self._prepare = prepare
+        self._keep_keys_for = None if keep_keys_for is None else span("keep_keys_for", keep_keys_for)
+        self._store: Store | None = None
+        self._opening = threading.Lock()
+        self.tasks: dict[str, Task[..., Any]] = {}
+        """Every task by its name and by its aliases."""
+        self._unsynced: dict[str, TaskDefinition] = {}
+
+    @property
+    def store(self) -> Store:
+        """The database, opened at the first use."""
+        if self._store is None:
+            with self._opening:
+                if self._store is None:
+                    for module in self._imports:
+                        import_module(module)
+                    self._store = open_store(
+                        self._url or _url_from_environment(),
+                        schema=self._schema,
+                        synchronous=self._synchronous,
+                        prepare=self._prepare,
+                    )
+        return self._store
+
+    @property
+    def ledger(self) -> Ledger:
+        """What a worker performs: claim, finish, heartbeat, rescue."""
+        return Ledger(self.store)
+
+    @property
+    def keep_keys_for(self) -> Span | None:
+        return self._keep_keys_for
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        aliases: Sequence[str] = (),
+        queue: str = "default",
+        priority: int = 0,
+        max_attempts: int = 8,
+        timeout: float | timedelta | None = 900,
+        backoff: float | Backoff = DEFAULT_BACKOFF,
+        max_crashes: int | None = 3,
+    ) -> _Register: ...
+    def task(self, *function: Any, **options: Any) -> Any:
+        """Register a function as a task: ``@app.task`` or ``@app.task(queue="mail")``."""
+        return self._register(*function, **options) if function else _Register(self, options)
+
+    def _register(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        aliases: Sequence[str] = (),
+        queue: str = "default",
+        priority: int = 0,
+        max_attempts: int = 8,
+        timeout: float | timedelta | None = 900,
+        backoff: float | Backoff = DEFAULT_BACKOFF,
+        max_crashes: int | None = 3,
+    ) -> Task[..., Any]:
+        if not isinstance(backoff, Backoff):
+            backoff = Backoff(base=backoff, cap=max(backoff, DEFAULT_BACKOFF.cap))
+        definition = TaskDefinition(
+            name=text("name", name if name is not None else _name_of(function)),
+            queue=text("queue", queue),
+            priority=whole("priority", priority, -SMALLINT - 1, SMALLINT) or 0,
+            max_attempts=whole("max_attempts", max_attempts, 1, INTEGER) or 1,
+            timeout=None if timeout is None else span("timeout", timeout, least=1),
+            backoff=dump_backoff(backoff),
+            max_crashes=whole("max_crashes", max_crashes, 1, INTEGER),
+        )
+        kind = AsyncTask if inspect.iscoroutinefunction(function) else SyncTask
+        task: Task[..., Any] = kind(self, function, definition, tuple(text("alias", one) for one in aliases))
+        for known in (task.name, *task.aliases):
+            if known in self.tasks:
+                raise InvalidTask(f"There is a task named {known} already.", code="task.duplicate")
+        for known in (task.name, *task.aliases):
+            self.tasks[known] = task
+            self._unsynced[known] = _renamed(definition, known)
+        return task
+
+    def _enqueue(self, task: str, arguments: Mapping[str, object] | None = None, **asked: Unpack[Asked]) -> Plan[Job[Any]]:
+        """Enqueue by name: for a producer without the code. Arguments are plain JSON values."""
+        conn = asked.pop("conn", None)
+        options = checked(asked)
+        payload = encode_plain({} if arguments is None else arguments)
+        request: JobRequest[Any] = JobRequest(
+            text("task", task),
+            payload,
+            options,
+            _PLAIN_RESULT,
+            queue=None if options.waits else options.queue,
+            arguments=payload if options.idempotency_key is not None else None,
+        )
+        jobs = yield from self._enqueue_all([request], conn)
+        return jobs[0]
+
+    def _enqueue_many(self, jobs: Sequence[JobRequest[R]], *, conn: object | None = None) -> Plan[list[Job[R]]]:
+        """Enqueue jobs in one transaction; the outcomes are in the order of the requests."""
+        jobs = list(jobs)
+        if not all(isinstance(job, JobRequest) for job in jobs):
+            raise InvalidOption("enqueue_many takes what task.job(...) returns.")
+        return (yield from self._enqueue_all(jobs, conn))
+
+    def _enqueue_all(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:
+        if not requests:
+            return []
+        yield from self._ready(conn)
+        new = [request.new() for request in requests]
+        try:
+            if any(request.options.keyed for request in requests):
+                outcomes = yield from perform_on(conn, enqueue_ops.enqueue_keyed, new)
+            else:
+                known = queue_topics({request.queue for request in requests if request.queue is not None})
+                outcomes = yield from perform_on(conn, enqueue_ops.enqueue, new, known)
+        except InternalError as error:
+            yield from self._blame_tasks({request.task for request in requests}, error)
+            raise
+        return [
+            Job[R](self, outcome.id, request.task, request.decode)._enqueued(outcome)
+            for request, outcome in zip(requests, outcomes, strict=True)
+        ]
+
+    def _sync(self, *, exact: bool = False) -> Plan[None]:
+        """Write the tasks of this program into the database; ``exact`` disables those it does not have."""
+        definitions = [_renamed(task.definition, name) for name, task in self.tasks.items()]
+        yield from perform(task_ops.sync, definitions, exact=exact)
+        self._synced(definitions)
+
+    enqueue, aenqueue = blocking(_enqueue), waiting(_enqueue)
+    enqueue_many, aenqueue_many = blocking(_enqueue_many), waiting(_enqueue_many)
+    sync, async_ = blocking(_sync), waiting(_sync)
+
+    def _migrate(self) -> Plan[list[int]]:
+        """Apply the migrations the database lacks; return their versions."""
+        return (yield from aside(self.store.migrate))
+
+    def _check_schema(self) -> Plan[None]:
+        """Raise a SchemaError unless the database fits this version. Changes nothing."""
+        yield from aside(self.store.check_schema)
+
+    def _close(self) -> Plan[None]:
+        """Give back connections and threads. The app cannot be used afterwards."""
+        yield from aside(self.store.close)
+
+    migrate, amigrate = blocking(_migrate), waiting(_migrate)
+    check_schema, acheck_schema = blocking(_check_schema), waiting(_check_schema)
+    close, aclose = blocking(_close), waiting(_close)
+
+    def _ready(self, conn: object | None) -> Plan[None]:
+        """Before the first operation of a process, and after each new task: the database knows the tasks."""
+        if not self._unsynced:
+            return
+        known = yield from perform(task_ops.list_tasks)
+        definitions = list(self._unsynced.values())
+        stale = [one for one in definitions if one.name not in known or known[one.name].definition != one]
+        if stale:
+            try:
+                yield from (perform(task_ops.sync, stale) if conn is None else perform_at_once(task_ops.sync, stale))
+            except StoreBusy:
+                # The caller's own transaction holds the write lock, so it cannot be waited for.
+                if conn is None or any(one.name not in known for one in stale):
+                    raise TaskNotSynced from None
+                return
+        self._synced(definitions)
+
+    def _synced(self, definitions: Sequence[TaskDefinition]) -> None:
+        for definition in definitions:
+            if self._unsynced.get(definition.name) == definition:
+                del self._unsynced[definition.name]
+
+    def _blame_tasks(self, names: set[str], error: InternalError) -> Plan[None]:
+        """An insert broke on a constraint: by a task that is unknown or disabled, or by a bug."""
+        if error.code != "store.constraint":
+            return
+        known = yield from perform(task_ops.list_tasks)
+        for name in sorted(names):
+            if name not in known:
+                raise UnknownTask from None
+            if not known[name].enabled:
+                raise TaskDisabled from None
+
+    def _handle(self, row: JobRow) -> Job[Any]:
+        task = self.tasks.get(row.task)
+        decode = _PLAIN_RESULT if task is None else task.results.decode
+        return Job[Any](self, row.id, row.task, decode)._seen(row)
+
+
+class _Register:
+    """``@app.task(...)`` before it meets its function."""
+
+    def __init__(self, app: App, options: Mapping[str, Any]) -> None:
+        self._app = app
+        self._options = options
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Any:
+        return self._app._register(function, **self._options)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    module = getattr(function, "__module__", None)
+    if module in (None, "__main__"):
+        raise InvalidTask("A task in the program's main module needs a name: @app.task(name=...).")
+    return f"{module}.{function.__name__}"
+
+
+def _renamed(definition: TaskDefinition, name: str) -> TaskDefinition:
+    return definition if name == definition.name else msgspec.structs.replace(definition, name=name)
+
+
+def _url_from_environment() -> str:
+    """$PERDURE_URL, then $DATABASE_URL if it is one of ours, then a file in the working directory."""
+    if url := os.environ.get("PERDURE_URL"):
+        return url
+    url = os.environ.get("DATABASE_URL", "")
+    ours = url.startswith(("postgresql://", "postgres://", "sqlite://"))
+    return url if ours else "sqlite:///perdure.db"

@@ -1,0 +1,300 @@
+"""Every error perdure raises, in one tree.
+
+    PerdureError
+    ├── Invalid            what was asked cannot be done as asked; nothing was changed
+    │   ├── InvalidConfig, InvalidTask, InvalidOption, InvalidLease, InvalidProgress
+    │   ├── BadArguments, PayloadTooLarge
+    │   ├── BlockingCall                 a blocking verb inside an event loop
+    │   └── UnsupportedConnection        a ``conn=`` we cannot join
+    ├── Conflict           it contradicts what is stored
+    │   ├── IdempotencyConflict
+    │   └── UnsupportedIsolation
+    ├── Refused            it is well-formed and not allowed now
+    │   ├── UnknownTask, TaskDisabled, TaskNotSynced
+    │   └── LeaseLost, WorkerRetired
+    ├── NotFound           JobNotFound
+    ├── JobEnded           what ``job.get()`` raises: JobFailed, JobCanceled, JobGone
+    ├── WaitTimeout
+    ├── Unavailable        the database cannot serve now; the same call may succeed later
+    │   ├── StoreAway, StoreBusy, StoreClosed
+    │   └── StoreReadOnly, StoreFull
+    ├── SchemaError        SchemaMissing, SchemaOutdated, SchemaNewer, SchemaChanged, SchemaDirty
+    ├── UnsupportedDatabase
+    └── InternalError      a bug in perdure, or a damaged row
+
+``code`` is stable and fit for clients; ``category`` groups codes. A message never contains payloads, keys,
+connection strings or SQL (promise 12), so it may be shown.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PerdureError(Exception):
+    """The root of everything perdure raises on purpose."""
+
+    code: str = "perdure.error"
+    category: ClassVar[str] = "internal"
+
+    def __init__(self, message: str = "", *, code: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip())
+        if code is not None:
+            self.code = code
+
+
+class Invalid(PerdureError):
+    """The request cannot be carried out as it was made."""
+
+    code = "request.invalid"
+    category = "invalid"
+
+
+class InvalidConfig(Invalid):
+    """A setting of the app is wrong."""
+
+    code = "config.invalid"
+
+
+class InvalidTask(Invalid):
+    """The function cannot be registered as a task."""
+
+    code = "task.invalid"
+
+
+class InvalidOption(Invalid):
+    """An option of the job or of the call is wrong."""
+
+    code = "job.invalid_option"
+
+
+class InvalidLease(Invalid):
+    """A lease must last longer than nothing."""
+
+    code = "worker.invalid_lease"
+
+
+class InvalidProgress(Invalid):
+    """Progress needs 0 <= done <= total."""
+
+    code = "job.invalid_progress"
+
+
+class BadArguments(Invalid):
+    """The arguments do not fit the task's signature."""
+
+    code = "job.bad_arguments"
+
+    def __init__(self, message: str, *, path: str = "$") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class PayloadTooLarge(Invalid):
+    """The encoded arguments are larger than a job may carry."""
+
+    code = "job.payload_too_large"
+
+
+class BlockingCall(Invalid):
+    """A blocking verb was called in a thread that runs an event loop."""
+
+    code = "call.blocking"
+
+
+class UnsupportedConnection(Invalid):
+    """The given connection cannot carry this call."""
+
+    code = "conn.unsupported"
+
+
+class Conflict(PerdureError):
+    """The request contradicts what is stored."""
+
+    code = "request.conflict"
+    category = "conflict"
+
+
+class IdempotencyConflict(Conflict):
+    """The idempotency key belongs to a different request."""
+
+    code = "job.idempotency_conflict"
+
+    def __init__(self, field: str) -> None:
+        super().__init__(f"The idempotency key was used for a different request: {field} differs.")
+        self.field = field
+
+
+class UnsupportedIsolation(Conflict):
+    """A keyed or unique enqueue needs READ COMMITTED."""
+
+    code = "job.unsupported_isolation"
+
+
+class Refused(PerdureError):
+    """The request is not allowed now."""
+
+    code = "request.refused"
+    category = "refused"
+
+
+class UnknownTask(Refused):
+    """No task of this name is known to the database."""
+
+    code = "task.unknown"
+
+
+class TaskDisabled(Refused):
+    """The task was disabled by an operator."""
+
+    code = "task.disabled"
+
+
+class TaskNotSynced(Refused):
+    """The task is not in the database yet and cannot be written now: call app.sync() beforehand."""
+
+    code = "task.not_synced"
+
+
+class LeaseLost(Refused):
+    """The lease on this job was taken away; nothing was written."""
+
+    code = "job.lease_lost"
+
+
+class WorkerRetired(Refused):
+    """This worker's identity was retired; it must register anew."""
+
+    code = "worker.retired"
+
+
+class NotFound(PerdureError):
+    """There is no such thing."""
+
+    code = "request.not_found"
+    category = "not_found"
+
+
+class JobNotFound(NotFound):
+    """There is no job with this id."""
+
+    code = "job.not_found"
+
+
+class JobEnded(PerdureError):
+    """The job ended without a result."""
+
+    code = "job.ended"
+    category = "ended"
+
+
+class JobFailed(JobEnded):
+    """The job failed."""
+
+    code = "job.failed"
+
+
+class JobCanceled(JobEnded):
+    """The job was canceled."""
+
+    code = "job.canceled"
+
+
+class JobGone(JobEnded):
+    """The job's row no longer exists."""
+
+    code = "job.gone"
+
+
+class WaitTimeout(PerdureError, TimeoutError):
+    """The job had not ended in the time given."""
+
+    code = "job.wait_timeout"
+    category = "timeout"
+
+
+class Unavailable(PerdureError):
+    """The database cannot serve now; the same call may succeed later."""
+
+    code = "store.unavailable"
+    category = "unavailable"
+
+
+class StoreAway(Unavailable):
+    """The database cannot be reached."""
+
+    code = "store.away"
+
+
+class StoreBusy(Unavailable):
+    """Somebody else held the database's lock for too long."""
+
+    code = "store.busy"
+
+
+class StoreReadOnly(Unavailable):
+    """The database cannot be written to."""
+
+    code = "store.read_only"
+
+
+class StoreFull(Unavailable):
+    """The database's disk is full."""
+
+    code = "store.full"
+
+
+class StoreClosed(Unavailable):
+    """The app was closed."""
+
+    code = "store.closed"
+
+
+class SchemaError(PerdureError):
+    """The database's schema does not fit this version of perdure."""
+
+    code = "schema.unfit"
+    category = "schema"
+
+
+class SchemaMissing(SchemaError):
+    """perdure's tables do not exist in this database."""
+
+    code = "schema.missing"
+
+
+class SchemaOutdated(SchemaError):
+    """The database lacks migrations of this version of perdure."""
+
+    code = "schema.outdated"
+
+
+class SchemaNewer(SchemaError):
+    """A newer version of perdure migrated this database."""
+
+    code = "schema.newer"
+
+
+class SchemaChanged(SchemaError):
+    """A migration differs from the one that was applied."""
+
+    code = "schema.changed"
+
+
+class SchemaDirty(SchemaError):
+    """A migration was begun and never finished."""
+
+    code = "schema.dirty"
+
+
+class UnsupportedDatabase(PerdureError):
+    """perdure cannot work on this database."""
+
+    code = "store.unsupported"
+    category = "unsupported"
+
+
+class InternalError(PerdureError):
+    """A bug in perdure, or a damaged row."""
+
+    code = "perdure.internal"

@@ -1,0 +1,166 @@
+"""A job in the caller's hands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+
+import msgspec
+
+from perdure.errors import JobCanceled, JobFailed, JobGone, WaitTimeout
+from perdure.model.job import ENDED, JobRow, State
+from perdure.moments import moment
+from perdure.ops import browse
+from perdure.ops.operate import CancelOutcome, RequeueOutcome
+from perdure.store.plan import Plan, blocking, pause, perform, waiting
+from perdure.store.store import Store
+
+if TYPE_CHECKING:
+    from perdure.app import App
+    from perdure.ops.enqueue import Enqueued
+
+R = TypeVar("R")
+
+FIRST_LOOK, SLOWEST_LOOK = 0.01, 0.5
+"""Seconds between two looks at a job that is waited for, at first and at most."""
+
+
+class JobError(NamedTuple):
+    """How the last attempt failed."""
+
+    kind: str
+    code: str
+    message: str
+    trace: str | None
+
+
+class Progress(NamedTuple):
+    """How far a job says it is."""
+
+    done: int | None
+    total: int | None
+    message: str | None
+    stage: str | None
+
+
+class Job(Generic[R]):
+    """One job, as it was when last looked at: ``refresh`` looks again."""
+
+    def __init__(
+        self, app: App, id: str, task: str, decode: Callable[[str], object], *, created: bool = False
+    ) -> None:
+        self._app = app
+        self._decode = decode
+        self._row: JobRow | None = None
+        self.id = id
+        self.task = task
+        self.created = created
+        self.queue: str | None = None
+        self.state: State | None = None
+        self.run = 1
+        self.attempt = 0
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} {self.task} {self.state}>"
+
+    @property
+    def store(self) -> Store:
+        return self._app.store
+
+    @property
+    def result(self) -> R | None:
+        """What the handler returned; None until it succeeded."""
+        text = self._row.result if self._row else None
+        return None if text is None else cast(R, self._decode(text))
+
+    @property
+    def error(self) -> JobError | None:
+        row = self._row
+        if row is None or row.error_kind is None:
+            return None
+        return JobError(row.error_kind, row.error_code or "", row.error_message or "", row.error_trace)
+
+    @property
+    def progress(self) -> Progress | None:
+        row = self._row
+        if row is None or (row.progress_done, row.progress_total, row.progress_message, row.stage) == (None,) * 4:
+            return None
+        return Progress(row.progress_done, row.progress_total, row.progress_message, row.stage)
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        text = self._row.meta if self._row else None
+        return {} if text is None else msgspec.json.decode(text, type=dict[str, Any])
+
+    @property
+    def tags(self) -> list[str]:
+        text = self._row.tags if self._row else None
+        return [] if text is None else msgspec.json.decode(text, type=list[str])
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is in this state, where that needs saying."""
+        return self._row.reason if self._row else None
+
+    @property
+    def run_at(self) -> datetime | None:
+        return moment(self._row.run_at) if self._row else None
+
+    @property
+    def row(self) -> JobRow | None:
+        """Everything that is stored, as it was when last looked at."""
+        return self._row
+
+    def _refresh(self) -> Plan[Job[R]]:
+        """Look at the job again."""
+        row = yield from perform(browse.get_job, self.id)
+        if row is None:
+            self.state = None
+            raise JobGone
+        return self._seen(row)
+
+    def _join(self, timeout: float | None = None) -> Plan[None]:
+        """Wait until the job has ended, however it did."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        wait = FIRST_LOOK
+        while (yield from self._refresh()).state not in ENDED:
+            left = wait if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise WaitTimeout
+            yield from pause(min(wait, left))
+            wait = min(wait * 1.5, SLOWEST_LOOK)
+
+    def _get(self, timeout: float | None = None) -> Plan[R]:
+        """Wait for the job and return its result, or raise JobFailed, JobCanceled, JobGone or WaitTimeout."""
+        yield from self._join(timeout)
+        if self.state == "failed":
+            raise JobFailed(f"Job {self.id} failed: {self.error.code if self.error else 'unknown'}.")
+        if self.state == "canceled":
+            raise JobCanceled(f"Job {self.id} was canceled.")
+        return cast(R, self.result)
+
+    def _cancel(self, *, reason: str | None = None) -> Plan[CancelOutcome]:
+        """Cancel the job, or ask the worker that runs it to stop."""
+        return (yield from self._app._cancel_job(self.id, reason=reason))
+
+    def _requeue(self, *, keep_checkpoint: bool = False, reason: str | None = None) -> Plan[RequeueOutcome]:
+        """Start a new run of a job that failed or was canceled."""
+        return (yield from self._app._requeue_job(self.id, keep_checkpoint=keep_checkpoint, reason=reason))
+
+    refresh, arefresh = blocking(_refresh), waiting(_refresh)
+    join, ajoin = blocking(_join), waiting(_join)
+    get, aget = blocking(_get), waiting(_get)
+    cancel, acancel = blocking(_cancel), waiting(_cancel)
+    requeue, arequeue = blocking(_requeue), waiting(_requeue)
+
+    def _seen(self, row: JobRow) -> Job[R]:
+        self._row = row
+        self.queue, self.state, self.run, self.attempt = row.queue, row.state, row.run, row.attempt
+        return self
+
+    def _enqueued(self, outcome: Enqueued) -> Job[R]:
+        self.created = outcome.created
+        self.queue, self.state, self.run, self.attempt = outcome[2:]
+        return self

@@ -1,0 +1,103 @@
+"""A job's life as one timeline, merged from its row, its attempts, its events and its log."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from perdure.model.job import Instant
+from perdure.moments import moment
+from perdure.ops.browse import AttemptRow, EventRow, LogRow, Traces
+
+
+class Entry(NamedTuple):
+    """One thing that happened."""
+
+    at: datetime
+    what: str
+    run: int | None
+    token: int
+    detail: dict[str, Any]
+
+
+def tell(traces: Traces) -> list[Entry]:
+    """Everything that happened, oldest first."""
+    entries = [_entry(traces.job.created_at, "enqueued", 1, 0, queue=traces.job.queue)]
+    for attempt in traces.attempts:
+        entries += _attempt(attempt)
+    entries += _current(traces)
+    entries += map(_event, traces.events)
+    entries += map(_log, traces.logs)
+    # Stable: what happened in the same microsecond stays in the order told above.
+    return sorted(entries, key=lambda entry: (entry.at, entry.token))
+
+
+def _attempt(attempt: AttemptRow) -> list[Entry]:
+    told = []
+    if attempt.started_at is not None:
+        told.append(
+            _entry(
+                attempt.started_at,
+                "started",
+                attempt.run,
+                attempt.token,
+                attempt=attempt.attempt,
+                worker=attempt.worker,
+            )
+        )
+    told.append(
+        _entry(
+            attempt.finished_at,
+            attempt.kind,
+            attempt.run,
+            attempt.token,
+            attempt=attempt.attempt,
+            code=attempt.code,
+            message=attempt.message,
+            delay=None if attempt.delay is None else attempt.delay / 1e6,
+            decided_by=attempt.decided_by,
+        )
+    )
+    return told
+
+
+def _current(traces: Traces) -> list[Entry]:
+    """The attempt the row itself tells, unless the ledger has it already."""
+    job = traces.job
+    if any(attempt.token == job.token for attempt in traces.attempts):
+        return []
+    told = []
+    if job.started_at is not None and job.attempt > 0:
+        told.append(
+            _entry(job.started_at, "started", job.run, job.token, attempt=job.attempt, worker=job.worker)
+        )
+    if job.finished_at is not None:
+        told.append(
+            _entry(
+                job.finished_at,
+                job.state,
+                job.run,
+                job.token,
+                code=job.error_code,
+                message=job.error_message,
+                reason=job.reason,
+            )
+        )
+    return told
+
+
+def _event(event: EventRow) -> Entry:
+    detail = {} if event.detail is None else msgspec.json.decode(event.detail, type=dict[str, Any])
+    return Entry(moment(event.at), event.kind, event.run, event.token, detail)
+
+
+def _log(line: LogRow) -> Entry:
+    return _entry(line.at, "log", None, line.token, level=line.level, message=line.message)
+
+
+def _entry(at: Instant, what: str, run: int | None, token: int, **detail: object) -> Entry:
+    return Entry(
+        moment(at), what, run, token, {name: value for name, value in detail.items() if value is not None}
+    )

@@ -1,0 +1,62 @@
+"""How long to wait before the next try."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from perdure.errors import InvalidOption
+from perdure.model.job import SECOND, Span
+
+MAX_DELAY: Span = 366 * 86_400 * SECOND
+"""No policy and no handler waits longer than a year: beyond it a delay is a mistake, and far beyond it an overflow."""
+
+
+class Backoff(msgspec.Struct, frozen=True):
+    """``min(base·2^(n-1), cap)`` seconds with full jitter before the n-th retry.
+
+    A failure whose code is in ``codes`` waits exactly that many seconds instead.
+    """
+
+    base: float = 5.0
+    cap: float = 900.0
+    codes: Mapping[str, float] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, seconds in (("base", self.base), ("cap", self.cap), *self.codes.items()):
+            if not (isinstance(seconds, int | float) and math.isfinite(seconds) and seconds >= 0):
+                raise InvalidOption(f"Back-off {name} must be a finite number of seconds, 0 or more.")
+            if seconds * SECOND > MAX_DELAY:
+                raise InvalidOption(f"Back-off {name} must not be longer than a year.")
+
+    def delay(self, n: int, *, code: str | None = None, roll: float) -> Span:
+        """The wait after the n-th failure; ``roll`` in [0, 1) is the dice."""
+        fixed = self.codes.get(code) if code is not None else None
+        return _span(fixed) if fixed is not None else int(self.ceiling(n) * roll)
+
+    def ceiling(self, n: int) -> Span:
+        """The longest wait after the n-th failure."""
+        if self.base <= 0:
+            return 0
+        # The exponent at which the cap is reached; 2**10_000 is never computed.
+        enough = math.log2(max(self.cap / self.base, 1)) + 1
+        return _span(min(self.base * 2.0 ** min(max(n, 1) - 1, enough), self.cap))
+
+
+DEFAULT_BACKOFF = Backoff()
+
+_decode = msgspec.json.Decoder(Backoff).decode
+
+
+def dump_backoff(backoff: Backoff) -> str:
+    return msgspec.json.encode(backoff, order="deterministic").decode()
+
+
+def load_backoff(text: str | None) -> Backoff:
+    return DEFAULT_BACKOFF if text is None else _decode(text)
+
+
+def _span(seconds: float) -> Span:
+    return round(seconds * SECOND)

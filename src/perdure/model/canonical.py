@@ -1,0 +1,114 @@
+"""The canonical request of a keyed enqueue: what was asked, as it was asked, and where two of them differ.
+
+It is kept as long as its idempotency key and read by later code, so a change of format is a new ``VERSION``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from perdure.errors import InternalError
+from perdure.model.signature import path_of
+
+VERSION = 1
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OPTIONS = (
+    "queue",
+    "priority",
+    "max_attempts",
+    "timeout",
+    "delay",
+    "run_at",
+    "expires",
+    "tags",
+    "unique_key",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One enqueue as asked; None is not asked, which differs from asking for the default.
+
+    ``arguments`` is the text of ``ArgumentCodec.encode_canonical``, or of ``encode_plain``. Times are in
+    microseconds: ``run_at`` since the epoch, the others as durations.
+    """
+
+    arguments: str
+    queue: str | None = None
+    priority: int | None = None
+    max_attempts: int | None = None
+    timeout: int | None = None
+    delay: int | None = None
+    run_at: int | None = None
+    expires: int | None = None
+    tags: Sequence[str] | None = None
+    unique_key: str | None = None
+
+
+def canonical(request: Request) -> str:
+    """The text to store with the key."""
+    asked = {name: value for name in _OPTIONS if (value := getattr(request, name)) is not None}
+    if request.run_at is not None:
+        asked["run_at"] = _rfc3339(request.run_at)
+    return msgspec.json.encode({"v": VERSION, "arguments": msgspec.Raw(request.arguments), **asked}).decode()
+
+
+def difference(stored: str, asked: str) -> str | None:
+    """The first field in which two canonical requests differ, such as ``queue`` or ``arguments.to``."""
+    before, now = _read(stored), _read(asked)
+    for name in _in_order(("arguments", *_OPTIONS), before, now):
+        if not _same(before.get(name), now.get(name)):
+            return _differing_argument(before[name], now[name]) if name == "arguments" else name
+    return None
+
+
+def _rfc3339(microseconds: int) -> str:
+    moment = _EPOCH + timedelta(microseconds=microseconds)
+    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def _read(snapshot: str) -> dict[str, Any]:
+    try:
+        request = _DECODER.decode(snapshot)
+    except (msgspec.DecodeError, ArithmeticError, ValueError, RecursionError):
+        request = None
+    match request:
+        case {"v": int(version), "arguments": dict()} if version == VERSION and version is not True:
+            return {name: value for name, value in request.items() if name != "v"}
+    raise InternalError(
+        f"a canonical request is damaged, or of another version than {VERSION}", code="job.bad_snapshot"
+    )
+
+
+def _differing_argument(before: Mapping[str, object], now: Mapping[str, object]) -> str:
+    for name in _in_order((), now, before):
+        if not (name in before and name in now and _same(before[name], now[name])):
+            return f"arguments{path_of(name)[1:]}"
+    return "arguments"
+
+
+def _in_order(first: Sequence[str], *requests: Mapping[str, object]) -> Iterator[str]:
+    return iter(dict.fromkeys((*first, *(name for request in requests for name in request))))
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal as JSON: numbers by value, true is not 1, keys in any order, lists in theirs."""
+    match one, other:
+        case (bool(), _) | (_, bool()):
+            return one is other
+        case dict(), dict():
+            return one.keys() == other.keys() and all(_same(part, other[key]) for key, part in one.items())
+        case list(), list():
+            return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
+# An int stays one, any other number becomes a Decimal: both are exact, and compare exactly with each other.
+_DECODER = msgspec.json.Decoder(float_hook=Decimal)

@@ -1,0 +1,395 @@
+"""Arguments and results as JSON text.
+
+Arguments arrive equal to what was sent, in type too, or ``encode`` refuses them and names the place: what is
+not plainly safe is decoded again and compared. An aware datetime is the same instant, at a fixed offset.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from types import NoneType
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from perdure.errors import PayloadTooLarge
+from perdure.model.signature import PLAIN, Fault, Signature, misfit, path_of, plain_kinds, readable, refused
+
+MAX_PAYLOAD = 1 << 20
+MAX_DEPTH = 200
+
+# msgspec would keep more digits, but most other readers of JSON make a float of such a number.
+_LEAST, _GREATEST = -(2**63), 2**64 - 1
+
+_EXACT = frozenset({str, bool, NoneType, bytes, bytearray, UUID, date, timedelta, UnsetType})
+_WITH_CARE = frozenset({int, float, Decimal, datetime, time})
+# Stands for a key of a dict and for an element of a set: those are data, and a message shows none.
+_SOMEWHERE = "[...]"
+_MISSING = object()
+_TOO_DEEP = "is nested too deeply, or contains itself"
+_CHANGED = "would arrive changed"
+_BAD_NAME = "the name of an argument must be text"
+
+# PostgreSQL's text takes no NUL, and UTF-8 no half of a surrogate pair.
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+Parts: TypeAlias = list[tuple[str | int, Any]]
+
+
+class ArgumentCodec:
+    """The arguments of one task, to JSON and back."""
+
+    def __init__(self, signature: Signature) -> None:
+        parameters = signature.parameters
+        annotations = {parameter.name: parameter.readable() for parameter in parameters}
+        self._names = tuple(annotations)
+        self._required = frozenset(parameter.name for parameter in parameters if parameter.required)
+        self._kinds = {name: plain_kinds(annotation) for name, annotation in annotations.items()}
+        self._decoder = _arguments_decoder(annotations, self._required)
+
+    def encode(self, values: dict[str, object]) -> str:
+        """The JSON object that ``decode`` turns into equal values. Raises BadArguments, PayloadTooLarge."""
+        encoded = _encoded(values)
+        if not (_are_plain(values, self._kinds) and values.keys() >= self._required):
+            _verify(values, encoded, self._decoded)
+        return encoded.decode()
+
+    def encode_canonical(self, values: dict[str, object]) -> str:
+        """Values that ``encode`` accepted, each set in an order that follows from its elements."""
+        if not _are_plain(values, self._kinds):
+            values = {name: _ordered(value) for name, value in values.items()}
+        return _ENCODER.encode(values).decode()
+
+    def decode(self, text: str | bytes) -> dict[str, object]:
+        """Values typed by the annotations. Raises BadArguments when the text does not fit them."""
+        try:
+            return self._decoded(text)
+        # Code of the task's own types runs here: it may raise anything, and quote values.
+        except Exception as error:
+            fault = misfit(error)
+        raise refused(fault)
+
+    def _decoded(self, text: str | bytes) -> dict[str, object]:
+        values = msgspec.structs.astuple(self._decoder.decode(text))
+        return {name: value for name, value in zip(self._names, values, strict=True) if value is not UNSET}
+
+
+def encode_plain(values: Mapping[str, object]) -> str:
+    """Arguments of a task whose code is elsewhere: only what JSON itself tells apart is accepted."""
+    values = dict(values)
+    encoded = _encoded(values)
+    _verify(values, encoded, msgspec.json.decode)
+    return encoded.decode()
+
+
+class ResultCodec:
+    """What a handler returned. It never blocks the outcome: what cannot be stored is dropped for a reason."""
+
+    def __init__(self, annotation: Any = Any) -> None:
+        self._decoder = _result_decoder(annotation)
+
+    def encode(self, value: object) -> tuple[str | None, str | None]:
+        """The JSON text, or else the reason why there is none."""
+        try:
+            encoded = _encoded_result(value)
+            if len(encoded) > MAX_PAYLOAD:
+                return None, "result.too_large"
+            if type(value) not in PLAIN:
+                # A msgspec.Raw was written as it stands, JSON or not.
+                msgspec.json.decode(encoded)
+            return encoded.decode(), None
+        except Exception:
+            return None, "result.unencodable"
+
+    def decode(self, text: str | bytes) -> object:
+        """Typed by the annotation where it fits, else as plain JSON."""
+        try:
+            return self._decoder.decode(text)
+        except Exception:
+            return msgspec.json.decode(text)
+
+
+def storable_text(text: str, limit: int) -> str:
+    """The text as both databases take it, and of one longer than ``limit`` only head and tail."""
+    if len(text) > limit:
+        marker = f"\n[... {len(text)} characters, cut to {limit} ...]\n"
+        head, odd = divmod(max(limit - len(marker), 0), 2)
+        text = f"{text[:head]}{marker}{text[len(text) - head - odd :]}" if head else text[:limit]
+    return _UNSTORABLE.sub(_REPLACEMENT, text)
+
+
+def _arguments_decoder(annotations: Mapping[str, Any], required: frozenset[str]) -> msgspec.json.Decoder[Any]:
+    # Fields get names of their own, for msgspec cannot make one of every name: ``__x`` would fail.
+    names = {f"argument_{index}": name for index, name in enumerate(annotations)}
+    fields = [
+        (field, annotations[name]) if name in required else (field, annotations[name], UNSET)
+        for field, name in names.items()
+    ]
+    struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True, rename=names)
+    return msgspec.json.Decoder(struct, dec_hook=_model)
+
+
+def _result_decoder(annotation: Any) -> msgspec.json.Decoder[Any]:
+    try:
+        return msgspec.json.Decoder(readable(annotation), dec_hook=_model)
+    except Exception:
+        return msgspec.json.Decoder()
+
+
+def _are_plain(values: Mapping[str, Any], kinds: Mapping[str, frozenset[type]]) -> bool:
+    for name, value in values.items():
+        kind = type(value)
+        if kind not in kinds.get(name, ()):
+            return False
+        if kind is int and not _LEAST <= value <= _GREATEST:
+            return False
+        if kind is float and not math.isfinite(value):
+            return False
+    return True
+
+
+def _encoded(values: dict[str, object]) -> bytes:
+    try:
+        encoded = _ENCODER.encode(values)
+    except Exception:
+        fault = _unencodable(values)
+    else:
+        if len(encoded) <= MAX_PAYLOAD:
+            return encoded
+        raise PayloadTooLarge(f"the arguments take {len(encoded)} bytes of JSON; a job takes {MAX_PAYLOAD}")
+    raise refused(fault)
+
+
+def _unencodable(values: dict[str, object]) -> Fault:
+    for name, value in values.items():
+        if fault := _encoding_fault(value):
+            return _below(path_of(name), fault)
+    return "$", _BAD_NAME
+
+
+def _encoding_fault(value: object, depth: int = 0) -> Fault | None:
+    """The innermost part that cannot be encoded."""
+    try:
+        _ENCODER.encode(value)
+        return None
+    except RecursionError:
+        depth = MAX_DEPTH
+    except Exception:
+        pass
+    if depth == MAX_DEPTH:
+        return "", _TOO_DEEP
+    for step, part in _parts(value) or []:
+        if fault := _encoding_fault(part, depth + 1):
+            return _below(step, fault)
+    if isinstance(value, str) and _SURROGATE.search(value):
+        return "", "contains half of a surrogate pair"
+    return "", f"a `{type(value).__name__}` like this cannot be stored"
+
+
+def _verify(values: dict[str, object], encoded: bytes, decode: Callable[[bytes], dict[str, object]]) -> None:
+    try:
+        fault = _first_fault(values, decode(encoded))
+    except RecursionError:
+        fault = "$", _TOO_DEEP
+    except Exception as error:
+        # The values themselves may be to blame, such as a NaN, which was written as null.
+        fault = _first_fault(values, values) or misfit(error, values)
+    if fault:
+        raise refused(fault)
+
+
+def _first_fault(values: dict[str, object], arrived: dict[str, object]) -> Fault | None:
+    for name, value in values.items():
+        if type(name) is not str:
+            return "$", _BAD_NAME
+        if fault := _fault(value, arrived.get(name, _MISSING)):
+            return _below(path_of(name), fault)
+    return None
+
+
+def _fault(sent: Any, arrived: Any, depth: int = 0) -> Fault | None:
+    """The first place where ``arrived`` is not ``sent``, or where ``sent`` is nothing that we store."""
+    kind = type(sent)
+    certain = kind in _EXACT or (kind is int and _LEAST <= sent <= _GREATEST)
+    if certain and kind is type(arrived) and sent == arrived:
+        return None
+    if flaw := _flaw(sent):
+        return "", flaw
+    if kind is not type(arrived):
+        change = f"a `{kind.__name__}` would arrive as `{type(arrived).__name__}`"
+        return "", f"{change}; annotate it with its type"
+    if kind in _EXACT or kind in _WITH_CARE or isinstance(sent, Enum):
+        return None if _same(sent, arrived) else ("", _CHANGED)
+    parts, counterparts = _parts(sent), _parts(arrived, like=sent)
+    if depth == MAX_DEPTH:
+        return "", _TOO_DEEP
+    if parts is None or counterparts is None or len(parts) != len(counterparts):
+        return "", _CHANGED
+    for (step, part), (_, counterpart) in zip(parts, counterparts, strict=True):
+        if fault := _fault(part, counterpart, depth + 1):
+            return _below(step, fault)
+    # A model also compares what is not in its JSON: private attributes.
+    return ("", _CHANGED) if _is_model(kind) and sent != arrived else None
+
+
+def _flaw(value: object) -> str | None:
+    """What is wrong with a value whatever becomes of it."""
+    match value:
+        case int() if not _LEAST <= value <= _GREATEST:
+            return "is an integer of more than 64 bits"
+        case float() if not math.isfinite(value):
+            return "is not a finite number"
+        case Decimal() if not value.is_finite():
+            return "is not a finite number"
+        case datetime() if value.utcoffset() is None:
+            return "is a datetime without a time zone"
+    return None
+
+
+def _same(sent: Any, arrived: Any) -> bool:
+    """Of one type, without parts."""
+    match sent:
+        case Enum():
+            return sent is arrived
+        case float() | Decimal():
+            # 0.0 == -0.0, and Decimal("1.10") == Decimal("1.1").
+            return str(sent) == str(arrived)
+        case datetime():
+            # In the hour that a clock change repeats, == between two time zones is always false.
+            return bool(sent.astimezone(UTC) == arrived.astimezone(UTC))
+        case time():
+            # A named zone without a date has no offset: it would be lost, and == would not notice.
+            return bool(sent == arrived) and (sent.tzinfo is None) == (arrived.tzinfo is None)
+    return bool(sent == arrived)
+
+
+def _parts(value: Any, like: object = None) -> Parts | None:
+    """What a container or an object with fields consists of. A set takes its order from another one."""
+    match value:
+        case dict():
+            return [(_SOMEWHERE, part) for pair in value.items() for part in pair]
+        case list():
+            return list(enumerate(value))
+        case tuple():
+            names = [f".{name}" for name in getattr(value, "_fields", ())] or range(len(value))
+            return list(zip(names, value, strict=True))
+        case set() | frozenset():
+            found = {part: part for part in value}
+            order = like if isinstance(like, set | frozenset) else value
+            return [(_SOMEWHERE, found.get(part, _MISSING)) for part in order]
+    return _fields(value)
+
+
+def _fields(value: Any) -> Parts | None:
+    kind = type(value)
+    if isinstance(value, msgspec.Struct):
+        names = value.__struct_fields__
+    elif dataclasses.is_dataclass(kind):
+        names = tuple(field.name for field in dataclasses.fields(kind))
+    elif _is_model(kind):
+        names = tuple(kind.model_fields)
+    elif (attributes := getattr(kind, "__attrs_attrs__", None)) is not None:
+        names = tuple(attribute.name for attribute in attributes)
+    else:
+        return None
+    return [(f".{name}", getattr(value, name, _MISSING)) for name in names]
+
+
+def _below(step: str | int, fault: Fault) -> Fault:
+    place, reason = fault
+    step = f"[{step}]" if isinstance(step, int) else step
+    return step if reason is _TOO_DEEP else step + place, reason
+
+
+def _ordered(value: Any) -> Any:
+    """The value with each set as a list.
+
+    msgspec's own ``order="deterministic"`` refuses sets of enums and keys that are no text, and leaves a set
+    of frozensets in the order of their hashes.
+    """
+    if type(value) in _EXACT or type(value) in _WITH_CARE:
+        return value
+    match value:
+        case set() | frozenset():
+            return sorted(map(_ordered, value), key=_ENCODER.encode)
+        case dict():
+            return {key: _ordered(part) for key, part in value.items()}
+        case list() | tuple():
+            return [_ordered(part) for part in value]
+    changes = {str(step)[1:]: _ordered(part) for step, part in _fields(value) or []}
+    return _copied(value, changes) if changes else value
+
+
+def _copied(value: Any, changes: dict[str, object]) -> Any:
+    if _is_model(type(value)):
+        return value.model_copy(update=changes)
+    twin = copy.copy(value)
+    assign = msgspec.structs.force_setattr if isinstance(value, msgspec.Struct) else object.__setattr__
+    for name, part in changes.items():
+        assign(twin, name, part)
+    return twin
+
+
+def _encoded_result(value: object) -> bytes:
+    try:
+        return _RESULT_ENCODER.encode(value)
+    except UnicodeEncodeError:
+        return _RESULT_ENCODER.encode(_mended(msgspec.to_builtins(value, str_keys=True, enc_hook=_simpler)))
+
+
+def _mended(value: Any) -> Any:
+    match value:
+        case str():
+            return _SURROGATE.sub(_REPLACEMENT, value)
+        case dict():
+            return {_mended(key): _mended(part) for key, part in value.items()}
+        case list() | tuple():
+            return [_mended(part) for part in value]
+    return value
+
+
+def _is_model(kind: Any) -> bool:
+    """A pydantic model, known by its methods: pydantic need not be installed."""
+    return hasattr(kind, "model_dump") and hasattr(kind, "model_validate")
+
+
+def _dumped(value: Any) -> Any:
+    if _is_model(type(value)):
+        return value.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
+    raise NotImplementedError
+
+
+def _simpler(value: Any) -> Any:
+    """Results need not keep their type: subclasses of text and float, and whatever counts as an int."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    return operator.index(value) if hasattr(value, "__index__") else _dumped(value)
+
+
+def _model(kind: Any, value: object) -> Any:
+    if not _is_model(kind):
+        return value  # msgspec looks whether it is an instance
+    try:
+        # From JSON and not from Python: a strict model takes a date as text only there.
+        return kind.model_validate_json(msgspec.json.encode(value))
+    except Exception:
+        # msgspec adds the place to a ValueError, and to nothing else.
+        raise ValueError from None
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_dumped)
+_RESULT_ENCODER = msgspec.json.Encoder(enc_hook=_simpler)

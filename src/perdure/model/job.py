@@ -1,0 +1,134 @@
+"""The records of the ledger: what is asked, what is claimed, what is stored."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+Instant: TypeAlias = int
+"""Microseconds since the epoch, UTC."""
+Span: TypeAlias = int
+"""Microseconds."""
+
+SECOND: Span = 1_000_000
+
+State: TypeAlias = Literal["waiting", "ready", "running", "open", "succeeded", "failed", "canceled"]
+ENDED: frozenset[State] = frozenset(("succeeded", "failed", "canceled"))
+
+
+class Lease(NamedTuple):
+    """The right to record the outcome of one claim."""
+
+    job: str
+    token: int
+
+
+class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A request to run a task, as asked: None takes the task's default."""
+
+    id: str
+    task: str
+    payload: str
+    queue: str | None = None
+    priority: int | None = None
+    max_attempts: int | None = None
+    timeout: Span | None = None
+    delay: Span | None = None
+    run_at: Instant | None = None
+    expires_in: Span | None = None
+    expires_at: Instant | None = None
+    tenant: str | None = None
+    tags: str | None = None
+    meta: str | None = None
+    unique_key: str | None = None
+    parent_job: str | None = None
+    idempotency_key: str | None = None
+    request: str | None = None
+    """The canonical request; present exactly when there is an idempotency key."""
+
+
+class Claimed(msgspec.Struct, frozen=True, gc=False):
+    """A job as its worker receives it. The order of the fields is the order of the claim's columns."""
+
+    id: str
+    token: int
+    task: str
+    queue: str
+    priority: int
+    run_at: Instant
+    run: int
+    attempt: int
+    max_attempts: int
+    timeout: Span | None
+    payload: str
+    checkpoint: str | None
+    tenant: str | None
+    meta: str | None
+    crashes: int
+    scheduled_for: Instant | None
+    workflow_id: str | None
+    step_key: str | None
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(self.id, self.token)
+
+
+class JobRow(msgspec.Struct, frozen=True, gc=False):
+    """A job as it is stored. The order of the fields is the order of ``read_jobs``' columns."""
+
+    id: str
+    task: str
+    queue: str
+    tenant: str | None
+    state: State
+    held: str | None
+    priority: int
+    run: int
+    attempt: int
+    max_attempts: int
+    timeout: Span | None
+    run_at: Instant
+    expires_at: Instant | None
+    token: int
+    worker: str | None
+    created_at: Instant
+    started_at: Instant | None
+    finished_at: Instant | None
+    payload: str
+    meta: str | None
+    tags: str | None
+    stage: str | None
+    progress_done: int | None
+    progress_total: int | None
+    progress_message: str | None
+    checkpoint: str | None
+    result: str | None
+    reason: str | None
+    error_kind: str | None
+    error_code: str | None
+    error_message: str | None
+    error_trace: str | None
+    cancel_requested_at: Instant | None
+    throttles: int
+    snoozes: int
+    crashes: int
+    unique_key: str | None
+    workflow_id: str | None
+    step_key: str | None
+    parent_job: str | None
+    replay_of: str | None
+    scheduled_for: Instant | None
+
+
+class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
+    """A task's defaults, as the code declares them and the database keeps them."""
+
+    name: str
+    queue: str
+    priority: int
+    max_attempts: int
+    timeout: Span | None
+    backoff: str
+    max_crashes: int | None

@@ -1,0 +1,343 @@
+"""The life of a job: which states follow which, and what each ending of an attempt does to it.
+
+Every function here is pure. It is given the job as it stands under its lock and returns the ``Change`` to write.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, assert_never
+
+import msgspec
+
+from perdure.model.backoff import DEFAULT_BACKOFF, MAX_DELAY, Backoff
+from perdure.model.job import Lease, Span, State
+
+FailureKind: TypeAlias = Literal["error", "fatal", "timeout", "lost", "panic", "interrupted"]
+FAILURE_CODES: dict[FailureKind, str] = {
+    "error": "job.error",
+    "fatal": "job.fatal",
+    "timeout": "job.timeout",
+    "lost": "job.lost",
+    "panic": "job.panic",
+    "interrupted": "job.interrupted",
+}
+"""The code of a failure whose handler named none."""
+
+TRANSITIONS: dict[tuple[State | None, str], frozenset[State]] = {
+    (None, "enqueue"): frozenset(("ready", "waiting")),
+    ("waiting", "release"): frozenset(("ready", "open")),
+    ("waiting", "doom"): frozenset(("canceled",)),
+    ("waiting", "cancel"): frozenset(("canceled",)),
+    ("waiting", "expire"): frozenset(("canceled",)),
+    ("ready", "claim"): frozenset(("running",)),
+    ("ready", "cancel"): frozenset(("canceled",)),
+    ("ready", "expire"): frozenset(("canceled",)),
+    ("running", "succeed"): frozenset(("succeeded",)),
+    ("running", "fail"): frozenset(("ready", "failed", "canceled")),
+    ("running", "time out"): frozenset(("ready", "failed", "canceled")),
+    ("running", "lose"): frozenset(("ready", "failed", "canceled")),
+    ("running", "throttle"): frozenset(("ready", "canceled")),
+    ("running", "snooze"): frozenset(("ready", "canceled")),
+    ("running", "continue"): frozenset(("ready", "canceled")),
+    ("running", "give back"): frozenset(("ready", "canceled")),
+    ("running", "cancel"): frozenset(("canceled",)),
+    ("open", "resolve"): frozenset(("succeeded", "failed", "canceled")),
+    ("open", "event"): frozenset(("ready",)),
+    ("open", "cancel"): frozenset(("canceled",)),
+    ("failed", "requeue"): frozenset(("ready",)),
+    ("canceled", "requeue"): frozenset(("ready",)),
+}
+"""Every transition there is; docs/states.md is drawn from it."""
+
+SUSPECT_AFTER = 2
+"""Crashes after which a job runs alone: one may be a neighbour's fault, and only those from here on count."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a handler says about itself while it runs; None keeps what is stored."""
+
+    stage: str | None = None
+    done: int | None = None
+    total: int | None = None
+    message: str | None = None
+    checkpoint: str | None = None
+
+
+class Succeeded(msgspec.Struct, frozen=True):
+    """The handler returned."""
+
+    lease: Lease
+    result: str | None = None
+    reason: str | None = None
+    report: Report | None = None
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The attempt failed; a handler's ``delay`` is a lower bound."""
+
+    lease: Lease
+    kind: FailureKind
+    code: str | None = None
+    message: str = ""
+    trace: str | None = None
+    delay: Span | None = None
+    report: Report | None = None
+
+
+class Snoozed(msgspec.Struct, frozen=True):
+    """Try again later; the attempt does not count."""
+
+    lease: Lease
+    delay: Span
+    report: Report | None = None
+
+
+class Throttled(msgspec.Struct, frozen=True):
+    """A limit outside was hit; the attempt does not count and the whole queue cools."""
+
+    lease: Lease
+    delay: Span | None = None
+    cool_queue: bool = True
+    report: Report | None = None
+
+
+class Continued(msgspec.Struct, frozen=True):
+    """The attempt succeeded and asks for another run, with its checkpoint."""
+
+    lease: Lease
+    delay: Span = 0
+    report: Report | None = None
+
+
+class Canceled(msgspec.Struct, frozen=True):
+    """The handler gave up on purpose."""
+
+    lease: Lease
+    reason: str
+    report: Report | None = None
+
+
+class Released(msgspec.Struct, frozen=True):
+    """A claim given back before user code began."""
+
+    lease: Lease
+    delay: Span = 0
+    report: Report | None = None
+
+
+Outcome: TypeAlias = Succeeded | Failed | Snoozed | Throttled | Continued | Canceled | Released
+
+
+class Running(msgspec.Struct, frozen=True, gc=False):
+    """A running job under its lock, with what decides about it."""
+
+    id: str
+    token: int
+    queue: str
+    run: int
+    attempt: int
+    max_attempts: int
+    throttles: int
+    crashes: int
+    cancel_requested: bool
+    progress_done: int | None
+    progress_total: int | None
+    backoff: Backoff
+    max_crashes: int | None
+    stage: str | None = None
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(self.id, self.token)
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of a running job. ``attempt_kind`` set: the attempt goes into the ledger under that kind."""
+
+    id: str
+    token: int
+    state: State
+    run: int
+    attempt: int
+    delay: Span = 0
+    result: str | None = None
+    reason: str | None = None
+    error_kind: str | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+    error_trace: str | None = None
+    throttles: int = 0
+    snoozes: int = 0
+    crashes: int = 0
+    attempt_kind: str | None = None
+    decided_by: str | None = None
+
+
+def settle(job: Running, outcome: Outcome, *, roll: float) -> Change:
+    """What the outcome of an attempt makes of its job; ``roll`` in [0, 1) is the dice of the back-off."""
+    if isinstance(outcome, Succeeded):
+        return succeed(job, outcome)
+    if job.cancel_requested:
+        return _stop(job, outcome)
+    match outcome:
+        case Failed():
+            return fail(job, outcome, roll=roll)
+        case Snoozed():
+            return snooze(job, outcome)
+        case Throttled():
+            return throttle(job, outcome, roll=roll)
+        case Continued():
+            return go_on(job, outcome)
+        case Canceled():
+            return _cancel(job, outcome.reason)
+        case Released():
+            return give_back(job, outcome)
+        case _:
+            assert_never(outcome)
+
+
+def succeed(job: Running, outcome: Succeeded) -> Change:
+    """The effect happened: also under a cancel that was asked."""
+    return _change(job, "succeeded", result=outcome.result, reason=outcome.reason)
+
+
+def fail(job: Running, failure: Failed, *, roll: float) -> Change:
+    """Back to the queue after a wait, or failed when it was fatal, the last attempt, or one crash too many."""
+    if failure.kind == "interrupted":
+        return _retry(job, failure, 0, "shutdown", attempt=job.attempt - 1)
+    crashes = job.crashes + (failure.kind in ("lost", "panic"))
+    verdict = _last_word(job, failure, crashes)
+    if verdict is not None:
+        return _change(job, "failed", reason=verdict, crashes=crashes, **_error(failure))
+    delay, decided_by = _wait(job, failure, crashes, roll)
+    return _retry(job, failure, delay, decided_by, crashes=crashes)
+
+
+def snooze(job: Running, outcome: Snoozed) -> Change:
+    """Later, at no cost."""
+    return _change(job, "ready", attempt=job.attempt - 1, delay=_bounded(outcome.delay), snoozes=1)
+
+
+def throttle(job: Running, outcome: Throttled, *, roll: float) -> Change:
+    """Later, at no cost; without a delay of its own it backs off by how often this job was throttled."""
+    delay = outcome.delay
+    if delay is None:
+        delay = job.backoff.delay(job.throttles + 1, roll=roll)
+    return _change(job, "ready", attempt=job.attempt - 1, delay=_bounded(delay), throttles=1)
+
+
+def go_on(job: Running, outcome: Continued) -> Change:
+    """A new run; the attempt that ends here goes into the ledger as a success."""
+    return _change(
+        job,
+        "ready",
+        run=job.run + 1,
+        attempt=0,
+        delay=_bounded(outcome.delay),
+        crashes=0,
+        attempt_kind="continued",
+        decided_by="handler",
+    )
+
+
+def give_back(job: Running, outcome: Released) -> Change:
+    """As if it had never been claimed."""
+    return _change(job, "ready", attempt=job.attempt - 1, delay=_bounded(outcome.delay))
+
+
+def cool_down(
+    throttles: int, *, cooling: bool, quiet: bool, asked: Span | None, backoff: Backoff | None
+) -> tuple[int, Span] | None:
+    """The queue's next exponent and cool-down, or None: it cools already, and siblings hit the same limit.
+
+    ``quiet``: its last cool-down ended over ``QUIET`` ago, so the limiter counts as a new one.
+    """
+    if cooling:
+        return None
+    exponent = 1 if quiet else min(throttles + 1, 30)
+    return exponent, _bounded(max((backoff or DEFAULT_BACKOFF).ceiling(exponent), asked or 0))
+
+
+QUIET: Span = 120_000_000
+
+
+def merge_progress(job: Running, report: Report) -> tuple[int | None, int | None] | None:
+    """Done and total after the report, or None where they cannot both be true."""
+    done = job.progress_done if report.done is None else report.done
+    total = job.progress_total if report.total is None else report.total
+    fits = (done is None or done >= 0) and (total is None or total >= 0)
+    if not fits or (done is not None and total is not None and done > total):
+        return None
+    return done, total
+
+
+def _last_word(job: Running, failure: Failed, crashes: int) -> str | None:
+    """Why there is no further attempt, if there is none."""
+    if failure.kind == "fatal":
+        return "fatal"
+    if job.max_crashes is not None and crashes - SUSPECT_AFTER >= job.max_crashes:
+        return "crashes"
+    if job.attempt >= job.max_attempts:
+        return "attempts"
+    return None
+
+
+def _wait(job: Running, failure: Failed, crashes: int, roll: float) -> tuple[Span, str]:
+    if failure.kind == "lost" and crashes == 1:
+        return 0, "first loss"
+    delay = job.backoff.delay(job.attempt, code=failure.code, roll=roll)
+    if failure.delay is not None and failure.delay > delay:
+        return _bounded(failure.delay), "handler"
+    return delay, "code" if failure.code in job.backoff.codes else "policy"
+
+
+def _retry(
+    job: Running,
+    failure: Failed,
+    delay: Span,
+    decided_by: str,
+    *,
+    attempt: int | None = None,
+    crashes: int | None = None,
+) -> Change:
+    return _change(
+        job,
+        "ready",
+        attempt=job.attempt if attempt is None else attempt,
+        delay=delay,
+        crashes=job.crashes if crashes is None else crashes,
+        attempt_kind=failure.kind,
+        decided_by=decided_by,
+        **_error(failure),
+    )
+
+
+def _stop(job: Running, outcome: Outcome) -> Change:
+    """A cancel was asked: however the attempt ended, it was the last."""
+    if isinstance(outcome, Failed):
+        return _change(job, "canceled", **_error(outcome))
+    return _cancel(job, None)
+
+
+def _cancel(job: Running, reason: str | None) -> Change:
+    return _change(job, "canceled", reason=reason)
+
+
+def _error(failure: Failed) -> dict[str, str | None]:
+    return {
+        "error_kind": failure.kind,
+        "error_code": failure.code or FAILURE_CODES[failure.kind],
+        "error_message": failure.message,
+        "error_trace": failure.trace,
+    }
+
+
+def _change(job: Running, state: State, **fields: object) -> Change:
+    change = Change(
+        id=job.id, token=job.token, state=state, run=job.run, attempt=job.attempt, crashes=job.crashes
+    )
+    return msgspec.structs.replace(change, **fields)
+
+
+def _bounded(delay: Span) -> Span:
+    return min(max(delay, 0), MAX_DELAY)

@@ -1,0 +1,1 @@
+"""What perdure does to its database: operations, written once for both databases and both colours of function."""

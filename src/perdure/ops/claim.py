@@ -1,0 +1,46 @@
+"""Take ready jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from perdure.model.job import Claimed
+from perdure.ops.batch import rows_of
+from perdure.ops.op import Op, Query, Rows, Step, operation
+
+
+class Claims(NamedTuple):
+    """The jobs taken, in order, and how many had expired and were canceled instead."""
+
+    jobs: list[Claimed]
+    expired: int = 0
+
+
+@operation("write")
+def claim(worker: str, *, tasks: Sequence[str], n: int, queues: Sequence[str] | None = None) -> Op[Claims]:
+    """Take at most n due jobs of these tasks: from these queues in this order, or from all as one."""
+    if n <= 0 or not tasks:
+        return Claims([])
+    (rows,) = yield Step((claim_query(worker, tasks=tasks, n=n, queues=queues),), final=True)
+    return read_claims(rows, queues)
+
+
+def claim_query(worker: str, *, tasks: Sequence[str], n: int, queues: Sequence[str] | None) -> Query:
+    return Query(
+        "claim_jobs",
+        {
+            "worker": worker,
+            "tasks": rows_of(tasks),
+            "queues": None if queues is None else rows_of(queues),
+            "n": n,
+        },
+    )
+
+
+def read_claims(rows: Rows, queues: Sequence[str] | None) -> Claims:
+    """RETURNING promises no order, so the order of the claim is made here."""
+    jobs = [Claimed(*row[:-1]) for row in rows if row[-1] == "running"]
+    rank: Mapping[str, int] = {queue: i for i, queue in enumerate(queues or ())}
+    jobs.sort(key=lambda job: (rank.get(job.queue, 0), -job.priority, job.run_at, job.id))
+    return Claims(jobs, len(rows) - len(jobs))

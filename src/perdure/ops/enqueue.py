@@ -1,0 +1,147 @@
+"""Enqueue one job or many, all or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from perdure.errors import IdempotencyConflict, InternalError, UnsupportedIsolation
+from perdure.model.canonical import difference
+from perdure.model.job import NewJob, State
+from perdure.ops.batch import chunks, rows_of
+from perdure.ops.op import Op, Query, ask_all, operation
+from perdure.ops.topics import queue_topics
+
+PATIENCE = 20
+"""How often a row may vanish between the conflict it caused and the read of it."""
+
+
+class Enqueued(NamedTuple):
+    """What became of one request. ``queue`` and ``state`` are None where the job's row is gone."""
+
+    id: str
+    created: bool
+    queue: str | None
+    state: State | None = "ready"
+    run: int = 1
+    attempt: int = 0
+
+
+@operation("write")
+def enqueue(jobs: Sequence[NewJob], wake: frozenset[str] = frozenset()) -> Op[list[Enqueued]]:
+    """Insert jobs that carry no key: one round trip. ``wake`` names the queues they are known to go to.
+
+    A task that is unknown or disabled breaks the insert's own NOT NULL; the caller finds out which it was.
+    """
+    answers = yield from ask_all(*_inserts(jobs), final=True, wake=wake)
+    queues = {row[0]: row[1] for rows in answers for row in rows}
+    return [Enqueued(job.id, True, queues.get(job.id)) for job in jobs]
+
+
+@operation("write")
+def enqueue_keyed(jobs: Sequence[NewJob]) -> Op[list[Enqueued]]:
+    """Insert jobs some of which carry an idempotency key or a unique key."""
+    keyed = sorted((job for job in jobs if job.idempotency_key is not None), key=_key_order)
+    outcomes = yield from _claim_keys(keyed)
+    fresh = [job for job in jobs if job.id not in outcomes]
+    # Two batches that hold the same unique keys in opposite order would otherwise wait for each other.
+    created, queues = yield from _insert(sorted(fresh, key=_unique_order))
+    outcomes.update(created)
+    yield from ask_all(final=True, wake=queue_topics(queues))
+    return [outcomes[job.id] for job in jobs]
+
+
+def _claim_keys(keyed: Sequence[NewJob]) -> Op[dict[str, Enqueued]]:
+    """Take the free keys, in key order; answer for those that belong to a job already."""
+    outcomes: dict[str, Enqueued] = {}
+    missing = keyed
+    for _ in range(PATIENCE):
+        isolation, *taken = yield from ask_all(
+            Query("show_isolation", {}), *(Query("insert_keys", {"jobs": rows_of(c)}) for c in chunks(missing))
+        )
+        if isolation[0][0] not in ("read committed", "read uncommitted"):
+            raise UnsupportedIsolation
+        mine = {row[0] for rows in taken for row in rows}
+        found = yield from _find_owners([job for job in missing if job.id not in mine])
+        missing = [job for job in missing if job.id not in mine and job.id not in found]
+        outcomes.update(found)
+        if not missing:
+            return outcomes
+    raise InternalError("An idempotency key kept appearing and vanishing.", code="job.key_unstable")
+
+
+def _find_owners(jobs: Sequence[NewJob]) -> Op[dict[str, Enqueued]]:
+    answers = yield from ask_all(*(Query("find_key", _scope(job) | {"key": job.idempotency_key}) for job in jobs))
+    owners: dict[str, str] = {}
+    for job, rows in zip(jobs, answers, strict=True):
+        for owner, request in rows:
+            field = difference(request, job.request or "")
+            if field is not None:
+                raise IdempotencyConflict(field)
+            owners[job.id] = owner
+    return (yield from _describe(owners))
+
+
+def _describe(owners: dict[str, str]) -> Op[dict[str, Enqueued]]:
+    """The jobs that answer for requests. One that answers for itself was written by a commit we never heard of."""
+    answers = yield from ask_all(*(Query("find_job", {"id": owner}) for owner in owners.values()))
+    described: dict[str, Enqueued] = {}
+    for (asked, owner), rows in zip(owners.items(), answers, strict=True):
+        queue, state, run, attempt = rows[0][1:] if rows else (None, None, 1, 0)
+        described[asked] = Enqueued(owner, owner == asked, queue, state, run, attempt)
+    return described
+
+
+def _insert(jobs: Sequence[NewJob]) -> Op[tuple[dict[str, Enqueued], set[str]]]:
+    """Insert what has no active twin; answer with the twin otherwise."""
+    outcomes: dict[str, Enqueued] = {}
+    queues: set[str] = set()
+    missing = jobs
+    for _ in range(PATIENCE):
+        answers = yield from ask_all(*_inserts(missing))
+        for id, queue, due in (row for rows in answers for row in rows):
+            outcomes[id] = Enqueued(id, True, queue)
+            queues |= {queue} if due else set()
+        missing = [job for job in missing if job.id not in outcomes]
+        if not missing:
+            return outcomes, queues
+        outcomes.update((yield from _find_twins(missing)))
+        missing = [job for job in missing if job.id not in outcomes]
+        if not missing:
+            return outcomes, queues
+    raise InternalError("A unique key kept appearing and vanishing.", code="job.key_unstable")
+
+
+def _find_twins(jobs: Sequence[NewJob]) -> Op[dict[str, Enqueued]]:
+    own = yield from ask_all(*(Query("find_job", {"id": job.id}) for job in jobs))
+    active = yield from ask_all(
+        *(Query("find_active", _scope(job) | {"unique_key": job.unique_key}) for job in jobs)
+    )
+    twins: dict[str, Enqueued] = {}
+    for job, mine, others in zip(jobs, own, active, strict=True):
+        for id, queue, state, run, attempt in (*mine, *others)[:1]:
+            twins[job.id] = Enqueued(id, id == job.id, queue, state, run, attempt)
+    yield from ask_all(
+        *(
+            Query("point_key", _scope(job) | {"key": job.idempotency_key, "job": twins[job.id].id})
+            for job in jobs
+            if job.id in twins and job.idempotency_key is not None
+        )
+    )
+    return twins
+
+
+def _inserts(jobs: Sequence[NewJob]) -> Iterable[Query]:
+    return (Query("insert_jobs", {"jobs": rows_of(chunk)}) for chunk in chunks(jobs))
+
+
+def _scope(job: NewJob) -> dict[str, str | None]:
+    return {"task": job.task, "tenant": job.tenant or ""}
+
+
+def _key_order(job: NewJob) -> tuple[str, str, str]:
+    return job.task, job.tenant or "", job.idempotency_key or ""
+
+
+def _unique_order(job: NewJob) -> tuple[str, str, str]:
+    return job.task, job.tenant or "", job.unique_key or ""

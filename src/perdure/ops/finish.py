@@ -1,0 +1,186 @@
+"""Record how attempts ended: many at once, mixed, each only under its lease."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from perdure.model.backoff import load_backoff
+from perdure.model.job import Lease
+from perdure.model.lifecycle import (
+    QUIET,
+    Change,
+    Outcome,
+    Running,
+    Succeeded,
+    Throttled,
+    cool_down,
+    merge_progress,
+    settle,
+)
+from perdure.ops.batch import rows_of
+from perdure.ops.claim import Claims, claim_query, read_claims
+from perdure.ops.op import Answers, Op, Query, Row, ask_all, operation
+from perdure.ops.running import Record, event_row, read_running, report_row, stage_events, write_reports
+from perdure.ops.topics import queue_topics
+
+Dice = Callable[[], float]
+
+
+class Finished(NamedTuple):
+    """Which outcomes were recorded and which came too late."""
+
+    accepted: list[Lease]
+    refused: list[Lease]
+
+
+class Appetite(NamedTuple):
+    """What to claim in the transaction that finishes."""
+
+    worker: str
+    tasks: Sequence[str]
+    n: int
+    queues: Sequence[str] | None = None
+
+
+@operation("urgent")
+def finish(outcomes: Sequence[Outcome], *, dice: Dice) -> Op[Finished]:
+    """Record outcomes. One whose lease was taken away is refused and changes nothing."""
+    finished, _ = yield from _finish(outcomes, dice, None)
+    return finished
+
+
+@operation("urgent")
+def cycle(outcomes: Sequence[Outcome], *, dice: Dice, claim: Appetite) -> Op[tuple[Finished, Claims]]:
+    """Record outcomes and take the next jobs: one transaction, and one round trip where all succeeded."""
+    return (yield from _finish(outcomes, dice, claim))
+
+
+@operation("read")
+def find_recorded(outcomes: Sequence[Outcome]) -> Op[list[Lease]]:
+    """Of outcomes that were refused, those recorded already: the commit went through, its answer was lost."""
+    (rows,) = yield from ask_all(Query("find_outcomes", {"leases": rows_of([o.lease for o in outcomes])}))
+    recorded = {Lease(id, token): (state, kind) for id, token, state, kind in rows}
+    return [o.lease for o in outcomes if o.lease in recorded and _same(o, *recorded[o.lease])]
+
+
+def _finish(
+    outcomes: Sequence[Outcome], dice: Dice, claim: Appetite | None
+) -> Op[tuple[Finished, Claims]]:
+    plain = [o for o in outcomes if isinstance(o, Succeeded) and o.report is None]
+    others = {o.lease: o for o in outcomes if not (isinstance(o, Succeeded) and o.report is None)}
+    writes = _succeed(plain)
+    wake: frozenset[str] = frozenset()
+    accepted: list[Lease] = []
+    if others:
+        (locked,) = yield from ask_all(_lock(others))
+        jobs = [read_running(row) for row in locked]
+        accepted = [job.lease for job in jobs]
+        changes = [settle(job, others[job.lease], roll=dice()) for job in jobs]
+        writes += _reports(jobs, others) + apply(changes) + (yield from _cool(jobs, others))
+        wake = ready_topics(jobs, changes)
+    if claim is not None and claim.n > 0 and claim.tasks:
+        writes.append(claim_query(claim.worker, tasks=claim.tasks, n=claim.n, queues=claim.queues))
+    if not writes:
+        return Finished(accepted, [o.lease for o in outcomes]), Claims([])
+    answers = yield from ask_all(*writes, final=True, wake=wake)
+    return _sum_up(outcomes, accepted, plain, answers, claim)
+
+
+def _succeed(plain: Sequence[Succeeded]) -> list[Query]:
+    """Sorted: rows are locked in the order of their ids."""
+    if not plain:
+        return []
+    rows = sorted((*o.lease, o.result, o.reason) for o in plain)
+    return [Query("finish_succeeded", {"outcomes": rows_of(rows)})]
+
+
+def _sum_up(
+    outcomes: Sequence[Outcome],
+    accepted: list[Lease],
+    plain: Sequence[Succeeded],
+    answers: Answers,
+    claim: Appetite | None,
+) -> tuple[Finished, Claims]:
+    done = {row[0] for row in answers[0]} if plain else set()
+    accepted = accepted + [o.lease for o in plain if o.lease.job in done]
+    settled = set(accepted)
+    refused = [o.lease for o in outcomes if o.lease not in settled]
+    claims = Claims([])
+    if claim is not None and claim.n > 0 and claim.tasks:
+        claims = read_claims(answers[-1], claim.queues)
+    return Finished(accepted, refused), claims
+
+
+def _lock(leases: Iterable[Lease]) -> Query:
+    return Query("lock_running", {"leases": rows_of(sorted(leases))})
+
+
+def apply(changes: Sequence[Change]) -> list[Query]:
+    """Write changes; attempts that end but do not end their job go into the ledger."""
+    if not changes:
+        return []
+    rows = rows_of(changes)
+    writes = [Query("apply_changes", {"changes": rows})]
+    if any(change.attempt_kind is not None for change in changes):
+        writes.insert(0, Query("record_attempts", {"changes": rows}))
+    return writes
+
+
+def ready_topics(jobs: Sequence[Running], changes: Sequence[Change]) -> frozenset[str]:
+    """The queues of jobs that may run again at once."""
+    pairs = zip(jobs, changes, strict=True)
+    return queue_topics(job.queue for job, change in pairs if change.state == "ready" and change.delay == 0)
+
+
+def _reports(jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -> list[Query]:
+    """What an ending says about itself. A pair that cannot be true is dropped, and an event tells."""
+    reports: list[Record] = []
+    events: list[Record] = []
+    for job in jobs:
+        report = outcomes[job.lease].report
+        if report is None:
+            continue
+        pair = merge_progress(job, report)
+        if pair is None:
+            events.append(event_row(job, "progress dropped"))
+        reports.append(report_row(job, report, pair or (job.progress_done, job.progress_total)))
+        events += stage_events(job, report)
+    return write_reports(reports, events)
+
+
+def _cool(jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -> Op[list[Query]]:
+    """Cool the queues whose jobs hit a limit: one step of the exponent per limiter event, not per job."""
+    asked: dict[str, int] = {}
+    for job in jobs:
+        outcome = outcomes[job.lease]
+        if isinstance(outcome, Throttled) and outcome.cool_queue:
+            asked[job.queue] = max(asked.get(job.queue, 0), outcome.delay or 0)
+    if not asked:
+        return []
+    names = rows_of(sorted(asked))
+    _, queues = yield from ask_all(
+        Query("ensure_queues", {"names": names}), Query("lock_queues", {"names": names, "quiet": QUIET})
+    )
+    return [query for row in queues for query in _cool_one(row, asked)]
+
+
+def _cool_one(row: Row, asked: dict[str, int]) -> list[Query]:
+    name, throttles, cooling, quiet, backoff = row
+    decided = cool_down(
+        throttles,
+        cooling=bool(cooling),
+        quiet=bool(quiet),
+        asked=asked[name],
+        backoff=None if backoff is None else load_backoff(backoff),
+    )
+    if decided is None:
+        return []
+    return [Query("cool_queue", {"name": name, "throttles": decided[0], "cool": decided[1]})]
+
+
+def _same(outcome: Outcome, state: str, kind: str | None) -> bool:
+    """Was it this outcome that put the job into this state? A rescue leaves an attempt of kind ``lost``."""
+    if isinstance(outcome, Succeeded):
+        return state == "succeeded"
+    return state != "succeeded" and kind != "lost"

@@ -1,0 +1,95 @@
+"""How an operation is written: a generator that yields statements, receives their rows and returns a value.
+
+One operation is one transaction. A store may run it again from the top (a deadlock, a lost connection, a group
+commit that broke), so code between two yields has no effect outside. A refusal is raised; the store rolls back.
+
+    @operation("write")
+    def pause(queue: str) -> Op[bool]:
+        rows = yield from ask("pause_queue", queue=queue)
+        return bool(rows)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Param: TypeAlias = str | int | float | bool | None
+Row: TypeAlias = tuple[Any, ...]
+Rows: TypeAlias = Sequence[Row]
+Kind: TypeAlias = Literal["read", "write", "urgent"]
+
+
+class Query(NamedTuple):
+    """A named statement and its parameters. ``now`` is added by the store."""
+
+    name: str
+    params: Mapping[str, Param]
+
+
+class Step(NamedTuple):
+    """Statements that run in this order, each seeing the ones before, none needing another's rows.
+
+    ``final``: the operation refuses nothing after this, so COMMIT may travel with it.
+    ``wake``: topics to announce once the transaction is committed.
+    """
+
+    queries: Sequence[Query]
+    final: bool = False
+    wake: frozenset[str] = frozenset()
+
+
+Answers: TypeAlias = Sequence[Rows]
+Op: TypeAlias = Generator[Step, Answers, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation(Generic[P, T]):
+    """An operation and how a store should treat it.
+
+    ``read`` changes nothing; ``urgent`` (heartbeats, finishes) goes ahead of ``write`` where writers queue.
+    """
+
+    start: Callable[P, Op[T]]
+    kind: Kind
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Op[T]:
+        return self.start(*args, **kwargs)
+
+    @property
+    def name(self) -> str:
+        return self.start.__name__
+
+
+def operation(kind: Kind) -> Callable[[Callable[P, Op[T]]], Operation[P, T]]:
+    def mark(start: Callable[P, Op[T]]) -> Operation[P, T]:
+        return Operation(start, kind)
+
+    return mark
+
+
+def ask(name: str, /, **params: Param) -> Op[Rows]:
+    """Run one statement."""
+    (rows,) = yield Step((Query(name, params),))
+    return rows
+
+
+def ask_last(name: str, /, *, wake: frozenset[str] = frozenset(), **params: Param) -> Op[Rows]:
+    """Run one statement, the last of its operation."""
+    (rows,) = yield Step((Query(name, params),), final=True, wake=wake)
+    return rows
+
+
+def ask_all(*queries: Query, final: bool = False, wake: frozenset[str] = frozenset()) -> Op[Answers]:
+    """Run several statements in one go."""
+    return (yield Step(queries, final, wake))
+
+
+def announce(wake: frozenset[str]) -> Op[None]:
+    """Announce topics after the commit, without a statement."""
+    if wake:
+        yield Step((), wake=wake)

@@ -1,0 +1,129 @@
+"""An operator's acts on one job: each compares before it sets and says what came of it."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from perdure.model.job import Span, State
+from perdure.ops.op import Op, Query, Rows, ask, ask_all, operation
+from perdure.ops.topics import queue_topics, worker_topic
+
+CancelOutcome: TypeAlias = Literal["canceled", "cancel_requested", "already_ended", "not_found"]
+RequeueOutcome: TypeAlias = Literal[
+    "requeued", "still_running", "not_ended", "already_succeeded", "other_run", "unique_key_taken", "not_found"
+]
+RunNowOutcome: TypeAlias = Literal["due_now", "already_due", "not_ready", "not_found"]
+DeleteOutcome: TypeAlias = Literal["deleted", "cancel_requested", "not_found"]
+
+
+class Locked(NamedTuple):
+    """A job under an operator's lock."""
+
+    state: State
+    run: int
+    token: int
+    worker: str | None
+    checkpoint: str | None
+    result: str | None
+    unique_key: str | None
+    task: str
+    tenant: str
+    due: bool
+
+
+@operation("write")
+def cancel(id: str, *, reason: str | None = None, by: str | None = None) -> Op[CancelOutcome]:
+    """Cancel a job that waits, or ask the one that runs it to stop."""
+    job = yield from _lock(id)
+    if job is None:
+        return "not_found"
+    rows = yield from ask("cancel_job", id=id, reason=reason)
+    if not rows:
+        return "already_ended"
+    running = job.state == "running"
+    wake = frozenset([worker_topic(job.worker)]) if job.worker else frozenset[str]()
+    event = _event(id, job, "cancel requested" if running else "canceled", reason=reason, by=by)
+    yield from ask_all(event, final=True, wake=wake)
+    return "cancel_requested" if running else "canceled"
+
+
+@operation("write")
+def requeue(
+    id: str, *, run: int | None = None, keep_checkpoint: bool = False, reason: str | None = None, by: str | None = None
+) -> Op[RequeueOutcome]:
+    """Start a new run of a failed or canceled job; ``run`` names the one the caller saw."""
+    job = yield from _lock(id)
+    if job is None:
+        return "not_found"
+    refusal = _why_not_requeue(job, run)
+    if refusal is not None:
+        return refusal
+    if job.unique_key is not None:
+        scope = {"task": job.task, "tenant": job.tenant, "unique_key": job.unique_key}
+        if (yield from ask("find_active", **scope)):
+            return "unique_key_taken"
+    dropped = {"result": job.result} if keep_checkpoint else {"checkpoint": job.checkpoint, "result": job.result}
+    _, rows, _ = yield from ask_all(
+        Query("record_current_attempt", {"id": id}),
+        Query("requeue_job", {"id": id, "run": job.run, "keep_checkpoint": int(keep_checkpoint)}),
+        _event(id, job, "requeued", reason=reason, by=by, **dropped),
+    )
+    yield from ask_all(final=True, wake=_queues(rows))
+    return "requeued"
+
+
+@operation("write")
+def run_now(id: str, *, by: str | None = None) -> Op[RunNowOutcome]:
+    """Let a job that waits for its time be due."""
+    job = yield from _lock(id)
+    if job is None:
+        return "not_found"
+    if job.state != "ready":
+        return "not_ready"
+    if job.due:
+        return "already_due"
+    rows, _ = yield from ask_all(Query("run_now", {"id": id}), _event(id, job, "run now", by=by))
+    yield from ask_all(final=True, wake=_queues(rows))
+    return "due_now"
+
+
+@operation("write")
+def delete(id: str, *, keep_key: Span | None = None) -> Op[DeleteOutcome]:
+    """Delete a job and all that is known of it. One that runs is asked to stop instead."""
+    job = yield from _lock(id)
+    if job is None:
+        return "not_found"
+    if job.state == "running":
+        yield from cancel(id, reason="deleted")
+        return "cancel_requested"
+    key = Query("delete_key", {"job": id}) if keep_key is None else Query("keep_key", {"job": id, "keep": keep_key})
+    own = [Query(name, {"id": id}) for name in ("delete_attempts", "delete_events", "delete_logs", "delete_job")]
+    yield from ask_all(key, *own, final=True)
+    return "deleted"
+
+
+def _lock(id: str) -> Op[Locked | None]:
+    rows = yield from ask("lock_job", id=id)
+    return Locked(*rows[0]) if rows else None
+
+
+def _why_not_requeue(job: Locked, run: int | None) -> RequeueOutcome | None:
+    if job.state == "running":
+        return "still_running"
+    if job.state == "succeeded":
+        return "already_succeeded"
+    if job.state not in ("failed", "canceled"):
+        return "not_ended"
+    return "other_run" if run not in (None, job.run) else None
+
+
+def _event(id: str, job: Locked, kind: str, **detail: str | None) -> Query:
+    known = {name: value for name, value in detail.items() if value is not None}
+    text = msgspec.json.encode(known).decode() if known else None
+    return Query("record_event", {"id": id, "run": job.run, "token": job.token, "kind": kind, "detail": text})
+
+
+def _queues(rows: Rows) -> frozenset[str]:
+    return queue_topics(row[0] for row in rows)

@@ -1,0 +1,64 @@
+"""What running jobs say about themselves: progress, stage, checkpoint, log lines; all under the lease."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from perdure.model.job import Lease
+from perdure.model.lifecycle import Report, Running, merge_progress
+from perdure.ops.batch import rows_of
+from perdure.ops.op import Op, Query, ask_all, operation
+from perdure.ops.running import Record, read_running, report_row, stage_events, write_reports
+
+Heard: TypeAlias = Literal["ok", "cancel requested", "lease lost", "invalid progress"]
+
+
+class LogLine(NamedTuple):
+    level: str
+    message: str
+
+
+class Said(NamedTuple):
+    """One running job's words."""
+
+    lease: Lease
+    report: Report = Report()
+    logs: Sequence[LogLine] = ()
+
+
+@operation("urgent")
+def report(said: Sequence[Said]) -> Op[list[Heard]]:
+    """Store reports; what is omitted keeps its stored value, and the merged pair must be true."""
+    leases = sorted({one.lease for one in said})
+    (rows,) = yield from ask_all(Query("lock_running", {"leases": rows_of(leases)}))
+    jobs = {job.lease: job for job in map(read_running, rows)}
+    heard, writes = _write(said, jobs)
+    yield from ask_all(*writes, final=True)
+    return heard
+
+
+def _write(said: Sequence[Said], jobs: dict[Lease, Running]) -> tuple[list[Heard], list[Query]]:
+    heard: list[Heard] = []
+    writes: list[Query] = []
+    for lease, report, logs in said:
+        job = jobs.get(lease)
+        pair = merge_progress(job, report) if job else None
+        if job is None or pair is None:
+            heard.append("lease lost" if job is None else "invalid progress")
+            continue
+        heard.append("cancel requested" if job.cancel_requested else "ok")
+        writes += write_reports([report_row(job, report, pair)], stage_events(job, report))
+        if logs:
+            writes.append(Query("record_logs", {"logs": rows_of([log_row(job, line) for line in logs])}))
+        # A later report of the same batch is merged with this one.
+        jobs[lease] = msgspec.structs.replace(
+            job, progress_done=pair[0], progress_total=pair[1], stage=report.stage or job.stage
+        )
+    return heard, writes
+
+
+def log_row(job: Running, line: LogLine) -> Record:
+    return {"id": job.id, "token": job.token, "level": line.level, "message": line.message}

@@ -1,0 +1,58 @@
+"""Running jobs under their lock: how they are read and what is written about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from perdure.model.backoff import load_backoff
+from perdure.model.lifecycle import Report, Running
+from perdure.ops.batch import rows_of
+from perdure.ops.op import Query, Row
+
+Record: TypeAlias = dict[str, str | int | None]
+
+
+def read_running(row: Row) -> Running:
+    """A row of ``lock_running`` or ``find_orphans``."""
+    cancel, done, total, backoff, max_crashes, stage = row[8:]
+    return Running(
+        *row[:8],
+        cancel_requested=bool(cancel),
+        progress_done=done,
+        progress_total=total,
+        backoff=load_backoff(backoff),
+        max_crashes=max_crashes,
+        stage=stage,
+    )
+
+
+def report_row(job: Running, report: Report, pair: tuple[int | None, int | None]) -> Record:
+    return {
+        "id": job.id,
+        "token": job.token,
+        "stage": report.stage,
+        "done": pair[0],
+        "total": pair[1],
+        "message": report.message,
+        "checkpoint": report.checkpoint,
+    }
+
+
+def event_row(job: Running, kind: str, **detail: str) -> Record:
+    text = msgspec.json.encode(detail).decode() if detail else None
+    return {"id": job.id, "run": job.run, "token": job.token, "kind": kind, "detail": text}
+
+
+def stage_events(job: Running, report: Report) -> list[Record]:
+    """A change of stage is the one thing a report leaves in the history."""
+    if report.stage is None or report.stage == job.stage:
+        return []
+    return [event_row(job, "stage", stage=report.stage)]
+
+
+def write_reports(reports: Sequence[Record], events: Sequence[Record]) -> list[Query]:
+    writes = [Query("save_reports", {"reports": rows_of(reports)})] if reports else []
+    return writes + ([Query("record_events", {"events": rows_of(events)})] if events else [])

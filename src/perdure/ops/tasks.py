@@ -1,0 +1,63 @@
+"""The tasks the database knows, and whether they may be enqueued."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+from perdure.errors import UnknownTask
+from perdure.model.job import TaskDefinition
+from perdure.ops.batch import rows_of
+from perdure.ops.op import Op, Query, ask, ask_all, ask_last, operation
+
+
+class KnownTask(NamedTuple):
+    definition: TaskDefinition
+    enabled: bool
+
+
+@operation("read")
+def list_tasks() -> Op[dict[str, KnownTask]]:
+    rows = yield from ask_last("list_tasks")
+    return {row[0]: _read(*row) for row in rows}
+
+
+@operation("write")
+def sync(tasks: Sequence[TaskDefinition], *, exact: bool = False) -> Op[None]:
+    """Write the code's tasks. What an operator disabled stays disabled; ``exact`` disables what the code lacks."""
+    rows = rows_of(sorted(tasks, key=attrgetter("name")))
+    queries = [Query("sync_tasks", {"tasks": rows})]
+    if exact:
+        queries.append(Query("disable_other_tasks", {"tasks": rows}))
+    yield from ask_all(*queries, final=True)
+
+
+@operation("write")
+def set_task(name: str, *, enabled: bool) -> Op[None]:
+    """Allow or refuse new jobs of a task; queued work still runs."""
+    rows = yield from ask("enable_task", name=name, enabled=enabled)
+    if not rows:
+        raise UnknownTask
+
+
+def _read(
+    name: str,
+    queue: str,
+    priority: int,
+    max_attempts: int,
+    timeout: int | None,
+    backoff: str,
+    max_crashes: int | None,
+    enabled: bool,
+) -> KnownTask:
+    definition = TaskDefinition(
+        name=name,
+        queue=queue,
+        priority=priority,
+        max_attempts=max_attempts,
+        timeout=timeout,
+        backoff=backoff,
+        max_crashes=max_crashes,
+    )
+    return KnownTask(definition, bool(enabled))

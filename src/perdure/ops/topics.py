@@ -1,0 +1,19 @@
+"""What wake-ups are about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def queue_topic(queue: str) -> str:
+    """Something in this queue may be claimed now."""
+    return f"queue/{queue}"
+
+
+def worker_topic(worker: str) -> str:
+    """Something this worker runs should stop."""
+    return f"worker/{worker}"
+
+
+def queue_topics(queues: Iterable[str]) -> frozenset[str]:
+    return frozenset(map(queue_topic, queues))

@@ -1,0 +1,141 @@
+"""What a job can be asked for besides its arguments, checked at the door."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TypedDict
+
+import msgspec
+
+from perdure.errors import InvalidOption
+from perdure.model.canonical import Request
+from perdure.model.codec import encode_plain
+from perdure.moments import instant, span
+
+NAME_BYTES = 255
+"""Of a task, queue or tenant; with a key they stay within what an index entry may hold."""
+KEY_BYTES = 512
+SMALLINT = 32_767
+INTEGER = 2_147_483_647
+
+
+class Asked(TypedDict, total=False):
+    """The options of ``using`` as users give them."""
+
+    queue: str | None
+    priority: int | None
+    delay: float | timedelta | None
+    run_at: datetime | None
+    expires: float | timedelta | datetime | None
+    max_attempts: int | None
+    timeout: float | timedelta | None
+    tenant: str | None
+    idempotency_key: str | None
+    unique_key: str | None
+    tags: Sequence[str] | None
+    meta: Mapping[str, object] | None
+    conn: object | None
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a job as the ledger takes them; None was not asked."""
+
+    queue: str | None = None
+    priority: int | None = None
+    delay: int | None = None
+    run_at: int | None = None
+    expires_in: int | None = None
+    expires_at: int | None = None
+    max_attempts: int | None = None
+    timeout: int | None = None
+    tenant: str | None = None
+    idempotency_key: str | None = None
+    unique_key: str | None = None
+    tags: str | None = None
+    meta: str | None = None
+
+    @property
+    def keyed(self) -> bool:
+        return self.idempotency_key is not None or self.unique_key is not None
+
+    @property
+    def waits(self) -> bool:
+        """Nobody needs to be woken for it now."""
+        return bool(self.delay) or self.run_at is not None
+
+    def request(self, arguments: str) -> Request:
+        """The canonical request of a keyed job: each field as asked."""
+        return Request(
+            arguments=arguments,
+            queue=self.queue,
+            priority=self.priority,
+            max_attempts=self.max_attempts,
+            timeout=self.timeout,
+            delay=self.delay,
+            run_at=self.run_at,
+            expires=self.expires_at if self.expires_in is None else self.expires_in,
+            tags=None if self.tags is None else tuple(msgspec.json.decode(self.tags, type=list[str])),
+            unique_key=self.unique_key,
+        )
+
+
+def checked(asked: Asked) -> Options:
+    """Options as asked, or a clear refusal."""
+    delay, run_at, expires = asked.get("delay"), asked.get("run_at"), asked.get("expires")
+    if delay is not None and run_at is not None:
+        raise InvalidOption("Give delay or run_at, not both.")
+    timeout, tags, meta = asked.get("timeout"), asked.get("tags"), asked.get("meta")
+    return Options(
+        queue=_optional("queue", asked.get("queue"), NAME_BYTES),
+        priority=whole("priority", asked.get("priority"), -SMALLINT - 1, SMALLINT),
+        delay=None if delay is None else span("delay", delay),
+        run_at=None if run_at is None else instant("run_at", run_at),
+        expires_in=None if expires is None or isinstance(expires, datetime) else span("expires", expires),
+        expires_at=instant("expires", expires) if isinstance(expires, datetime) else None,
+        max_attempts=whole("max_attempts", asked.get("max_attempts"), 1, INTEGER),
+        timeout=None if timeout is None else span("timeout", timeout, least=1),
+        tenant=_optional("tenant", asked.get("tenant"), NAME_BYTES),
+        idempotency_key=_optional("idempotency_key", asked.get("idempotency_key"), KEY_BYTES),
+        unique_key=_optional("unique_key", asked.get("unique_key"), KEY_BYTES),
+        tags=None if tags is None else _tags(tags),
+        meta=None if meta is None else encode_plain(meta),
+    )
+
+
+def text(name: str, value: object, most: int = NAME_BYTES) -> str:
+    """A text that can be stored and found again on both databases."""
+    if not isinstance(value, str):
+        raise InvalidOption(f"{name} must be a text.")
+    if not value.strip():
+        raise InvalidOption(f"{name} must not be blank.")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidOption(f"{name} has a character that cannot be stored.") from None
+    if "\0" in value:
+        raise InvalidOption(f"{name} has a character that cannot be stored.")
+    if size > most:
+        raise InvalidOption(f"{name} must be at most {most} bytes long.")
+    return value
+
+
+def whole(name: str, value: int | None, least: int, most: int) -> int | None:
+    """A whole number in its bounds."""
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidOption(f"{name} must be a whole number.")
+    if not least <= value <= most:
+        raise InvalidOption(f"{name} must lie between {least} and {most}.")
+    return value
+
+
+def _optional(name: str, value: str | None, most: int) -> str | None:
+    return None if value is None else text(name, value, most)
+
+
+def _tags(tags: Sequence[str]) -> str:
+    if isinstance(tags, str):
+        raise InvalidOption("tags must be a list of texts.")
+    return msgspec.json.encode([text("a tag", tag) for tag in tags]).decode()

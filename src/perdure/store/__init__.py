@@ -1,0 +1,1 @@
+"""Where operations meet a database: the only place that opens connections, waits, or imports a driver."""

@@ -1,0 +1,86 @@
+"""How the transaction of a caller's ``sqlite3.Connection`` is joined."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from ..errors import StoreBusy, UnsupportedConnection
+from ..ops.op import Kind, Rows
+from .borrowed import Batch, Flavour, Run
+from .sqlite_errors import translate
+from .store import Store
+
+# Older ones can corrupt a WAL when two connections commit and checkpoint at once.
+_SAFE_CHECKPOINTS: Final = (3, 51, 3)
+
+
+@contextmanager
+def _join(connection: sqlite3.Connection, kind: Kind) -> Iterator[Run]:
+    begins = _would_begin(connection)
+    cursor = connection.cursor(sqlite3.Cursor)
+    cursor.row_factory = None
+    texts, connection.text_factory = connection.text_factory, str
+    try:
+        _set_up(cursor, begin=("BEGIN" if kind == "read" else "BEGIN IMMEDIATE") if begins else None)
+        yield lambda batch: _run(cursor, batch)
+    except BaseException:
+        # Nothing of the caller's is in a transaction that we began; left open it would lock out every writer.
+        if begins and connection.in_transaction:
+            cursor.execute("ROLLBACK")
+        raise
+    finally:
+        connection.text_factory = texts
+        cursor.close()
+
+
+def _would_begin(connection: sqlite3.Connection) -> bool:
+    """Whether the caller's next statement would begin a transaction; refused where it would commit at once."""
+    try:
+        if connection.in_transaction:
+            return False
+    except sqlite3.ProgrammingError:
+        raise UnsupportedConnection(
+            "The connection is closed, or belongs to another thread.", code="conn.closed"
+        ) from None
+    # Python 3.12 adds the attribute; -1 is the older way, where isolation_level decides.
+    autocommit = getattr(connection, "autocommit", -1)
+    if autocommit is True or (autocommit == -1 and connection.isolation_level is None):
+        raise UnsupportedConnection(
+            "The connection is in autocommit mode and no transaction is open: begin one first.", code="conn.autocommit"
+        )
+    return True
+
+
+def _set_up(cursor: sqlite3.Cursor, *, begin: str | None) -> None:
+    try:
+        (version,) = cursor.execute("SELECT sqlite_version()").fetchone()
+        if tuple(map(int, version.split("."))) < _SAFE_CHECKPOINTS:
+            cursor.execute("PRAGMA wal_autocheckpoint = 0")
+        if begin:
+            cursor.execute(begin)
+    except sqlite3.Error as error:
+        raise _translate(error) from None
+
+
+def _run(cursor: sqlite3.Cursor, batch: Batch) -> list[Rows]:
+    return [cursor.execute(sql, params).fetchall() for sql, params in batch]
+
+
+def _translate(error: BaseException) -> BaseException:
+    if getattr(error, "sqlite_errorname", "") == "SQLITE_BUSY_SNAPSHOT":
+        return StoreBusy(
+            "Somebody wrote to the database since your transaction began to read: begin it with BEGIN IMMEDIATE."
+        )
+    return translate(error) if isinstance(error, Exception) else error
+
+
+def _notice(store: Store, topics: frozenset[str]) -> Batch:
+    """Other processes notice the commit by themselves; listeners in this one poll, and begin early."""
+    store.announce(topics)
+    return ()
+
+
+SQLITE3: Final = Flavour("sqlite", "blocking", _join, _notice, _translate)

@@ -1,0 +1,24 @@
+"""How an operation runs on a connection that answers at once: ours, or the caller's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias, TypeVar
+
+from ..ops.op import Op, Param, Rows
+
+T = TypeVar("T")
+
+Execute: TypeAlias = Callable[[str, Mapping[str, Param]], Rows]
+
+
+def drive(execute: Execute, op: Op[T]) -> tuple[T, frozenset[str]]:
+    """Run ``op`` to its end; return its value and the topics to announce once it is committed."""
+    wake: frozenset[str] = frozenset()
+    try:
+        step = next(op)
+        while True:
+            wake |= step.wake
+            step = op.send([execute(name, params) for name, params in step.queries])
+    except StopIteration as end:
+        return end.value, wake

@@ -1,0 +1,202 @@
+"""How a verb is written once for blocking and for async callers: a plan, a generator that yields what to wait for.
+
+A plan is to operations what an operation is to statements. It may perform several, each its own transaction.
+
+    class App:
+        def _pause_queue(self, name: str) -> Plan[None]:
+            yield from perform(ops.pause, name)
+
+        pause_queue = blocking(_pause_queue)
+        apause_queue = waiting(_pause_queue)
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from functools import update_wrapper
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
+
+from perdure.errors import BlockingCall
+from perdure.ops.op import Operation
+from perdure.store import borrowed
+from perdure.store.store import Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Call(NamedTuple):
+    """Perform an operation; on the caller's own connection where one is given."""
+
+    operation: Operation[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    conn: object | None = None
+    at_once: bool = False
+
+
+class Aside(NamedTuple):
+    """Call a function that blocks."""
+
+    function: Callable[[], Any]
+
+
+class Pause(NamedTuple):
+    """Wait a little."""
+
+    seconds: float
+
+
+Need: TypeAlias = Call | Aside | Pause
+Plan: TypeAlias = Generator[Need, Any, T]
+
+
+def perform(operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
+    return cast(T, (yield Call(operation, args, kwargs)))
+
+
+def perform_on(conn: object | None, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
+    """The same, inside the caller's transaction."""
+    return cast(T, (yield Call(operation, args, kwargs, conn)))
+
+
+def perform_at_once(operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
+    """The same, without waiting for whoever holds the database's write lock: StoreBusy instead."""
+    return cast(T, (yield Call(operation, args, kwargs, at_once=True)))
+
+
+def aside(function: Callable[[], T]) -> Plan[T]:
+    """Call a function that blocks: here, or in a thread where an event loop waits."""
+    return cast(T, (yield Aside(function)))
+
+
+def pause(seconds: float) -> Plan[None]:
+    yield Pause(seconds)
+
+
+def run(store: Store, plan: Plan[T]) -> T:
+    """Carry out a plan in this thread."""
+    try:
+        need = plan.send(None)
+        while True:
+            try:
+                answer = _wait(store, need)
+            except Exception as error:
+                need = plan.throw(error)
+            else:
+                need = plan.send(answer)
+    except StopIteration as end:
+        return cast(T, end.value)
+
+
+async def arun(store: Store, plan: Plan[T]) -> T:
+    """Carry out a plan in this task."""
+    try:
+        need = plan.send(None)
+        while True:
+            try:
+                answer = await _await(store, need)
+            except Exception as error:
+                need = plan.throw(error)
+            else:
+                need = plan.send(answer)
+    except StopIteration as end:
+        return cast(T, end.value)
+
+
+def _wait(store: Store, need: Need) -> object:
+    match need:
+        case Pause(seconds):
+            time.sleep(seconds)
+            return None
+        case Aside(function):
+            return function()
+        case Call(operation, args, kwargs, None, at_once):
+            perform = store.perform_at_once if at_once else store.perform
+            return perform(operation, *args, **kwargs)
+        case Call(operation, args, kwargs, conn):
+            return borrowed.perform(conn, store, operation, *args, **kwargs)
+
+
+async def _await(store: Store, need: Need) -> object:
+    import asyncio
+
+    match need:
+        case Pause(seconds):
+            await asyncio.sleep(seconds)
+            return None
+        case Aside(function):
+            return await asyncio.to_thread(function)
+        case Call(operation, args, kwargs, None, True):
+            return await asyncio.to_thread(store.perform_at_once, operation, *args, **kwargs)
+        case Call(operation, args, kwargs, None):
+            return await store.aperform(operation, *args, **kwargs)
+        case Call(operation, args, kwargs, conn):
+            return await borrowed.aperform(conn, store, operation, *args, **kwargs)
+
+
+class Stored(Protocol):
+    """Whatever has a store to carry out its plans on."""
+
+    @property
+    def store(self) -> Store: ...
+
+
+S = TypeVar("S", bound=Stored)
+
+
+class blocking(Generic[S, P, T]):  # noqa: N801 - reads as a decorator
+    """The blocking verb of a plan."""
+
+    def __init__(self, plan: Callable[Concatenate[S, P], Plan[T]]) -> None:
+        self._plan = plan
+        self.__doc__ = plan.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, subject: None, owner: type[S]) -> blocking[S, P, T]: ...
+    @overload
+    def __get__(self, subject: S, owner: type[S]) -> Callable[P, T]: ...
+    def __get__(self, subject: S | None, owner: type[S]) -> blocking[S, P, T] | Callable[P, T]:
+        if subject is None:
+            return self
+
+        def verb(*args: P.args, **kwargs: P.kwargs) -> T:
+            refuse_in_event_loop(self._name)
+            return run(subject.store, self._plan(subject, *args, **kwargs))
+
+        return update_wrapper(verb, self._plan)
+
+
+class waiting(Generic[S, P, T]):  # noqa: N801 - reads as a decorator
+    """The async verb of a plan."""
+
+    def __init__(self, plan: Callable[Concatenate[S, P], Plan[T]]) -> None:
+        self._plan = plan
+        self.__doc__ = plan.__doc__
+
+    @overload
+    def __get__(self, subject: None, owner: type[S]) -> waiting[S, P, T]: ...
+    @overload
+    def __get__(self, subject: S, owner: type[S]) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(
+        self, subject: S | None, owner: type[S]
+    ) -> waiting[S, P, T] | Callable[P, Coroutine[Any, Any, T]]:
+        if subject is None:
+            return self
+
+        async def verb(*args: P.args, **kwargs: P.kwargs) -> T:
+            return await arun(subject.store, self._plan(subject, *args, **kwargs))
+
+        return update_wrapper(verb, self._plan)
+
+
+def refuse_in_event_loop(name: str) -> None:
+    """A blocking verb would stop every task of the loop that runs in this thread."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is not None and asyncio._get_running_loop() is not None:
+        raise BlockingCall(f"{name}() blocks and an event loop runs in this thread: await a{name}() instead.")

@@ -1,0 +1,179 @@
+"""The PostgreSQL store: operations on a small pool of connections, run again when that is the cure."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import cached_property, partial
+from hashlib import sha256
+from typing import Final, ParamSpec, TypeVar
+from weakref import WeakSet, finalize
+
+from ..errors import InvalidConfig
+from ..ops.op import Operation
+from . import migrate
+from .daemons import Daemons
+from .listeners import Listeners
+from .postgres_adapt import Statement
+from .postgres_migrate import target
+from .postgres_pool import URGENT_SIZE, Pool
+from .postgres_retry import Retry
+from .postgres_session import connect
+from .postgres_transaction import Transaction
+from .statements import DEFAULT_SCHEMA, Dialect, load
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# PostgreSQL cuts longer names, and two schemas could then be one.
+_LONGEST_NAME: Final = 63
+
+
+class PostgresStore:
+    """A store on PostgreSQL 14 or newer, directly or behind a pooler.
+
+    ``size``: how many connections ordinary operations may use at a time. Async callers are served by as many threads
+    over the same connections, from any number of event loops; a cancelled one leaves its operation to end by itself.
+    ``prepare``: whether to prepare statements on the server; None finds out for each connection.
+    """
+
+    dialect: Final[Dialect] = "postgres"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        prepare: bool | None = None,
+        patience: float | None = 30.0,
+        clock: Callable[[], int] | None = None,
+        statements: Mapping[str, str] | None = None,
+        size: int = 10,
+    ) -> None:
+        if not 0 < len(schema.encode()) <= _LONGEST_NAME or "\0" in schema:
+            raise InvalidConfig(f"A schema's name has 1 to {_LONGEST_NAME} bytes and no NUL.")
+        if size < 1:
+            raise InvalidConfig("A pool needs at least one connection.")
+        self._url = url
+        self._prepare = prepare
+        self._clock = clock
+        self._given = statements
+        self._size = size
+        self._listeners = Listeners()
+        self._pool = Pool(partial(connect, url, prepare=prepare), size=size)
+        self._retry = Retry(patience, drop_connections=self._pool.drop_idle)
+        self.schema = schema
+        self._hire()
+        _stores.add(self)
+
+    @property
+    def patience(self) -> float | None:
+        return self._retry.patience
+
+    @cached_property
+    def statements(self) -> Mapping[str, str]:
+        """Every statement by its name, in psycopg's spelling."""
+        return load("postgres", self.schema) if self._given is None else self._given
+
+    @cached_property
+    def channel(self) -> str:
+        """Where topics are announced."""
+        if self.schema == DEFAULT_SCHEMA:
+            return "perdure"
+        return f"perdure_{sha256(self.schema.encode()).hexdigest()[:16]}"
+
+    def now(self) -> int | None:
+        """A test's clock, or None for the server's."""
+        return self._clock() if self._clock else None
+
+    def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._retry.until_done(partial(self._run, operation, *args, **kwargs))
+
+    async def aperform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        outcome: Future[T] = Future()
+        answer = asyncio.wrap_future(outcome)
+
+        def wanted() -> bool:
+            return not answer.cancelled()
+
+        def work() -> None:
+            if outcome.set_running_or_notify_cancel():
+                try:
+                    run = partial(self._run, operation, *args, **kwargs)
+                    outcome.set_result(self._retry.until_done(run, wanted=wanted))
+                except BaseException as error:
+                    outcome.set_exception(error)
+
+        (self._urgent if operation.kind == "urgent" else self._ordinary).submit(work)
+        return await answer
+
+    def migrate(self) -> list[int]:
+        return self._retry.until_done(self._migrate)
+
+    def check_schema(self) -> None:
+        self._retry.until_done(self._check)
+
+    def subscribe(self, listener: Callable[[frozenset[str]], None]) -> Callable[[], None]:
+        return self._listeners.add(listener)
+
+    def announce(self, topics: frozenset[str]) -> None:
+        """Tell this process."""
+        self._listeners.tell(topics)
+
+    def close(self) -> None:
+        self._retry.stop()
+        self._pool.close()
+        self._dismiss()
+
+    def _run(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._pool.lend(urgent=operation.kind == "urgent", timeout=self.patience) as session:
+            transaction = Transaction(
+                session, self._parsed, kind=operation.kind, now=self.now(), channel=self.channel
+            )
+            value = transaction.run(operation(*args, **kwargs))
+        self.announce(transaction.wake)
+        return value
+
+    @cached_property
+    def _parsed(self) -> Mapping[str, Statement]:
+        return {name: Statement.parse(text) for name, text in self.statements.items()}
+
+    def _migrate(self) -> list[int]:
+        with target(self._url, self.schema) as database:
+            return migrate.apply(database)
+
+    def _check(self) -> None:
+        with target(self._url, self.schema, read_only=True) as database:
+            migrate.check(database)
+
+    def _hire(self) -> None:
+        self._ordinary = Daemons("perdure-postgres", limit=self._size)
+        self._urgent = Daemons("perdure-postgres-urgent", limit=URGENT_SIZE)
+        # For those who never close: idle threads would outlive the store.
+        self._dismiss = finalize(self, _dismiss, self._ordinary, self._urgent)
+        self._dismiss.atexit = False
+
+    def _after_fork(self) -> None:
+        self._dismiss.detach()
+        self._pool.forget()
+        self._retry.forget()
+        self._hire()
+
+
+_stores: WeakSet[PostgresStore] = WeakSet()
+
+
+def _dismiss(*threads: Daemons) -> None:
+    for group in threads:
+        group.stop(wait=False)
+
+
+def _after_fork() -> None:
+    for store in list(_stores):
+        store._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

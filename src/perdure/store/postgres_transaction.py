@@ -1,0 +1,170 @@
+"""One operation, one transaction, in as few round trips as its steps allow.
+
+    a final step first      the pipeline itself is the transaction: everything in one round trip
+    more steps              BEGIN travels with the first, COMMIT with the final one
+    no final step           COMMIT has a round trip of its own
+
+Topics are announced behind the commit, in the same flush but as a transaction of their own: inside the writing one,
+NOTIFY would hold a lock of the whole database server until the commit is on the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from typing import Final, TypeVar
+
+import psycopg
+
+from ..errors import InternalError
+from ..ops.op import Answers, Kind, Op, Query, Step
+from .postgres_adapt import Statement
+from .postgres_session import STATEMENT_SECONDS, Session
+
+T = TypeVar("T")
+
+# A payload of 8000 bytes makes NOTIFY fail. Whoever misses a longer topic polls.
+_LONGEST_TOPIC: Final = 7000
+
+NOTIFY = """
+SELECT pg_catalog.pg_notify(%(channel)s, topic)
+  FROM pg_catalog.json_array_elements_text(CAST(CAST(%(topics)s AS text) AS json)) AS topic
+"""
+
+_log = logging.getLogger("perdure.store")
+
+
+def _limits(statement: int, lock: int, idle: int) -> Statement:
+    """Timeouts of this transaction only: a session may be shared behind a pooler."""
+    return Statement.parse(
+        f"SELECT pg_catalog.set_config('statement_timeout', '{statement}s', true),"
+        f" pg_catalog.set_config('lock_timeout', '{lock}s', true),"
+        f" pg_catalog.set_config('idle_in_transaction_session_timeout', '{idle}s', true)"
+    )
+
+
+_BEGIN = Statement.parse("BEGIN ISOLATION LEVEL READ COMMITTED")
+_COMMIT = Statement.parse("COMMIT")
+_ROLLBACK = Statement.parse("ROLLBACK")
+_NOTIFY = Statement.parse(NOTIFY)
+_LIMITS: Mapping[Kind, Statement] = {
+    "read": _limits(STATEMENT_SECONDS, 5, 30),
+    "write": _limits(STATEMENT_SECONDS, 5, 30),
+    # A heartbeat that waits as long as its lease lasts is of no use.
+    "urgent": _limits(10, 3, 10),
+}
+
+
+def notice(channel: str, topics: Iterable[str]) -> dict[str, str] | None:
+    """The parameters of NOTIFY, if there is anything to say."""
+    short = sorted(topic for topic in topics if len(topic.encode()) <= _LONGEST_TOPIC)
+    return {"channel": channel, "topics": json.dumps(short)} if short else None
+
+
+class Transaction:
+    """A run of an operation on a session. ``wake`` holds the topics it announced once it has returned."""
+
+    def __init__(
+        self, session: Session, statements: Mapping[str, Statement], *, kind: Kind, now: int | None, channel: str
+    ) -> None:
+        self._session = session
+        self._statements = statements
+        self._limits = _LIMITS[kind]
+        self._now = now
+        self._channel = channel
+        self._explicit = False
+        self._begun = False
+        self._ended = False
+        self._announced: frozenset[str] = frozenset()
+        self.wake: frozenset[str] = frozenset()
+
+    def run(self, op: Op[T]) -> T:
+        with closing(op):
+            try:
+                step = next(op)
+                while True:
+                    step = op.send(self._answer(step))
+            except StopIteration as end:
+                self._end()
+                value: T = end.value
+                return value
+            except BaseException as error:
+                self._undo(error)
+                raise
+
+    def _answer(self, step: Step) -> Answers:
+        self.wake |= step.wake
+        if not step.queries and not (step.final and self._begun):
+            return []
+        if self._ended:
+            raise InternalError("An operation went on after its final step.")
+        if not self._begun:
+            self._begin(final=step.final)
+        for query in step.queries:
+            self._send(query)
+        return self._commit() if step.final else self._round_trip()
+
+    def _begin(self, *, final: bool) -> None:
+        self._begun = True
+        # An implicit transaction has the isolation that the role or the database prescribes.
+        self._explicit = not (final and self._session.reads_committed)
+        if self._explicit:
+            self._session.send(_BEGIN, rows=False)
+        self._session.send(self._limits, rows=False)
+
+    def _send(self, query: Query) -> None:
+        self._session.send(self._statements[query.name], {**query.params, "now": self._now})
+
+    def _round_trip(self) -> Answers:
+        self._session.sync()
+        return self._session.receive()
+
+    def _commit(self) -> Answers:
+        if self._explicit:
+            self._session.send(_COMMIT, rows=False)
+        self._session.sync()
+        announces = self._queue_notice()
+        try:
+            answers = self._session.receive()
+            self._ended = True
+        finally:
+            if announces:
+                self._hear_of_notice()
+        return answers
+
+    def _queue_notice(self) -> bool:
+        params = notice(self._channel, self.wake - self._announced)
+        self._announced = self.wake
+        if params is not None:
+            self._session.send(_NOTIFY, params, rows=False)
+            self._session.sync()
+        return params is not None
+
+    def _hear_of_notice(self) -> None:
+        """The commit stands, whatever became of the notice: workers poll."""
+        if self._session.spoiled:
+            return
+        try:
+            self._session.receive()
+        except psycopg.Error as error:
+            _log.debug("NOTIFY failed: %s", error.sqlstate or type(error).__name__)
+
+    def _end(self) -> None:
+        if self._begun and not self._ended:
+            self._commit()
+        elif self._queue_notice():
+            self._hear_of_notice()
+
+    def _undo(self, error: BaseException) -> None:
+        """Leave the session as it was found, unless something stopped us in the middle of it."""
+        if not isinstance(error, Exception):
+            self._session.spoiled = True
+        if not self._begun or self._ended or self._session.idle or self._session.spoiled:
+            return
+        try:
+            self._session.send(_ROLLBACK, rows=False)
+            self._round_trip()
+        except psycopg.Error:
+            self._session.spoiled = True

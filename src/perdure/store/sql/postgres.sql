@@ -1,0 +1,261 @@
+-- What PostgreSQL must say differently, statement by statement as in sqlite.sql.
+
+-- name: claim_jobs
+-- differs: many claim at once. The heads of the groups are read without locks to see how much of each group is due in
+-- order; then each group locks its share and skips what another claim holds, so that order holds and nothing more
+-- than what is taken gets locked.
+WITH RECURSIVE
+known AS MATERIALIZED (
+    SELECT CAST(value AS text) AS task FROM json_array_elements_text(CAST(:tasks AS json)) AS value),
+every AS (
+    (SELECT queue FROM perdure.job
+      WHERE state = 'ready' AND held IS NULL AND CAST(:queues AS text) IS NULL
+      ORDER BY queue LIMIT 1)
+    UNION ALL
+    SELECT (SELECT j.queue FROM perdure.job j
+             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
+             ORDER BY j.queue LIMIT 1)
+      FROM every WHERE every.queue IS NOT NULL),
+asked AS (
+    SELECT queue, CAST(0 AS bigint) AS rank FROM every WHERE queue IS NOT NULL
+    UNION ALL
+    SELECT value, rank FROM json_array_elements_text(CAST(:queues AS json)) WITH ORDINALITY AS q(value, rank)),
+grp(queue, rank, priority) AS (
+    SELECT asked.queue, asked.rank, (SELECT j.priority FROM perdure.job j
+                                      WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = asked.queue
+                                      ORDER BY j.priority DESC LIMIT 1)
+      FROM asked
+     WHERE NOT EXISTS (SELECT FROM perdure.queue q
+                        WHERE q.name = asked.queue AND (q.paused OR q.cool_until > :now))
+    UNION ALL
+    SELECT grp.queue, grp.rank, (SELECT j.priority FROM perdure.job j
+                                  WHERE j.state = 'ready' AND j.held IS NULL
+                                    AND j.queue = grp.queue AND j.priority < grp.priority
+                                  ORDER BY j.priority DESC LIMIT 1)
+      FROM grp WHERE grp.priority IS NOT NULL),
+head AS MATERIALIZED (
+    SELECT grp.queue, grp.rank, grp.priority, due.id, due.run_at,
+           bool_and(due.task = ANY (ARRAY(SELECT task FROM known))) OVER (PARTITION BY grp.queue, grp.priority) AS known
+      FROM grp CROSS JOIN LATERAL (
+           SELECT j.id, j.run_at, j.task FROM perdure.job j
+            WHERE j.state = 'ready' AND j.held IS NULL
+              AND j.queue = grp.queue AND j.priority = grp.priority AND j.run_at <= :now
+            ORDER BY j.run_at, j.id LIMIT :n) due
+     WHERE grp.priority IS NOT NULL),
+due AS (
+    SELECT queue, rank, priority, NULL AS task, run_at, id
+      FROM head WHERE known
+    UNION ALL
+    SELECT mixed.queue, mixed.rank, mixed.priority, known.task, due.run_at, due.id
+      FROM (SELECT DISTINCT queue, rank, priority FROM head WHERE NOT known) mixed
+           CROSS JOIN known CROSS JOIN LATERAL (
+           SELECT j.id, j.run_at FROM perdure.job j
+            WHERE j.state = 'ready' AND j.held IS NULL
+              AND j.queue = mixed.queue AND j.priority = mixed.priority AND j.task = known.task AND j.run_at <= :now
+            ORDER BY j.run_at, j.id LIMIT :n) due
+     ORDER BY rank, priority DESC, run_at, id LIMIT :n),
+share AS MATERIALIZED (
+    SELECT queue, priority, task, count(*) AS n FROM due GROUP BY queue, priority, task),
+taken AS MATERIALIZED (
+    SELECT locked.id FROM share CROSS JOIN LATERAL (
+           SELECT j.id FROM perdure.job j
+            WHERE j.state = 'ready' AND j.held IS NULL
+              AND j.queue = share.queue AND j.priority = share.priority AND j.run_at <= :now
+              AND j.task = ANY (ARRAY(SELECT task FROM known))
+            ORDER BY j.run_at, j.id LIMIT share.n
+              FOR UPDATE SKIP LOCKED) locked
+     WHERE share.task IS NULL
+    UNION ALL
+    SELECT locked.id FROM share CROSS JOIN LATERAL (
+           SELECT j.id FROM perdure.job j
+            WHERE j.state = 'ready' AND j.held IS NULL
+              AND j.queue = share.queue AND j.priority = share.priority AND j.task = share.task AND j.run_at <= :now
+            ORDER BY j.run_at, j.id LIMIT share.n
+              FOR UPDATE SKIP LOCKED) locked
+     WHERE share.task IS NOT NULL)
+UPDATE perdure.job
+   SET state = CASE WHEN expires_at <= :now THEN 'canceled' ELSE 'running' END,
+       worker = CASE WHEN expires_at <= :now THEN NULL ELSE :worker END,
+       token = token + 1,
+       attempt = CASE WHEN expires_at <= :now THEN attempt ELSE attempt + 1 END,
+       started_at = CASE WHEN expires_at <= :now THEN started_at ELSE :now END,
+       finished_at = CASE WHEN expires_at <= :now THEN :now END,
+       reason = CASE WHEN expires_at <= :now THEN 'expired' END
+ -- By primary key and nothing else: joined to the CTE, stale statistics turn this into a scan of the table.
+ WHERE id = ANY (ARRAY(SELECT taken.id FROM taken))
+RETURNING id, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
+          tenant, meta, crashes, scheduled_for, workflow_id, step_key, state;
+
+-- name: lock_job
+-- differs: an operator's act locks its row, so that what it decides on stays true until it is written.
+SELECT state, run, token, worker, checkpoint, result, unique_key, task, coalesce(tenant, ''), run_at <= :now
+  FROM perdure.job
+ WHERE id = :id
+   FOR UPDATE;
+
+-- name: show_isolation
+-- differs: a caller's transaction may have another level.
+SELECT current_setting('transaction_isolation');
+
+-- name: insert_jobs
+-- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses.
+INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
+                         expires_at, unique_key, parent_job, created_at)
+SELECT x.id, t.name, coalesce(x.queue, t.queue), x.tenant, CAST(x.payload AS json),
+       CAST(x.meta AS json), CAST(x.tags AS json), 'ready', coalesce(x.priority, t.priority),
+       coalesce(x.max_attempts, t.max_attempts), coalesce(x.timeout, t.timeout),
+       coalesce(instant(x.run_at), :now + span(x.delay), :now),
+       coalesce(instant(x.expires_at), :now + span(x.expires_in)),
+       x.unique_key, x.parent_job, :now
+  FROM json_to_recordset(CAST(:jobs AS json)) AS x (
+       id uuid, task text, queue text, tenant text, payload text, meta text, tags text, priority smallint,
+       max_attempts integer, timeout bigint, run_at bigint, delay bigint, expires_at bigint, expires_in bigint,
+       unique_key text, parent_job uuid)
+       LEFT JOIN perdure.task t ON t.name = x.task AND t.enabled
+    ON CONFLICT DO NOTHING
+RETURNING id, queue, run_at <= :now;
+
+-- name: insert_keys
+-- differs: how a JSON array becomes rows.
+INSERT INTO perdure.key (task, tenant, key, job, request)
+SELECT x.task, coalesce(x.tenant, ''), x.idempotency_key, x.id, CAST(x.request AS json)
+  FROM json_to_recordset(CAST(:jobs AS json)) AS x (
+       task text, tenant text, idempotency_key text, id uuid, request text)
+    ON CONFLICT DO NOTHING
+RETURNING job;
+
+-- name: sync_tasks
+-- differs: how a JSON array becomes rows.
+INSERT INTO perdure.task (name, queue, priority, max_attempts, timeout, backoff, max_crashes, synced_at)
+SELECT x.name, x.queue, x.priority, x.max_attempts, x.timeout, CAST(x.backoff AS json), x.max_crashes, :now
+  FROM json_to_recordset(CAST(:tasks AS json)) AS x (
+       name text, queue text, priority smallint, max_attempts integer, timeout bigint, backoff text,
+       max_crashes integer)
+    ON CONFLICT (name) DO UPDATE
+   SET queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts,
+       timeout = excluded.timeout, backoff = excluded.backoff, max_crashes = excluded.max_crashes, synced_at = :now;
+
+-- name: disable_other_tasks
+-- differs: how a JSON array becomes rows.
+UPDATE perdure.task SET enabled = false
+ WHERE enabled AND name NOT IN (SELECT x.name FROM json_to_recordset(CAST(:tasks AS json)) AS x (name text));
+
+-- name: finish_succeeded
+-- differs: how a JSON array becomes rows. A running job is known by its worker, not by its state: with the state here,
+-- stale statistics walk the index of running jobs once for each outcome.
+UPDATE perdure.job
+   SET state = 'succeeded', worker = NULL, finished_at = :now, result = CAST(x.value ->> 2 AS json), reason = x.value ->> 3,
+       error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
+  FROM json_array_elements(CAST(:outcomes AS json)) AS x (value)
+ WHERE id = CAST(x.value ->> 0 AS uuid) AND token = CAST(x.value ->> 1 AS integer) AND worker IS NOT NULL
+RETURNING id;
+
+-- name: lock_running
+-- differs: rows are locked, in the order of their ids.
+SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes,
+       j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage
+  FROM json_array_elements(CAST(:leases AS json)) AS x (value)
+       JOIN perdure.job j ON j.id = CAST(x.value ->> 0 AS uuid) AND j.token = CAST(x.value ->> 1 AS integer)
+                         AND j.worker IS NOT NULL
+       LEFT JOIN perdure.task t ON t.name = j.task
+       LEFT JOIN perdure.queue q ON q.name = j.queue
+ ORDER BY j.id
+   FOR UPDATE OF j;
+
+-- name: find_orphans
+-- differs: a row somebody holds is being finished; the next sweep sees it.
+SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes,
+       j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage
+  FROM perdure.job j
+       LEFT JOIN perdure.task t ON t.name = j.task
+       LEFT JOIN perdure.queue q ON q.name = j.queue
+ WHERE j.state = 'running' AND j.id > :after
+   AND NOT EXISTS (SELECT FROM perdure.worker w WHERE w.id = j.worker AND w.retired_at IS NULL)
+ ORDER BY j.id
+ LIMIT :n
+   FOR UPDATE OF j SKIP LOCKED;
+
+-- name: record_attempts
+-- differs: how a JSON array becomes rows.
+INSERT INTO perdure.attempt (job, token, run, attempt, kind, code, message, trace, worker, started_at, finished_at,
+                             delay, decided_by)
+SELECT j.id, j.token, j.run, j.attempt, x.attempt_kind, x.error_code, x.error_message, x.error_trace, j.worker,
+       j.started_at, :now, x.delay, x.decided_by
+  FROM json_to_recordset(CAST(:changes AS json)) AS x (
+       id uuid, token integer, attempt_kind text, error_code text, error_message text, error_trace text, delay bigint,
+       decided_by text)
+       JOIN perdure.job j ON j.id = x.id AND j.token = x.token AND j.worker IS NOT NULL
+ WHERE x.attempt_kind IS NOT NULL
+    ON CONFLICT (job, token) DO NOTHING;
+
+-- name: apply_changes
+-- differs: how a JSON array becomes rows.
+UPDATE perdure.job
+   SET state = x.state, worker = NULL, run = x.run, attempt = x.attempt,
+       run_at = CASE x.state WHEN 'ready' THEN :now + span(x.delay) ELSE job.run_at END,
+       finished_at = CASE x.state WHEN 'ready' THEN NULL ELSE :now END,
+       result = CAST(x.result AS json), reason = coalesce(x.reason, job.reason),
+       error_kind = CASE x.state WHEN 'succeeded' THEN NULL ELSE coalesce(x.error_kind, job.error_kind) END,
+       error_code = CASE x.state WHEN 'succeeded' THEN NULL ELSE coalesce(x.error_code, job.error_code) END,
+       error_message = CASE x.state WHEN 'succeeded' THEN NULL ELSE coalesce(x.error_message, job.error_message) END,
+       error_trace = CASE x.state WHEN 'succeeded' THEN NULL ELSE coalesce(x.error_trace, job.error_trace) END,
+       throttles = job.throttles + x.throttles, snoozes = job.snoozes + x.snoozes, crashes = x.crashes
+  FROM json_to_recordset(CAST(:changes AS json)) AS x (
+       id uuid, token integer, state text, run integer, attempt integer, delay bigint, result text, reason text,
+       error_kind text, error_code text, error_message text, error_trace text, throttles integer, snoozes integer,
+       crashes integer)
+ WHERE job.id = x.id AND job.token = x.token AND job.worker IS NOT NULL
+RETURNING job.id;
+
+-- name: save_reports
+-- differs: how a JSON array becomes rows.
+UPDATE perdure.job
+   SET stage = coalesce(x.stage, job.stage), progress_done = x.done, progress_total = x.total,
+       progress_message = coalesce(x.message, job.progress_message),
+       checkpoint = coalesce(CAST(x.checkpoint AS json), job.checkpoint)
+  FROM json_to_recordset(CAST(:reports AS json)) AS x (
+       id uuid, token integer, stage text, done bigint, total bigint, message text, checkpoint text)
+ WHERE job.id = x.id AND job.token = x.token AND job.worker IS NOT NULL;
+
+-- name: record_events
+-- differs: how a JSON array becomes rows.
+INSERT INTO perdure.event (job, run, token, kind, at, detail)
+SELECT x.id, x.run, x.token, x.kind, :now, CAST(x.detail AS json)
+  FROM json_to_recordset(CAST(:events AS json)) AS x (id uuid, run integer, token integer, kind text, detail text);
+
+-- name: record_logs
+-- differs: how a JSON array becomes rows.
+INSERT INTO perdure.log (job, token, level, message, at)
+SELECT x.id, x.token, x.level, x.message, :now
+  FROM json_to_recordset(CAST(:logs AS json)) AS x (id uuid, token integer, level text, message text);
+
+-- name: find_outcomes
+-- differs: how a JSON array becomes rows.
+SELECT j.id, j.token, j.state, CASE WHEN j.state = 'ready' THEN a.kind ELSE j.error_kind END
+  FROM json_array_elements(CAST(:leases AS json)) AS x (value)
+       JOIN perdure.job j ON j.id = CAST(x.value ->> 0 AS uuid) AND j.token = CAST(x.value ->> 1 AS integer)
+                         AND j.worker IS NULL
+       LEFT JOIN perdure.attempt a ON a.job = j.id AND a.token = j.token;
+
+-- name: ensure_queues
+-- differs: how a JSON array becomes rows.
+INSERT INTO perdure.queue (name)
+SELECT value FROM json_array_elements_text(CAST(:names AS json)) AS value
+    ON CONFLICT DO NOTHING;
+
+-- name: lock_queues
+-- differs: rows are locked, in the order of their names.
+SELECT name, throttles, coalesce(cool_until > :now, false), coalesce(cool_until <= :now - span(:quiet), true), backoff
+  FROM perdure.queue
+ WHERE name IN (SELECT json_array_elements_text(CAST(:names AS json)))
+ ORDER BY name
+   FOR UPDATE;
+
+-- name: expire_jobs
+-- differs: a row somebody holds is being claimed; the claim sees that it expired.
+UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
+ WHERE id = ANY (ARRAY(SELECT id FROM perdure.job
+                        WHERE state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now
+                        ORDER BY expires_at LIMIT :n
+                          FOR UPDATE SKIP LOCKED))
+RETURNING id;

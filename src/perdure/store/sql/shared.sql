@@ -1,0 +1,203 @@
+-- Statements both databases run as they stand. The spellings perdure.x, :now, instant() and span() are explained in
+-- store/statements.py. States are literals: a bound one loses the partial indexes under a generic plan.
+
+-- name: get_job
+SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempts, timeout, run_at, expires_at, token,
+       worker, created_at, started_at, finished_at, payload, meta, tags, stage, progress_done, progress_total,
+       progress_message, checkpoint, result, reason, error_kind, error_code, error_message, error_trace,
+       cancel_requested_at, throttles, snoozes, crashes, unique_key, workflow_id, step_key, parent_job, replay_of,
+       scheduled_for
+  FROM perdure.job
+ WHERE id = :id;
+
+-- name: list_jobs
+SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempts, timeout, run_at, expires_at, token,
+       worker, created_at, started_at, finished_at, payload, meta, tags, stage, progress_done, progress_total,
+       progress_message, checkpoint, result, reason, error_kind, error_code, error_message, error_trace,
+       cancel_requested_at, throttles, snoozes, crashes, unique_key, workflow_id, step_key, parent_job, replay_of,
+       scheduled_for
+  FROM perdure.job
+ WHERE id < :before
+   AND (CAST(:queue AS text) IS NULL OR queue = CAST(:queue AS text))
+   AND (CAST(:task AS text) IS NULL OR task = CAST(:task AS text))
+   AND (CAST(:state AS text) IS NULL OR state = CAST(:state AS text))
+   AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
+ ORDER BY id DESC
+ LIMIT :n;
+
+-- name: count_jobs
+SELECT queue,
+       CASE WHEN state <> 'ready' OR run_at <= :now THEN state
+            WHEN error_kind IS NOT NULL THEN 'retrying'
+            ELSE 'scheduled' END AS view,
+       count(*)
+  FROM perdure.job
+ WHERE (CAST(:queue AS text) IS NULL OR queue = CAST(:queue AS text))
+   AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
+ GROUP BY 1, 2
+ ORDER BY 1, 2;
+
+-- name: oldest_ready
+SELECT queue, min(run_at)
+  FROM perdure.job
+ WHERE state = 'ready' AND held IS NULL AND run_at <= :now
+   AND (CAST(:queue AS text) IS NULL OR queue = CAST(:queue AS text))
+ GROUP BY queue
+ ORDER BY queue;
+
+-- name: list_attempts
+SELECT token, run, attempt, kind, code, message, trace, worker, started_at, finished_at, delay, decided_by
+  FROM perdure.attempt
+ WHERE job = :id
+ ORDER BY token;
+
+-- name: list_events
+SELECT run, token, kind, at, detail
+  FROM perdure.event
+ WHERE job = :id
+ ORDER BY id;
+
+-- name: list_logs
+SELECT token, level, message, at
+  FROM perdure.log
+ WHERE job = :id
+ ORDER BY id;
+
+-- name: list_tasks
+SELECT name, queue, priority, max_attempts, timeout, backoff, max_crashes, enabled
+  FROM perdure.task
+ ORDER BY name;
+
+-- name: enable_task
+UPDATE perdure.task SET enabled = :enabled WHERE name = :name
+RETURNING name;
+
+-- name: list_queues
+SELECT name, paused, cool_until, throttles, backoff
+  FROM perdure.queue
+ ORDER BY name;
+
+-- name: pause_queue
+INSERT INTO perdure.queue (name, paused) VALUES (:name, :paused)
+    ON CONFLICT (name) DO UPDATE SET paused = excluded.paused;
+
+-- name: set_queue_backoff
+INSERT INTO perdure.queue (name, backoff) VALUES (:name, :backoff)
+    ON CONFLICT (name) DO UPDATE SET backoff = excluded.backoff;
+
+-- name: cool_queue
+UPDATE perdure.queue SET throttles = :throttles, cool_until = :now + span(:cool) WHERE name = :name;
+
+-- name: find_job
+SELECT id, queue, state, run, attempt
+  FROM perdure.job
+ WHERE id = :id;
+
+-- name: find_active
+SELECT id, queue, state, run, attempt
+  FROM perdure.job
+ WHERE task = :task AND coalesce(tenant, '') = :tenant AND unique_key = :unique_key
+   AND unique_key IS NOT NULL AND state IN ('waiting', 'ready', 'running', 'open');
+
+-- name: find_key
+SELECT job, request
+  FROM perdure.key
+ WHERE task = :task AND tenant = :tenant AND key = :key;
+
+-- name: point_key
+UPDATE perdure.key SET job = :job WHERE task = :task AND tenant = :tenant AND key = :key;
+
+-- name: keep_key
+UPDATE perdure.key SET kept_until = :now + span(:keep) WHERE job = :job;
+
+-- name: delete_key
+DELETE FROM perdure.key WHERE job = :job;
+
+-- name: register_worker
+INSERT INTO perdure.worker (id, name, lease, started_at, beat_at, expires_at)
+VALUES (:worker, :name, :lease, :now, :now, :now + span(:lease))
+    ON CONFLICT (id) DO NOTHING;
+
+-- name: beat_worker
+UPDATE perdure.worker SET beat_at = :now, expires_at = :now + span(lease)
+ WHERE id = :worker AND retired_at IS NULL
+RETURNING id;
+
+-- name: retire_worker
+UPDATE perdure.worker SET retired_at = :now WHERE id = :worker AND retired_at IS NULL;
+
+-- name: retire_silent_workers
+UPDATE perdure.worker SET retired_at = :now
+ WHERE retired_at IS NULL AND expires_at <= :now
+RETURNING id;
+
+-- name: list_workers
+SELECT id, name, lease, started_at, beat_at, expires_at, retired_at
+  FROM perdure.worker
+ WHERE retired_at IS NULL
+ ORDER BY started_at, id;
+
+-- name: list_running
+SELECT id, token, cancel_requested_at IS NOT NULL
+  FROM perdure.job
+ WHERE worker = :worker AND state = 'running'
+ ORDER BY id;
+
+-- name: list_orphans
+SELECT j.id
+  FROM perdure.job j
+ WHERE j.state = 'running' AND j.id > :after
+   AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = j.worker AND w.retired_at IS NULL)
+ ORDER BY j.id
+ LIMIT :n;
+
+-- name: cancel_job
+-- A running job is asked to stop; the first request counts. Any other is stopped here and now.
+UPDATE perdure.job
+   SET state = CASE state WHEN 'running' THEN state ELSE 'canceled' END,
+       cancel_requested_at = coalesce(cancel_requested_at, :now),
+       finished_at = CASE state WHEN 'running' THEN NULL ELSE :now END,
+       reason = coalesce(reason, CAST(:reason AS text))
+ WHERE id = :id AND state IN ('waiting', 'ready', 'running', 'open')
+RETURNING state, worker, run, token;
+
+-- name: requeue_job
+UPDATE perdure.job
+   SET state = 'ready', run = run + 1, attempt = 0, run_at = :now, expires_at = NULL, finished_at = NULL,
+       cancel_requested_at = NULL, held = NULL, reason = NULL, result = NULL, crashes = 0, throttles = 0, snoozes = 0,
+       error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL,
+       stage = NULL, progress_done = NULL, progress_total = NULL, progress_message = NULL,
+       checkpoint = CASE WHEN CAST(:keep_checkpoint AS integer) = 1 THEN checkpoint END
+ WHERE id = :id AND run = :run AND state IN ('failed', 'canceled')
+RETURNING queue;
+
+-- name: run_now
+UPDATE perdure.job SET run_at = :now
+ WHERE id = :id AND state = 'ready' AND run_at > :now
+RETURNING queue;
+
+-- name: delete_job
+DELETE FROM perdure.job WHERE id = :id AND state <> 'running'
+RETURNING id;
+
+-- name: delete_attempts
+DELETE FROM perdure.attempt WHERE job = :id;
+
+-- name: delete_events
+DELETE FROM perdure.event WHERE job = :id;
+
+-- name: delete_logs
+DELETE FROM perdure.log WHERE job = :id;
+
+-- name: record_current_attempt
+-- Before a requeue takes the row: its last attempt joins the ledger. A job that never started has none.
+INSERT INTO perdure.attempt (job, token, run, attempt, kind, code, message, trace, worker, started_at, finished_at)
+SELECT id, token, run, attempt, coalesce(error_kind, state), error_code, error_message, error_trace, NULL, started_at,
+       finished_at
+  FROM perdure.job
+ WHERE id = :id AND attempt > 0
+    ON CONFLICT (job, token) DO NOTHING;
+
+-- name: record_event
+INSERT INTO perdure.event (job, run, token, kind, at, detail)
+VALUES (:id, :run, :token, :kind, :now, :detail);

@@ -1,0 +1,226 @@
+-- What SQLite must say differently, statement by statement as in postgres.sql.
+
+-- name: claim_jobs
+-- differs: one writer at a time, so there is nothing to lock or to skip; no LATERAL, so the first rows of a group travel
+-- through a JSON array.
+WITH RECURSIVE
+every(queue) AS (
+    SELECT * FROM (SELECT queue FROM perdure.job
+                    WHERE state = 'ready' AND held IS NULL AND :queues IS NULL
+                    ORDER BY queue LIMIT 1)
+    UNION ALL
+    SELECT (SELECT j.queue FROM perdure.job j
+             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
+             ORDER BY j.queue LIMIT 1)
+      FROM every WHERE every.queue IS NOT NULL),
+asked(queue, rank) AS (
+    SELECT queue, 0 FROM every WHERE queue IS NOT NULL
+    UNION ALL
+    SELECT value, key FROM json_each(coalesce(:queues, '[]'))),
+grp(queue, rank, priority) AS (
+    SELECT asked.queue, asked.rank, (SELECT j.priority FROM perdure.job j
+                                      WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = asked.queue
+                                      ORDER BY j.priority DESC LIMIT 1)
+      FROM asked
+     WHERE NOT EXISTS (SELECT 1 FROM perdure.queue q
+                        WHERE q.name = asked.queue AND (q.paused OR q.cool_until > :now))
+    UNION ALL
+    SELECT grp.queue, grp.rank, (SELECT j.priority FROM perdure.job j
+                                  WHERE j.state = 'ready' AND j.held IS NULL
+                                    AND j.queue = grp.queue AND j.priority < grp.priority
+                                  ORDER BY j.priority DESC LIMIT 1)
+      FROM grp WHERE grp.priority IS NOT NULL),
+head(queue, rank, priority, ids, known) AS MATERIALIZED (
+    SELECT grp.queue, grp.rank, grp.priority,
+           (SELECT json_group_array(due.rowid) FROM (
+                   SELECT j.rowid FROM perdure.job j INDEXED BY perdure.job_claim
+                    WHERE j.state = 'ready' AND j.held IS NULL
+                      AND j.queue = grp.queue AND j.priority = grp.priority AND j.run_at <= :now
+                    ORDER BY j.run_at, j.id LIMIT :n) due),
+           (SELECT min(due.task IN (SELECT value FROM json_each(:tasks))) FROM (
+                   SELECT j.task FROM perdure.job j INDEXED BY perdure.job_claim
+                    WHERE j.state = 'ready' AND j.held IS NULL
+                      AND j.queue = grp.queue AND j.priority = grp.priority AND j.run_at <= :now
+                    ORDER BY j.run_at, j.id LIMIT :n) due)
+      FROM grp WHERE grp.priority IS NOT NULL),
+due(rank, number) AS (
+    SELECT head.rank, row.value FROM head, json_each(head.ids) row WHERE head.known = 1
+    UNION ALL
+    SELECT head.rank, row.value FROM head, json_each(:tasks) known, json_each((
+           SELECT json_group_array(due.rowid) FROM (
+                  SELECT j.rowid FROM perdure.job j INDEXED BY perdure.job_claim_task
+                   WHERE j.state = 'ready' AND j.held IS NULL
+                     AND j.queue = head.queue AND j.priority = head.priority
+                     AND j.task = known.value AND j.run_at <= :now
+                   ORDER BY j.run_at, j.id LIMIT :n) due)) row
+     WHERE head.known = 0)
+UPDATE perdure.job
+   SET state = CASE WHEN expires_at <= :now THEN 'canceled' ELSE 'running' END,
+       worker = CASE WHEN expires_at <= :now THEN NULL ELSE :worker END,
+       token = token + 1,
+       attempt = CASE WHEN expires_at <= :now THEN attempt ELSE attempt + 1 END,
+       started_at = CASE WHEN expires_at <= :now THEN started_at ELSE :now END,
+       finished_at = CASE WHEN expires_at <= :now THEN :now END,
+       reason = CASE WHEN expires_at <= :now THEN 'expired' END
+ WHERE rowid IN (SELECT j.rowid FROM due CROSS JOIN perdure.job j ON j.rowid = due.number
+                  ORDER BY due.rank, j.priority DESC, j.run_at, j.id LIMIT :n)
+RETURNING id, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
+          tenant, meta, crashes, scheduled_for, workflow_id, step_key, state;
+
+-- name: lock_job
+-- differs: the writer's transaction is the lock.
+SELECT state, run, token, worker, checkpoint, result, unique_key, task, coalesce(tenant, ''), run_at <= :now
+  FROM perdure.job
+ WHERE id = :id;
+
+-- name: show_isolation
+-- differs: one writer at a time sees what is committed.
+SELECT 'read committed';
+
+-- name: insert_jobs
+-- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses.
+INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
+                         expires_at, unique_key, parent_job, created_at)
+SELECT x.value ->> 'id', t.name, coalesce(x.value ->> 'queue', t.queue), x.value ->> 'tenant', x.value ->> 'payload',
+       x.value ->> 'meta', x.value ->> 'tags', 'ready', coalesce(x.value ->> 'priority', t.priority),
+       coalesce(x.value ->> 'max_attempts', t.max_attempts), coalesce(x.value ->> 'timeout', t.timeout),
+       coalesce(x.value ->> 'run_at', :now + coalesce(x.value ->> 'delay', 0)),
+       coalesce(x.value ->> 'expires_at', :now + (x.value ->> 'expires_in')),
+       x.value ->> 'unique_key', x.value ->> 'parent_job', :now
+  FROM json_each(:jobs) x LEFT JOIN perdure.task t ON t.name = x.value ->> 'task' AND t.enabled
+ WHERE true
+    ON CONFLICT DO NOTHING
+RETURNING id, queue, run_at <= :now;
+
+-- name: insert_keys
+-- differs: how a JSON array becomes rows.
+INSERT INTO perdure.key (task, tenant, key, job, request)
+SELECT value ->> 'task', coalesce(value ->> 'tenant', ''), value ->> 'idempotency_key', value ->> 'id', value ->> 'request'
+  FROM json_each(:jobs)
+ WHERE true
+    ON CONFLICT DO NOTHING
+RETURNING job;
+
+-- name: sync_tasks
+-- differs: how a JSON array becomes rows.
+INSERT INTO perdure.task (name, queue, priority, max_attempts, timeout, backoff, max_crashes, synced_at)
+SELECT value ->> 'name', value ->> 'queue', value ->> 'priority', value ->> 'max_attempts', value ->> 'timeout',
+       value ->> 'backoff', value ->> 'max_crashes', :now
+  FROM json_each(:tasks)
+ WHERE true
+    ON CONFLICT (name) DO UPDATE
+   SET queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts,
+       timeout = excluded.timeout, backoff = excluded.backoff, max_crashes = excluded.max_crashes, synced_at = :now;
+
+-- name: disable_other_tasks
+-- differs: how a JSON array becomes rows.
+UPDATE perdure.task SET enabled = 0
+ WHERE enabled AND name NOT IN (SELECT value ->> 'name' FROM json_each(:tasks));
+
+-- name: finish_succeeded
+-- differs: how a JSON array becomes rows.
+UPDATE perdure.job AS job
+   SET state = 'succeeded', worker = NULL, finished_at = :now, result = x.value ->> 2, reason = x.value ->> 3,
+       error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
+  FROM json_each(:outcomes) x
+ WHERE job.id = x.value ->> 0 AND job.token = x.value ->> 1 AND job.worker IS NOT NULL
+RETURNING id;
+
+-- name: lock_running
+-- differs: the writer's transaction is the lock.
+SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes,
+       j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage
+  FROM json_each(:leases) x
+       CROSS JOIN perdure.job j ON j.id = x.value ->> 0 AND j.token = x.value ->> 1 AND j.worker IS NOT NULL
+       LEFT JOIN perdure.task t ON t.name = j.task
+       LEFT JOIN perdure.queue q ON q.name = j.queue;
+
+-- name: find_orphans
+-- differs: one writer at a time, so there is nothing to skip.
+SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes,
+       j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage
+  FROM perdure.job j
+       LEFT JOIN perdure.task t ON t.name = j.task
+       LEFT JOIN perdure.queue q ON q.name = j.queue
+ WHERE j.state = 'running' AND j.id > :after
+   AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = j.worker AND w.retired_at IS NULL)
+ ORDER BY j.id
+ LIMIT :n;
+
+-- name: record_attempts
+-- differs: how a JSON array becomes rows.
+INSERT INTO perdure.attempt (job, token, run, attempt, kind, code, message, trace, worker, started_at, finished_at,
+                             delay, decided_by)
+SELECT j.id, j.token, j.run, j.attempt, x.value ->> 'attempt_kind', x.value ->> 'error_code', x.value ->> 'error_message',
+       x.value ->> 'error_trace', j.worker, j.started_at, :now, x.value ->> 'delay', x.value ->> 'decided_by'
+  FROM json_each(:changes) x
+       CROSS JOIN perdure.job j ON j.id = x.value ->> 'id' AND j.token = x.value ->> 'token' AND j.worker IS NOT NULL
+ WHERE x.value ->> 'attempt_kind' IS NOT NULL
+    ON CONFLICT (job, token) DO NOTHING;
+
+-- name: apply_changes
+-- differs: how a JSON array becomes rows.
+UPDATE perdure.job AS job
+   SET state = x.value ->> 'state', worker = NULL, run = x.value ->> 'run', attempt = x.value ->> 'attempt',
+       run_at = CASE x.value ->> 'state' WHEN 'ready' THEN :now + (x.value ->> 'delay') ELSE job.run_at END,
+       finished_at = CASE x.value ->> 'state' WHEN 'ready' THEN NULL ELSE :now END,
+       result = x.value ->> 'result', reason = coalesce(x.value ->> 'reason', job.reason),
+       error_kind = CASE x.value ->> 'state' WHEN 'succeeded' THEN NULL ELSE coalesce(x.value ->> 'error_kind', job.error_kind) END,
+       error_code = CASE x.value ->> 'state' WHEN 'succeeded' THEN NULL ELSE coalesce(x.value ->> 'error_code', job.error_code) END,
+       error_message = CASE x.value ->> 'state' WHEN 'succeeded' THEN NULL ELSE coalesce(x.value ->> 'error_message', job.error_message) END,
+       error_trace = CASE x.value ->> 'state' WHEN 'succeeded' THEN NULL ELSE coalesce(x.value ->> 'error_trace', job.error_trace) END,
+       throttles = job.throttles + (x.value ->> 'throttles'), snoozes = job.snoozes + (x.value ->> 'snoozes'),
+       crashes = x.value ->> 'crashes'
+  FROM json_each(:changes) x
+ WHERE job.id = x.value ->> 'id' AND job.token = x.value ->> 'token' AND job.worker IS NOT NULL
+RETURNING id;
+
+-- name: save_reports
+-- differs: how a JSON array becomes rows.
+UPDATE perdure.job AS job
+   SET stage = coalesce(x.value ->> 'stage', job.stage), progress_done = x.value ->> 'done', progress_total = x.value ->> 'total',
+       progress_message = coalesce(x.value ->> 'message', job.progress_message),
+       checkpoint = coalesce(x.value ->> 'checkpoint', job.checkpoint)
+  FROM json_each(:reports) x
+ WHERE job.id = x.value ->> 'id' AND job.token = x.value ->> 'token' AND job.worker IS NOT NULL;
+
+-- name: record_events
+-- differs: how a JSON array becomes rows.
+INSERT INTO perdure.event (job, run, token, kind, at, detail)
+SELECT value ->> 'id', value ->> 'run', value ->> 'token', value ->> 'kind', :now, value ->> 'detail'
+  FROM json_each(:events);
+
+-- name: record_logs
+-- differs: how a JSON array becomes rows.
+INSERT INTO perdure.log (job, token, level, message, at)
+SELECT value ->> 'id', value ->> 'token', value ->> 'level', value ->> 'message', :now
+  FROM json_each(:logs);
+
+-- name: find_outcomes
+-- differs: how a JSON array becomes rows.
+SELECT j.id, j.token, j.state, CASE WHEN j.state = 'ready' THEN a.kind ELSE j.error_kind END
+  FROM json_each(:leases) x
+       CROSS JOIN perdure.job j ON j.id = x.value ->> 0 AND j.token = x.value ->> 1 AND j.worker IS NULL
+       LEFT JOIN perdure.attempt a ON a.job = j.id AND a.token = j.token;
+
+-- name: ensure_queues
+-- differs: how a JSON array becomes rows.
+INSERT INTO perdure.queue (name)
+SELECT value FROM json_each(:names)
+ WHERE true
+    ON CONFLICT DO NOTHING;
+
+-- name: lock_queues
+-- differs: the writer's transaction is the lock.
+SELECT name, throttles, coalesce(cool_until > :now, false), coalesce(cool_until <= :now - span(:quiet), true), backoff
+  FROM perdure.queue
+ WHERE name IN (SELECT value FROM json_each(:names))
+ ORDER BY name;
+
+-- name: expire_jobs
+-- differs: no row to skip.
+UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
+ WHERE rowid IN (SELECT rowid FROM perdure.job
+                  WHERE state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now
+                  ORDER BY expires_at LIMIT :n)
+RETURNING id;

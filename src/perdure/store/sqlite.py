@@ -1,0 +1,113 @@
+"""The SQLite store: one file, one writer at a time, and readers beside it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
+from typing import Final, ParamSpec, TypeVar
+from weakref import finalize
+
+from ..errors import StoreClosed, UnsupportedDatabase
+from ..ops.op import Operation
+from .listeners import Listeners
+from .sqlite_connect import Database, Synchronous
+from .sqlite_session import Session
+from .statements import Dialect, load
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class SqliteStore:
+    """A store in a file of this machine, or in memory (``:memory:``). It opens nothing before its first call.
+
+    ``synchronous``: "full" keeps every commit through a power cut; "normal" is faster and may lose the last.
+    """
+
+    dialect: Final[Dialect] = "sqlite"
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        synchronous: Synchronous = "full",
+        patience: float | None = 30.0,
+        clock: Callable[[], int] | None = None,
+        statements: Mapping[str, str] | None = None,
+    ) -> None:
+        self._database = Database(path, synchronous=synchronous)
+        self._patience = patience
+        self._clock = clock or _host_clock
+        self._given = statements
+        self._listeners = Listeners()
+        self._closed = False
+        # By process. What a parent had open stays here, untouched.
+        self._sessions: dict[int, Session] = {}
+
+    @property
+    def patience(self) -> float | None:
+        return self._patience
+
+    @cached_property
+    def statements(self) -> Mapping[str, str]:
+        """Every statement by its name, in SQLite's spelling."""
+        return load("sqlite") if self._given is None else self._given
+
+    def now(self) -> int:
+        """Microseconds since the epoch, by a test's clock or the host's."""
+        return self._clock()
+
+    def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._session.perform(operation.kind, partial(operation.start, *args, **kwargs))
+
+    async def aperform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._session.aperform(operation.kind, partial(operation.start, *args, **kwargs))
+
+    def migrate(self) -> list[int]:
+        return self._session.migrate()
+
+    def check_schema(self) -> None:
+        self._session.check_schema()
+
+    def subscribe(self, listener: Callable[[frozenset[str]], None]) -> Callable[[], None]:
+        return self._listeners.add(listener)
+
+    def announce(self, topics: frozenset[str]) -> None:
+        """Tell this process."""
+        self._listeners.tell(topics)
+
+    def close(self) -> None:
+        self._closed = True
+        if session := self._sessions.get(os.getpid()):
+            session.close()
+
+    @property
+    def _session(self) -> Session:
+        if self._closed:
+            raise StoreClosed
+        return self._sessions.get(os.getpid()) or self._begin_session()
+
+    def _begin_session(self) -> Session:
+        here = os.getpid()
+        if any(session.is_open for pid, session in list(self._sessions.items()) if pid != here):
+            raise UnsupportedDatabase(
+                "This process was forked while the SQLite database was in use, and cannot open it safely: "
+                "fork before the first use, or start processes by spawn."
+            )
+        session = Session(
+            self._database.anew(),
+            statements=self.statements,
+            clock=self._clock,
+            patience=self._patience,
+            announce=self._listeners.tell,
+        )
+        chosen = self._sessions.setdefault(here, session)
+        if chosen is session:
+            finalize(self, session.abandon)
+        return chosen
+
+
+def _host_clock() -> int:
+    return time.time_ns() // 1000

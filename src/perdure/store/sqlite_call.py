@@ -1,0 +1,116 @@
+"""An operation on its way through the SQLite store, and how whoever asked learns what came of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ..ops.op import Op
+from .drive import Execute, drive
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+T = TypeVar("T")
+
+
+class Call(Generic[T]):
+    """An operation, how long it may wait, and its outcome: that holds once ``done`` is set."""
+
+    __slots__ = ("_error", "_start", "_value", "done", "leads", "until", "urgent", "wake")
+
+    _value: T
+
+    def __init__(self, start: Callable[[], Op[T]], *, until: float, urgent: bool = False) -> None:
+        self._start = start
+        self._error: Exception | None = None
+        self.until = until
+        self.urgent = urgent
+        self.wake: frozenset[str] = frozenset()
+        self.leads = False
+        self.done = False
+
+    def run(self, execute: Execute) -> None:
+        """Run the operation, from the top. Its outcome may still be taken back."""
+        self._error = None
+        self._value, self.wake = drive(execute, self._start())
+
+    def fail(self, error: Exception) -> None:
+        self._error = error
+        self.wake = frozenset()
+
+    def outcome(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+class ThreadCall(Call[T]):
+    """A call whose thread stands still until it is done."""
+
+    __slots__ = ("_gate",)
+
+    def __init__(self, start: Callable[[], Op[T]], *, until: float, urgent: bool = False) -> None:
+        super().__init__(start, until=until, urgent=urgent)
+        self._gate: threading.Lock | None = None
+
+    def close_gate(self) -> None:
+        # A bare lock: an Event costs ten times as much, and a caller who need not wait has neither.
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def wait(self) -> None:
+        if self._gate is not None:
+            self._gate.acquire()
+
+    def open_gate(self) -> None:
+        if self._gate is not None:
+            self._gate.release()
+
+
+class LoopCall(Call[T]):
+    """A call that a coroutine awaits."""
+
+    __slots__ = ("_answered", "loop")
+
+    def __init__(self, start: Callable[[], Op[T]], *, until: float, urgent: bool = False) -> None:
+        super().__init__(start, until=until, urgent=urgent)
+        # Here, because blocking programs do without it.
+        from asyncio import get_running_loop
+
+        self.loop = get_running_loop()
+        self._answered = self.loop.create_future()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether its caller still waits."""
+        return not self._answered.cancelled()
+
+    async def wait(self) -> None:
+        await self._answered
+
+    def answer(self) -> None:
+        # Its caller may have been cancelled meanwhile.
+        if not self._answered.done():
+            self._answered.set_result(None)
+
+
+def hand_out(calls: Iterable[Call[Any]]) -> None:
+    """Tell everybody who waits for one of these; each event loop is woken once."""
+    by_loop: dict[AbstractEventLoop, list[LoopCall[Any]]] = {}
+    for call in calls:
+        if isinstance(call, ThreadCall):
+            call.open_gate()
+        elif isinstance(call, LoopCall):
+            by_loop.setdefault(call.loop, []).append(call)
+    for loop, answered in by_loop.items():
+        # A closed loop refuses: nobody waits there any more.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(_answer, answered)
+
+
+def _answer(calls: Sequence[LoopCall[Any]]) -> None:
+    for call in calls:
+        call.answer()

@@ -1,0 +1,126 @@
+"""How perdure opens an SQLite database, and what it refuses to open."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+from ..errors import InvalidConfig, StoreReadOnly, UnsupportedDatabase
+from ..ops.op import Param, Rows
+from .drive import Execute
+from .sqlite_errors import is_busy, translate
+from .sqlite_mounts import network_file_system
+
+Synchronous: TypeAlias = Literal["full", "normal"]
+
+MEMORY = ":memory:"
+
+# STRICT tables.
+_OLDEST = (3, 37)
+# Above the number of statements perdure has, so that none is prepared twice.
+_CACHED_STATEMENTS = 512
+
+
+class Database:
+    """A file, or memory, and the connections this process has to it."""
+
+    def __init__(self, path: str, *, synchronous: Synchronous = "full") -> None:
+        if not path:
+            raise InvalidConfig("An SQLite database needs a path, or :memory:.")
+        if synchronous not in ("full", "normal"):
+            raise InvalidConfig('synchronous is "full" or "normal".')
+        self.in_memory = path == MEMORY
+        # SQLite puts the WAL beside the file a link leads to.
+        self.path = path if self.in_memory else os.path.realpath(path)
+        self.synchronous: Synchronous = synchronous
+        self.connections: set[sqlite3.Connection] = set()
+
+    def anew(self) -> Database:
+        """The same database, without connections."""
+        return Database(self.path, synchronous=self.synchronous)
+
+    @property
+    def exists(self) -> bool:
+        return self.in_memory or os.path.exists(self.path)
+
+    def open(self, *, read_only: bool = False) -> sqlite3.Connection:
+        """A connection ready for use. Only "busy" comes as SQLite's own error: the caller may try again."""
+        self._refuse_what_cannot_work()
+        try:
+            connection = self._connect()
+        except sqlite3.Error as error:
+            raise self._diagnosis(error) from None
+        try:
+            self._set_up(connection, read_only=read_only)
+        except sqlite3.Error as error:
+            self.close(connection)
+            if is_busy(error):
+                raise
+            raise self._diagnosis(error) from None
+        except BaseException:
+            self.close(connection)
+            raise
+        return connection
+
+    def close(self, connection: sqlite3.Connection) -> None:
+        connection.close()
+        self.connections.discard(connection)
+
+    def _refuse_what_cannot_work(self) -> None:
+        if sqlite3.sqlite_version_info < _OLDEST:
+            raise UnsupportedDatabase(
+                f"perdure needs SQLite 3.37 or newer; this Python comes with {sqlite3.sqlite_version}."
+            )
+        if self.in_memory:
+            return
+        if not os.path.isdir(os.path.dirname(self.path)):
+            raise InvalidConfig("The directory of the SQLite file does not exist; create it first.")
+        if os.path.isdir(self.path):
+            raise InvalidConfig("The path of the SQLite file is a directory.")
+        if kind := network_file_system(self.path):
+            raise UnsupportedDatabase(
+                f"The SQLite file lies on a network file system ({kind}), which would corrupt it; "
+                "keep it on a local disk, or use PostgreSQL."
+            )
+
+    def _connect(self) -> sqlite3.Connection:
+        # No timeout: we wait ourselves, with jitter and without holding up whoever needs our locks.
+        connection = sqlite3.connect(
+            self.path,
+            timeout=0,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=_CACHED_STATEMENTS,
+        )
+        self.connections.add(connection)
+        return connection
+
+    def _set_up(self, connection: sqlite3.Connection, *, read_only: bool) -> None:
+        # Before the first commit: none of our connections may checkpoint by itself, see sqlite_checkpoint.py.
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.execute("PRAGMA journal_size_limit = 0")
+        connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+        connection.execute("PRAGMA foreign_keys = OFF")
+        if read_only:
+            connection.execute("PRAGMA query_only = ON")
+            return
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal" and not self.in_memory:
+            raise UnsupportedDatabase("SQLite cannot keep a write-ahead log for this file.")
+
+    def _diagnosis(self, error: sqlite3.Error) -> Exception:
+        name = getattr(error, "sqlite_errorname", "")
+        if name.startswith("SQLITE_CANTOPEN") and not os.access(os.path.dirname(self.path), os.W_OK):
+            return StoreReadOnly("The directory of the SQLite file cannot be written to; the WAL lies in it.")
+        return translate(error)
+
+
+def executor(connection: sqlite3.Connection, statements: Mapping[str, str], now: int) -> Execute:
+    """Run statements by their names, all at one time."""
+
+    def execute(name: str, params: Mapping[str, Param]) -> Rows:
+        return connection.execute(statements[name], {**params, "now": now}).fetchall()
+
+    return execute

@@ -1,0 +1,196 @@
+"""Group commit: calls that share one transaction, and so one wait for the disk."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from ..errors import SchemaMissing, StoreClosed
+from .drive import Execute
+from .sqlite_call import Call
+from .sqlite_checkpoint import Checkpoints
+from .sqlite_connect import Database, executor
+from .sqlite_errors import patiently, translate
+from .sqlite_migrate import bring_up_to_date, check_up_to_date
+
+# How often a call is run that broke a constraint, in case somebody was quicker.
+_RUNS = 5
+
+
+class GroupCommit:
+    """The one write connection of a process, used by one thread at a time."""
+
+    def __init__(
+        self, database: Database, *, statements: Mapping[str, str], clock: Callable[[], int]
+    ) -> None:
+        self._database = database
+        self._statements = statements
+        self._clock = clock
+        self._connection: sqlite3.Connection | None = None
+        self._checkpoints = Checkpoints(database)
+        self._closing = threading.Event()
+        # Held by a thread that may be inside SQLite, never by one that only waits for another process.
+        self._lock = threading.Lock()
+
+    def prepare(self, *, until: float) -> list[int]:
+        """Open the database and bring its schema up to date; return the versions applied."""
+        with self._lock:
+            return patiently(self._open, until=until, rest=self._rest)
+
+    def check(self, *, until: float) -> None:
+        """Raise what is wrong with the schema; change nothing."""
+        with self._lock:
+            patiently(self._check, until=until, rest=self._rest)
+
+    def write(self, group: list[Call[Any]], followers: Iterable[Call[Any]]) -> None:
+        """Write for the one call in ``group`` and for those who follow, and join them to it.
+
+        Every call that was run has its outcome when this returns; none has before the commit.
+        """
+        with self._lock:
+            try:
+                self._write_together(group, followers)
+            except Exception as error:
+                self._recover(group, error)
+            finally:
+                self._roll_back()
+
+    def checkpoint(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._checkpoints.after_commit(self._connection)
+
+    def stop_waiting(self) -> None:
+        """Whoever waits for another process's lock is told that the store is closed."""
+        self._closing.set()
+
+    def pause(self, *, timeout: float) -> bool:
+        """Let the connection go and nobody in until ``resume``; False if that took too long."""
+        if not self._lock.acquire(timeout=timeout):
+            return False
+        if not self._database.in_memory:
+            self._close()
+        return True
+
+    def resume(self) -> None:
+        self._lock.release()
+
+    def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def _check(self) -> None:
+        if not self._database.exists:
+            raise SchemaMissing
+        connection = self._connection or self._database.open(read_only=True)
+        try:
+            check_up_to_date(connection)
+        finally:
+            if connection is not self._connection:
+                self._database.close(connection)
+
+    def _write_together(self, group: list[Call[Any]], followers: Iterable[Call[Any]]) -> None:
+        (first,) = group
+        connection = patiently(self._begin, until=first.until, rest=self._rest)
+        # Nothing is before it, so it needs no savepoint: to take it back is to roll back.
+        first.run(self._execute(connection))
+        for call in followers:
+            group.append(call)
+            self._run_apart(connection, call)
+        connection.execute("COMMIT")
+        for call in group:
+            call.done = True
+
+    def _run_apart(self, connection: sqlite3.Connection, call: Call[Any]) -> None:
+        """A refusal takes back this call alone; an error of SQLite's is everybody's."""
+        connection.execute("SAVEPOINT call")
+        try:
+            call.run(self._execute(connection))
+        except sqlite3.Error:
+            raise
+        except Exception as refusal:
+            connection.execute("ROLLBACK TO call")
+            call.fail(refusal)
+        connection.execute("RELEASE call")
+
+    def _recover(self, group: list[Call[Any]], error: Exception) -> None:
+        """After a group broke, each runs again in a transaction of its own: alone, its error is its own.
+
+        Also those that were refused, for what refused them may have been written by another of the group.
+        """
+        self._roll_back()
+        if len(group) == 1 and not isinstance(error, sqlite3.IntegrityError):
+            _refuse(group[0], error)
+            return
+        for call in group:
+            self._write_alone(call)
+
+    def _write_alone(self, call: Call[Any]) -> None:
+        error: Exception
+        for _ in range(_RUNS):
+            try:
+                self._write_together([call], ())
+            except sqlite3.IntegrityError as broken:
+                error = broken
+                self._roll_back()
+            except Exception as refusal:
+                error = refusal
+                self._roll_back()
+                break
+            else:
+                return
+        _refuse(call, error)
+
+    def _begin(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._open()
+        assert self._connection is not None
+        self._connection.execute("BEGIN IMMEDIATE")
+        return self._connection
+
+    def _open(self) -> list[int]:
+        connection = self._connection or self._database.open()
+        try:
+            applied = bring_up_to_date(connection)
+        except BaseException:
+            if connection is not self._connection:
+                self._database.close(connection)
+            raise
+        self._connection = connection
+        return applied
+
+    def _rest(self, seconds: float) -> None:
+        self._lock.release()
+        try:
+            closing = self._closing.wait(seconds)
+        finally:
+            self._lock.acquire()
+        if closing:
+            raise StoreClosed
+
+    def _execute(self, connection: sqlite3.Connection) -> Execute:
+        return executor(connection, self._statements, self._clock())
+
+    def _roll_back(self) -> None:
+        """Leave no transaction behind; a connection that cannot get out of its own is given up."""
+        connection = self._connection
+        if connection is None or not connection.in_transaction:
+            return
+        with suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        if connection.in_transaction:
+            self._close()
+
+    def _close(self) -> None:
+        self._checkpoints.close()
+        if self._connection is not None:
+            self._database.close(self._connection)
+            self._connection = None
+
+
+def _refuse(call: Call[Any], error: Exception) -> None:
+    call.fail(translate(error))
+    call.done = True

@@ -1,0 +1,107 @@
+"""What a store has open in one process: its connections, its threads, and who stands in line for them."""
+
+from __future__ import annotations
+
+import math
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+from ..ops.op import Kind, Op
+from .sqlite_call import LoopCall, ThreadCall
+from .sqlite_connect import Database
+from .sqlite_errors import translate
+from .sqlite_fork import close_before_forks, keep_for_ever
+from .sqlite_group import GroupCommit
+from .sqlite_readers import Readers
+from .sqlite_writer import Writer
+
+T = TypeVar("T")
+
+
+class Session:
+    """A store in one process. It opens nothing before its first call."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        statements: Mapping[str, str],
+        clock: Callable[[], int],
+        patience: float | None,
+        announce: Callable[[frozenset[str]], None],
+    ) -> None:
+        self._pid = os.getpid()
+        self._database = database
+        self._patience = math.inf if patience is None else patience
+        self._group_commit = GroupCommit(database, statements=statements, clock=clock)
+        self._writer = Writer(self._group_commit, announce)
+        self._readers = Readers(
+            database, statements=statements, clock=clock, prepare=self._group_commit.prepare
+        )
+        close_before_forks(self)
+
+    def perform(self, kind: Kind, start: Callable[[], Op[T]]) -> T:
+        call = ThreadCall(start, until=self._until, urgent=kind == "urgent")
+        return self._readers.perform(call) if self._reads(kind) else self._writer.perform(call)
+
+    async def aperform(self, kind: Kind, start: Callable[[], Op[T]]) -> T:
+        call = LoopCall(start, until=self._until, urgent=kind == "urgent")
+        return await (self._readers.aperform(call) if self._reads(kind) else self._writer.aperform(call))
+
+    def migrate(self) -> list[int]:
+        with _translated():
+            return self._group_commit.prepare(until=self._until)
+
+    def check_schema(self) -> None:
+        with _translated():
+            self._group_commit.check(until=self._until)
+
+    def pause(self, *, timeout: float) -> bool:
+        """Close every connection and let nobody open one; False, and nothing is changed, if it takes long."""
+        # In this order: the first reader waits for the writer, never the other way round.
+        if not self._readers.pause(timeout=timeout):
+            return False
+        if not self._group_commit.pause(timeout=timeout):
+            self._readers.resume()
+            return False
+        return True
+
+    def resume(self) -> None:
+        self._group_commit.resume()
+        self._readers.resume()
+
+    def close(self) -> None:
+        self._writer.close()
+        self._readers.close()
+
+    def abandon(self) -> None:
+        """Its store is gone or the program ends, and nobody closed it: let go without waiting for anybody."""
+        if self._pid != os.getpid():
+            keep_for_ever(self._database.connections)
+        else:
+            self._writer.abandon()
+            self._readers.abandon()
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._database.connections)
+
+    @property
+    def _until(self) -> float:
+        return time.monotonic() + self._patience
+
+    def _reads(self, kind: Kind) -> bool:
+        # A database in memory has one connection, and that is the writer's.
+        return kind == "read" and not self._database.in_memory
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise translate(error) from None

@@ -1,0 +1,109 @@
+"""The way of a writing call: it writes in its own thread if nobody writes, else somebody takes it along."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
+
+from .daemons import Daemons
+from .sqlite_call import Call, LoopCall, ThreadCall, hand_out
+from .sqlite_group import GroupCommit
+from .sqlite_lanes import Lanes
+
+T = TypeVar("T")
+
+# A group ends with whichever comes first: its first caller waits for all of it, and so does the next group.
+_MOST_CALLS = 200
+_LONGEST = 0.005
+
+
+class Writer:
+    """Performs writing calls from any thread and any event loop, many to a commit."""
+
+    def __init__(self, group_commit: GroupCommit, announce: Callable[[frozenset[str]], None]) -> None:
+        self._group_commit = group_commit
+        self._announce = announce
+        self._lanes = Lanes()
+        self._thread = Daemons("perdure-sqlite-writer", limit=1)
+
+    def perform(self, call: ThreadCall[T]) -> T:
+        wake: frozenset[str] = frozenset()
+        try:
+            self._lanes.enter(call)
+            if not call.leads:
+                call.wait()
+            if call.leads:
+                wake = self._lead(call)
+        finally:
+            # Also when a signal's handler raised while we waited or wrote.
+            if call.leads or not call.done:
+                self._appoint(self._lanes.leave(call))
+        self._announce(wake)
+        return call.outcome()
+
+    async def aperform(self, call: LoopCall[T]) -> T:
+        self._lanes.enter(call)
+        if call.leads:
+            self._appoint(call)
+        try:
+            await call.wait()
+        finally:
+            if not call.done:
+                self._lanes.withdraw(call)
+        return call.outcome()
+
+    def close(self) -> None:
+        """Refuse new calls and finish the others, except those that wait for another process's lock."""
+        self._group_commit.stop_waiting()
+        self._lanes.close()
+        self._thread.stop()
+        self._group_commit.close()
+
+    def abandon(self) -> None:
+        """Let go of what can be let go of without waiting."""
+        self._thread.stop(wait=False)
+        if self._group_commit.pause(timeout=0):
+            self._group_commit.resume()
+
+    def _lead(self, first: Call[Any]) -> frozenset[str]:
+        """Write for this call and for whoever waits; return the topics they announce."""
+        group = [first]
+        try:
+            self._group_commit.write(group, self._followers())
+        finally:
+            # Something stopped this thread, and none of it was committed.
+            if unwritten := [call for call in group[1:] if not call.done]:
+                self._lanes.put_back(unwritten)
+        hand_out(group)
+        self._group_commit.checkpoint()
+        return frozenset().union(*[call.wake for call in group])
+
+    def _followers(self) -> Iterator[Call[Any]]:
+        # Signals interrupt the main thread only, at any point: it may not write for others.
+        if threading.current_thread() is threading.main_thread():
+            return
+        until = time.monotonic() + _LONGEST
+        for _ in range(_MOST_CALLS - 1):
+            call = self._lanes.take()
+            if call is None:
+                return
+            yield call
+            if time.monotonic() > until:
+                return
+
+    def _appoint(self, leader: Call[Any] | None) -> None:
+        if isinstance(leader, ThreadCall):
+            leader.open_gate()
+        elif leader is not None:
+            self._thread.submit(partial(self._lead_for_a_loop, leader))
+
+    def _lead_for_a_loop(self, call: Call[Any]) -> None:
+        wake: frozenset[str] = frozenset()
+        try:
+            wake = self._lead(call)
+        finally:
+            self._appoint(self._lanes.leave(call))
+        self._announce(wake)

@@ -1,0 +1,68 @@
+"""Named SQL statements, one text per dialect.
+
+``shared.sql`` holds what both databases run as it stands; ``sqlite.sql`` and ``postgres.sql`` hold what must differ.
+The texts are SQL that PostgreSQL would run against the schema ``perdure``; four spellings are rewritten here:
+
+    perdure.job       the table                 perdure_job on SQLite, the configured schema on PostgreSQL
+    :name             a bound parameter         %(name)s for psycopg
+    :now              the database's clock      the host's clock on SQLite; on PostgreSQL the server's, unless a test
+                                                binds its own
+    instant(x)        microseconds since the epoch as a time
+    span(x)           microseconds as an interval         both stay plain integers on SQLite
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from importlib.resources import files
+from typing import Literal, TypeAlias
+
+Dialect: TypeAlias = Literal["sqlite", "postgres"]
+
+DEFAULT_SCHEMA = "perdure"
+
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_TABLE = re.compile(r"\bperdure\.(?=[a-z_])")
+_TIME = re.compile(r"\b(instant|span)\(([^()]+)\)")
+_PARAM = re.compile(r"(?<![:\w]):([a-z_]+)")
+_COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
+
+_POSTGRES_TIME = {
+    "instant": r"(timestamptz 'epoch' + CAST(\2 AS bigint) * interval '1 microsecond')",
+    "span": r"(CAST(\2 AS bigint) * interval '1 microsecond')",
+}
+_POSTGRES_NOW = "coalesce(instant(:now), statement_timestamp())"
+
+
+@lru_cache
+def load(dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> Mapping[str, str]:
+    """Every statement of a dialect by its name, as its driver takes it."""
+    texts = dict(_read("shared.sql")) | dict(_read(f"{dialect}.sql"))
+    return {name: render(text, dialect, schema) for name, text in texts.items()}
+
+
+def render(text: str, dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> str:
+    """One text in a dialect's own spelling, with parameters."""
+    text = _COMMENT.sub("", text).strip().removesuffix(";")
+    if dialect == "sqlite":
+        return _TIME.sub(r"\2", name_tables(text, dialect, schema))
+    text = re.sub(r":now\b", _POSTGRES_NOW, text).replace("%", "%%")
+    for function, spelling in _POSTGRES_TIME.items():
+        text = re.sub(rf"\b{function}\(([^()]+)\)", spelling.replace(r"\2", r"\1"), text)
+    # The schema last: its name may contain anything, also a colon or a percent sign.
+    return name_tables(_PARAM.sub(r"%(\1)s", text), dialect, schema.replace("%", "%%"))
+
+
+def name_tables(text: str, dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> str:
+    """Put the tables where they live."""
+    if dialect == "sqlite":
+        return _TABLE.sub("perdure_", text)
+    quoted = '"' + schema.replace('"', '""') + '".'
+    return _TABLE.sub(lambda _: quoted, text)
+
+
+def _read(file: str) -> Iterator[tuple[str, str]]:
+    parts = _NAME.split(files(__package__).joinpath("sql", file).read_text("utf-8"))
+    yield from zip(parts[1::2], parts[2::2], strict=True)

@@ -1,0 +1,109 @@
+"""What every store can do, and how one is opened from a URL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal, ParamSpec, Protocol, TypeVar
+
+from ..errors import InvalidConfig
+from ..ops.op import Operation
+from .statements import DEFAULT_SCHEMA, Dialect
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Store(Protocol):
+    """A database that performs operations, each in a transaction of its own."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    @property
+    def patience(self) -> float | None:
+        """For how many seconds a call goes on trying while the database is away or busy; None is for ever."""
+        ...
+
+    def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    async def aperform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same from any event loop, which is not held up."""
+        ...
+
+    def migrate(self) -> list[int]:
+        """Apply the migrations that are missing; return their versions."""
+        ...
+
+    def check_schema(self) -> None:
+        """Raise SchemaMissing, Outdated, Newer, Changed or Dirty. Changes nothing."""
+        ...
+
+    def subscribe(self, listener: Callable[[frozenset[str]], None]) -> Callable[[], None]:
+        """Call ``listener`` with the topics of every commit of this process, from the thread that committed.
+
+        Returns what ends it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back what the store holds; later calls raise StoreClosed."""
+        ...
+
+    # What an operation on the caller's own connection needs of the store.
+
+    @property
+    def statements(self) -> Mapping[str, str]:
+        """Every statement by its name, as the driver takes it."""
+        ...
+
+    def now(self) -> int | None:
+        """What ``now`` means in a statement: microseconds since the epoch, or None for the database's own clock."""
+        ...
+
+    def announce(self, topics: frozenset[str]) -> None:
+        """Tell the listeners in this process."""
+        ...
+
+
+def open_store(
+    url: str,
+    *,
+    schema: str = DEFAULT_SCHEMA,
+    synchronous: Literal["full", "normal"] = "full",
+    prepare: bool | None = None,
+    patience: float | None = 30.0,
+    clock: Callable[[], int] | None = None,
+) -> Store:
+    """The store behind a URL. It connects at its first use."""
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme == "sqlite" and rest.startswith("/"):
+        return _open_sqlite(rest[1:], synchronous=synchronous, patience=patience, clock=clock)
+    if separator and scheme in ("postgresql", "postgres"):
+        return _open_postgres(url, schema=schema, prepare=prepare, patience=patience, clock=clock)
+    raise InvalidConfig(
+        "A database's URL begins with sqlite:/// (a path or :memory: follows), postgresql:// or postgres://."
+    )
+
+
+def _open_sqlite(
+    path: str,
+    *,
+    synchronous: Literal["full", "normal"],
+    patience: float | None,
+    clock: Callable[[], int] | None,
+) -> Store:
+    from .sqlite import SqliteStore
+
+    if "?" in path:
+        raise InvalidConfig("The URL of an SQLite database takes no options after a question mark.")
+    return SqliteStore(path, synchronous=synchronous, patience=patience, clock=clock)
+
+
+def _open_postgres(
+    url: str, *, schema: str, prepare: bool | None, patience: float | None, clock: Callable[[], int] | None
+) -> Store:
+    try:
+        from .postgres import PostgresStore
+    except ImportError:
+        raise InvalidConfig("PostgreSQL needs a driver: pip install 'perdure[postgres]'.") from None
+    return PostgresStore(url, schema=schema, prepare=prepare, patience=patience, clock=clock)

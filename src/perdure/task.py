@@ -1,0 +1,157 @@
+"""A task: a registered function and the ways to enqueue it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast
+
+from perdure.context import CONTEXT, Context
+from perdure.errors import InvalidOption
+from perdure.handle import Job
+from perdure.ids import new_id
+from perdure.model.canonical import canonical
+from perdure.model.codec import ArgumentCodec, ResultCodec
+from perdure.model.job import NewJob, TaskDefinition
+from perdure.model.signature import Signature
+from perdure.options import Asked, Options, checked
+from perdure.store.plan import Plan, blocking, waiting
+from perdure.store.store import Store
+
+if TYPE_CHECKING:
+    from perdure.app import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class JobRequest(Generic[R]):
+    """A job to be enqueued: its arguments are bound, checked and encoded."""
+
+    __slots__ = ("arguments", "decode", "options", "payload", "queue", "task")
+
+    def __init__(
+        self,
+        task: str,
+        payload: str,
+        options: Options,
+        decode: Callable[[str], object],
+        *,
+        queue: str | None,
+        arguments: str | None,
+    ) -> None:
+        self.task = task
+        self.payload = payload
+        self.options = options
+        self.decode = decode
+        self.queue = queue
+        """Where it goes, as far as the code knows: whom to wake."""
+        self.arguments = arguments
+        """In canonical form, where there is an idempotency key."""
+
+    def new(self) -> NewJob:
+        """A job of its own for each time it is enqueued."""
+        options = self.options
+        if options is _NOTHING_ASKED:
+            return NewJob(id=new_id(), task=self.task, payload=self.payload)
+        request = None if self.arguments is None else canonical(options.request(self.arguments))
+        return NewJob(
+            id=new_id(),
+            task=self.task,
+            payload=self.payload,
+            request=request,
+            **{name: getattr(options, name) for name in options.__struct_fields__},
+        )
+
+
+_NOTHING_ASKED = Options()
+
+
+class Enqueuer(Generic[P, R]):
+    """A task with options: ``task.using(delay=60)``."""
+
+    def __init__(self, task: Task[P, R], asked: Asked) -> None:
+        self._task = task
+        self._asked = asked
+        self._conn = asked.get("conn")
+        options = checked(asked)
+        self._options = _NOTHING_ASKED if options == _NOTHING_ASKED else options
+
+    @property
+    def store(self) -> Store:
+        return self._task.app.store
+
+    def using(self, **asked: Unpack[Asked]) -> Enqueuer[P, R]:
+        """The same task with these options as well."""
+        return Enqueuer(self._task, {**self._asked, **asked})
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> JobRequest[R]:
+        """A request for ``app.enqueue_many``; nothing is written yet."""
+        if self._conn is not None:
+            raise InvalidOption("A job request has no connection of its own: give conn to enqueue_many.")
+        return self._request(*args, **kwargs)
+
+    def _request(self, *args: P.args, **kwargs: P.kwargs) -> JobRequest[R]:
+        task, options = self._task, self._options
+        values = task.signature.bind(args, kwargs)
+        return JobRequest(
+            task.name,
+            task.arguments.encode(values),
+            options,
+            task.results.decode,
+            queue=None if options.waits else options.queue or task.definition.queue,
+            arguments=None if options.idempotency_key is None else task.arguments.encode_canonical(values),
+        )
+
+    def _enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Plan[Job[R]]:
+        """Enqueue the task with these arguments."""
+        jobs = yield from self._task.app._enqueue_all([self._request(*args, **kwargs)], self._conn)
+        return jobs[0]
+
+    enqueue, aenqueue = blocking(_enqueue), waiting(_enqueue)
+    delay, adelay = blocking(_enqueue), waiting(_enqueue)
+
+
+class Task(Enqueuer[P, R]):
+    """A registered function with its defaults. A plain call is the function itself."""
+
+    def __init__(
+        self,
+        app: App,
+        function: Callable[P, Any],
+        definition: TaskDefinition,
+        aliases: tuple[str, ...] = (),
+    ) -> None:
+        self.app = app
+        self.function = function
+        self.definition = definition
+        self.aliases = aliases
+        self.name = definition.name
+        self.signature = Signature.of(function, CONTEXT)
+        self.arguments = ArgumentCodec(self.signature)
+        self.results = ResultCodec(self.signature.returns)
+        super().__init__(self, {})
+        update_wrapper(cast(Any, self), function)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    def _call(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        name = self.signature.context
+        if name is not None and name not in kwargs:
+            kwargs[name] = Context.current()
+        return self.function(*args, **kwargs)
+
+
+class SyncTask(Task[P, R]):
+    """A task whose function is a plain one."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return cast(R, self._call(*args, **kwargs))
+
+
+class AsyncTask(Task[P, R]):
+    """A task whose function is ``async``."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        return cast(Coroutine[Any, Any, R], self._call(*args, **kwargs))

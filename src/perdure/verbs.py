@@ -1,0 +1,182 @@
+"""Every verb of the app that looks at jobs, acts on them, or sets a queue."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, get_args
+
+from perdure.errors import InvalidOption, JobNotFound
+from perdure.handle import Job
+from perdure.history import Entry, tell
+from perdure.model.backoff import Backoff
+from perdure.model.job import JobRow, Span, State
+from perdure.moments import moment
+from perdure.ops import browse, operate, queues, tasks, worker
+from perdure.ops.operate import CancelOutcome, DeleteOutcome, RequeueOutcome, RunNowOutcome
+from perdure.options import INTEGER, text, whole
+from perdure.store.plan import Plan, blocking, perform, perform_on, waiting
+from perdure.store.store import Store
+
+PAGE = 1000
+"""Jobs in one page at most."""
+
+
+class Verbs:
+    """Mixed into App: reads and operators' acts. Each verb has a twin with a leading ``a`` for async code."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def store(self) -> Store: ...
+
+        @property
+        def keep_keys_for(self) -> Span | None: ...
+
+        def _handle(self, row: JobRow) -> Job[Any]: ...
+
+    def _get_job(self, id: str) -> Plan[Job[Any]]:
+        """The job with this id; JobNotFound if there is none."""
+        row = yield from perform(browse.get_job, job_id(id))
+        if row is None:
+            raise JobNotFound
+        return self._handle(row)
+
+    def _get_jobs(self, ids: Sequence[str]) -> Plan[list[Job[Any] | None]]:
+        """Jobs in the order asked, None where there is none."""
+        rows = yield from perform(browse.get_jobs, [job_id(id) for id in ids])
+        return [None if row is None else self._handle(row) for row in rows]
+
+    def _list_jobs(
+        self,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        state: State | None = None,
+        tenant: str | None = None,
+        before: str | None = None,
+        limit: int = 50,
+    ) -> Plan[list[Job[Any]]]:
+        """A page of jobs, newest first; for the next one give the last id as ``before``."""
+        if state is not None and state not in get_args(State):
+            raise InvalidOption("state is not one of the states of a job.")
+        whole("limit", limit, 1, PAGE)
+        rows = yield from perform(
+            browse.list_jobs,
+            queue=queue,
+            task=task,
+            state=state,
+            tenant=tenant,
+            before=browse.LAST if before is None else job_id(before),
+            n=limit,
+        )
+        return [self._handle(row) for row in rows]
+
+    def _count_jobs(self, *, queue: str | None = None, tenant: str | None = None) -> Plan[dict[str, dict[str, int]]]:
+        """How many jobs each queue has in each state, with ``scheduled`` and ``retrying`` apart from ``ready``."""
+        return (yield from perform(browse.count_jobs, queue=queue, tenant=tenant))
+
+    def _oldest_ready(self, *, queue: str | None = None) -> Plan[dict[str, datetime]]:
+        """Since when each queue has had a job that could run: its lag."""
+        oldest = yield from perform(browse.oldest_ready, queue=queue)
+        return {name: moment(at) for name, at in oldest.items()}
+
+    def _job_history(self, id: str) -> Plan[list[Entry]]:
+        """Everything that happened to a job, oldest first."""
+        traces = yield from perform(browse.trace_job, job_id(id))
+        if traces is None:
+            raise JobNotFound
+        return tell(traces)
+
+    def _cancel_job(
+        self, id: str, *, reason: str | None = None, by: str | None = None, conn: object | None = None
+    ) -> Plan[CancelOutcome]:
+        """Cancel a job, or ask the worker that runs it to stop."""
+        reason, by = said("reason", reason), said("by", by)
+        return (yield from perform_on(conn, operate.cancel, job_id(id), reason=reason, by=by))
+
+    def _requeue_job(
+        self,
+        id: str,
+        *,
+        run: int | None = None,
+        keep_checkpoint: bool = False,
+        reason: str | None = None,
+        by: str | None = None,
+        conn: object | None = None,
+    ) -> Plan[RequeueOutcome]:
+        """Start a new run of a job that failed or was canceled; ``run`` names the run the caller saw."""
+        return (
+            yield from perform_on(
+                conn,
+                operate.requeue,
+                job_id(id),
+                run=whole("run", run, 1, INTEGER),
+                keep_checkpoint=keep_checkpoint,
+                reason=said("reason", reason),
+                by=said("by", by),
+            )
+        )
+
+    def _run_now(self, id: str, *, by: str | None = None) -> Plan[RunNowOutcome]:
+        """Let a job that waits for its time be due now."""
+        return (yield from perform(operate.run_now, job_id(id), by=said("by", by)))
+
+    def _delete_job(self, id: str) -> Plan[DeleteOutcome]:
+        """Delete a job and its history; one that runs is asked to stop instead."""
+        return (yield from perform(operate.delete, job_id(id), keep_key=self.keep_keys_for))
+
+    def _pause_queue(self, name: str) -> Plan[None]:
+        """Hand out nothing from this queue; what runs goes on."""
+        yield from perform(queues.pause, text("queue", name))
+
+    def _resume_queue(self, name: str) -> Plan[None]:
+        """Hand out jobs from this queue again."""
+        yield from perform(queues.resume, text("queue", name))
+
+    def _set_queue(self, name: str, *, backoff: Backoff | None) -> Plan[None]:
+        """Change a queue's live settings. A back-off overrides those of its tasks; None ends that."""
+        yield from perform(queues.set_backoff, text("queue", name), backoff)
+
+    def _list_queues(self) -> Plan[list[queues.Queue]]:
+        """The queues that have settings of their own."""
+        return (yield from perform(queues.list_queues))
+
+    def _set_task(self, name: str, *, enabled: bool) -> Plan[None]:
+        """Allow or refuse new jobs of a task; queued work still runs."""
+        yield from perform(tasks.set_task, text("task", name), enabled=bool(enabled))
+
+    def _list_workers(self) -> Plan[list[worker.WorkerRow]]:
+        """The workers that are not retired."""
+        return (yield from perform(worker.list_workers))
+
+    get_job, aget_job = blocking(_get_job), waiting(_get_job)
+    get_jobs, aget_jobs = blocking(_get_jobs), waiting(_get_jobs)
+    list_jobs, alist_jobs = blocking(_list_jobs), waiting(_list_jobs)
+    count_jobs, acount_jobs = blocking(_count_jobs), waiting(_count_jobs)
+    oldest_ready, aoldest_ready = blocking(_oldest_ready), waiting(_oldest_ready)
+    job_history, ajob_history = blocking(_job_history), waiting(_job_history)
+    cancel_job, acancel_job = blocking(_cancel_job), waiting(_cancel_job)
+    requeue_job, arequeue_job = blocking(_requeue_job), waiting(_requeue_job)
+    run_now, arun_now = blocking(_run_now), waiting(_run_now)
+    delete_job, adelete_job = blocking(_delete_job), waiting(_delete_job)
+    pause_queue, apause_queue = blocking(_pause_queue), waiting(_pause_queue)
+    resume_queue, aresume_queue = blocking(_resume_queue), waiting(_resume_queue)
+    set_queue, aset_queue = blocking(_set_queue), waiting(_set_queue)
+    list_queues, alist_queues = blocking(_list_queues), waiting(_list_queues)
+    set_task, aset_task = blocking(_set_task), waiting(_set_task)
+    list_workers, alist_workers = blocking(_list_workers), waiting(_list_workers)
+
+
+def job_id(id: str) -> str:
+    """An id in its one spelling; what is not an id at all belongs to no job."""
+    try:
+        return str(uuid.UUID(id))
+    except (ValueError, TypeError, AttributeError):
+        raise JobNotFound from None
+
+
+def said(name: str, value: str | None) -> str | None:
+    """What an operator says, if anything."""
+    return None if value is None else text(name, value, 2000)

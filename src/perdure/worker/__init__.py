@@ -1,0 +1,1 @@
+"""The side of the ledger that runs jobs."""

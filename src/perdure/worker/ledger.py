@@ -1,0 +1,148 @@
+"""Everything a worker does to the database, as verbs: register, heartbeat, claim, finish, report, rescue, expire."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+from perdure.errors import InternalError
+from perdure.model.job import Claimed, Lease, Span
+from perdure.model.lifecycle import Outcome
+from perdure.ops import claim as claim_ops
+from perdure.ops import finish as finish_ops
+from perdure.ops import report as report_ops
+from perdure.ops import sweep as sweep_ops
+from perdure.ops import worker as worker_ops
+from perdure.ops.finish import Appetite, Finished
+from perdure.ops.report import Heard, Said
+from perdure.ops.worker import Beat
+from perdure.store.plan import Plan, blocking, perform, waiting
+from perdure.store.store import Store
+
+Queues = Sequence[str] | Mapping[str, float] | None
+"""Strict order, weights, or every queue."""
+
+
+class Ledger:
+    """The ledger as a worker sees it."""
+
+    def __init__(self, store: Store, *, rng: random.Random | None = None) -> None:
+        self.store = store
+        self._rng = rng or random.Random()
+
+    def _register(self, worker: str, *, name: str, lease: Span) -> Plan[None]:
+        """Begin a worker's life."""
+        yield from perform(worker_ops.register, worker, name=name, lease=lease)
+
+    def _heartbeat(self, worker: str) -> Plan[Beat]:
+        """Renew the worker's lease and read back what it is believed to run."""
+        return (yield from perform(worker_ops.heartbeat, worker))
+
+    def _retire(self, worker: str) -> Plan[None]:
+        """End a worker's life in order."""
+        yield from perform(worker_ops.retire, worker)
+
+    def _claim(self, worker: str, *, tasks: Sequence[str], n: int, queues: Queues = None) -> Plan[list[Claimed]]:
+        """Take at most n due jobs, in order. Jobs met past their expiry are canceled and do not count."""
+        order = self._order(queues)
+        jobs: list[Claimed] = []
+        while n > len(jobs) and tasks and order != []:
+            claims = yield from perform(
+                claim_ops.claim, worker, tasks=tasks, n=n - len(jobs), queues=order
+            )
+            jobs += claims.jobs
+            if not claims.expired:
+                break
+        return jobs
+
+    def _finish(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
+        """Record outcomes; one that finds itself recorded already counts as accepted."""
+        if not outcomes:
+            return Finished([], [])
+        finished = yield from perform(finish_ops.finish, outcomes, dice=self._rng.random)
+        return (yield from self._recheck(outcomes, finished))
+
+    def _cycle(
+        self, worker: str, outcomes: Sequence[Outcome], *, tasks: Sequence[str], n: int, queues: Queues = None
+    ) -> Plan[tuple[Finished, list[Claimed]]]:
+        """Record outcomes and take the next jobs in one transaction."""
+        order = self._order(queues)
+        appetite = Appetite(worker, tasks if order != [] else (), n, order)
+        finished, claims = yield from perform(
+            finish_ops.cycle, outcomes, dice=self._rng.random, claim=appetite
+        )
+        finished = yield from self._recheck(outcomes, finished)
+        jobs = claims.jobs
+        if claims.expired:
+            jobs = jobs + (yield from self._claim(worker, tasks=tasks, n=n - len(jobs), queues=order))
+        return finished, jobs
+
+    def _report(self, said: Sequence[Said]) -> Plan[list[Heard]]:
+        """Store what running jobs say about themselves."""
+        if not said:
+            return []
+        return (yield from perform(report_ops.report, said))
+
+    def _rescue(self, *, page: int = 500) -> Plan[list[str]]:
+        """Free the jobs of workers that fell silent. A page that cannot be written is tried row by row."""
+        yield from perform(sweep_ops.retire_silent)
+        rescued: list[str] = []
+        after = sweep_ops.FIRST
+        while True:
+            try:
+                one = yield from perform(sweep_ops.rescue, dice=self._rng.random, after=after, n=page)
+            except InternalError:
+                one = yield from self._rescue_singly(after, page)
+            rescued += one.jobs
+            if one.last is None:
+                return rescued
+            after = one.last
+
+    def _rescue_singly(self, after: str, page: int) -> Plan[sweep_ops.Rescued]:
+        """The same page with a transaction for each row; those that refuse to be written stay for the next sweep."""
+        orphans = yield from perform(sweep_ops.list_orphans, after=after, n=page)
+        rescued: list[str] = []
+        for id in orphans:
+            try:
+                one = yield from perform(sweep_ops.rescue_one, id, dice=self._rng.random)
+            except InternalError:
+                continue
+            rescued += one
+        return sweep_ops.Rescued(rescued, orphans[-1] if len(orphans) == page else None)
+
+    def _expire(self, *, page: int = 500) -> Plan[int]:
+        """Cancel every job that was not started in time."""
+        total = 0
+        while True:
+            n = yield from perform(sweep_ops.expire, n=page)
+            total += n
+            if n < page:
+                return total
+
+    register, aregister = blocking(_register), waiting(_register)
+    heartbeat, aheartbeat = blocking(_heartbeat), waiting(_heartbeat)
+    retire, aretire = blocking(_retire), waiting(_retire)
+    claim, aclaim = blocking(_claim), waiting(_claim)
+    finish, afinish = blocking(_finish), waiting(_finish)
+    cycle, acycle = blocking(_cycle), waiting(_cycle)
+    report, areport = blocking(_report), waiting(_report)
+    rescue, arescue = blocking(_rescue), waiting(_rescue)
+    expire, aexpire = blocking(_expire), waiting(_expire)
+
+    def _recheck(self, outcomes: Sequence[Outcome], finished: Finished) -> Plan[Finished]:
+        if not finished.refused:
+            return finished
+        late = set(finished.refused)
+        recorded = yield from perform(finish_ops.find_recorded, [o for o in outcomes if o.lease in late])
+        known: set[Lease] = set(recorded)
+        return Finished(
+            finished.accepted + recorded, [lease for lease in finished.refused if lease not in known]
+        )
+
+    def _order(self, queues: Queues) -> list[str] | None:
+        """The order of queues for one claim. Weights draw it anew each time: the odds of standing first."""
+        if queues is None:
+            return None
+        if isinstance(queues, Mapping):
+            return sorted(queues, key=lambda queue: self._rng.expovariate(queues[queue]))
+        return list(queues)

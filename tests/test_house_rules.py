@@ -1,0 +1,240 @@
+"""Rules of the house, kept by a test rather than by memory.
+
+Each rule reads one file and says what is wrong with it. Each comes with a file that breaks it and one that
+only looks as if, so that a rule which can no longer fail fails here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = "src/perdure"
+
+MODULE_LINES = 400
+FUNCTION_LINES = 60
+
+DRIVERS = {
+    "sqlite3",
+    "pysqlite3",
+    "apsw",
+    "aiosqlite",
+    "psycopg",
+    "psycopg2",
+    "psycopg_pool",
+    "asyncpg",
+    "sqlalchemy",
+    "django",
+}
+UNSAFE_FORMATS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
+CLOCKS = {
+    "time": {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"},
+    "datetime": {"now", "utcnow", "today"},
+    "date": {"today"},
+}
+
+# Written in two halves, or this file would break the rule it states. After a word or a dot it is part of a
+# longer path, such as src/home/, and means no machine.
+MACHINE_PATH = re.compile(r"(?<![\w.~-])/" + r"(work|root|home)/[\w.]")
+
+
+class Source(NamedTuple):
+    """One text file, by its path from the root of the checkout."""
+
+    path: PurePosixPath
+    text: str
+
+    @property
+    def is_module(self) -> bool:
+        return self.path.suffix == ".py" and self.path.is_relative_to(PACKAGE)
+
+    def is_in(self, *packages: str) -> bool:
+        return any(self.path.is_relative_to(f"{PACKAGE}/{package}") for package in packages)
+
+    def nodes(self) -> Iterator[ast.AST]:
+        return ast.walk(ast.parse(self.text))
+
+
+def modules_are_short(source: Source) -> Iterator[str]:
+    lines = len(source.text.splitlines())
+    if source.is_module and lines > MODULE_LINES:
+        yield f"{lines} lines; split it at {MODULE_LINES}"
+
+
+def functions_are_short(source: Source) -> Iterator[str]:
+    if not source.is_module:
+        return
+    for node in source.nodes():
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES:
+                yield f"{node.name} has {lines} lines; the limit is {FUNCTION_LINES}"
+
+
+def only_stores_import_drivers(source: Source) -> Iterator[str]:
+    if source.is_module and not source.is_in("store", "contrib"):
+        for name in sorted(imported(source) & DRIVERS):
+            yield f"imports {name}; only store/ and contrib/ may"
+
+
+def nothing_is_pickled(source: Source) -> Iterator[str]:
+    if source.is_module:
+        for name in sorted(imported(source) & UNSAFE_FORMATS):
+            yield f"imports {name}: reading such data runs it"
+
+
+def types_are_not_ignored(source: Source) -> Iterator[str]:
+    if source.is_module:
+        for number, line in enumerate(source.text.splitlines(), 1):
+            if re.search(r"#\s*(type|pyright|mypy)\s*:\s*ignore", line):
+                yield f"line {number} ignores the type checker"
+
+
+def rules_take_time_as_an_argument(source: Source) -> Iterator[str]:
+    if not (source.is_module and source.is_in("model", "ops")):
+        return
+    for node in source.nodes():
+        match node:
+            case ast.Attribute(value=ast.Name(id=owner) | ast.Attribute(attr=owner), attr=name):
+                found = name in CLOCKS.get(owner, ())
+            case ast.ImportFrom(module="time", names=names):
+                found = any(alias.name in CLOCKS["time"] for alias in names)
+            case _:
+                found = False
+        if found:
+            yield f"line {getattr(node, 'lineno', 0)} reads a clock: take the time as an argument"
+
+
+def no_path_of_one_machine(source: Source) -> Iterator[str]:
+    for number, line in enumerate(source.text.splitlines(), 1):
+        if match := MACHINE_PATH.search(line):
+            yield f"line {number} names {match.group()}…, which exists on one machine only"
+
+
+def imported(source: Source) -> set[str]:
+    """The top-level packages a module imports, wherever in it and in whichever way."""
+    names: set[str] = set()
+    for node in source.nodes():
+        match node:
+            case ast.Import(names=aliases):
+                names.update(alias.name for alias in aliases)
+            case ast.ImportFrom(module=str(name), level=0):
+                names.add(name)
+            case ast.Call(
+                func=ast.Attribute(attr="import_module") | ast.Name(id="import_module" | "__import__"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                names.add(name)
+    return {name.partition(".")[0] for name in names}
+
+
+class Rule(NamedTuple):
+    check: Callable[[Source], Iterator[str]]
+    broken_by: Source
+    kept_by: Source
+
+
+def sample(path: str, text: str) -> Source:
+    return Source(PurePosixPath(PACKAGE, path), text)
+
+
+def function(lines: int) -> str:
+    return "async def f():\n" + "    pass\n" * (lines - 1)
+
+
+RULES = [
+    Rule(
+        modules_are_short,
+        sample("app.py", "x = 1\n" * (MODULE_LINES + 1)),
+        sample("app.py", "x = 1\n" * MODULE_LINES),
+    ),
+    Rule(
+        functions_are_short,
+        sample("app.py", function(FUNCTION_LINES + 1)),
+        sample("app.py", function(FUNCTION_LINES) * 2),
+    ),
+    Rule(
+        only_stores_import_drivers,
+        sample("ops/claim.py", "def f():\n    from psycopg.rows import dict_row\n"),
+        sample("store/postgres.py", "import psycopg\n"),
+    ),
+    Rule(
+        only_stores_import_drivers,
+        sample("app.py", "import importlib\nimportlib.import_module('sqlite3')\n"),
+        sample("app.py", "from perdure.store import sqlite3\nfrom . import psycopg\n"),
+    ),
+    Rule(
+        nothing_is_pickled,
+        sample("store/sqlite.py", "import json, pickle\n"),
+        sample("store/sqlite.py", "# Never pickle.\nimport json\n"),
+    ),
+    Rule(
+        types_are_not_ignored,
+        sample("app.py", "x = 1\ny = f(x)  # type: ignore[arg-type]\n"),
+        sample("app.py", "# Some types ignore the difference.\n"),
+    ),
+    Rule(
+        rules_take_time_as_an_argument,
+        sample("ops/claim.py", "import datetime\nnow = datetime.datetime.now(datetime.UTC)\n"),
+        sample("store/sqlite.py", "import datetime\nnow = datetime.datetime.now(datetime.UTC)\n"),
+    ),
+    Rule(
+        rules_take_time_as_an_argument,
+        sample("model/backoff.py", "from time import time_ns\n"),
+        sample("model/backoff.py", "import datetime\ndef f(now): return now.time(), datetime.time(1)\n"),
+    ),
+    Rule(
+        no_path_of_one_machine,
+        Source(PurePosixPath("README.md"), "Run it in /" + "home/ann/jobs.\n"),
+        Source(PurePosixPath("README.md"), "See src/home/page.py and https://example.com/home/x.\n"),
+    ),
+]
+
+
+def text_files() -> Iterator[Source]:
+    """Every text file that is, or is about to be, under version control."""
+    # The checkout may belong to another user than the one who runs the tests.
+    git = ["git", "-c", "safe.directory=*", "-C", str(ROOT)]
+    command = [*git, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    for name in sorted(set(listed.split("\0")) - {""}):
+        path = ROOT / name
+        if not path.is_file():
+            continue
+        content = path.read_bytes()
+        if b"\0" not in content:
+            yield Source(PurePosixPath(name), content.decode())
+
+
+@pytest.fixture(scope="module")
+def sources() -> list[Source]:
+    return list(text_files())
+
+
+@pytest.mark.parametrize("check", {rule.check: None for rule in RULES}, ids=lambda check: check.__name__)
+def test_rule_is_kept(check: Callable[[Source], Iterator[str]], sources: list[Source]) -> None:
+    assert [f"{source.path}: {wrong}" for source in sources for wrong in check(source)] == []
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.check.__name__)
+def test_rule_can_be_broken(rule: Rule) -> None:
+    assert list(rule.check(rule.broken_by))
+    assert not list(rule.check(rule.kept_by))
+
+
+def test_the_rules_see_the_package(sources: list[Source]) -> None:
+    assert any(source.is_module for source in sources)
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "src/perdure/py.typed"]
+)
+def test_what_a_reader_looks_for_is_there(name: str, sources: list[Source]) -> None:
+    assert PurePosixPath(name) in {source.path for source in sources}
