@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
+from functools import cached_property
 from importlib import import_module
 from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
@@ -51,8 +52,10 @@ class App(Verbs):
         *,
         imports: Sequence[str] = (),
         schema: str = "perdure",
+        listen_url: str | None = None,
         synchronous: Literal["full", "normal"] = "full",
         keep_keys_for: float | timedelta | None = None,
+        lease: float | timedelta = 30,
         prepare: bool | None = None,
     ) -> None:
         self._url = url
@@ -60,6 +63,8 @@ class App(Verbs):
         self._schema = text("schema", schema, 63)
         self._synchronous = synchronous
         self._prepare = prepare
+        self.listen_url = listen_url
+        self.lease = span("lease", lease, least=1)
         self._keep_keys_for = None if keep_keys_for is None else span("keep_keys_for", keep_keys_for)
         self._store: Store | None = None
         self._opening = threading.Lock()
@@ -83,7 +88,7 @@ class App(Verbs):
                     )
         return self._store
 
-    @property
+    @cached_property
     def ledger(self) -> Ledger:
         """What a worker performs: claim, finish, heartbeat, rescue."""
         return Ledger(self.store)
@@ -147,8 +152,13 @@ class App(Verbs):
             self._unsynced[known] = _renamed(definition, known)
         return task
 
-    def _enqueue(self, task: str, arguments: Mapping[str, object] | None = None, **asked: Unpack[Asked]) -> Plan[Job[Any]]:
+    def _enqueue(
+        self, task: str, arguments: Mapping[str, object] | None = None, **asked: Unpack[Asked]
+    ) -> Plan[Job[Any]]:
         """Enqueue by name: for a producer without the code. Arguments are plain JSON values."""
+        if task in self.tasks:
+            known = self.tasks[task].using(**asked)
+            return (yield from known._enqueue(**({} if arguments is None else arguments)))
         conn = asked.pop("conn", None)
         options = checked(asked)
         payload = encode_plain({} if arguments is None else arguments)
@@ -163,7 +173,9 @@ class App(Verbs):
         jobs = yield from self._enqueue_all([request], conn)
         return jobs[0]
 
-    def _enqueue_many(self, jobs: Sequence[JobRequest[R]], *, conn: object | None = None) -> Plan[list[Job[R]]]:
+    def _enqueue_many(
+        self, jobs: Sequence[JobRequest[R]], *, conn: object | None = None
+    ) -> Plan[list[Job[R]]]:
         """Enqueue jobs in one transaction; the outcomes are in the order of the requests."""
         jobs = list(jobs)
         if not all(isinstance(job, JobRequest) for job in jobs):
@@ -219,17 +231,21 @@ class App(Verbs):
         """Before the first operation of a process, and after each new task: the database knows the tasks."""
         if not self._unsynced:
             return
-        known = yield from perform(task_ops.list_tasks)
         definitions = list(self._unsynced.values())
-        stale = [one for one in definitions if one.name not in known or known[one.name].definition != one]
-        if stale:
-            try:
-                yield from (perform(task_ops.sync, stale) if conn is None else perform_at_once(task_ops.sync, stale))
-            except StoreBusy:
-                # The caller's own transaction holds the write lock, so it cannot be waited for.
-                if conn is None or any(one.name not in known for one in stale):
-                    raise TaskNotSynced from None
-                return
+        known: dict[str, task_ops.KnownTask] = {}
+        # The caller's own transaction may hold SQLite's write lock, and then it cannot be waited for.
+        do = perform if conn is None else perform_at_once
+        try:
+            known = yield from do(task_ops.list_tasks)
+            stale = [one for one in definitions if one.name not in known or known[one.name].definition != one]
+            if stale:
+                yield from do(task_ops.sync, stale)
+        except StoreBusy:
+            if conn is None:
+                raise
+            if any(one.name not in known for one in definitions):
+                raise TaskNotSynced from None
+            return
         self._synced(definitions)
 
     def _synced(self, definitions: Sequence[TaskDefinition]) -> None:

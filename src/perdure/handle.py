@@ -85,7 +85,10 @@ class Job(Generic[R]):
     @property
     def progress(self) -> Progress | None:
         row = self._row
-        if row is None or (row.progress_done, row.progress_total, row.progress_message, row.stage) == (None,) * 4:
+        if (
+            row is None
+            or (row.progress_done, row.progress_total, row.progress_message, row.stage) == (None,) * 4
+        ):
             return None
         return Progress(row.progress_done, row.progress_total, row.progress_message, row.stage)
 

@@ -25,7 +25,9 @@ def span(name: str, value: float | timedelta, *, least: Span = 0) -> Span:
     else:
         raise InvalidOption(f"{name} must be a finite number of seconds or a timedelta.")
     if not least <= micros <= LONGEST:
-        raise InvalidOption(f"{name} must be {'more than' if least else 'at least'} 0 and at most a hundred years.")
+        raise InvalidOption(
+            f"{name} must be {'more than' if least else 'at least'} 0 and at most a hundred years."
+        )
     return micros
 
 

@@ -14,7 +14,9 @@ class Signal(Exception):
 class Retry(Signal):
     """A failed attempt, to be tried again; ``delay`` is a lower bound."""
 
-    def __init__(self, message: str = "", *, delay: float | timedelta | None = None, code: str | None = None) -> None:
+    def __init__(
+        self, message: str = "", *, delay: float | timedelta | None = None, code: str | None = None
+    ) -> None:
         super().__init__(message)
         self.delay = None if delay is None else span("delay", delay)
         self.code = code

@@ -73,7 +73,9 @@ class Verbs:
         )
         return [self._handle(row) for row in rows]
 
-    def _count_jobs(self, *, queue: str | None = None, tenant: str | None = None) -> Plan[dict[str, dict[str, int]]]:
+    def _count_jobs(
+        self, *, queue: str | None = None, tenant: str | None = None
+    ) -> Plan[dict[str, dict[str, int]]]:
         """How many jobs each queue has in each state, with ``scheduled`` and ``retrying`` apart from ``ready``."""
         return (yield from perform(browse.count_jobs, queue=queue, tenant=tenant))
 

@@ -142,7 +142,7 @@ class TestDifferent:
         asked = snapshot(**{name: ASKED[name]})
         assert difference(snapshot(), asked) == name
         assert difference(asked, snapshot()) == name
-        other = "z" if isinstance(ASKED[name], str) else ["z"] if name == "tags" else 99
+        other: Any = "z" if isinstance(ASKED[name], str) else ["z"] if name == "tags" else 99
         assert difference(asked, snapshot(**{name: other})) == name
 
     def test_every_field_is_tried_above(self):

@@ -25,11 +25,12 @@ class Backoff(msgspec.Struct, frozen=True):
     codes: Mapping[str, float] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.codes, Mapping) and all(isinstance(code, str) for code in self.codes)):
+            raise InvalidOption("Back-off codes must be a table of codes and seconds.")
         for name, seconds in (("base", self.base), ("cap", self.cap), *self.codes.items()):
-            if not (isinstance(seconds, int | float) and math.isfinite(seconds) and seconds >= 0):
-                raise InvalidOption(f"Back-off {name} must be a finite number of seconds, 0 or more.")
-            if seconds * SECOND > MAX_DELAY:
-                raise InvalidOption(f"Back-off {name} must not be longer than a year.")
+            # Compared, not asked whether it is finite: an int may be too large for a float.
+            if not (type(seconds) in (int, float) and 0 <= seconds <= MAX_DELAY // SECOND):
+                raise InvalidOption(f"Back-off {name} must be a number of seconds from 0 to a year.")
 
     def delay(self, n: int, *, code: str | None = None, roll: float) -> Span:
         """The wait after the n-th failure; ``roll`` in [0, 1) is the dice."""
@@ -38,11 +39,11 @@ class Backoff(msgspec.Struct, frozen=True):
 
     def ceiling(self, n: int) -> Span:
         """The longest wait after the n-th failure."""
-        if self.base <= 0:
+        if self.base <= 0 or self.cap <= 0:
             return 0
-        # The exponent at which the cap is reached; 2**10_000 is never computed.
-        enough = math.log2(max(self.cap / self.base, 1)) + 1
-        return _span(min(self.base * 2.0 ** min(max(n, 1) - 1, enough), self.cap))
+        # The exponent at which the cap is reached; 2**10_000 is never computed, nor cap / base, which may be as large.
+        enough = max(math.ceil(math.log2(self.cap) - math.log2(self.base)), 0) + 1
+        return _span(min(math.ldexp(self.base, min(max(n, 1) - 1, enough)), self.cap))
 
 
 DEFAULT_BACKOFF = Backoff()

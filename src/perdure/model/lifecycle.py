@@ -275,7 +275,7 @@ def _last_word(job: Running, failure: Failed, crashes: int) -> str | None:
     """Why there is no further attempt, if there is none."""
     if failure.kind == "fatal":
         return "fatal"
-    if job.max_crashes is not None and crashes - SUSPECT_AFTER >= job.max_crashes:
+    if crashes > job.crashes and job.max_crashes is not None and crashes - SUSPECT_AFTER >= job.max_crashes:
         return "crashes"
     if job.attempt >= job.max_attempts:
         return "attempts"

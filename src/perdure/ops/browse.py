@@ -103,7 +103,8 @@ def oldest_ready(*, queue: str | None = None) -> Op[dict[str, Instant]]:
 @operation("read")
 def trace_job(id: str) -> Op[Traces | None]:
     jobs, attempts, events, logs = yield from ask_all(
-        *(Query(name, {"id": id}) for name in ("get_job", "list_attempts", "list_events", "list_logs")), final=True
+        *(Query(name, {"id": id}) for name in ("get_job", "list_attempts", "list_events", "list_logs")),
+        final=True,
     )
     if not jobs:
         return None

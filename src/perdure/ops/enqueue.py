@@ -57,7 +57,8 @@ def _claim_keys(keyed: Sequence[NewJob]) -> Op[dict[str, Enqueued]]:
     missing = keyed
     for _ in range(PATIENCE):
         isolation, *taken = yield from ask_all(
-            Query("show_isolation", {}), *(Query("insert_keys", {"jobs": rows_of(c)}) for c in chunks(missing))
+            Query("show_isolation", {}),
+            *(Query("insert_keys", {"jobs": rows_of(c)}) for c in chunks(missing)),
         )
         if isolation[0][0] not in ("read committed", "read uncommitted"):
             raise UnsupportedIsolation
@@ -71,7 +72,9 @@ def _claim_keys(keyed: Sequence[NewJob]) -> Op[dict[str, Enqueued]]:
 
 
 def _find_owners(jobs: Sequence[NewJob]) -> Op[dict[str, Enqueued]]:
-    answers = yield from ask_all(*(Query("find_key", _scope(job) | {"key": job.idempotency_key}) for job in jobs))
+    answers = yield from ask_all(
+        *(Query("find_key", _scope(job) | {"key": job.idempotency_key}) for job in jobs)
+    )
     owners: dict[str, str] = {}
     for job, rows in zip(jobs, answers, strict=True):
         for owner, request in rows:

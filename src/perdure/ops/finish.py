@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from perdure.model.backoff import load_backoff
@@ -64,11 +65,13 @@ def find_recorded(outcomes: Sequence[Outcome]) -> Op[list[Lease]]:
     return [o.lease for o in outcomes if o.lease in recorded and _same(o, *recorded[o.lease])]
 
 
-def _finish(
-    outcomes: Sequence[Outcome], dice: Dice, claim: Appetite | None
-) -> Op[tuple[Finished, Claims]]:
-    plain = [o for o in outcomes if isinstance(o, Succeeded) and o.report is None]
-    others = {o.lease: o for o in outcomes if not (isinstance(o, Succeeded) and o.report is None)}
+def _finish(outcomes: Sequence[Outcome], dice: Dice, claim: Appetite | None) -> Op[tuple[Finished, Claims]]:
+    # A lease has one outcome: the first that is told.
+    told: dict[Lease, Outcome] = {}
+    for outcome in outcomes:
+        told.setdefault(outcome.lease, outcome)
+    plain = [o for o in told.values() if isinstance(o, Succeeded) and o.report is None]
+    others = {lease: o for lease, o in told.items() if not (isinstance(o, Succeeded) and o.report is None)}
     writes = _succeed(plain)
     wake: frozenset[str] = frozenset()
     accepted: list[Lease] = []
@@ -91,7 +94,7 @@ def _succeed(plain: Sequence[Succeeded]) -> list[Query]:
     """Sorted: rows are locked in the order of their ids."""
     if not plain:
         return []
-    rows = sorted((*o.lease, o.result, o.reason) for o in plain)
+    rows = [(*o.lease, o.result, o.reason) for o in sorted(plain, key=attrgetter("lease"))]
     return [Query("finish_succeeded", {"outcomes": rows_of(rows)})]
 
 

@@ -12,7 +12,13 @@ from perdure.ops.topics import queue_topics, worker_topic
 
 CancelOutcome: TypeAlias = Literal["canceled", "cancel_requested", "already_ended", "not_found"]
 RequeueOutcome: TypeAlias = Literal[
-    "requeued", "still_running", "not_ended", "already_succeeded", "other_run", "unique_key_taken", "not_found"
+    "requeued",
+    "still_running",
+    "not_ended",
+    "already_succeeded",
+    "other_run",
+    "unique_key_taken",
+    "not_found",
 ]
 RunNowOutcome: TypeAlias = Literal["due_now", "already_due", "not_ready", "not_found"]
 DeleteOutcome: TypeAlias = Literal["deleted", "cancel_requested", "not_found"]
@@ -51,7 +57,12 @@ def cancel(id: str, *, reason: str | None = None, by: str | None = None) -> Op[C
 
 @operation("write")
 def requeue(
-    id: str, *, run: int | None = None, keep_checkpoint: bool = False, reason: str | None = None, by: str | None = None
+    id: str,
+    *,
+    run: int | None = None,
+    keep_checkpoint: bool = False,
+    reason: str | None = None,
+    by: str | None = None,
 ) -> Op[RequeueOutcome]:
     """Start a new run of a failed or canceled job; ``run`` names the one the caller saw."""
     job = yield from _lock(id)
@@ -64,7 +75,9 @@ def requeue(
         scope = {"task": job.task, "tenant": job.tenant, "unique_key": job.unique_key}
         if (yield from ask("find_active", **scope)):
             return "unique_key_taken"
-    dropped = {"result": job.result} if keep_checkpoint else {"checkpoint": job.checkpoint, "result": job.result}
+    dropped = (
+        {"result": job.result} if keep_checkpoint else {"checkpoint": job.checkpoint, "result": job.result}
+    )
     _, rows, _ = yield from ask_all(
         Query("record_current_attempt", {"id": id}),
         Query("requeue_job", {"id": id, "run": job.run, "keep_checkpoint": int(keep_checkpoint)}),
@@ -98,8 +111,14 @@ def delete(id: str, *, keep_key: Span | None = None) -> Op[DeleteOutcome]:
     if job.state == "running":
         yield from cancel(id, reason="deleted")
         return "cancel_requested"
-    key = Query("delete_key", {"job": id}) if keep_key is None else Query("keep_key", {"job": id, "keep": keep_key})
-    own = [Query(name, {"id": id}) for name in ("delete_attempts", "delete_events", "delete_logs", "delete_job")]
+    key = (
+        Query("delete_key", {"job": id})
+        if keep_key is None
+        else Query("keep_key", {"job": id, "keep": keep_key})
+    )
+    own = [
+        Query(name, {"id": id}) for name in ("delete_attempts", "delete_events", "delete_logs", "delete_job")
+    ]
     yield from ask_all(key, *own, final=True)
     return "deleted"
 

@@ -34,7 +34,9 @@ def resume(name: str) -> Op[None]:
 @operation("write")
 def set_backoff(name: str, backoff: Backoff | None) -> Op[None]:
     """Override the back-off of every task in this queue, from the next failure on."""
-    yield from ask_last("set_queue_backoff", name=name, backoff=None if backoff is None else dump_backoff(backoff))
+    yield from ask_last(
+        "set_queue_backoff", name=name, backoff=None if backoff is None else dump_backoff(backoff)
+    )
 
 
 @operation("read")

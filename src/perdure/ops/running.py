@@ -17,15 +17,22 @@ Record: TypeAlias = dict[str, str | int | None]
 
 def read_running(row: Row) -> Running:
     """A row of ``lock_running`` or ``find_orphans``."""
-    cancel, done, total, backoff, max_crashes, stage = row[8:]
+    id, token, queue, run, attempt, most, throttles, crashes, cancel, done, total, backoff, max_crashes, stage = row
     return Running(
-        *row[:8],
-        cancel_requested=bool(cancel),
-        progress_done=done,
-        progress_total=total,
-        backoff=load_backoff(backoff),
-        max_crashes=max_crashes,
-        stage=stage,
+        id,
+        token,
+        queue,
+        run,
+        attempt,
+        most,
+        throttles,
+        crashes,
+        bool(cancel),
+        done,
+        total,
+        load_backoff(backoff),
+        max_crashes,
+        stage,
     )
 
 

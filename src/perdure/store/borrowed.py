@@ -1,13 +1,13 @@
 """Operations on the caller's own connection, inside the caller's own transaction.
 
-They commit with it and vanish with it. Each runs in a savepoint, so that a refusal leaves the transaction usable.
-Nothing here begins, commits or rolls back what the caller began.
+They commit with it and vanish with it. Each runs in a savepoint, so that a refusal leaves the transaction
+usable. Nothing here commits or rolls back what the caller began.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -21,7 +21,9 @@ from .store import Store
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# By the package and the name of a connection's class, or of one that it derives from: where its flavour is written.
+Colour: TypeAlias = Literal["blocking", "async"]
+
+# By the package and the name of a connection's class, or of one it derives from: where its flavour stands.
 # No driver is imported to find out.
 FLAVOURS: Mapping[tuple[str, str], tuple[str, str]] = {
     ("sqlite3", "Connection"): ("borrowed_sqlite3", "SQLITE3"),
@@ -46,12 +48,12 @@ Run: TypeAlias = Callable[[Batch], Any]
 class Flavour:
     """How one kind of connection is joined.
 
-    ``join`` refuses a connection that cannot be joined, begins a transaction where the caller's next statement would
-    have, and yields what runs a batch. ``notice`` announces topics at the caller's commit.
+    ``join`` refuses what cannot be joined, begins a transaction where the caller's next statement would have
+    begun one, and yields what runs a batch. ``notice`` announces topics when the caller commits.
     """
 
     dialect: Dialect
-    colour: Literal["blocking", "async"]
+    colour: Colour
     join: Callable[[Any, Kind], AbstractContextManager[Run]]
     notice: Callable[[Store, frozenset[str]], Batch]
     translate: Callable[[BaseException], BaseException]
@@ -61,48 +63,46 @@ def perform(
     conn: object, store: Store, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs
 ) -> T:
     flavour = _flavour(conn, store, colour="blocking")
-    with flavour.join(conn, operation.kind) as run, closing(operation(*args, **kwargs)) as op:
-        talk = _talk(op, partial(_say, store), partial(flavour.notice, store))
-        try:
-            batch = next(talk)
-            while True:
-                failure, rows = None, None
-                try:
-                    rows = run(batch)
-                except BaseException as error:
-                    failure = flavour.translate(error)
-                batch = talk.throw(failure) if failure else talk.send(rows)
-        except StopIteration as end:
-            value: T = end.value
-            return value
+    with _joined(conn, store, flavour, operation.kind, operation(*args, **kwargs)) as (run, talk):
+        reply = partial(next, talk)
+        while True:
+            try:
+                batch = reply()
+            except StopIteration as end:
+                value: T = _told(store, *end.value)
+                return value
+            try:
+                reply = partial(talk.send, run(batch))
+            except BaseException as error:
+                reply = partial(talk.throw, flavour.translate(error))
 
 
 async def aperform(
     conn: object, store: Store, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs
 ) -> T:
     flavour = _flavour(conn, store, colour="async")
-    with flavour.join(conn, operation.kind) as run, closing(operation(*args, **kwargs)) as op:
-        talk = _talk(op, partial(_say, store), partial(flavour.notice, store))
-        try:
-            batch = next(talk)
-            while True:
-                failure, rows = None, None
-                try:
-                    rows = await run(batch)
-                except BaseException as error:
-                    failure = flavour.translate(error)
-                batch = talk.throw(failure) if failure else talk.send(rows)
-        except StopIteration as end:
-            value: T = end.value
-            return value
+    with _joined(conn, store, flavour, operation.kind, operation(*args, **kwargs)) as (run, talk):
+        reply = partial(next, talk)
+        while True:
+            try:
+                batch = reply()
+            except StopIteration as end:
+                value: T = _told(store, *end.value)
+                return value
+            try:
+                reply = partial(talk.send, await run(batch))
+            except BaseException as error:
+                reply = partial(talk.throw, flavour.translate(error))
 
+
+_Talk: TypeAlias = Generator[Batch, Sequence[Rows], tuple[T, frozenset[str]]]
 
 _SAVEPOINT = Said("SAVEPOINT perdure", {})
 _RELEASE = Said("RELEASE SAVEPOINT perdure", {})
 _UNDO = (Said("ROLLBACK TO SAVEPOINT perdure", {}), _RELEASE)
 
 
-def _flavour(conn: object, store: Store, *, colour: Literal["blocking", "async"]) -> Flavour:
+def _flavour(conn: object, store: Store, *, colour: Colour) -> Flavour:
     ancestry = [(cls.__module__.partition(".")[0], cls.__qualname__) for cls in type(conn).__mro__]
     for module, name in (FLAVOURS[known] for known in ancestry if known in FLAVOURS):
         flavour: Flavour = getattr(import_module(f".{module}", __package__), name)
@@ -112,7 +112,7 @@ def _flavour(conn: object, store: Store, *, colour: Literal["blocking", "async"]
     raise UnsupportedConnection(f"perdure cannot join a transaction of {package}'s {name}.")
 
 
-def _refuse_misfit(flavour: Flavour, store: Store, colour: Literal["blocking", "async"]) -> None:
+def _refuse_misfit(flavour: Flavour, store: Store, colour: Colour) -> None:
     if flavour.dialect != store.dialect:
         names = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
         raise UnsupportedConnection(
@@ -120,18 +120,27 @@ def _refuse_misfit(flavour: Flavour, store: Store, colour: Literal["blocking", "
             code="conn.other_database",
         )
     if flavour.colour != colour:
-        twin = "await the verb that begins with a" if colour == "blocking" else "call the verb without its leading a"
-        raise UnsupportedConnection(f"The connection is {flavour.colour}: {twin}.", code="conn.wrong_colour")
+        twins = {
+            "blocking": "The connection is async: await the verb's twin that begins with an a.",
+            "async": "The connection is blocking: call the verb's twin without the leading a.",
+        }
+        raise UnsupportedConnection(twins[colour], code="conn.wrong_colour")
+
+
+@contextmanager
+def _joined(
+    conn: object, store: Store, flavour: Flavour, kind: Kind, op: Op[T]
+) -> Iterator[tuple[Run, _Talk[T]]]:
+    with closing(op), flavour.join(conn, kind) as run:
+        yield run, _talk(op, partial(_say, store), partial(flavour.notice, store))
 
 
 def _say(store: Store, query: Query) -> Said:
     return Said(store.statements[query.name], {**query.params, "now": store.now()})
 
 
-def _talk(
-    op: Op[T], say: Callable[[Query], Said], notice: Callable[[frozenset[str]], Batch]
-) -> Generator[Batch, Sequence[Rows], T]:
-    """The operation between SAVEPOINT and RELEASE, in batches; what is thrown in undoes it and comes out again."""
+def _talk(op: Op[T], say: Callable[[Query], Said], notice: Callable[[frozenset[str]], Batch]) -> _Talk[T]:
+    """The operation between SAVEPOINT and RELEASE, in batches; an error thrown in undoes it and comes out."""
     begun = released = False
     wake: frozenset[str] = frozenset()
     told: frozenset[str] = frozenset()
@@ -149,11 +158,16 @@ def _talk(
             step = op.send(rows[len(head) : len(head) + len(said)])
     except StopIteration as end:
         yield [*([_RELEASE] if begun and not released else []), *notice(wake - told)]
-        value: T = end.value
-        return value
+        return end.value, wake
     except BaseException:
         if begun and not released:
             # The connection may be gone; the first error is the one that tells.
             with suppress(Exception):
                 yield _UNDO
         raise
+
+
+def _told(store: Store, value: T, wake: frozenset[str]) -> T:
+    """Listeners in this process are told before the caller commits: they go on to look for a while."""
+    store.announce(wake)
+    return value

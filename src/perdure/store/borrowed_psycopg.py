@@ -40,14 +40,17 @@ def _refuse(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) 
     if connection.closed or status == TransactionStatus.UNKNOWN:
         raise UnsupportedConnection("The connection is closed.", code="conn.closed")
     if pgconn.pipeline_status != PipelineStatus.OFF:
-        raise UnsupportedConnection("The connection is in pipeline mode: leave it first.", code="conn.pipeline")
+        raise UnsupportedConnection(
+            "The connection is in pipeline mode: leave it first.", code="conn.pipeline"
+        )
     if status == TransactionStatus.INERROR:
         raise UnsupportedConnection("The transaction has failed: roll it back first.", code="conn.aborted")
     if status == TransactionStatus.ACTIVE:
         raise UnsupportedConnection("The connection is still busy with a statement.", code="conn.busy")
     if status == TransactionStatus.IDLE and connection.autocommit:
         raise UnsupportedConnection(
-            "The connection is in autocommit mode and no transaction is open: begin one first.", code="conn.autocommit"
+            "The connection is in autocommit mode and no transaction is open: begin one first.",
+            code="conn.autocommit",
         )
     if connection.info.encoding != "utf-8":
         raise UnsupportedConnection("The connection's client_encoding is not UTF8.", code="conn.encoding")

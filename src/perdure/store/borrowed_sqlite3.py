@@ -37,7 +37,7 @@ def _join(connection: sqlite3.Connection, kind: Kind) -> Iterator[Run]:
 
 
 def _would_begin(connection: sqlite3.Connection) -> bool:
-    """Whether the caller's next statement would begin a transaction; refused where it would commit at once."""
+    """Whether the caller's next statement would begin a transaction; if it would commit at once, refuse."""
     try:
         if connection.in_transaction:
             return False
@@ -49,7 +49,8 @@ def _would_begin(connection: sqlite3.Connection) -> bool:
     autocommit = getattr(connection, "autocommit", -1)
     if autocommit is True or (autocommit == -1 and connection.isolation_level is None):
         raise UnsupportedConnection(
-            "The connection is in autocommit mode and no transaction is open: begin one first.", code="conn.autocommit"
+            "The connection is in autocommit mode and no transaction is open: begin one first.",
+            code="conn.autocommit",
         )
     return True
 
@@ -72,14 +73,13 @@ def _run(cursor: sqlite3.Cursor, batch: Batch) -> list[Rows]:
 def _translate(error: BaseException) -> BaseException:
     if getattr(error, "sqlite_errorname", "") == "SQLITE_BUSY_SNAPSHOT":
         return StoreBusy(
-            "Somebody wrote to the database since your transaction began to read: begin it with BEGIN IMMEDIATE."
+            "Somebody wrote since your transaction began to read: begin it with BEGIN IMMEDIATE."
         )
     return translate(error) if isinstance(error, Exception) else error
 
 
 def _notice(store: Store, topics: frozenset[str]) -> Batch:
-    """Other processes notice the commit by themselves; listeners in this one poll, and begin early."""
-    store.announce(topics)
+    """Other processes notice a commit by themselves."""
     return ()
 
 

@@ -1,6 +1,6 @@
 """Bringing a database's tables up to date: numbered files, a history of their checksums, one lock.
 
-``apply`` changes the schema and ``check`` only looks. Both refuse a schema that this version cannot know how to handle.
+``apply`` changes the schema, ``check`` only looks. Both refuse a history that this version cannot have made.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ _FILE = re.compile(r"(?P<version>\d{4})_(?P<name>\w+)\.sql")
 
 _HAS_HISTORY: Mapping[Dialect, str] = {
     "sqlite": "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'perdure_migration'",
-    "postgres": "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = CAST(:schema AS text) AND tablename = 'migration'",
+    "postgres": "SELECT 1 FROM pg_catalog.pg_tables"
+    " WHERE schemaname = CAST(:schema AS text) AND tablename = 'migration'",
 }
 
 
@@ -96,11 +97,15 @@ def _take_turn(target: Target) -> None:
     """One process at a time; whoever comes second finds the work done."""
     if target.dialect == "sqlite":
         return
-    target.rows("SELECT pg_catalog.pg_advisory_xact_lock(CAST(:key AS bigint))", {"key": _lock_key(target.schema)})
+    target.rows(
+        "SELECT pg_catalog.pg_advisory_xact_lock(CAST(:key AS bigint))", {"key": _lock_key(target.schema)}
+    )
     # To queue for a table's lock stops everybody who needs it after us: rather give up and come again.
     target.rows("SELECT pg_catalog.set_config('lock_timeout', '5s', true)")
     # Not IF NOT EXISTS: that asks for the right to create one even where one exists.
-    if not target.rows("SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = CAST(:schema AS text)", _schema(target)):
+    if not target.rows(
+        "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = CAST(:schema AS text)", _schema(target)
+    ):
         target.script('CREATE SCHEMA "{}"'.format(target.schema.replace('"', '""')))
 
 
@@ -111,7 +116,9 @@ def _lock_key(schema: str) -> int:
 def _missing(target: Target) -> list[Migration]:
     """What is still to be applied to a schema whose history holds no surprises."""
     known = {migration.version: migration for migration in migrations(target.dialect)}
-    history = _rows(target, "SELECT version, name, checksum, finished FROM perdure.migration ORDER BY version")
+    history = _rows(
+        target, "SELECT version, name, checksum, finished FROM perdure.migration ORDER BY version"
+    )
     for version, name, checksum, finished in history:
         _accept(known.pop(version, None), f"{version:04} {name}", checksum, finished=bool(finished))
     return list(known.values())
@@ -119,9 +126,13 @@ def _missing(target: Target) -> list[Migration]:
 
 def _accept(migration: Migration | None, title: str, checksum: str, *, finished: bool) -> None:
     if migration is None:
-        raise SchemaNewer(f"The database has migration {title}, which this version of perdure lacks; upgrade perdure.")
+        raise SchemaNewer(
+            f"The database has migration {title}, which this version of perdure lacks; upgrade perdure."
+        )
     if not finished:
-        raise SchemaDirty(f"Migration {title} was begun and never finished; restore the database from a backup.")
+        raise SchemaDirty(
+            f"Migration {title} was begun and never finished; restore the database from a backup."
+        )
     if checksum != migration.checksum:
         raise SchemaChanged(f"Migration {title} was applied from a different file; reinstall perdure.")
 

@@ -16,7 +16,18 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from functools import update_wrapper
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+    overload,
+)
 
 from perdure.errors import BlockingCall
 from perdure.ops.op import Operation

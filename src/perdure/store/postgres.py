@@ -34,9 +34,10 @@ _LONGEST_NAME: Final = 63
 class PostgresStore:
     """A store on PostgreSQL 14 or newer, directly or behind a pooler.
 
-    ``size``: how many connections ordinary operations may use at a time. Async callers are served by as many threads
-    over the same connections, from any number of event loops; a cancelled one leaves its operation to end by itself.
-    ``prepare``: whether to prepare statements on the server; None finds out for each connection.
+    ``size``: how many connections ordinary operations may use at a time. Async callers are served by as many
+    threads over the same connections, from any number of event loops; one that is cancelled leaves its
+    operation to end by itself. ``prepare``: whether to prepare statements on the server; None finds out for
+    each connection.
     """
 
     dialect: Final[Dialect] = "postgres"
@@ -90,6 +91,10 @@ class PostgresStore:
 
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._retry.until_done(partial(self._run, operation, *args, **kwargs))
+
+    def perform_at_once(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        # No lock of PostgreSQL's is on the whole database.
+        return self.perform(operation, *args, **kwargs)
 
     async def aperform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         outcome: Future[T] = Future()

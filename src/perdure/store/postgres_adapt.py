@@ -1,7 +1,7 @@
 """Values on the way to PostgreSQL and back: parameters as untyped text, rows as plain values.
 
-The server infers each parameter's type from the statement alone. One prepared statement therefore serves a parameter
-that is sometimes NULL, and a text that needs a cast fails at its first use, not at its first NULL.
+The server infers each parameter's type from the statement alone. One prepared statement therefore serves a
+parameter that is sometimes NULL, and a text that lacks a cast fails at its first use, not at its first NULL.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ from psycopg.types.string import TextBinaryLoader
 from ..errors import Invalid
 from ..ops.op import Param
 
+_BAD_VALUE = "store.bad_value"
 _PLACEHOLDER = re.compile(r"%%|%\((\w+)\)s")
 
-# timestamptz counts from the year 2000; ±infinity and years that a datetime cannot hold become its first and last instant.
+# timestamptz counts from the year 2000. ±infinity, and years that a datetime cannot hold, become its first
+# and last instant: an operator may have written them, and a row must be readable.
 _YEAR_2000 = 946_684_800_000_000
 _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 _read_int64 = Struct("!q").unpack
@@ -41,7 +43,7 @@ _read_int64 = Struct("!q").unpack
 class Statement(NamedTuple):
     """A statement in the server's own spelling: ``$1`` for the first parameter.
 
-    ``name`` is made from the text: should two clients ever meet on one backend, the same name is the same statement.
+    ``name`` is made from the text: where two clients share a backend, one name still means one statement.
     """
 
     text: bytes
@@ -72,10 +74,10 @@ def encode(value: Param) -> bytes | None:
     try:
         encoded = text.encode()
     except UnicodeEncodeError:
-        raise Invalid("A text contains half a character (a lone surrogate).", code="store.bad_value") from None
+        raise Invalid("A text contains half a character, a lone surrogate.", code=_BAD_VALUE) from None
     if b"\0" in encoded:
         # libpq would cut the text there.
-        raise Invalid("A text contains NUL, which PostgreSQL cannot store.", code="store.bad_value")
+        raise Invalid("A text contains NUL, which PostgreSQL cannot store.", code=_BAD_VALUE)
     return encoded
 
 
@@ -127,7 +129,7 @@ LOADERS: Mapping[str, type[Loader]] = {
 
 
 def adapt(adapters: AdaptersMap, *, also: Iterable[type] = ()) -> AdaptersMap:
-    """Make a connection's or a cursor's own adapters read rows as stores promise them, whatever was set before."""
+    """Make adapters read rows as stores promise them, whatever was set before."""
     for name, loader in LOADERS.items():
         adapters.register_loader(postgres.types[name].oid, loader)
     for cls in also:

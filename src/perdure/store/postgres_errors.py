@@ -53,10 +53,11 @@ def diagnose(error: psycopg.Error) -> Diagnosis:
 
 _log = logging.getLogger("perdure.store")
 
-_Meaning = tuple[Cure, Callable[[], PerdureError]]
+_Make = Callable[[], PerdureError]
+_Meaning = tuple[Cure, _Make]
 
 
-def _says(error: type[PerdureError], message: str = "", *, code: str | None = None) -> Callable[[], PerdureError]:
+def _says(error: type[PerdureError], message: str = "", *, code: str | None = None) -> _Make:
     return lambda: error(message, code=code)
 
 
@@ -101,10 +102,12 @@ _MEANINGS: Mapping[str, _Meaning] = {
     "54": (Cure.NONE, _says(Invalid, _BAD_VALUE, code="store.bad_value")),
 }
 
-# libpq gives no SQLSTATE for a login that failed, only the server's sentence. In another language it is not known
-# here, and the caller's patience runs out first.
+# libpq gives no SQLSTATE for a login that failed, only the server's sentence. One in another language is not
+# known here: the caller's patience runs out first.
 _REFUSALS: Mapping[str, re.Pattern[str]] = {
-    "28000": re.compile(r"authentication failed|no pg_hba\.conf entry|no password supplied|role .* does not exist"),
+    "28000": re.compile(
+        r"authentication failed|no pg_hba\.conf entry|no password supplied|role .* does not exist"
+    ),
     "3D000": re.compile(r"database .* does not exist"),
     "53300": re.compile(r"too many (connections|clients)|remaining connection slots"),
 }
@@ -117,5 +120,6 @@ def _sqlstate_of_refusal(error: psycopg.Error) -> str:
 def _meaning(sqlstate: str, error: psycopg.Error) -> _Meaning:
     if not sqlstate and isinstance(error, psycopg.OperationalError):
         return Cure.RECONNECT, StoreAway
-    refused = _says(InternalError, f"PostgreSQL refused a statement ({sqlstate or 'no code'}).", code="store.refused")
+    sentence = f"PostgreSQL refused a statement ({sqlstate or 'no code'})."
+    refused = _says(InternalError, sentence, code="store.refused")
     return _MEANINGS.get(sqlstate) or _MEANINGS.get(sqlstate[:2]) or (Cure.NONE, refused)

@@ -13,9 +13,8 @@ from ..ops.op import Param, Row
 from .postgres_session import open_connection
 from .statements import Dialect
 
-# Timeouts of the transaction; migrate.apply sets a shorter one for the locks of tables.
-_STATEMENT_SECONDS: Final = 3600
-_TURN_SECONDS: Final = 600
+# For our turn to migrate; migrate.apply has less patience with the locks of tables.
+_TIMEOUTS: Mapping[str, int] = {"statement_timeout": 3600, "lock_timeout": 600}
 
 # Quoted names and texts stay as they are, but for percent signs, which psycopg reads even there.
 _TOKEN = re.compile(r"""(?P<literal>"(?:[^"]|"")*"|'(?:[^']|'')*'|%)|(?<![:\w]):(?P<param>[a-z_]+)""")
@@ -33,19 +32,18 @@ class PostgresTarget:
     def script(self, sql: str) -> None:
         self._connection.execute(sql.encode())
 
-    def rows(self, sql: str, params: Mapping[str, Param] = {}) -> list[Row]:  # noqa: B006 never changed
+    def rows(self, sql: str, params: Mapping[str, Param] = {}) -> list[Row]:
         return self._connection.execute(_spell(sql).encode(), params).fetchall()
 
 
 @contextmanager
 def target(url: str, schema: str, *, read_only: bool = False) -> Iterator[PostgresTarget]:
-    """Committed if the block succeeds. READ COMMITTED, to see what whoever had the lock before us has done."""
+    """Committed if the block succeeds. READ COMMITTED sees what whoever had the lock before us has done."""
+    mode = "READ ONLY" if read_only else "READ WRITE"
     with open_connection(url) as connection:
-        connection.execute(f"BEGIN ISOLATION LEVEL READ COMMITTED READ {'ONLY' if read_only else 'WRITE'}".encode())
-        connection.execute(
-            "SELECT pg_catalog.set_config('statement_timeout', %s, true), pg_catalog.set_config('lock_timeout', %s, true)",
-            [f"{_STATEMENT_SECONDS}s", f"{_TURN_SECONDS}s"],
-        )
+        connection.execute(f"BEGIN ISOLATION LEVEL READ COMMITTED {mode}".encode())
+        for setting, seconds in _TIMEOUTS.items():
+            connection.execute("SELECT pg_catalog.set_config(%s, %s, true)", [setting, f"{seconds}s"])
         yield PostgresTarget(connection, schema)
 
 

@@ -58,7 +58,7 @@ class Pool:
         self.drop_idle()
 
     def forget(self) -> None:
-        """Start with nothing. In a forked child: the sessions are the parent's, neither to be used nor closed."""
+        """Start with nothing. In a forked child: the parent's sessions are neither to be used nor closed."""
         self._lock = Lock()
         self._idle = []
         self._ordinary = Semaphore(self._size)

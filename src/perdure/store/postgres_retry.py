@@ -27,7 +27,7 @@ _log = logging.getLogger("perdure.store")
 
 
 class Retry:
-    """Runs what may fail for a while, and tells the log once when the database goes and once when it is back."""
+    """Runs what may fail for a while; tells the log once when the database goes and once when it is back."""
 
     def __init__(self, patience: float | None, *, drop_connections: Callable[[], None]) -> None:
         self.patience = patience

@@ -1,7 +1,7 @@
 """One connection of ours. What is queued travels in one flush and is answered in one wait.
 
-libpq's pipeline mode is used directly: psycopg's own ``pipeline()`` waits for the socket at every statement and cannot
-queue a second transaction behind the first (measured: 600 µs against 400 µs for a single insert and its commit).
+libpq's pipeline mode is used directly: psycopg's own ``pipeline()`` waits for the socket at every statement
+and cannot queue a second transaction behind the first. Measured with one insert: 400 µs against 600 µs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from psycopg.abc import PQGen
 from psycopg.adapt import AdaptersMap, Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import error_from_result
-from psycopg.pq.abc import PGresult
 from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
+from psycopg.pq.abc import PGresult
 from psycopg.waiting import Ready, Wait
 
 from ..errors import InvalidConfig, UnsupportedDatabase
@@ -40,6 +40,7 @@ _DEFAULTS: Mapping[str, str | int] = {
     "fallback_application_name": "perdure",
 }
 
+_NO_VALUES: Mapping[str, Param] = {}
 _ABOUT_BACKEND = Statement.parse(
     "SELECT pg_catalog.pg_backend_pid(), pg_catalog.current_setting('default_transaction_isolation')"
 )
@@ -54,8 +55,9 @@ class Session:
         self._connection = connection
         self._pgconn = connection.pgconn
         self._reader = Transformer(adapt(AdaptersMap(postgres.adapters)))
-        # What is queued and not yet answered: the name of a statement to prepare, or whether rows are wanted.
-        self._expected: deque[bytes | bool] = deque()
+        # What is queued and not yet answered: the name of a statement to prepare, whether rows are wanted, or
+        # None for a sync.
+        self._expected: deque[bytes | bool | None] = deque()
         self._prepared: set[bytes] = set()
         self._to_prepare: set[bytes] = set()
         self.prepares = False
@@ -63,9 +65,11 @@ class Session:
         self._pgconn.enter_pipeline_mode()
         self._get_to_know(prepare)
 
-    def send(self, statement: Statement, values: Mapping[str, Param] | None = None, *, rows: bool = True) -> None:
+    def send(
+        self, statement: Statement, values: Mapping[str, Param] = _NO_VALUES, *, rows: bool = True
+    ) -> None:
         """Queue a statement; ``rows`` tells whether anybody wants what it returns."""
-        bound = statement.bind(values or {})
+        bound = statement.bind(values)
         if self.prepares:
             self._prepare(statement)
             self._pgconn.send_query_prepared(statement.name, bound, result_format=Format.BINARY)
@@ -76,6 +80,7 @@ class Session:
     def sync(self) -> None:
         """End what was queued since the last sync: outside BEGIN and COMMIT that is one transaction."""
         self._pgconn.pipeline_sync()
+        self._expected.append(None)
 
     def receive(self) -> list[Rows]:
         """Wait for the next sync; return the rows that were wanted, or raise the first error before it."""
@@ -98,6 +103,8 @@ class Session:
     def notices_end(self) -> bool:
         """Whether the server has closed the connection while it lay idle, as far as a glance can tell."""
         try:
+            # The first look may find a last message, the second one the end.
+            self._pgconn.consume_input()
             self._pgconn.consume_input()
         except psycopg.OperationalError:
             return True
@@ -135,12 +142,14 @@ class Session:
                 if pgconn.status != ConnStatus.OK:
                     raise psycopg.OperationalError("the connection is lost")
             elif result.status == ExecStatus.PIPELINE_SYNC:
+                self._expected.popleft()
                 return answers
             else:
                 self._take(result, answers, failures)
 
     def _take(self, result: PGresult, answers: list[Rows], failures: list[psycopg.Error]) -> None:
-        expected = self._expected.popleft()
+        # An implicit transaction that cannot be committed fails at its sync, which is still to be answered.
+        expected = None if self._expected[0] is None else self._expected.popleft()
         if result.status in _FAILED:
             if not failures:
                 failures.append(error_from_result(result))
@@ -177,7 +186,7 @@ def open_connection(url: str) -> psycopg.Connection[Any]:
 
 class _Connection(psycopg.Connection[Any]):
     def __del__(self, *_: object) -> None:
-        """No warning: ours end with the program. libpq's part closes itself, and in a forked child stays as it is."""
+        """No warning: ours may end with the program. libpq's part closes itself, except in a forked child."""
 
 
 def _ready(wanted: Wait, deadline: float) -> PQGen[int]:

@@ -4,8 +4,8 @@
     more steps              BEGIN travels with the first, COMMIT with the final one
     no final step           COMMIT has a round trip of its own
 
-Topics are announced behind the commit, in the same flush but as a transaction of their own: inside the writing one,
-NOTIFY would hold a lock of the whole database server until the commit is on the disk.
+Topics are announced behind the commit, in the same flush but as a transaction of their own: inside the
+writing one, NOTIFY would hold a lock of the whole server until the commit is on the disk.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _LIMITS: Mapping[Kind, Statement] = {
 
 def notice(channel: str, topics: Iterable[str]) -> dict[str, str] | None:
     """The parameters of NOTIFY, if there is anything to say."""
-    short = sorted(topic for topic in topics if len(topic.encode()) <= _LONGEST_TOPIC)
+    short = sorted(topic for topic in topics if len(topic.encode(errors="replace")) <= _LONGEST_TOPIC)
     return {"channel": channel, "topics": json.dumps(short)} if short else None
 
 
@@ -67,7 +67,13 @@ class Transaction:
     """A run of an operation on a session. ``wake`` holds the topics it announced once it has returned."""
 
     def __init__(
-        self, session: Session, statements: Mapping[str, Statement], *, kind: Kind, now: int | None, channel: str
+        self,
+        session: Session,
+        statements: Mapping[str, Statement],
+        *,
+        kind: Kind,
+        now: int | None,
+        channel: str,
     ) -> None:
         self._session = session
         self._statements = statements

@@ -62,6 +62,9 @@ class SqliteStore:
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._session.perform(operation.kind, partial(operation.start, *args, **kwargs))
 
+    def perform_at_once(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._session.perform(operation.kind, partial(operation.start, *args, **kwargs), patience=0)
+
     async def aperform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._session.aperform(operation.kind, partial(operation.start, *args, **kwargs))
 

@@ -19,18 +19,16 @@ T = TypeVar("T")
 class Call(Generic[T]):
     """An operation, how long it may wait, and its outcome: that holds once ``done`` is set."""
 
-    __slots__ = ("_error", "_start", "_value", "done", "leads", "until", "urgent", "wake")
-
+    leads = False
+    done = False
+    wake: frozenset[str] = frozenset()
+    _error: Exception | None = None
     _value: T
 
     def __init__(self, start: Callable[[], Op[T]], *, until: float, urgent: bool = False) -> None:
         self._start = start
-        self._error: Exception | None = None
         self.until = until
         self.urgent = urgent
-        self.wake: frozenset[str] = frozenset()
-        self.leads = False
-        self.done = False
 
     def run(self, execute: Execute) -> None:
         """Run the operation, from the top. Its outcome may still be taken back."""
@@ -50,11 +48,7 @@ class Call(Generic[T]):
 class ThreadCall(Call[T]):
     """A call whose thread stands still until it is done."""
 
-    __slots__ = ("_gate",)
-
-    def __init__(self, start: Callable[[], Op[T]], *, until: float, urgent: bool = False) -> None:
-        super().__init__(start, until=until, urgent=urgent)
-        self._gate: threading.Lock | None = None
+    _gate: threading.Lock | None = None
 
     def close_gate(self) -> None:
         # A bare lock: an Event costs ten times as much, and a caller who need not wait has neither.
@@ -72,8 +66,6 @@ class ThreadCall(Call[T]):
 
 class LoopCall(Call[T]):
     """A call that a coroutine awaits."""
-
-    __slots__ = ("_answered", "loop")
 
     def __init__(self, start: Callable[[], Op[T]], *, until: float, urgent: bool = False) -> None:
         super().__init__(start, until=until, urgent=urgent)

@@ -4,7 +4,7 @@ SQLite before 3.51.3 can lose committed pages when one connection commits while 
 connection of ours checkpoints by itself, and we hold the write lock while we do. ``wal_checkpoint(TRUNCATE)``
 alone would not do: if it cannot have the write lock at once, it goes on without (seen with 3.40 and 3.53). A
 connection cannot checkpoint inside its own transaction, hence two. The next commit then starts over at the
-beginning of the WAL and, by ``journal_size_limit``, cuts off the rest.
+beginning of the WAL and cuts its file off at ``journal_size_limit``: a longer file holds a longer WAL.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
+import time
 
 from ..errors import PerdureError
-from .sqlite_connect import Database
+from .sqlite_connect import LONGEST_WAL, Database
 from .sqlite_errors import is_busy, translate
 
-LONGEST_WAL = 4 * 1024 * 1024
+# Between two looks at the WAL's size, in seconds. A look costs as much as the rest of a call does in Python.
+_INTERVAL = 0.01
 
 _log = logging.getLogger("perdure.store")
 
@@ -29,9 +31,13 @@ class Checkpoints:
         self._database = database
         self._connection: sqlite3.Connection | None = None
         self._limit = LONGEST_WAL
+        self._next_look = 0.0
 
     def after_commit(self, writing: sqlite3.Connection) -> None:
         """Checkpoint a long WAL unless somebody writes. What fails is tried again after a later commit."""
+        if (now := time.monotonic()) < self._next_look:
+            return
+        self._next_look = now + _INTERVAL
         size = self._wal_size()
         if size <= LONGEST_WAL:
             self._limit = LONGEST_WAL

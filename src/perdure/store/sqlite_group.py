@@ -30,13 +30,19 @@ class GroupCommit:
         self._statements = statements
         self._clock = clock
         self._connection: sqlite3.Connection | None = None
+        self._prepared = False
         self._checkpoints = Checkpoints(database)
         self._closing = threading.Event()
         # Held by a thread that may be inside SQLite, never by one that only waits for another process.
         self._lock = threading.Lock()
 
-    def prepare(self, *, until: float) -> list[int]:
-        """Open the database and bring its schema up to date; return the versions applied."""
+    def prepare(self, *, until: float) -> None:
+        """See to it that the schema is up to date, without waiting for whoever writes if it is known to be."""
+        if not self._prepared:
+            self.migrate(until=until)
+
+    def migrate(self, *, until: float) -> list[int]:
+        """Bring the schema up to date; return the versions applied."""
         with self._lock:
             return patiently(self._open, until=until, rest=self._rest)
 
@@ -160,6 +166,7 @@ class GroupCommit:
                 self._database.close(connection)
             raise
         self._connection = connection
+        self._prepared = True
         return applied
 
     def _rest(self, seconds: float) -> None:

@@ -22,7 +22,8 @@ _MOST_CONNECTIONS = 4
 
 
 class Prepare(Protocol):
-    def __call__(self, *, until: float) -> object: ...
+    def __call__(self, *, until: float) -> None:
+        """See to it that the schema is up to date."""
 
 
 class Readers:
@@ -34,7 +35,7 @@ class Readers:
         self._database = database
         self._statements = statements
         self._clock = clock
-        self._prepare: Prepare | None = prepare
+        self._prepare = prepare
         self._closed = False
         self._threads = Daemons("perdure-sqlite-reader", limit=_MOST_CONNECTIONS)
         # A slot without a connection is None. Whoever holds all of them is alone.
@@ -108,9 +109,7 @@ class Readers:
             self._slots.put(connection)
 
     def _open(self, *, until: float) -> sqlite3.Connection:
-        if self._prepare is not None:
-            self._prepare(until=until)
-            self._prepare = None
+        self._prepare(until=until)
         return self._database.open(read_only=True)
 
     def _close(self, connection: sqlite3.Connection | None) -> None:

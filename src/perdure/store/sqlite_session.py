@@ -44,8 +44,9 @@ class Session:
         )
         close_before_forks(self)
 
-    def perform(self, kind: Kind, start: Callable[[], Op[T]]) -> T:
-        call = ThreadCall(start, until=self._until, urgent=kind == "urgent")
+    def perform(self, kind: Kind, start: Callable[[], Op[T]], *, patience: float | None = None) -> T:
+        until = self._until if patience is None else time.monotonic() + patience
+        call = ThreadCall(start, until=until, urgent=kind == "urgent")
         return self._readers.perform(call) if self._reads(kind) else self._writer.perform(call)
 
     async def aperform(self, kind: Kind, start: Callable[[], Op[T]]) -> T:
@@ -54,7 +55,7 @@ class Session:
 
     def migrate(self) -> list[int]:
         with _translated():
-            return self._group_commit.prepare(until=self._until)
+            return self._group_commit.migrate(until=self._until)
 
     def check_schema(self) -> None:
         with _translated():

@@ -79,7 +79,7 @@ class Writer:
                 self._lanes.put_back(unwritten)
         hand_out(group)
         self._group_commit.checkpoint()
-        return frozenset().union(*[call.wake for call in group])
+        return first.wake.union(*[call.wake for call in group[1:]])
 
     def _followers(self) -> Iterator[Call[Any]]:
         # Signals interrupt the main thread only, at any point: it may not write for others.

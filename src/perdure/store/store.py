@@ -30,6 +30,10 @@ class Store(Protocol):
         """The same from any event loop, which is not held up."""
         ...
 
+    def perform_at_once(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same, but raise StoreBusy rather than wait for another's write lock on the whole database."""
+        ...
+
     def migrate(self) -> list[int]:
         """Apply the migrations that are missing; return their versions."""
         ...
@@ -57,7 +61,7 @@ class Store(Protocol):
         ...
 
     def now(self) -> int | None:
-        """What ``now`` means in a statement: microseconds since the epoch, or None for the database's own clock."""
+        """``now`` in a statement: microseconds since the epoch, or None for the database's own clock."""
         ...
 
     def announce(self, topics: frozenset[str]) -> None:

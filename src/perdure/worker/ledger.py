@@ -42,14 +42,14 @@ class Ledger:
         """End a worker's life in order."""
         yield from perform(worker_ops.retire, worker)
 
-    def _claim(self, worker: str, *, tasks: Sequence[str], n: int, queues: Queues = None) -> Plan[list[Claimed]]:
+    def _claim(
+        self, worker: str, *, tasks: Sequence[str], n: int, queues: Queues = None
+    ) -> Plan[list[Claimed]]:
         """Take at most n due jobs, in order. Jobs met past their expiry are canceled and do not count."""
         order = self._order(queues)
         jobs: list[Claimed] = []
         while n > len(jobs) and tasks and order != []:
-            claims = yield from perform(
-                claim_ops.claim, worker, tasks=tasks, n=n - len(jobs), queues=order
-            )
+            claims = yield from perform(claim_ops.claim, worker, tasks=tasks, n=n - len(jobs), queues=order)
             jobs += claims.jobs
             if not claims.expired:
                 break

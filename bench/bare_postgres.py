@@ -1,0 +1,168 @@
+"""The work done by SQL written by hand on psycopg: the least that can be done for the same rows.
+
+Prepared statements, arrays taken apart by unnest, the timeouts perdure sets, and one round trip per transaction, through
+libpq's pipeline itself: psycopg's own ``pipeline()`` was a third slower for single inserts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import psycopg
+from psycopg import postgres
+from psycopg.adapt import AdaptersMap, Transformer
+from psycopg.abc import PQGen
+from psycopg.pq import ExecStatus, Format
+from psycopg.pq.abc import PGresult
+from psycopg.types.numeric import Int8BinaryLoader
+from psycopg.types.string import TextBinaryLoader
+from psycopg.waiting import Wait
+
+from bench.bare_group import GroupCommit
+from bench.workload import MAX_ATTEMPTS, QUEUE, RESULT, TASK, TIMEOUT, WORKER, Ids, Mail
+
+LIMITS = b"""
+SELECT set_config('statement_timeout', '30s', true), set_config('lock_timeout', '5s', true),
+       set_config('idle_in_transaction_session_timeout', '30s', true)
+"""
+
+INSERT = f"""
+INSERT INTO perdure.job (id, task, queue, payload, state, priority, max_attempts, timeout, run_at, created_at)
+VALUES ($1, '{TASK}', '{QUEUE}', $2, 'ready', 0, {MAX_ATTEMPTS}, {TIMEOUT}, now(), now())
+""".encode()
+
+INSERT_MANY = f"""
+INSERT INTO perdure.job (id, task, queue, payload, state, priority, max_attempts, timeout, run_at, created_at)
+SELECT id, '{TASK}', '{QUEUE}', payload, 'ready', 0, {MAX_ATTEMPTS}, {TIMEOUT}, now(), now()
+  FROM unnest($1::uuid[], $2::json[]) AS x (id, payload)
+""".encode()
+
+FINISH = b"""
+UPDATE perdure.job
+   SET state = 'succeeded', worker = NULL, finished_at = now(), result = x.result
+  FROM unnest($1::uuid[], $2::integer[], $3::json[]) AS x (id, token, result)
+ WHERE job.id = x.id AND job.token = x.token AND job.worker IS NOT NULL
+"""
+
+CLAIM = f"""
+WITH taken AS MATERIALIZED (
+    SELECT id FROM perdure.job
+     WHERE state = 'ready' AND held IS NULL AND queue = '{QUEUE}' AND task = '{TASK}' AND run_at <= now()
+     ORDER BY priority DESC, run_at, id LIMIT $1
+       FOR UPDATE SKIP LOCKED)
+UPDATE perdure.job
+   SET state = 'running', worker = '{WORKER}', token = token + 1, attempt = attempt + 1, started_at = now()
+ WHERE id = ANY (ARRAY(SELECT id FROM taken))
+RETURNING id::text, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
+          tenant, meta, crashes, scheduled_for, workflow_id::text, step_key, state
+""".encode()
+
+STATEMENTS = {b"limits": LIMITS, b"insert": INSERT, b"insert_many": INSERT_MANY, b"finish": FINISH, b"claim": CLAIM}
+
+
+class BarePostgres:
+    """On a database that perdure has migrated: the same table and indexes."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection = psycopg.connect(url, autocommit=True)
+        self._pgconn = self._connection.pgconn
+        for name, text in STATEMENTS.items():
+            prepared = self._pgconn.prepare(name, text)
+            assert prepared.status == ExecStatus.COMMAND_OK, prepared.error_message
+        self._pgconn.enter_pipeline_mode()
+        self._reader = Transformer(_adapters())
+        self._ids = Ids()
+        self._encode = msgspec.json.Encoder().encode
+        self._finished: list[bytes] = []
+        self._running = 0
+        self._group = GroupCommit(self.enqueue_many)
+
+    def enqueue(self, mail: Mail) -> None:
+        self._run((b"insert", [self._ids.new().encode(), self._payload(mail)]))
+
+    def enqueue_together(self, mail: Mail) -> None:
+        self._group.join(mail)
+
+    def enqueue_many(self, mails: Sequence[Mail]) -> None:
+        ids = _array([self._ids.new() for _ in mails])
+        payloads = _array([_quoted(self._payload(mail).decode()) for mail in mails])
+        self._run((b"insert_many", [ids, payloads]))
+
+    def cycle(self, n: int) -> int:
+        claim = (b"claim", [b"%d" % n])
+        if self._finished:
+            done, claimed = self._run((b"finish", self._finished), claim)
+            assert done.command_tuples == self._running
+        else:
+            (claimed,) = self._run(claim)
+        self._reader.set_pgresult(claimed)
+        jobs: list[tuple[Any, ...]] = self._reader.load_rows(0, claimed.ntuples, tuple)
+        self._finished = [
+            _array([job[0] for job in jobs]),
+            _array([str(job[1]) for job in jobs]),
+            _array([_RESULT] * len(jobs)),
+        ]
+        self._running = len(jobs)
+        return len(jobs)
+
+    def tidy(self) -> None:
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            connection.execute("VACUUM (ANALYZE) perdure.job")
+
+    def close(self) -> None:
+        self._group.close()
+        self._connection.close()
+
+    def _payload(self, mail: Mail) -> bytes:
+        to, subject, number = mail
+        return self._encode({"to": to, "subject": subject, "number": number})
+
+    def _run(self, *queries: tuple[bytes, list[bytes]]) -> list[PGresult]:
+        """One transaction, one round trip."""
+        send = self._pgconn.send_query_prepared
+        send(b"limits", [])
+        for name, params in queries:
+            send(name, params, result_format=Format.BINARY)
+        self._pgconn.pipeline_sync()
+        _, *results = self._connection.wait(self._results())
+        return results
+
+    def _results(self) -> PQGen[list[PGresult]]:
+        pgconn = self._pgconn
+        results: list[PGresult] = []
+        while pgconn.flush():
+            yield Wait.RW
+            pgconn.consume_input()
+        while True:
+            while pgconn.is_busy():
+                yield Wait.R
+                pgconn.consume_input()
+            if (result := pgconn.get_result()) is None:  # the end of one statement's results
+                continue
+            if result.status == ExecStatus.PIPELINE_SYNC:
+                return results
+            assert result.status in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK), result.error_message
+            results.append(result)
+
+
+def _adapters() -> AdaptersMap:
+    """What the driver reads without a line of Python: JSON as text, times as microseconds since the year 2000."""
+    adapters = AdaptersMap(postgres.adapters)
+    adapters.register_loader(postgres.types["json"].oid, TextBinaryLoader)
+    adapters.register_loader(postgres.types["timestamptz"].oid, Int8BinaryLoader)
+    return adapters
+
+
+def _array(values: Sequence[str]) -> bytes:
+    return f"{{{','.join(values)}}}".encode()
+
+
+def _quoted(text: str) -> str:
+    """A text as an element of an array."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+_RESULT = _quoted(RESULT)

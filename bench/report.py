@@ -1,0 +1,52 @@
+"""What a benchmark prints: one JSON line per fact or figure, and an exit status."""
+
+from __future__ import annotations
+
+import json
+
+
+class Report:
+    """Prints figures as they come and remembers whether one has missed its target."""
+
+    def __init__(self) -> None:
+        self._missed: list[str] = []
+
+    def fact(self, **facts: object) -> None:
+        """Something a reader needs to judge the figures."""
+        _print(facts)
+
+    def figure(
+        self,
+        name: str,
+        value: float,
+        unit: str,
+        *,
+        at_least: float | None = None,
+        at_most: float | None = None,
+        **context: object,
+    ) -> None:
+        ok = None
+        if at_least is not None:
+            ok = value >= at_least
+        elif at_most is not None:
+            ok = value <= at_most
+        if ok is False:
+            self._missed.append(name)
+        target = at_least if at_most is None else at_most
+        _print({"figure": name, "value": _short(value), "unit": unit, "target": target, "ok": ok, **context})
+
+    def status(self) -> int:
+        """What the process ends with: 1 if a target was missed."""
+        if self._missed:
+            self.fact(missed=self._missed)
+        return 1 if self._missed else 0
+
+
+def _print(line: dict[str, object]) -> None:
+    shown = {key: _short(value) if isinstance(value, float) else value for key, value in line.items()}
+    print(json.dumps(shown), flush=True)
+
+
+def _short(value: float) -> float:
+    """Three digits say all that such a measurement can."""
+    return float(f"{value:.3g}")

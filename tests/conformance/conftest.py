@@ -1,0 +1,46 @@
+"""A fresh ledger for each test. On PostgreSQL one migrated database serves all of them, emptied in between."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from perdure.app import App
+from tests.conformance.world import World
+from tests.postgres import with_database
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres_server: str) -> Iterator[str]:
+    """A database with the schema, made once for each process of the session."""
+    name = f"perdure_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}_{secrets.token_hex(6)}"
+    url = with_database(postgres_server, name)
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE template0".encode())
+        app = App(url)
+        app.migrate()
+        app.close()
+        yield url
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+@pytest.fixture
+def postgres_url(migrated_postgres: str) -> str:
+    """As new: the rows of the test before are gone, and so is what it did to the schema."""
+    with psycopg.connect(migrated_postgres, autocommit=True) as connection:
+        connection.execute("SET lock_timeout = '10s'")
+        connection.execute("DROP FUNCTION IF EXISTS perdure.refuse CASCADE")
+        for table in World.TABLES:
+            connection.execute(f"DELETE FROM perdure.{table}".encode())
+    return migrated_postgres
+
+
+@pytest.fixture
+def world(url: str) -> Iterator[World]:
+    world = World(url)
+    yield world
+    world.close()

@@ -1,0 +1,1 @@
+"""Both stores in lock-step with a plain model, driven by Hypothesis."""

@@ -1,0 +1,200 @@
+"""What the ending of an attempt makes of a job, told once more: from the design, without the code that is tested."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from perdure.model.backoff import Backoff
+from perdure.model.job import SECOND
+from perdure.model.lifecycle import (
+    Canceled,
+    Continued,
+    Failed,
+    Outcome,
+    Released,
+    Report,
+    Snoozed,
+    Succeeded,
+    Throttled,
+)
+
+YEAR = 366 * 86_400 * SECOND
+CRASHES_FORGIVEN = 2
+
+
+@dataclass
+class Job:
+    """A job as the stores should have it. The names are those of ``JobRow``."""
+
+    id: str
+    task: str
+    queue: str
+    tenant: str | None
+    payload: str
+    priority: int
+    max_attempts: int
+    timeout: int | None
+    run_at: int
+    expires_at: int | None
+    unique_key: str | None
+    created_at: int
+    state: str = "ready"
+    run: int = 1
+    attempt: int = 0
+    token: int = 0
+    worker: str | None = None
+    started_at: int | None = None
+    finished_at: int | None = None
+    stage: str | None = None
+    progress_done: int | None = None
+    progress_total: int | None = None
+    progress_message: str | None = None
+    checkpoint: str | None = None
+    result: str | None = None
+    reason: str | None = None
+    error_kind: str | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+    cancel_requested_at: int | None = None
+    throttles: int = 0
+    snoozes: int = 0
+    crashes: int = 0
+
+    @property
+    def active(self) -> bool:
+        return self.state in ("ready", "running")
+
+    def end(self, state: str, now: int, reason: str | None = None) -> None:
+        self.state, self.worker, self.finished_at = state, None, now
+        self.reason = reason or self.reason
+
+    def wait(self, now: int, delay: int) -> None:
+        """Back into the queue, where no attempt is under way."""
+        self.state, self.worker, self.started_at = "ready", None, None
+        self.run_at = now + min(delay, YEAR)
+
+    def blame(self, failure: Failed | None) -> None:
+        self.error_kind = failure and failure.kind
+        self.error_code = failure and (failure.code or f"job.{failure.kind}")
+        self.error_message = failure and failure.message
+
+
+class Past(NamedTuple):
+    """An attempt that is over while its job is not: what the ledger keeps of it."""
+
+    run: int
+    attempt: int
+    kind: str
+    code: str | None = None
+    delay: int | None = None
+    decided_by: str | None = None
+
+
+class Policy(NamedTuple):
+    """What decides about a job besides itself."""
+
+    backoff: Backoff
+    max_crashes: int | None
+
+
+def settle(job: Job, outcome: Outcome, policy: Policy, *, now: int, roll: float) -> Past | None:
+    """Change the job as its attempt's outcome demands; return the attempt if another may follow."""
+    if isinstance(outcome, Succeeded):
+        return _succeed(job, outcome, now)
+    if job.cancel_requested_at is not None:
+        job.blame(outcome if isinstance(outcome, Failed) else None)
+        job.end("canceled", now)
+        return None
+    match outcome:
+        case Canceled(reason=reason):
+            job.blame(None)
+            job.end("canceled", now, reason)
+        case Failed():
+            return _fail(job, outcome, policy, now, roll)
+        case Continued(delay=delay):
+            return _go_on(job, delay, now)
+        case Snoozed(delay=delay) | Released(delay=delay):
+            _give_back(job, delay, now)
+            job.snoozes += isinstance(outcome, Snoozed)
+        case Throttled(delay=delay):
+            own = pause(policy.backoff, job.throttles + 1, None, roll)
+            _give_back(job, own if delay is None else delay, now)
+            job.throttles += 1
+    return None
+
+
+def _succeed(job: Job, outcome: Succeeded, now: int) -> None:
+    """Also under a cancel: the effect happened."""
+    job.blame(None)
+    job.result, job.reason = outcome.result, None
+    job.end("succeeded", now, outcome.reason)
+
+
+def _fail(job: Job, failure: Failed, policy: Policy, now: int, roll: float) -> Past | None:
+    job.blame(failure)
+    crashed = failure.kind in ("lost", "panic")
+    job.crashes += crashed
+    attempt = job.attempt
+    if failure.kind == "interrupted":
+        delay, decided_by = 0, "shutdown"
+        job.attempt -= 1
+    elif final := _why_final(job, failure, policy):
+        return job.end("failed", now, final)
+    elif failure.kind == "lost" and job.crashes == 1:
+        delay, decided_by = 0, "first loss"
+    else:
+        delay = pause(policy.backoff, attempt, failure.code, roll)
+        decided_by = "code" if failure.code in policy.backoff.codes else "policy"
+        if (failure.delay or 0) > delay:
+            delay, decided_by = min(failure.delay or 0, YEAR), "handler"
+    job.wait(now, delay)
+    return Past(job.run, attempt, failure.kind, job.error_code, delay, decided_by)
+
+
+def _why_final(job: Job, failure: Failed, policy: Policy) -> str | None:
+    if failure.kind == "fatal":
+        return "fatal"
+    if policy.max_crashes is not None and job.crashes >= CRASHES_FORGIVEN + policy.max_crashes:
+        return "crashes"
+    return "attempts" if job.attempt >= job.max_attempts else None
+
+
+def _go_on(job: Job, delay: int, now: int) -> Past:
+    """A new run, as after a success."""
+    past = Past(job.run, job.attempt, "continued", None, min(delay, YEAR), "handler")
+    job.run, job.attempt, job.crashes = job.run + 1, 0, 0
+    job.blame(None)
+    job.wait(now, delay)
+    return past
+
+
+def _give_back(job: Job, delay: int, now: int) -> None:
+    job.attempt -= 1
+    job.wait(now, delay)
+
+
+def pause(backoff: Backoff, n: int, code: str | None, roll: float) -> int:
+    """How long to wait after the n-th failure."""
+    if code in backoff.codes:
+        return round(backoff.codes[code] * SECOND)
+    return int(longest_pause(backoff, n) * roll)
+
+
+def longest_pause(backoff: Backoff, n: int) -> int:
+    return min(round(backoff.base * SECOND) << (n - 1), round(backoff.cap * SECOND))
+
+
+def tell(job: Job, report: Report, *, lenient: bool) -> bool:
+    """Take over what a handler says. A pair that cannot be true: all is refused, or (lenient) the pair alone."""
+    done = job.progress_done if report.done is None else report.done
+    total = job.progress_total if report.total is None else report.total
+    true = 0 <= (done or 0) <= (total if total is not None else done or 0)
+    if not true and not lenient:
+        return False
+    if true:
+        job.progress_done, job.progress_total = done, total
+    job.stage = report.stage or job.stage
+    job.progress_message = report.message or job.progress_message
+    job.checkpoint = report.checkpoint or job.checkpoint
+    return true

@@ -1,0 +1,323 @@
+"""The ledger as a few dicts: what both stores must do, with no SQL, no transaction and nobody else around."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from perdure.errors import IdempotencyConflict, InternalError, PerdureError
+from perdure.model.backoff import DEFAULT_BACKOFF, Backoff
+from perdure.model.job import SECOND, Lease, NewJob, TaskDefinition
+from perdure.model.lifecycle import Failed, Outcome, Succeeded, Throttled
+from perdure.ops.report import Said
+from tests.lockstep.endings import Job, Past, Policy, longest_pause, settle, tell
+
+QUIET = 120 * SECOND
+
+Key = tuple[str, str, str]
+Made = tuple[str, bool, str | None]
+"""An enqueue's outcome: the job, whether it was created, its state."""
+
+
+@dataclass
+class Task:
+    definition: TaskDefinition
+    enabled: bool = True
+
+    @property
+    def backoff(self) -> Backoff:
+        return msgspec.json.decode(self.definition.backoff, type=Backoff)
+
+
+@dataclass
+class Queue:
+    paused: bool = False
+    cool_until: int | None = None
+    throttles: int = 0
+    backoff: Backoff | None = None
+
+
+@dataclass
+class Worker:
+    lease: int
+    expires_at: int
+    retired: bool = False
+
+
+class Model:
+    """The machine sets the time and the dice; every verb answers as the stores should."""
+
+    def __init__(self, tasks: Iterable[TaskDefinition], now: int) -> None:
+        self.now = now
+        self.roll = 0.0
+        self.tasks = {task.name: Task(task) for task in tasks}
+        self.jobs: dict[str, Job] = {}
+        self.keys: dict[Key, tuple[str, str]] = {}
+        self.queues: dict[str, Queue] = {}
+        self.workers: dict[str, Worker] = {}
+        self.attempts: dict[Lease, Past] = {}
+        self.recorded: dict[Lease, Outcome] = {}
+        """The outcome each lease was used for; a rescued one was used for none."""
+
+    # Enqueue
+
+    def enqueue(self, batch: Sequence[NewJob]) -> list[Made] | type[PerdureError]:
+        """All of it, or the error that refuses all of it."""
+        keys, owners = dict(self.keys), dict[str, str]()
+        for new in (new for new in batch if new.idempotency_key is not None):
+            owner, request = keys.setdefault(_key(new), (new.id, new.request or ""))
+            if request != new.request:
+                return IdempotencyConflict
+            if owner != new.id or _key(new) in self.keys:
+                owners[new.id] = owner
+        fresh = [new for new in batch if new.id not in owners]
+        if not all(new.task in self.tasks and self.tasks[new.task].enabled for new in fresh):
+            return InternalError
+        self.keys = keys
+        return self._insert(batch, fresh, owners)
+
+    def _insert(
+        self, batch: Sequence[NewJob], fresh: Sequence[NewJob], owners: Mapping[str, str]
+    ) -> list[Made]:
+        twins = dict(owners)
+        for new in fresh:
+            twin = new.id if new.id in self.jobs else self._active(new.task, new.tenant, new.unique_key)
+            if twin is None:
+                self.jobs[new.id] = self._job(new)
+            elif new.idempotency_key is not None:
+                self.keys[_key(new)] = twin, new.request or ""
+            twins[new.id] = twin or new.id
+        made = []
+        for new in batch:
+            id = twins[new.id]
+            id = twins.get(id, id)
+            made.append((id, id == new.id, self.jobs[id].state if id in self.jobs else None))
+        return made
+
+    def _job(self, new: NewJob) -> Job:
+        task = self.tasks[new.task].definition
+        lifetime = None if new.expires_in is None else self.now + new.expires_in
+        return Job(
+            id=new.id,
+            task=new.task,
+            queue=new.queue or task.queue,
+            tenant=new.tenant,
+            payload=new.payload,
+            priority=task.priority if new.priority is None else new.priority,
+            max_attempts=new.max_attempts or task.max_attempts,
+            timeout=new.timeout or task.timeout,
+            run_at=self.now + (new.delay or 0) if new.run_at is None else new.run_at,
+            expires_at=lifetime if new.expires_at is None else new.expires_at,
+            unique_key=new.unique_key,
+            created_at=self.now,
+        )
+
+    def _active(self, task: str, tenant: str | None, unique_key: str | None) -> str | None:
+        if unique_key is None:
+            return None
+        scope = task, tenant, unique_key
+        same = (job for job in self.jobs.values() if (job.task, job.tenant, job.unique_key) == scope)
+        return next((job.id for job in same if job.active), None)
+
+    # What a worker does
+
+    def register(self, worker: str, lease: int) -> None:
+        self.workers.setdefault(worker, Worker(lease, self.now + lease))
+
+    def retire(self, worker: str) -> None:
+        if worker in self.workers:
+            self.workers[worker].retired = True
+
+    def heartbeat(self, worker: str) -> tuple[bool, list[Lease], list[Lease]]:
+        live = self._is_live(worker)
+        if live:
+            self.workers[worker].expires_at = self.now + self.workers[worker].lease
+        mine = sorted((job for job in self.jobs.values() if job.worker == worker), key=lambda job: job.id)
+        asked = [Lease(job.id, job.token) for job in mine if job.cancel_requested_at is not None]
+        return live, [Lease(job.id, job.token) for job in mine], asked
+
+    def claim(self, worker: str, tasks: Sequence[str], n: int, queues: Sequence[str] | None) -> list[Lease]:
+        taken: list[Lease] = []
+        for job in self._due(tasks, queues):
+            if len(taken) >= n:
+                break
+            # Also what it finds expired was claimed, if only to be canceled.
+            job.token += 1
+            if job.expires_at is not None and job.expires_at <= self.now:
+                job.end("canceled", self.now, "expired")
+                continue
+            job.state, job.worker, job.started_at = "running", worker, self.now
+            job.attempt += 1
+            taken.append(Lease(job.id, job.token))
+        return taken
+
+    def _due(self, tasks: Sequence[str], queues: Sequence[str] | None) -> list[Job]:
+        """Strictly by queue where queues are named; then by priority, time and id."""
+        open_ = [name for name in queues or {job.queue for job in self.jobs.values()} if self._gives(name)]
+        rank = {name: open_.index(name) if queues else 0 for name in open_}
+        due = (job for job in self.jobs.values() if job.state == "ready" and job.run_at <= self.now)
+        known = [job for job in due if job.queue in rank and job.task in tasks]
+        return sorted(known, key=lambda job: (rank[job.queue], -job.priority, job.run_at, job.id))
+
+    def _gives(self, queue: str) -> bool:
+        settings = self.queues.get(queue, Queue())
+        return not settings.paused and (settings.cool_until is None or settings.cool_until <= self.now)
+
+    def finish(self, outcomes: Sequence[Outcome]) -> set[Lease]:
+        """The leases whose outcome stands: written now, or by a call whose answer was lost."""
+        told: dict[Lease, Outcome] = {}
+        for outcome in outcomes:
+            told.setdefault(outcome.lease, outcome)
+        throttled: dict[str, int] = {}
+        for lease, outcome in told.items():
+            job = self.holder(lease)
+            if job is None:
+                continue
+            if outcome.report is not None:
+                tell(job, outcome.report, lenient=True)
+            self._settle(job, outcome)
+            self.recorded[lease] = outcome
+            if isinstance(outcome, Throttled) and outcome.cool_queue:
+                throttled[job.queue] = max(throttled.get(job.queue, 0), outcome.delay or 0)
+        for queue, asked in throttled.items():
+            self._cool(queue, asked)
+        return {lease for lease, outcome in told.items() if self._stands(lease, outcome)}
+
+    def holder(self, lease: Lease) -> Job | None:
+        """The job this lease may write to."""
+        job = self.jobs.get(lease.job)
+        return job if job is not None and job.state == "running" and job.token == lease.token else None
+
+    def _stands(self, lease: Lease, outcome: Outcome) -> bool:
+        job = self.jobs.get(lease.job)
+        recorded = self.recorded.get(lease)
+        if job is None or recorded is None or job.token != lease.token:
+            return False
+        return isinstance(outcome, Succeeded) == isinstance(recorded, Succeeded)
+
+    def _settle(self, job: Job, outcome: Outcome) -> None:
+        task, queue = self.tasks[job.task], self.queues.get(job.queue, Queue())
+        policy = Policy(queue.backoff or task.backoff, task.definition.max_crashes)
+        past = settle(job, outcome, policy, now=self.now, roll=self.roll)
+        if past is not None:
+            self.attempts[Lease(job.id, job.token)] = past
+
+    def _cool(self, name: str, asked: int) -> None:
+        """One step for all that hit the limit meanwhile; after a long quiet it is a new limit."""
+        queue = self.queues.setdefault(name, Queue())
+        until = queue.cool_until
+        if until is not None and until > self.now:
+            return
+        queue.throttles = 1 if until is None or until <= self.now - QUIET else min(queue.throttles + 1, 30)
+        cool = longest_pause(queue.backoff or DEFAULT_BACKOFF, queue.throttles)
+        queue.cool_until = self.now + max(cool, asked)
+
+    def report(self, said: Sequence[Said]) -> list[str]:
+        return [self._report(one) for one in said]
+
+    def _report(self, said: Said) -> str:
+        job = self.holder(said.lease)
+        if job is None:
+            return "lease lost"
+        if not tell(job, said.report, lenient=False):
+            return "invalid progress"
+        return "ok" if job.cancel_requested_at is None else "cancel requested"
+
+    # What the sweeper does
+
+    def rescue(self) -> list[str]:
+        for worker in self.workers.values():
+            worker.retired |= worker.expires_at <= self.now
+        lost = sorted(job.id for job in self.jobs.values() if job.worker and not self._is_live(job.worker))
+        for id in lost:
+            job = self.jobs[id]
+            lease = Lease(id, job.token)
+            self._settle(job, Failed(lease, "lost", message="Its worker fell silent."))
+        return lost
+
+    def _is_live(self, worker: str) -> bool:
+        return worker in self.workers and not self.workers[worker].retired
+
+    def expire(self) -> int:
+        late = [job for job in self.jobs.values() if job.state == "ready" and (job.expires_at or self.now + 1) <= self.now]
+        for job in late:
+            job.end("canceled", self.now, "expired")
+        return len(late)
+
+    # What an operator does
+
+    def cancel(self, id: str, reason: str | None) -> str:
+        job = self.jobs.get(id)
+        if job is None or not job.active:
+            return "not_found" if job is None else "already_ended"
+        job.cancel_requested_at = job.cancel_requested_at or self.now
+        if job.state == "running":
+            job.reason = job.reason or reason
+            return "cancel_requested"
+        job.end("canceled", self.now, job.reason or reason)
+        return "canceled"
+
+    def requeue(self, id: str, run: int | None, keep_checkpoint: bool) -> str:
+        job = self.jobs.get(id)
+        refusals = {"running": "still_running", "succeeded": "already_succeeded", "ready": "not_ended"}
+        if job is None or job.state in refusals:
+            return "not_found" if job is None else refusals[job.state]
+        if run not in (None, job.run):
+            return "other_run"
+        if self._active(job.task, job.tenant, job.unique_key):
+            return "unique_key_taken"
+        if job.started_at is not None:
+            kind = job.error_kind or job.state
+            self.attempts[Lease(id, job.token)] = Past(job.run, job.attempt, kind, job.error_code)
+        kept = {name: getattr(job, name) for name in _KEPT}
+        checkpoint = job.checkpoint if keep_checkpoint else None
+        self.jobs[id] = Job(**kept, expires_at=None, run=job.run + 1, run_at=self.now, checkpoint=checkpoint)
+        return "requeued"
+
+    def run_now(self, id: str) -> str:
+        job = self.jobs.get(id)
+        if job is None or job.state != "ready":
+            return "not_found" if job is None else "not_ready"
+        if job.run_at <= self.now:
+            return "already_due"
+        job.run_at = self.now
+        return "due_now"
+
+    def delete(self, id: str, keep_key: bool) -> str:
+        job = self.jobs.get(id)
+        if job is None:
+            return "not_found"
+        if job.state == "running":
+            self.cancel(id, "deleted")
+            return "cancel_requested"
+        del self.jobs[id]
+        self.attempts = {lease: past for lease, past in self.attempts.items() if lease.job != id}
+        if not keep_key:
+            self.keys = {key: owned for key, owned in self.keys.items() if owned[0] != id}
+        return "deleted"
+
+    def queue(self, name: str) -> Queue:
+        return self.queues.setdefault(name, Queue())
+
+    # What everybody can see
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        counts: dict[str, dict[str, int]] = {}
+        for queue, view in self._views():
+            of_queue = counts.setdefault(queue, {})
+            of_queue[view] = of_queue.get(view, 0) + 1
+        return counts
+
+    def _views(self) -> Iterator[tuple[str, str]]:
+        for job in self.jobs.values():
+            waits = job.state == "ready" and job.run_at > self.now
+            yield job.queue, ("retrying" if job.error_kind else "scheduled") if waits else job.state
+
+
+_KEPT = ("id", "task", "queue", "tenant", "payload", "priority", "max_attempts", "timeout", "unique_key", "created_at", "token")
+
+
+def _key(new: NewJob) -> Key:
+    return new.task, new.tenant or "", new.idempotency_key or ""

@@ -1,0 +1,307 @@
+"""An operation is run again when that is the cure, and its caller is told when it is not."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+
+from perdure.errors import InternalError, StoreAway, StoreBusy, StoreClosed, StoreReadOnly
+from perdure.ops.op import Op, ask, ask_last, operation
+from perdure.store import postgres_session, postgres_transaction
+from perdure.store.postgres import PostgresStore
+from perdure.store.postgres_adapt import Statement
+from perdure.store.postgres_retry import Retry
+from tests.store.proxy import Proxy
+from tests.store.things import insert, insert_once, postgres_store, read, run
+from tests.store.waiting import until
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as pool:
+        yield pool
+
+
+@pytest.fixture
+def brief_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = dict.fromkeys(("read", "write", "urgent"), postgres_transaction._limits(30, 1, 30))
+    monkeypatch.setattr(postgres_transaction, "_LIMITS", limits)
+
+
+def test_a_deadlock_is_run_again(
+    store: PostgresStore, admin: psycopg.Connection[Any], pool: ThreadPoolExecutor
+) -> None:
+    both_hold_one = threading.Barrier(2)
+
+    @operation("write")
+    def update(first: str, second: str, runs: list[str]) -> Op[None]:
+        runs.append(first)
+        yield from ask("update", id=first, note=second)
+        if len(runs) == 1:
+            both_hold_one.wait(30)
+        yield from ask_last("update", id=second, note=first)
+
+    for id in ("a", "b"):
+        store.perform(insert, id)
+    runs: tuple[list[str], list[str]] = ([], [])
+    one = pool.submit(store.perform, update, "a", "b", runs[0])
+    two = pool.submit(store.perform, update, "b", "a", runs[1])
+    one.result(30), two.result(30)
+    assert len(runs[0]) + len(runs[1]) == 3
+
+
+def test_a_serialization_failure_is_run_again(
+    store: PostgresStore, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Statement.parse("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    monkeypatch.setattr(postgres_transaction, "_BEGIN", begin)
+    runs = []
+
+    @operation("write")
+    def update() -> Op[None]:
+        rows = yield from ask("read")
+        runs.append(rows[0][1])
+        if len(runs) == 1:
+            admin.execute("UPDATE perdure_thing SET note = 'theirs'")
+        yield from ask_last("update", id="a", note="ours")
+
+    store.perform(insert, "a")
+    store.perform(update)
+    assert runs == [None, "theirs"]
+    assert admin.execute("SELECT note FROM perdure_thing").fetchall() == [("ours",)]
+
+
+def test_a_row_that_somebody_else_wrote_first_is_found_by_looking_again(
+    store: PostgresStore, admin: psycopg.Connection[Any]
+) -> None:
+    @operation("write")
+    def find_or_insert() -> Op[str]:
+        if (yield from ask("read")):
+            return "found"
+        admin.execute("INSERT INTO perdure_thing (id) VALUES ('a')")
+        yield from ask("insert", id="a", note=None)
+        return "inserted"
+
+    assert store.perform(find_or_insert) == "found"
+
+
+def test_a_row_that_stands_in_the_way_for_good_is_an_error(store: PostgresStore) -> None:
+    runs = []
+
+    @operation("write")
+    def insert_again() -> Op[None]:
+        runs.append(1)
+        yield from ask_last("insert", id="a", note=None)
+
+    store.perform(insert, "a")
+    with pytest.raises(InternalError) as refused:
+        store.perform(insert_again)
+    assert refused.value.code == "store.constraint"
+    assert len(runs) == 6
+
+
+def test_a_backend_killed_in_the_middle_costs_nothing_but_a_run(
+    store: PostgresStore, admin: psycopg.Connection[Any]
+) -> None:
+    backends = []
+
+    @operation("write")
+    def insert_slowly() -> Op[None]:
+        [(backend,)] = yield from ask("backend")
+        backends.append(backend)
+        yield from ask("insert", id="a", note=None)
+        if len(backends) == 1:
+            admin.execute("SELECT pg_terminate_backend(%s, 10000)", [backend])
+        yield from ask_last("insert", id="b", note=None)
+
+    store.perform(insert_slowly)
+    assert len(set(backends)) == 2
+    assert store.perform(read) == ["a", "b"]
+
+
+def test_a_backend_that_kills_itself_for_ever_is_an_error(admin, postgres_url: str) -> None:
+    store = postgres_store(postgres_url, patience=0.2)
+    with pytest.raises(StoreAway):
+        store.perform(run, "cut")
+    store.close()
+
+
+def test_idle_connections_that_were_cut_are_not_used(
+    store: PostgresStore, admin: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "perdure.store")
+    [(backend,)] = store.perform(run, "backend")
+    admin.execute("SELECT pg_terminate_backend(%s, 10000)", [backend])
+    assert store.perform(run, "backend") != [(backend,)]
+    assert caplog.text == ""
+
+
+def test_a_commit_whose_answer_is_lost_is_run_again_and_counts_once(admin, proxy: Proxy) -> None:
+    store = postgres_store(proxy.url)
+    store.perform(run, "one")
+    runs = []
+
+    @operation("write")
+    def insert_slowly() -> Op[None]:
+        runs.append(1)
+        yield from ask("insert_once", id="b", note=None)
+        if len(runs) == 1:
+            proxy.swallow_next_reply()
+        yield from ask_last("insert_once", id="c", note=None)
+
+    proxy.swallow_next_reply()
+    store.perform(insert_once, "a")
+    store.perform(insert_slowly)
+    assert len(runs) == 2
+    assert proxy.connections == 3
+    assert store.perform(read) == ["a", "b", "c"]
+    assert admin.execute("SELECT count(*) FROM perdure_thing").fetchall() == [(3,)]
+    store.close()
+
+
+def test_a_connection_that_stops_answering_is_given_up(
+    admin, proxy: Proxy, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = postgres_store(proxy.url)
+    store.perform(run, "one")
+    monkeypatch.setattr(postgres_session, "STATEMENT_SECONDS", 0.1)
+    monkeypatch.setattr(postgres_session, "GRACE_SECONDS", 0.1)
+    proxy.freeze()
+    inserted = pool.submit(store.perform, insert_once, "a")
+    until(lambda: proxy.connections == 2)
+    proxy.thaw()
+    inserted.result(30)
+    assert store.perform(read) == ["a"]
+    store.close()
+
+
+def test_the_log_tells_once_that_the_database_is_away_and_once_that_it_is_back(
+    admin, proxy: Proxy, pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = postgres_store(proxy.url, patience=None)
+    store.perform(run, "one")
+    proxy.refuse()
+    calls = [pool.submit(store.perform, insert_once, str(n)) for n in range(4)]
+    until(lambda: "away" in caplog.text and proxy.refused > 12)
+    proxy.admit()
+    for call in calls:
+        call.result(30)
+    warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert warnings == ["The database is away (connection lost); trying again", "The database is back"]
+    store.close()
+
+
+def test_patience_runs_out(proxy: Proxy) -> None:
+    store = postgres_store(proxy.url, patience=0.3)
+    proxy.refuse()
+    with pytest.raises(StoreAway) as away:
+        store.perform(run, "one")
+    assert away.value.__cause__ is None
+    assert away.value.__context__ is None
+    assert proxy.refused > 1
+    store.close()
+
+
+def test_closing_ends_the_wait_of_those_who_retry(proxy: Proxy, pool: ThreadPoolExecutor) -> None:
+    store = postgres_store(proxy.url, patience=None)
+    proxy.refuse()
+    call = pool.submit(store.perform, run, "one")
+    until(lambda: proxy.refused > 1)
+    store.close()
+    with pytest.raises(StoreClosed):
+        call.result(30)
+
+
+def test_closed_is_closed(store: PostgresStore) -> None:
+    store.perform(run, "one")
+    store.close()
+    store.close()
+    for verb in (lambda: store.perform(run, "one"), store.migrate, store.check_schema):
+        with pytest.raises(StoreClosed):
+            verb()
+
+
+def test_a_lock_is_waited_for_within_patience(
+    brief_locks: None, admin: psycopg.Connection[Any], store: PostgresStore, postgres_url: str
+) -> None:
+    store.perform(insert, "a")
+    hasty = postgres_store(postgres_url, patience=0.5)
+    runs = []
+
+    @operation("write")
+    def update(release: Callable[[], object]) -> Op[None]:
+        runs.append(1)
+        if len(runs) == 2:
+            release()
+        yield from ask_last("update", id="a", note="ours")
+
+    with psycopg.connect(postgres_url) as holder:
+        holder.execute("UPDATE perdure_thing SET note = 'theirs'")
+        with pytest.raises(StoreBusy):
+            hasty.perform(run, "update", id="a", note="ours")
+        store.perform(update, holder.commit)
+    assert len(runs) == 2
+    hasty.close()
+
+
+def test_every_connection_in_use_is_busy(
+    admin, postgres_url: str, pool: ThreadPoolExecutor
+) -> None:
+    store = postgres_store(postgres_url, size=1, patience=0.2)
+    with store._pool.lend(urgent=False, timeout=1), pytest.raises(StoreBusy, match="in use"):
+        store.perform(run, "one")
+    assert store.perform(run, "one") == [(1,)]
+    store.close()
+
+
+def test_a_standby_is_read_only(admin: psycopg.Connection[Any], postgres_url: str) -> None:
+    (database,) = admin.execute("SELECT current_database()").fetchone() or ("",)
+    admin.execute(f'ALTER DATABASE "{database}" SET default_transaction_read_only = on'.encode())
+    store = postgres_store(postgres_url, patience=0.3)
+    with pytest.raises(StoreReadOnly):
+        store.perform(insert, "a")
+    store.close()
+
+
+def test_a_server_without_a_connection_to_spare_is_asked_again(
+    admin: psycopg.Connection[Any], postgres_url: str, pool: ThreadPoolExecutor
+) -> None:
+    admin.execute("CREATE ROLE lonely LOGIN PASSWORD 'x' CONNECTION LIMIT 0")
+    try:
+        store = postgres_store(_as(postgres_url, "lonely", "x"), patience=0.2)
+        with pytest.raises(StoreAway, match="no connection left"):
+            store.perform(run, "one")
+        store.close()
+    finally:
+        admin.execute("DROP ROLE lonely")
+
+
+def test_nobody_waits_for_what_nobody_wants() -> None:
+    tries = []
+
+    def fail() -> None:
+        tries.append(1)
+        raise psycopg.OperationalError("gone")
+
+    with pytest.raises(StoreAway):
+        Retry(None, drop_connections=lambda: None).until_done(fail, wanted=lambda: len(tries) < 3)
+    assert len(tries) == 3
+
+
+def test_a_migration_under_our_feet_is_no_error(store: PostgresStore, admin: psycopg.Connection[Any]) -> None:
+    """Prepared statements remember what they return."""
+    for _ in range(2):
+        store.perform(insert, "a" * (1 + _))
+        store.perform(run, "read")
+    admin.execute("ALTER TABLE perdure_thing ALTER note TYPE varchar")
+    assert len(store.perform(run, "read")) == 2
+
+
+def _as(url: str, user: str, password: str) -> str:
+    return psycopg.conninfo.make_conninfo(url, user=user, password=password)
