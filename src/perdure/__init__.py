@@ -53,7 +53,27 @@ _HOMES = {
     "Task": "task",
 }
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605 - the names are those above
+__all__ = [
+    "App",
+    "Task",
+    "Job",
+    "Context",
+    "CONTEXT",
+    "Backoff",
+    "Retry",
+    "Snooze",
+    "Throttle",
+    "Fatal",
+    "Cancel",
+    "Continue",
+    "PerdureError",
+    "BadArguments",
+    "IdempotencyConflict",
+    "JobFailed",
+    "JobCanceled",
+    "JobGone",
+    "WaitTimeout",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -23,7 +23,7 @@ from perdure.errors import (
     UnknownTask,
 )
 from perdure.handle import Job
-from perdure.model.backoff import DEFAULT_BACKOFF, Backoff, dump_backoff
+from perdure.model.backoff import DEFAULT_BACKOFF, Backoff, as_backoff, dump_backoff
 from perdure.model.codec import ResultCodec, encode_plain
 from perdure.model.job import JobRow, Span, TaskDefinition
 from perdure.moments import span
@@ -131,15 +131,13 @@ class App(Verbs):
         backoff: float | Backoff = DEFAULT_BACKOFF,
         max_crashes: int | None = 3,
     ) -> Task[..., Any]:
-        if not isinstance(backoff, Backoff):
-            backoff = Backoff(base=backoff, cap=max(backoff, DEFAULT_BACKOFF.cap))
         definition = TaskDefinition(
             name=text("name", name if name is not None else _name_of(function)),
             queue=text("queue", queue),
             priority=whole("priority", priority, -SMALLINT - 1, SMALLINT) or 0,
             max_attempts=whole("max_attempts", max_attempts, 1, INTEGER) or 1,
             timeout=None if timeout is None else span("timeout", timeout, least=1),
-            backoff=dump_backoff(backoff),
+            backoff=dump_backoff(as_backoff(backoff)),
             max_crashes=whole("max_crashes", max_crashes, 1, INTEGER),
         )
         kind = AsyncTask if inspect.iscoroutinefunction(function) else SyncTask
@@ -158,7 +156,7 @@ class App(Verbs):
         """Enqueue by name: for a producer without the code. Arguments are plain JSON values."""
         if task in self.tasks:
             known = self.tasks[task].using(**asked)
-            return (yield from known._enqueue(**({} if arguments is None else arguments)))
+            return (yield from known._enqueue_values(dict(arguments or {})))
         conn = asked.pop("conn", None)
         options = checked(asked)
         payload = encode_plain({} if arguments is None else arguments)
@@ -167,7 +165,7 @@ class App(Verbs):
             payload,
             options,
             _PLAIN_RESULT,
-            queue=None if options.waits else options.queue,
+            queue=options.queue,
             arguments=payload if options.idempotency_key is not None else None,
         )
         jobs = yield from self._enqueue_all([request], conn)
@@ -191,8 +189,7 @@ class App(Verbs):
             if any(request.options.keyed for request in requests):
                 outcomes = yield from perform_on(conn, enqueue_ops.enqueue_keyed, new)
             else:
-                known = queue_topics({request.queue for request in requests if request.queue is not None})
-                outcomes = yield from perform_on(conn, enqueue_ops.enqueue, new, known)
+                outcomes = yield from perform_on(conn, enqueue_ops.enqueue, new, _whom_to_wake(requests))
         except InternalError as error:
             yield from self._blame_tasks({request.task for request in requests}, error)
             raise
@@ -290,6 +287,18 @@ def _name_of(function: Callable[..., Any]) -> str:
     if module in (None, "__main__"):
         raise InvalidTask("A task in the program's main module needs a name: @app.task(name=...).")
     return f"{module}.{function.__name__}"
+
+
+def _whom_to_wake(requests: Sequence[JobRequest[Any]]) -> frozenset[str] | None:
+    """The queues with something to do now; None where only the database knows what is due, or where."""
+    queues: set[str] = set()
+    for request in requests:
+        if request.options.delay:
+            continue
+        if request.queue is None or request.options.run_at is not None:
+            return None
+        queues.add(request.queue)
+    return queue_topics(queues)
 
 
 def _renamed(definition: TaskDefinition, name: str) -> TaskDefinition:

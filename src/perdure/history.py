@@ -64,27 +64,18 @@ def _attempt(attempt: AttemptRow) -> list[Entry]:
 
 
 def _current(traces: Traces) -> list[Entry]:
-    """The attempt the row itself tells, unless the ledger has it already."""
+    """What the row itself tells: the attempt that is not in the ledger yet, and the end where no event tells it."""
     job = traces.job
-    if any(attempt.token == job.token for attempt in traces.attempts):
-        return []
     told = []
-    if job.started_at is not None and job.attempt > 0:
+    error: dict[str, str | None] = {}
+    if job.started_at is not None:
+        error = {"code": job.error_code, "message": job.error_message}
         told.append(
             _entry(job.started_at, "started", job.run, job.token, attempt=job.attempt, worker=job.worker)
         )
-    if job.finished_at is not None:
-        told.append(
-            _entry(
-                job.finished_at,
-                job.state,
-                job.run,
-                job.token,
-                code=job.error_code,
-                message=job.error_message,
-                reason=job.reason,
-            )
-        )
+    acted = any((event.kind, event.run) == (job.state, job.run) for event in traces.events)
+    if job.finished_at is not None and not acted:
+        told.append(_entry(job.finished_at, job.state, job.run, job.token, **error, reason=job.reason))
     return told
 
 

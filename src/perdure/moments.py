@@ -20,7 +20,7 @@ def span(name: str, value: float | timedelta, *, least: Span = 0) -> Span:
     """Seconds or a timedelta as microseconds."""
     if isinstance(value, timedelta):
         micros = value // _MICROSECOND
-    elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+    elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf:
         micros = round(value * SECOND) if abs(value) < 1e12 else LONGEST + 1
     else:
         raise InvalidOption(f"{name} must be a finite number of seconds or a timedelta.")

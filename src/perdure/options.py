@@ -8,9 +8,9 @@ from typing import TypedDict
 
 import msgspec
 
-from perdure.errors import InvalidOption
+from perdure.errors import BadArguments, InvalidOption, PayloadTooLarge
 from perdure.model.canonical import Request
-from perdure.model.codec import encode_plain
+from perdure.model.codec import MAX_PAYLOAD, encode_plain
 from perdure.moments import instant, span
 
 NAME_BYTES = 255
@@ -59,11 +59,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     def keyed(self) -> bool:
         return self.idempotency_key is not None or self.unique_key is not None
 
-    @property
-    def waits(self) -> bool:
-        """Nobody needs to be woken for it now."""
-        return bool(self.delay) or self.run_at is not None
-
     def request(self, arguments: str) -> Request:
         """The canonical request of a keyed job: each field as asked."""
         return Request(
@@ -74,7 +69,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             timeout=self.timeout,
             delay=self.delay,
             run_at=self.run_at,
-            expires=self.expires_at if self.expires_in is None else self.expires_in,
+            expires=self.expires_in,
+            expires_at=self.expires_at,
             tags=None if self.tags is None else tuple(msgspec.json.decode(self.tags, type=list[str])),
             unique_key=self.unique_key,
         )
@@ -82,6 +78,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 def checked(asked: Asked) -> Options:
     """Options as asked, or a clear refusal."""
+    for unknown in asked.keys() - Asked.__annotations__.keys():
+        raise InvalidOption(f"{unknown} is not an option of a job.")
     delay, run_at, expires = asked.get("delay"), asked.get("run_at"), asked.get("expires")
     if delay is not None and run_at is not None:
         raise InvalidOption("Give delay or run_at, not both.")
@@ -99,7 +97,7 @@ def checked(asked: Asked) -> Options:
         idempotency_key=_optional("idempotency_key", asked.get("idempotency_key"), KEY_BYTES),
         unique_key=_optional("unique_key", asked.get("unique_key"), KEY_BYTES),
         tags=None if tags is None else _tags(tags),
-        meta=None if meta is None else encode_plain(meta),
+        meta=None if meta is None else _meta(meta),
     )
 
 
@@ -136,6 +134,13 @@ def _optional(name: str, value: str | None, most: int) -> str | None:
 
 
 def _tags(tags: Sequence[str]) -> str:
-    if isinstance(tags, str):
+    if isinstance(tags, str) or not isinstance(tags, Sequence):
         raise InvalidOption("tags must be a list of texts.")
-    return msgspec.json.encode([text("a tag", tag) for tag in tags]).decode()
+    return msgspec.json.encode([text(f"tags[{index}]", tag) for index, tag in enumerate(tags)]).decode()
+
+
+def _meta(meta: Mapping[str, object]) -> str:
+    try:
+        return encode_plain(meta)
+    except (BadArguments, PayloadTooLarge):
+        raise InvalidOption(f"meta must be plain JSON under names, at most {MAX_PAYLOAD} bytes.") from None

@@ -45,7 +45,7 @@ class JobRequest(Generic[R]):
         self.options = options
         self.decode = decode
         self.queue = queue
-        """Where it goes, as far as the code knows: whom to wake."""
+        """Where it goes; None where only the database knows."""
         self.arguments = arguments
         """In canonical form, where there is an idempotency key."""
 
@@ -89,23 +89,26 @@ class Enqueuer(Generic[P, R]):
         """A request for ``app.enqueue_many``; nothing is written yet."""
         if self._conn is not None:
             raise InvalidOption("A job request has no connection of its own: give conn to enqueue_many.")
-        return self._request(*args, **kwargs)
+        return self._request(self._task.signature.bind(args, kwargs))
 
-    def _request(self, *args: P.args, **kwargs: P.kwargs) -> JobRequest[R]:
+    def _request(self, values: dict[str, object]) -> JobRequest[R]:
+        """Of arguments by their parameters' names."""
         task, options = self._task, self._options
-        values = task.signature.bind(args, kwargs)
         return JobRequest(
             task.name,
             task.arguments.encode(values),
             options,
             task.results.decode,
-            queue=None if options.waits else options.queue or task.definition.queue,
+            queue=options.queue or task.definition.queue,
             arguments=None if options.idempotency_key is None else task.arguments.encode_canonical(values),
         )
 
     def _enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Plan[Job[R]]:
         """Enqueue the task with these arguments."""
-        jobs = yield from self._task.app._enqueue_all([self._request(*args, **kwargs)], self._conn)
+        return (yield from self._enqueue_values(self._task.signature.bind(args, kwargs)))
+
+    def _enqueue_values(self, values: dict[str, object]) -> Plan[Job[R]]:
+        jobs = yield from self._task.app._enqueue_all([self._request(values)], self._conn)
         return jobs[0]
 
     enqueue, aenqueue = blocking(_enqueue), waiting(_enqueue)

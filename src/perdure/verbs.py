@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from perdure.errors import InvalidOption, JobNotFound
 from perdure.handle import Job
 from perdure.history import Entry, tell
-from perdure.model.backoff import Backoff
+from perdure.model.backoff import Backoff, as_backoff
 from perdure.model.job import JobRow, Span, State
 from perdure.moments import moment
 from perdure.ops import browse, operate, queues, tasks, worker
@@ -137,9 +137,10 @@ class Verbs:
         """Hand out jobs from this queue again."""
         yield from perform(queues.resume, text("queue", name))
 
-    def _set_queue(self, name: str, *, backoff: Backoff | None) -> Plan[None]:
+    def _set_queue(self, name: str, *, backoff: float | Backoff | None) -> Plan[None]:
         """Change a queue's live settings. A back-off overrides those of its tasks; None ends that."""
-        yield from perform(queues.set_backoff, text("queue", name), backoff)
+        policy = None if backoff is None else as_backoff(backoff)
+        yield from perform(queues.set_backoff, text("queue", name), policy)
 
     def _list_queues(self) -> Plan[list[queues.Queue]]:
         """The queues that have settings of their own."""

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from perdure.app import App
 from perdure.errors import InvalidOption
 from perdure.model.job import SECOND
-from tests.conformance.world import NOON, World, ids
+from tests.conformance.world import NOON, World, ids, work
 
 CENTURY = timedelta(days=36_525)
 MICROSECOND = timedelta(microseconds=1)
@@ -83,13 +84,8 @@ def test_the_last_value_inside_is_stored(world: World, option: Any, value: Any, 
 
 @pytest.mark.parametrize(("option", "value"), REFUSED)
 def test_the_first_value_outside_is_refused(option: Any, value: Any) -> None:
-    from perdure.app import App
-
     with pytest.raises(InvalidOption, match="tag" if option == "tags" else option):
-        App("sqlite:///:memory:").task(name="work")(print_nothing).using(**{option: value})
-
-
-def print_nothing() -> None: ...
+        App("sqlite:///:memory:").task(name="work")(work).using(**{option: value})
 
 
 def test_every_text_may_be_as_long_as_allowed_at_once(world: World) -> None:
@@ -103,8 +99,8 @@ def test_every_text_may_be_as_long_as_allowed_at_once(world: World) -> None:
 
 
 def test_priorities_at_the_bounds_are_in_order(world: World) -> None:
-    work = world.task()
-    low, normal, high = (work.using(priority=p).enqueue() for p in (-32_768, 0, 32_767))
+    task = world.task()
+    low, normal, high = (task.using(priority=p).enqueue() for p in (-32_768, 0, 32_767))
     assert ids(world.claim(3)) == ids([high, normal, low])
 
 

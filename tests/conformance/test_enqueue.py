@@ -6,18 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.app import App
 from perdure.errors import InvalidOption, TaskDisabled, UnknownTask
 from perdure.model.job import SECOND
 from perdure.moments import moment
+from perdure.ops import enqueue as ops
 from tests.conformance.world import NOON, World, ids
-
-
-def producer(world: World) -> App:
-    """A program on the same database that has no tasks of its own."""
-    app = App(world.url)
-    app._store = world.store
-    return app
 
 
 def test_a_job_takes_the_defaults_of_its_task(world: World) -> None:
@@ -83,7 +76,7 @@ def test_delay_is_another_name_for_enqueue(world: World) -> None:
 def test_a_producer_without_the_code_enqueues_by_name(world: World) -> None:
     world.task(queue="mail", priority=2)
     world.app.sync()
-    job = producer(world).enqueue("work", {"n": 7}, delay=1, tags=["x"])
+    job = world.producer().enqueue("work", {"n": 7}, delay=1, tags=["x"])
     row = world.row(job)
     assert (row.queue, row.priority, row.payload, row.run_at) == ("mail", 2, '{"n":7}', NOON + SECOND)
     assert (job.queue, job.created) == ("mail", True)
@@ -92,7 +85,7 @@ def test_a_producer_without_the_code_enqueues_by_name(world: World) -> None:
 def test_a_producer_may_leave_the_arguments_out(world: World) -> None:
     world.task()
     world.app.sync()
-    assert world.row(producer(world).enqueue("work")).payload == "{}"
+    assert world.row(world.producer().enqueue("work")).payload == "{}"
 
 
 def test_a_name_of_the_own_code_means_its_task(world: World) -> None:
@@ -103,7 +96,7 @@ def test_a_name_of_the_own_code_means_its_task(world: World) -> None:
 def test_an_alias_is_a_name_of_its_own(world: World) -> None:
     world.task(name="new", aliases=["old"], queue="mail")
     world.app.sync()
-    row = world.row(producer(world).enqueue("old"))
+    row = world.row(world.producer().enqueue("old"))
     assert (row.task, row.queue) == ("old", "mail")
     assert ids(world.claim()) == [row.id]
 
@@ -121,7 +114,7 @@ def test_a_disabled_task_is_refused_while_its_queued_work_runs(world: World) -> 
     with pytest.raises(TaskDisabled):
         work.enqueue()
     with pytest.raises(TaskDisabled):
-        producer(world).enqueue("work")
+        world.producer().enqueue("work")
     assert ids(world.claim(9)) == [queued.id]
     world.app.set_task("work", enabled=True)
     assert work.enqueue().created
@@ -140,8 +133,6 @@ def test_jobs_of_one_microsecond_run_in_the_order_they_came(world: World) -> Non
 
 
 def test_a_lost_answer_is_asked_for_again_without_a_second_job(world: World) -> None:
-    from perdure.ops import enqueue as ops
-
     work = world.task()
     world.app.sync()
     plain = work.job(1).new()

@@ -60,6 +60,12 @@ class World:
         """A task of ``(n: int = 0, *, note: str = "")`` that returns n."""
         return self.app.task(name=name, **options)(work)
 
+    def producer(self) -> App:
+        """A program on the same database that has no tasks of its own."""
+        app = App(self.url)
+        app._store = self.store
+        return app
+
     def claim(self, n: int = 1, *, queues: Queues = None) -> list[Claimed]:
         """Claim as a worker that knows every task of the app."""
         return self.ledger.claim(self.worker, tasks=sorted(self.app.tasks), n=n, queues=queues)

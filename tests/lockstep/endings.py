@@ -1,4 +1,4 @@
-"""What the ending of an attempt makes of a job, told once more: from the design, without the code that is tested."""
+"""What the ending of an attempt makes of a job: told once more, from the design and not from the code."""
 
 from __future__ import annotations
 
@@ -74,10 +74,12 @@ class Job:
         self.state, self.worker, self.started_at = "ready", None, None
         self.run_at = now + min(delay, YEAR)
 
-    def blame(self, failure: Failed | None) -> None:
-        self.error_kind = failure and failure.kind
-        self.error_code = failure and (failure.code or f"job.{failure.kind}")
-        self.error_message = failure and failure.message
+    def blame(self, outcome: Outcome) -> None:
+        """The error of the row is this attempt's, if it was one."""
+        failure = outcome if isinstance(outcome, Failed) else None
+        self.error_kind = None if failure is None else failure.kind
+        self.error_code = None if failure is None else failure.code or f"job.{failure.kind}"
+        self.error_message = None if failure is None else failure.message
 
 
 class Past(NamedTuple):
@@ -100,20 +102,22 @@ class Policy(NamedTuple):
 
 def settle(job: Job, outcome: Outcome, policy: Policy, *, now: int, roll: float) -> Past | None:
     """Change the job as its attempt's outcome demands; return the attempt if another may follow."""
-    if isinstance(outcome, Succeeded):
-        return _succeed(job, outcome, now)
-    if job.cancel_requested_at is not None:
-        job.blame(outcome if isinstance(outcome, Failed) else None)
-        job.end("canceled", now)
-        return None
     match outcome:
+        case Succeeded():
+            # Also under a cancel: the effect happened.
+            job.blame(outcome)
+            job.result, job.reason = outcome.result, None
+            job.end("succeeded", now, outcome.reason)
+        case _ if job.cancel_requested_at is not None:
+            job.blame(outcome)
+            job.end("canceled", now)
         case Canceled(reason=reason):
-            job.blame(None)
+            job.blame(outcome)
             job.end("canceled", now, reason)
         case Failed():
             return _fail(job, outcome, policy, now, roll)
-        case Continued(delay=delay):
-            return _go_on(job, delay, now)
+        case Continued():
+            return _go_on(job, outcome, now)
         case Snoozed(delay=delay) | Released(delay=delay):
             _give_back(job, delay, now)
             job.snoozes += isinstance(outcome, Snoozed)
@@ -122,13 +126,6 @@ def settle(job: Job, outcome: Outcome, policy: Policy, *, now: int, roll: float)
             _give_back(job, own if delay is None else delay, now)
             job.throttles += 1
     return None
-
-
-def _succeed(job: Job, outcome: Succeeded, now: int) -> None:
-    """Also under a cancel: the effect happened."""
-    job.blame(None)
-    job.result, job.reason = outcome.result, None
-    job.end("succeeded", now, outcome.reason)
 
 
 def _fail(job: Job, failure: Failed, policy: Policy, now: int, roll: float) -> Past | None:
@@ -140,7 +137,8 @@ def _fail(job: Job, failure: Failed, policy: Policy, now: int, roll: float) -> P
         delay, decided_by = 0, "shutdown"
         job.attempt -= 1
     elif final := _why_final(job, failure, policy):
-        return job.end("failed", now, final)
+        job.end("failed", now, final)
+        return None
     elif failure.kind == "lost" and job.crashes == 1:
         delay, decided_by = 0, "first loss"
     else:
@@ -160,12 +158,12 @@ def _why_final(job: Job, failure: Failed, policy: Policy) -> str | None:
     return "attempts" if job.attempt >= job.max_attempts else None
 
 
-def _go_on(job: Job, delay: int, now: int) -> Past:
+def _go_on(job: Job, outcome: Continued, now: int) -> Past:
     """A new run, as after a success."""
-    past = Past(job.run, job.attempt, "continued", None, min(delay, YEAR), "handler")
+    past = Past(job.run, job.attempt, "continued", None, outcome.delay, "handler")
     job.run, job.attempt, job.crashes = job.run + 1, 0, 0
-    job.blame(None)
-    job.wait(now, delay)
+    job.blame(outcome)
+    job.wait(now, outcome.delay)
     return past
 
 
@@ -176,7 +174,7 @@ def _give_back(job: Job, delay: int, now: int) -> None:
 
 def pause(backoff: Backoff, n: int, code: str | None, roll: float) -> int:
     """How long to wait after the n-th failure."""
-    if code in backoff.codes:
+    if code is not None and code in backoff.codes:
         return round(backoff.codes[code] * SECOND)
     return int(longest_pause(backoff, n) * roll)
 
@@ -186,7 +184,7 @@ def longest_pause(backoff: Backoff, n: int) -> int:
 
 
 def tell(job: Job, report: Report, *, lenient: bool) -> bool:
-    """Take over what a handler says. A pair that cannot be true: all is refused, or (lenient) the pair alone."""
+    """Take over what a handler says; of a pair that cannot be true, nothing or (lenient) all the rest."""
     done = job.progress_done if report.done is None else report.done
     total = job.progress_total if report.total is None else report.total
     true = 0 <= (done or 0) <= (total if total is not None else done or 0)

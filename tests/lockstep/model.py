@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,8 +19,14 @@ from tests.lockstep.endings import Job, Past, Policy, longest_pause, settle, tel
 QUIET = 120 * SECOND
 
 Key = tuple[str, str, str]
-Made = tuple[str, bool, str | None]
-"""An enqueue's outcome: the job, whether it was created, its state."""
+
+
+class Made(NamedTuple):
+    """What became of a request. No state: its job is gone and only the key is left."""
+
+    id: str
+    created: bool
+    state: str | None
 
 
 @dataclass
@@ -93,7 +101,7 @@ class Model:
         for new in batch:
             id = twins[new.id]
             id = twins.get(id, id)
-            made.append((id, id == new.id, self.jobs[id].state if id in self.jobs else None))
+            made.append(Made(id, id == new.id, self.jobs[id].state if id in self.jobs else None))
         return made
 
     def _job(self, new: NewJob) -> Job:
@@ -140,7 +148,7 @@ class Model:
 
     def claim(self, worker: str, tasks: Sequence[str], n: int, queues: Sequence[str] | None) -> list[Lease]:
         taken: list[Lease] = []
-        for job in self._due(tasks, queues):
+        for job in self.due(tasks, queues):
             if len(taken) >= n:
                 break
             # Also what it finds expired was claimed, if only to be canceled.
@@ -153,7 +161,7 @@ class Model:
             taken.append(Lease(job.id, job.token))
         return taken
 
-    def _due(self, tasks: Sequence[str], queues: Sequence[str] | None) -> list[Job]:
+    def due(self, tasks: Sequence[str], queues: Sequence[str] | None) -> list[Job]:
         """Strictly by queue where queues are named; then by priority, time and id."""
         open_ = [name for name in queues or {job.queue for job in self.jobs.values()} if self._gives(name)]
         rank = {name: open_.index(name) if queues else 0 for name in open_}
@@ -241,7 +249,11 @@ class Model:
         return worker in self.workers and not self.workers[worker].retired
 
     def expire(self) -> int:
-        late = [job for job in self.jobs.values() if job.state == "ready" and (job.expires_at or self.now + 1) <= self.now]
+        late = [
+            job
+            for job in self.jobs.values()
+            if job.state == "ready" and (job.expires_at or self.now + 1) <= self.now
+        ]
         for job in late:
             job.end("canceled", self.now, "expired")
         return len(late)
@@ -303,20 +315,31 @@ class Model:
 
     # What everybody can see
 
-    def counts(self) -> dict[str, dict[str, int]]:
-        counts: dict[str, dict[str, int]] = {}
-        for queue, view in self._views():
-            of_queue = counts.setdefault(queue, {})
-            of_queue[view] = of_queue.get(view, 0) + 1
-        return counts
+    def live_workers(self) -> dict[str, int]:
+        return {id: worker.expires_at for id, worker in self.workers.items() if not worker.retired}
 
-    def _views(self) -> Iterator[tuple[str, str]]:
-        for job in self.jobs.values():
-            waits = job.state == "ready" and job.run_at > self.now
-            yield job.queue, ("retrying" if job.error_kind else "scheduled") if waits else job.state
+    def counts(self) -> Counter[tuple[str, str]]:
+        return Counter(map(self._view, self.jobs.values()))
+
+    def _view(self, job: Job) -> tuple[str, str]:
+        if job.state != "ready" or job.run_at <= self.now:
+            return job.queue, job.state
+        return job.queue, "retrying" if job.error_kind else "scheduled"
 
 
-_KEPT = ("id", "task", "queue", "tenant", "payload", "priority", "max_attempts", "timeout", "unique_key", "created_at", "token")
+_KEPT = (
+    "id",
+    "task",
+    "queue",
+    "tenant",
+    "payload",
+    "priority",
+    "max_attempts",
+    "timeout",
+    "unique_key",
+    "created_at",
+    "token",
+)
 
 
 def _key(new: NewJob) -> Key:

@@ -146,7 +146,8 @@ class TestDifferent:
         assert difference(asked, snapshot(**{name: other})) == name
 
     def test_every_field_is_tried_above(self):
-        assert {field.name for field in fields(Request)} == {"arguments", *ASKED}
+        # expires_at is spelled "expires" too, and tried below.
+        assert {field.name for field in fields(Request)} == {"arguments", "expires_at", *ASKED}
 
     def test_tags_are_in_order(self):
         assert difference(snapshot(tags=["a", "b"]), snapshot(tags=["b", "a"])) == "tags"
@@ -275,3 +276,9 @@ def exact(text: str) -> object:
         return value
 
     return tagged(msgspec.json.Decoder(float_hook=Decimal).decode(text))
+
+
+def test_an_expiry_at_a_time_is_rendered_as_that_time() -> None:
+    asked = canonical(Request(arguments="{}", expires_at=1_794_776_096_000_001))
+    assert asked == '{"v":1,"arguments":{},"expires":"2026-11-15T20:54:56.000001Z"}'
+    assert difference(asked, canonical(Request(arguments="{}", expires=1_794_776_096_000_001))) == "expires"

@@ -265,7 +265,7 @@ FAITHFUL: list[tuple[Any, Any]] = [
 
 
 class TestWhatArrives:
-    @pytest.mark.parametrize(("annotation", "value"), FAITHFUL, ids=repr)
+    @pytest.mark.parametrize(("annotation", "value"), FAITHFUL)
     def test_it_is_what_was_sent(self, annotation, value):
         assert arrives(annotation, value)
 
@@ -386,7 +386,7 @@ UNFAITHFUL = [
 
 
 class TestWhatIsRefused:
-    @pytest.mark.parametrize(("annotation", "value", "path", "why"), UNFAITHFUL, ids=repr)
+    @pytest.mark.parametrize(("annotation", "value", "path", "why"), UNFAITHFUL)
     def test_it_is_named(self, annotation, value, path, why):
         error = refusal(annotation, value)
         assert error.path == path
@@ -621,7 +621,6 @@ class TestCanonicalText:
             (float, 1, "1"),
             (Level, Level.HIGH, "2"),
         ],
-        ids=repr,
     )
     def test_sets_are_in_order(self, annotation, value, text):
         codec = codec_for(annotation)

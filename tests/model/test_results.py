@@ -92,7 +92,6 @@ class TestEncoding:
             ([Counted()], "[7]"),
             (msgspec.Raw(b'{"a":1}'), '{"a":1}'),
         ],
-        ids=repr,
     )
     def test_it_becomes_json(self, value, text):
         assert PLAIN.encode(value) == (text, None)
@@ -228,4 +227,4 @@ class TestStorableText:
         text = "\0" * 50_000_000
         start = time.perf_counter()
         storable_text(text, 16_000)
-        assert time.perf_counter() - start < 0.1
+        assert time.perf_counter() - start < 1

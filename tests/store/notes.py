@@ -1,8 +1,12 @@
-"""A table of notes for the tests of the SQLite store, the operations on it, and ways to look behind the store."""
+"""A table of notes, the operations on it, and ways to look behind the SQLite store that performs them."""
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -143,7 +147,7 @@ def traced(store: SqliteStore) -> Iterator[list[str]]:
 
 
 class Line:
-    """The writer held by a thread of its own, so that calls line up behind it and are then taken as one group."""
+    """The writer held by a thread of its own, so that calls line up behind it, to be taken as one group."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
@@ -169,6 +173,23 @@ def line_length(store: SqliteStore) -> int:
     """How many calls wait for the writer."""
     lanes = store._session._writer._lanes
     return len(lanes._urgent) + len(lanes._others)
+
+
+def start_program(code: str, *args: object) -> subprocess.Popen[str]:
+    """Another Python, in which every warning is an error."""
+    program = [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(code), *map(str, args)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+    return subprocess.Popen(
+        program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def run_program(code: str, *args: object) -> str:
+    """What it printed, in silence otherwise."""
+    with start_program(code, *args) as program:
+        printed, complaints = program.communicate(timeout=60)
+    assert (program.returncode, complaints) == (0, "")
+    return printed
 
 
 def eventually(condition: Callable[[], object]) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import subprocess
-import sys
-import textwrap
 import threading
 from pathlib import Path
 
@@ -23,7 +20,7 @@ from perdure.errors import (
 )
 from perdure.store import migrate, sqlite_connect
 from perdure.store.sqlite import SqliteStore
-from tests.store.notes import STATEMENTS, add, listed, note_store, notes_in, write_connection
+from tests.store.notes import STATEMENTS, add, listed, note_store, notes_in, run_program, write_connection
 
 NOBODY = 65534
 
@@ -65,7 +62,7 @@ def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
     note_store(tmp_path / "jobs.db").close()
     connection = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
     connection.execute(
-        "INSERT INTO perdure_migration SELECT 9999, 'later', checksum, finished FROM perdure_migration"
+        "INSERT INTO perdure_migration (version, name, checksum, finished) VALUES (9999, 'later', '', 1)"
     )
     connection.close()
     store = SqliteStore(str(tmp_path / "jobs.db"), statements=STATEMENTS)
@@ -266,33 +263,26 @@ def test_a_directory_in_which_no_file_can_be_made(shared: Path) -> None:
         "sys.exit(store.perform(listed).clear())",
     ],
 )
-def test_a_program_that_never_closes_ends_at_once_and_in_silence(tmp_path: Path, use: str) -> None:
+def test_a_program_that_never_closes_ends_in_silence(tmp_path: Path, use: str) -> None:
     note_store(tmp_path / "jobs.db").close()
     code = f"""
         import asyncio, sys
-        from tests.store.notes import STATEMENTS, add, listed
         from perdure.store.sqlite import SqliteStore
+        from tests.store.notes import STATEMENTS, add, listed
         store = SqliteStore(sys.argv[1], statements=STATEMENTS)
         {use}
     """
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(code), str(tmp_path / "jobs.db")],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert run_program(code, tmp_path / "jobs.db") == ""
     assert not (tmp_path / "jobs.db-wal").exists()
 
 
 def test_a_program_ends_although_its_writer_is_busy(tmp_path: Path) -> None:
-    """A daemon in the middle of a transaction is left behind; what it had not committed never was."""
+    """A daemon in the middle of a transaction is left behind, and what it had not committed never was."""
     note_store(tmp_path / "jobs.db").close()
     code = """
         import asyncio, sys, threading
-        from tests.store.notes import STATEMENTS, hold
         from perdure.store.sqlite import SqliteStore
+        from tests.store.notes import STATEMENTS, hold
         store = SqliteStore(sys.argv[1], statements=STATEMENTS)
         entered = threading.Event()
         async def main():
@@ -302,14 +292,7 @@ def test_a_program_ends_although_its_writer_is_busy(tmp_path: Path) -> None:
         asyncio.run(main())
         print("end")
     """
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(code), str(tmp_path / "jobs.db")],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+    assert run_program(code, tmp_path / "jobs.db") == "end\n"
     assert notes_in(tmp_path / "jobs.db") == []
 
 

@@ -48,6 +48,15 @@ class Backoff(msgspec.Struct, frozen=True):
 
 DEFAULT_BACKOFF = Backoff()
 
+
+def as_backoff(backoff: float | Backoff) -> Backoff:
+    """A policy, or the seconds its waits begin with."""
+    if isinstance(backoff, Backoff):
+        return backoff
+    policy = Backoff(base=backoff)
+    return Backoff(base=policy.base, cap=max(policy.base, policy.cap))
+
+
 _decode = msgspec.json.Decoder(Backoff).decode
 
 

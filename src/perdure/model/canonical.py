@@ -37,7 +37,7 @@ class Request:
     """One enqueue as asked; None is not asked, which differs from asking for the default.
 
     ``arguments`` is the text of ``ArgumentCodec.encode_canonical``, or of ``encode_plain``. Times are in
-    microseconds: ``run_at`` since the epoch, the others as durations.
+    microseconds: ``run_at`` and ``expires_at`` since the epoch, the others as durations.
     """
 
     arguments: str
@@ -48,6 +48,7 @@ class Request:
     delay: int | None = None
     run_at: int | None = None
     expires: int | None = None
+    expires_at: int | None = None
     tags: Sequence[str] | None = None
     unique_key: str | None = None
 
@@ -55,8 +56,9 @@ class Request:
 def canonical(request: Request) -> str:
     """The text to store with the key."""
     asked = {name: value for name in _OPTIONS if (value := getattr(request, name)) is not None}
-    if request.run_at is not None:
-        asked["run_at"] = _rfc3339(request.run_at)
+    for name, at in (("run_at", request.run_at), ("expires", request.expires_at)):
+        if at is not None:
+            asked[name] = _rfc3339(at)
     return msgspec.json.encode({"v": VERSION, "arguments": msgspec.Raw(request.arguments), **asked}).decode()
 
 

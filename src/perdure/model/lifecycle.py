@@ -152,7 +152,11 @@ class Running(msgspec.Struct, frozen=True, gc=False):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a running job. ``attempt_kind`` set: the attempt goes into the ledger under that kind."""
+    """What becomes of a running job.
+
+    ``attempt_kind`` set: the attempt goes into the ledger under that kind. ``keep_error``: it did not count, so the
+    error of the one before still stands.
+    """
 
     id: str
     token: int
@@ -166,6 +170,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     error_code: str | None = None
     error_message: str | None = None
     error_trace: str | None = None
+    keep_error: bool = False
     throttles: int = 0
     snoozes: int = 0
     crashes: int = 0
@@ -215,7 +220,7 @@ def fail(job: Running, failure: Failed, *, roll: float) -> Change:
 
 def snooze(job: Running, outcome: Snoozed) -> Change:
     """Later, at no cost."""
-    return _change(job, "ready", attempt=job.attempt - 1, delay=_bounded(outcome.delay), snoozes=1)
+    return _not_counted(job, outcome.delay, snoozes=1)
 
 
 def throttle(job: Running, outcome: Throttled, *, roll: float) -> Change:
@@ -223,7 +228,7 @@ def throttle(job: Running, outcome: Throttled, *, roll: float) -> Change:
     delay = outcome.delay
     if delay is None:
         delay = job.backoff.delay(job.throttles + 1, roll=roll)
-    return _change(job, "ready", attempt=job.attempt - 1, delay=_bounded(delay), throttles=1)
+    return _not_counted(job, delay, throttles=1)
 
 
 def go_on(job: Running, outcome: Continued) -> Change:
@@ -242,7 +247,7 @@ def go_on(job: Running, outcome: Continued) -> Change:
 
 def give_back(job: Running, outcome: Released) -> Change:
     """As if it had never been claimed."""
-    return _change(job, "ready", attempt=job.attempt - 1, delay=_bounded(outcome.delay))
+    return _not_counted(job, outcome.delay)
 
 
 def cool_down(
@@ -310,6 +315,10 @@ def _retry(
         decided_by=decided_by,
         **_error(failure),
     )
+
+
+def _not_counted(job: Running, delay: Span, **counters: int) -> Change:
+    return _change(job, "ready", attempt=job.attempt - 1, delay=_bounded(delay), keep_error=True, **counters)
 
 
 def _stop(job: Running, outcome: Outcome) -> Change:

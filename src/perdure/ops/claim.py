@@ -31,7 +31,7 @@ def claim_query(worker: str, *, tasks: Sequence[str], n: int, queues: Sequence[s
         "claim_jobs",
         {
             "worker": worker,
-            "tasks": rows_of(tasks),
+            "tasks": rows_of(list(dict.fromkeys(tasks))),
             "queues": None if queues is None else rows_of(queues),
             "n": n,
         },

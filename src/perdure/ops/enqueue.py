@@ -28,13 +28,16 @@ class Enqueued(NamedTuple):
 
 
 @operation("write")
-def enqueue(jobs: Sequence[NewJob], wake: frozenset[str] = frozenset()) -> Op[list[Enqueued]]:
-    """Insert jobs that carry no key: one round trip. ``wake`` names the queues they are known to go to.
+def enqueue(jobs: Sequence[NewJob], wake: frozenset[str] | None = frozenset()) -> Op[list[Enqueued]]:
+    """Insert jobs that carry no key: one round trip. ``wake``: whom to wake; None lets the rows tell, in a second.
 
     A task that is unknown or disabled breaks the insert's own NOT NULL; the caller finds out which it was.
     """
-    answers = yield from ask_all(*_inserts(jobs), final=True, wake=wake)
-    queues = {row[0]: row[1] for rows in answers for row in rows}
+    answers = yield from ask_all(*_inserts(jobs), final=wake is not None, wake=wake or frozenset())
+    rows = [row for rows in answers for row in rows]
+    if wake is None:
+        yield from ask_all(final=True, wake=queue_topics(queue for _, queue, due in rows if due))
+    queues = {id: queue for id, queue, _ in rows}
     return [Enqueued(job.id, True, queues.get(job.id)) for job in jobs]
 
 
@@ -45,9 +48,13 @@ def enqueue_keyed(jobs: Sequence[NewJob]) -> Op[list[Enqueued]]:
     outcomes = yield from _claim_keys(keyed)
     fresh = [job for job in jobs if job.id not in outcomes]
     # Two batches that hold the same unique keys in opposite order would otherwise wait for each other.
-    created, queues = yield from _insert(sorted(fresh, key=_unique_order))
-    outcomes.update(created)
+    inserted, queues = yield from _insert(sorted(fresh, key=_unique_order))
     yield from ask_all(final=True, wake=queue_topics(queues))
+    for asked, owner in outcomes.items():
+        if owner.id in inserted:
+            # The key belongs to another request of this batch: what became of that one is the answer.
+            outcomes[asked] = inserted[owner.id]._replace(created=False)
+    outcomes.update(inserted)
     return [outcomes[job.id] for job in jobs]
 
 

@@ -105,8 +105,8 @@ def _sum_up(
     answers: Answers,
     claim: Appetite | None,
 ) -> tuple[Finished, Claims]:
-    done = {row[0] for row in answers[0]} if plain else set()
-    accepted = accepted + [o.lease for o in plain if o.lease.job in done]
+    done = {Lease(*row) for row in answers[0]} if plain else set()
+    accepted = accepted + [o.lease for o in plain if o.lease in done]
     settled = set(accepted)
     refused = [o.lease for o in outcomes if o.lease not in settled]
     claims = Claims([])

@@ -72,7 +72,7 @@ def perform(
                 value: T = _told(store, *end.value)
                 return value
             try:
-                reply = partial(talk.send, run(batch))
+                reply = partial(talk.send, run(batch) if batch else [])
             except BaseException as error:
                 reply = partial(talk.throw, flavour.translate(error))
 
@@ -90,7 +90,7 @@ async def aperform(
                 value: T = _told(store, *end.value)
                 return value
             try:
-                reply = partial(talk.send, await run(batch))
+                reply = partial(talk.send, await run(batch) if batch else [])
             except BaseException as error:
                 reply = partial(talk.throw, flavour.translate(error))
 

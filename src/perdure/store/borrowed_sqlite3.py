@@ -19,9 +19,8 @@ _SAFE_CHECKPOINTS: Final = (3, 51, 3)
 
 @contextmanager
 def _join(connection: sqlite3.Connection, kind: Kind) -> Iterator[Run]:
+    cursor = _cursor(connection)
     begins = _would_begin(connection)
-    cursor = connection.cursor(sqlite3.Cursor)
-    cursor.row_factory = None
     texts, connection.text_factory = connection.text_factory, str
     try:
         _set_up(cursor, begin=("BEGIN" if kind == "read" else "BEGIN IMMEDIATE") if begins else None)
@@ -36,15 +35,21 @@ def _join(connection: sqlite3.Connection, kind: Kind) -> Iterator[Run]:
         cursor.close()
 
 
-def _would_begin(connection: sqlite3.Connection) -> bool:
-    """Whether the caller's next statement would begin a transaction; if it would commit at once, refuse."""
+def _cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
     try:
-        if connection.in_transaction:
-            return False
+        cursor = connection.cursor(sqlite3.Cursor)
     except sqlite3.ProgrammingError:
         raise UnsupportedConnection(
             "The connection is closed, or belongs to another thread.", code="conn.closed"
         ) from None
+    cursor.row_factory = None
+    return cursor
+
+
+def _would_begin(connection: sqlite3.Connection) -> bool:
+    """Whether the caller's next statement would begin a transaction; if it would commit at once, refuse."""
+    if connection.in_transaction:
+        return False
     # Python 3.12 adds the attribute; -1 is the older way, where isolation_level decides.
     autocommit = getattr(connection, "autocommit", -1)
     if autocommit is True or (autocommit == -1 and connection.isolation_level is None):

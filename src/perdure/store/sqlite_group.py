@@ -37,7 +37,7 @@ class GroupCommit:
         self._lock = threading.Lock()
 
     def prepare(self, *, until: float) -> None:
-        """See to it that the schema is up to date, without waiting for whoever writes if it is known to be."""
+        """See to it that the schema is up to date; if it is known to be, wait for nobody."""
         if not self._prepared:
             self.migrate(until=until)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 
-from perdure.errors import InternalError
+from perdure.errors import InternalError, InvalidOption
 from perdure.model.job import Claimed, Lease, Span
 from perdure.model.lifecycle import Outcome
 from perdure.ops import claim as claim_ops
@@ -144,5 +145,7 @@ class Ledger:
         if queues is None:
             return None
         if isinstance(queues, Mapping):
+            if not all(type(weight) in (int, float) and 0 < weight < math.inf for weight in queues.values()):
+                raise InvalidOption("The weight of a queue must be a finite number above 0.")
             return sorted(queues, key=lambda queue: self._rng.expovariate(queues[queue]))
         return list(queues)

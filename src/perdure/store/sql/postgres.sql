@@ -99,6 +99,7 @@ SELECT current_setting('transaction_isolation');
 
 -- name: insert_jobs
 -- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses.
+-- The rows go in as they were given, whatever the join makes of them: two batches then wait for each other in one order.
 INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
                          expires_at, unique_key, parent_job, created_at)
 SELECT x.id, t.name, coalesce(x.queue, t.queue), x.tenant, CAST(x.payload AS json),
@@ -107,11 +108,12 @@ SELECT x.id, t.name, coalesce(x.queue, t.queue), x.tenant, CAST(x.payload AS jso
        coalesce(instant(x.run_at), :now + span(x.delay), :now),
        coalesce(instant(x.expires_at), :now + span(x.expires_in)),
        x.unique_key, x.parent_job, :now
-  FROM json_to_recordset(CAST(:jobs AS json)) AS x (
+  FROM ROWS FROM (json_to_recordset(CAST(:jobs AS json)) AS (
        id uuid, task text, queue text, tenant text, payload text, meta text, tags text, priority smallint,
        max_attempts integer, timeout bigint, run_at bigint, delay bigint, expires_at bigint, expires_in bigint,
-       unique_key text, parent_job uuid)
+       unique_key text, parent_job uuid)) WITH ORDINALITY AS x
        LEFT JOIN perdure.task t ON t.name = x.task AND t.enabled
+ ORDER BY x.ordinality
     ON CONFLICT DO NOTHING
 RETURNING id, queue, run_at <= :now;
 
@@ -148,7 +150,7 @@ UPDATE perdure.job
        error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
   FROM json_array_elements(CAST(:outcomes AS json)) AS x (value)
  WHERE id = CAST(x.value ->> 0 AS uuid) AND token = CAST(x.value ->> 1 AS integer) AND worker IS NOT NULL
-RETURNING id;
+RETURNING id, token;
 
 -- name: lock_running
 -- differs: rows are locked, in the order of their ids.
@@ -193,17 +195,19 @@ SELECT j.id, j.token, j.run, j.attempt, x.attempt_kind, x.error_code, x.error_me
 UPDATE perdure.job
    SET state = x.state, worker = NULL, run = x.run, attempt = x.attempt,
        run_at = CASE x.state WHEN 'ready' THEN :now + span(x.delay) ELSE job.run_at END,
+       started_at = CASE x.state WHEN 'ready' THEN NULL ELSE job.started_at END,
        finished_at = CASE x.state WHEN 'ready' THEN NULL ELSE :now END,
-       result = CAST(x.result AS json), reason = coalesce(x.reason, job.reason),
-       error_kind = CASE x.state WHEN 'succeeded' THEN NULL ELSE coalesce(x.error_kind, job.error_kind) END,
-       error_code = CASE x.state WHEN 'succeeded' THEN NULL ELSE coalesce(x.error_code, job.error_code) END,
-       error_message = CASE x.state WHEN 'succeeded' THEN NULL ELSE coalesce(x.error_message, job.error_message) END,
-       error_trace = CASE x.state WHEN 'succeeded' THEN NULL ELSE coalesce(x.error_trace, job.error_trace) END,
+       result = CAST(x.result AS json),
+       reason = CASE x.state WHEN 'succeeded' THEN x.reason ELSE coalesce(x.reason, job.reason) END,
+       error_kind = CASE WHEN x.keep_error THEN job.error_kind ELSE x.error_kind END,
+       error_code = CASE WHEN x.keep_error THEN job.error_code ELSE x.error_code END,
+       error_message = CASE WHEN x.keep_error THEN job.error_message ELSE x.error_message END,
+       error_trace = CASE WHEN x.keep_error THEN job.error_trace ELSE x.error_trace END,
        throttles = job.throttles + x.throttles, snoozes = job.snoozes + x.snoozes, crashes = x.crashes
   FROM json_to_recordset(CAST(:changes AS json)) AS x (
        id uuid, token integer, state text, run integer, attempt integer, delay bigint, result text, reason text,
-       error_kind text, error_code text, error_message text, error_trace text, throttles integer, snoozes integer,
-       crashes integer)
+       error_kind text, error_code text, error_message text, error_trace text, keep_error boolean, throttles integer,
+       snoozes integer, crashes integer)
  WHERE job.id = x.id AND job.token = x.token AND job.worker IS NOT NULL
 RETURNING job.id;
 
@@ -231,7 +235,7 @@ SELECT x.id, x.token, x.level, x.message, :now
 
 -- name: find_outcomes
 -- differs: how a JSON array becomes rows.
-SELECT j.id, j.token, j.state, CASE WHEN j.state = 'ready' THEN a.kind ELSE j.error_kind END
+SELECT j.id, j.token, j.state, CASE WHEN j.started_at IS NULL THEN a.kind ELSE j.error_kind END
   FROM json_array_elements(CAST(:leases AS json)) AS x (value)
        JOIN perdure.job j ON j.id = CAST(x.value ->> 0 AS uuid) AND j.token = CAST(x.value ->> 1 AS integer)
                          AND j.worker IS NULL

@@ -163,8 +163,8 @@ RETURNING state, worker, run, token;
 
 -- name: requeue_job
 UPDATE perdure.job
-   SET state = 'ready', run = run + 1, attempt = 0, run_at = :now, expires_at = NULL, finished_at = NULL,
-       cancel_requested_at = NULL, held = NULL, reason = NULL, result = NULL, crashes = 0, throttles = 0, snoozes = 0,
+   SET state = 'ready', run = run + 1, attempt = 0, run_at = :now, expires_at = NULL, started_at = NULL,
+       finished_at = NULL, cancel_requested_at = NULL, held = NULL, reason = NULL, result = NULL, crashes = 0, throttles = 0, snoozes = 0,
        error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL,
        stage = NULL, progress_done = NULL, progress_total = NULL, progress_message = NULL,
        checkpoint = CASE WHEN CAST(:keep_checkpoint AS integer) = 1 THEN checkpoint END
@@ -190,12 +190,12 @@ DELETE FROM perdure.event WHERE job = :id;
 DELETE FROM perdure.log WHERE job = :id;
 
 -- name: record_current_attempt
--- Before a requeue takes the row: its last attempt joins the ledger. A job that never started has none.
+-- Before a requeue takes the row: its last attempt joins the ledger, unless it did so when it ended.
 INSERT INTO perdure.attempt (job, token, run, attempt, kind, code, message, trace, worker, started_at, finished_at)
 SELECT id, token, run, attempt, coalesce(error_kind, state), error_code, error_message, error_trace, NULL, started_at,
        finished_at
   FROM perdure.job
- WHERE id = :id AND attempt > 0
+ WHERE id = :id AND started_at IS NOT NULL
     ON CONFLICT (job, token) DO NOTHING;
 
 -- name: record_event

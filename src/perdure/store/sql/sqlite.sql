@@ -124,7 +124,7 @@ UPDATE perdure.job AS job
        error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
   FROM json_each(:outcomes) x
  WHERE job.id = x.value ->> 0 AND job.token = x.value ->> 1 AND job.worker IS NOT NULL
-RETURNING id;
+RETURNING id, token;
 
 -- name: lock_running
 -- differs: the writer's transaction is the lock.
@@ -163,12 +163,14 @@ SELECT j.id, j.token, j.run, j.attempt, x.value ->> 'attempt_kind', x.value ->> 
 UPDATE perdure.job AS job
    SET state = x.value ->> 'state', worker = NULL, run = x.value ->> 'run', attempt = x.value ->> 'attempt',
        run_at = CASE x.value ->> 'state' WHEN 'ready' THEN :now + (x.value ->> 'delay') ELSE job.run_at END,
+       started_at = CASE x.value ->> 'state' WHEN 'ready' THEN NULL ELSE job.started_at END,
        finished_at = CASE x.value ->> 'state' WHEN 'ready' THEN NULL ELSE :now END,
-       result = x.value ->> 'result', reason = coalesce(x.value ->> 'reason', job.reason),
-       error_kind = CASE x.value ->> 'state' WHEN 'succeeded' THEN NULL ELSE coalesce(x.value ->> 'error_kind', job.error_kind) END,
-       error_code = CASE x.value ->> 'state' WHEN 'succeeded' THEN NULL ELSE coalesce(x.value ->> 'error_code', job.error_code) END,
-       error_message = CASE x.value ->> 'state' WHEN 'succeeded' THEN NULL ELSE coalesce(x.value ->> 'error_message', job.error_message) END,
-       error_trace = CASE x.value ->> 'state' WHEN 'succeeded' THEN NULL ELSE coalesce(x.value ->> 'error_trace', job.error_trace) END,
+       result = x.value ->> 'result',
+       reason = CASE x.value ->> 'state' WHEN 'succeeded' THEN x.value ->> 'reason' ELSE coalesce(x.value ->> 'reason', job.reason) END,
+       error_kind = CASE WHEN x.value ->> 'keep_error' THEN job.error_kind ELSE x.value ->> 'error_kind' END,
+       error_code = CASE WHEN x.value ->> 'keep_error' THEN job.error_code ELSE x.value ->> 'error_code' END,
+       error_message = CASE WHEN x.value ->> 'keep_error' THEN job.error_message ELSE x.value ->> 'error_message' END,
+       error_trace = CASE WHEN x.value ->> 'keep_error' THEN job.error_trace ELSE x.value ->> 'error_trace' END,
        throttles = job.throttles + (x.value ->> 'throttles'), snoozes = job.snoozes + (x.value ->> 'snoozes'),
        crashes = x.value ->> 'crashes'
   FROM json_each(:changes) x
@@ -198,7 +200,7 @@ SELECT value ->> 'id', value ->> 'token', value ->> 'level', value ->> 'message'
 
 -- name: find_outcomes
 -- differs: how a JSON array becomes rows.
-SELECT j.id, j.token, j.state, CASE WHEN j.state = 'ready' THEN a.kind ELSE j.error_kind END
+SELECT j.id, j.token, j.state, CASE WHEN j.started_at IS NULL THEN a.kind ELSE j.error_kind END
   FROM json_each(:leases) x
        CROSS JOIN perdure.job j ON j.id = x.value ->> 0 AND j.token = x.value ->> 1 AND j.worker IS NULL
        LEFT JOIN perdure.attempt a ON a.job = j.id AND a.token = j.token;

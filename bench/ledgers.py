@@ -1,0 +1,147 @@
+"""A ledger to measure claims on: filled by SQL, because a million jobs through the front door would take minutes."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from time import perf_counter
+from typing import NamedTuple
+
+import psycopg
+
+from bench.workload import MAX_ATTEMPTS, QUEUE, TASK, TIMEOUT, WORKER
+from perdure import App
+from perdure.model.job import SECOND, Claimed
+from perdure.model.lifecycle import Released
+
+CHUNK = 100_000
+
+
+class Jobs(NamedTuple):
+    """So many jobs alike. ``due`` is in seconds from now; finished ones have succeeded."""
+
+    n: int
+    due: int = -3600
+    task: str = TASK
+    queue: str = QUEUE
+    priority: int = 0
+    finished: bool = False
+
+
+_FILL = """
+WITH RECURSIVE series (i) AS (SELECT {first} UNION ALL SELECT i + 1 FROM series WHERE i < {last})
+INSERT INTO {job} (id, task, queue, payload, state, priority, token, attempt, max_attempts, timeout, run_at, created_at,
+                   started_at, finished_at, result)
+SELECT {id}, '{task}', '{queue}', '{{"to":"user@example.com","subject":"Welcome aboard"}}', {rest}
+  FROM series
+"""
+_READY = "'ready', {priority}, 0, 0, {most}, {timeout}, {at}, {at}, NULL, NULL, NULL"
+_FINISHED = "'succeeded', {priority}, 1, 1, {most}, {timeout}, {at}, {at}, {at}, {at}, '{{\"sent\":true}}'"
+
+
+class _Dialect(NamedTuple):
+    job: str
+    id: str
+    at: str
+    """A moment ``due`` seconds from now, later by a microsecond for each job."""
+    now: str
+
+
+_DIALECTS = {
+    "sqlite": _Dialect(
+        "perdure_job",
+        "printf('0190a000-0000-7000-8000-%012x', i)",
+        "(unixepoch() + {due}) * 1000000 + i",
+        "(unixepoch() + 1) * 1000000",
+    ),
+    "postgres": _Dialect(
+        "perdure.job",
+        "('0190a000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid",
+        "date_trunc('second', now()) + interval '{due} seconds' + i * interval '1 microsecond'",
+        "now()",
+    ),
+}
+
+
+class Ledger:
+    """A migrated database with a worker that claims from it."""
+
+    def __init__(self, url: str) -> None:
+        self._app = App(url)
+        self._app.migrate()
+        self._ledger = self._app.ledger
+        self._ledger.register(WORKER, name=WORKER, lease=3600 * SECOND)
+        self._url = url
+        self._dialect = self._app.store.dialect
+        self._filled = 0
+        self._claimed: list[Claimed] = []
+
+    def fill(self, *kinds: Jobs) -> None:
+        """Add jobs, and leave the database as if it had rested since."""
+        words = _DIALECTS[self._dialect]
+        for jobs in kinds:
+            for n in _chunks(jobs.n):
+                at = words.at.format(due=jobs.due)
+                rest = _FINISHED if jobs.finished else _READY
+                self._write(
+                    _FILL.format(
+                        first=self._filled + 1,
+                        last=self._filled + n,
+                        job=words.job,
+                        id=words.id,
+                        task=jobs.task,
+                        queue=jobs.queue,
+                        rest=rest.format(priority=jobs.priority, most=MAX_ATTEMPTS, timeout=TIMEOUT, at=at),
+                    )
+                )
+                self._filled += n
+        self._rest(analyze=True)
+
+    def remove(self, jobs: Jobs) -> None:
+        """Remove what is due of such jobs."""
+        words = _DIALECTS[self._dialect]
+        self._write(
+            f"DELETE FROM {words.job} WHERE state = 'ready' AND run_at <= {words.now}"
+            f" AND task = '{jobs.task}' AND queue = '{jobs.queue}'"
+        )
+
+    def pause(self, queue: str) -> None:
+        self._app.pause_queue(queue)
+
+    def claim(self, n: int, *, tasks: list[str], queues: list[str] | None) -> float:
+        """Seconds that a claim takes."""
+        start = perf_counter()
+        self._claimed = self._ledger.claim(WORKER, tasks=tasks, n=n, queues=queues)
+        return perf_counter() - start
+
+    def give_back(self) -> int:
+        """Release what was claimed, and let no dead entry of an index tell of it; return how many there were."""
+        jobs, self._claimed = self._claimed, []
+        if jobs:
+            self._ledger.finish([Released(job.lease) for job in jobs])
+            self._rest()
+        return len(jobs)
+
+    def close(self) -> None:
+        self._app.close()
+
+    def _rest(self, *, analyze: bool = False) -> None:
+        """What time does by itself: autovacuum on PostgreSQL, a checkpoint on SQLite, which nobody ever analyzes."""
+        if self._dialect == "postgres":
+            self._write(f"VACUUM (INDEX_CLEANUP ON, ANALYZE {analyze}) perdure.job")
+        elif analyze:
+            self._write("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _write(self, statement: str) -> None:
+        if self._dialect == "postgres":
+            with psycopg.connect(self._url, autocommit=True) as connection:
+                connection.execute(statement.encode())
+            return
+        path = self._url.removeprefix("sqlite:///")
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("PRAGMA synchronous = OFF")
+            connection.execute(statement).fetchall()
+
+
+def _chunks(n: int) -> list[int]:
+    return [min(CHUNK, n - start) for start in range(0, n, CHUNK)]

@@ -1,0 +1,191 @@
+"""An idempotency key: the same request gives the same job, a different one is refused by the name of its field."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from perdure.errors import IdempotencyConflict, JobGone, TaskDisabled
+from perdure.model.lifecycle import Canceled, Failed, Succeeded
+from perdure.moments import moment
+from tests.conformance.world import NOON, World
+
+
+def test_the_same_request_gives_the_same_job(world: World) -> None:
+    asked = world.task(queue="mail").using(idempotency_key="k", priority=2, tags=["a"])
+    first = asked.enqueue(1, note="x")
+    again = asked.enqueue(1, note="x")
+    assert first.created
+    assert not again.created
+    assert (again.id, again.state, again.queue, again.run) == (first.id, "ready", "mail", 1)
+    assert (world.count("job"), world.count("key")) == (1, 1)
+
+
+def test_positional_and_keyword_arguments_are_the_same_request(world: World) -> None:
+    asked = world.task().using(idempotency_key="k")
+    assert asked.enqueue(1).id == asked.enqueue(n=1).id
+
+
+def test_meta_is_no_part_of_the_request(world: World) -> None:
+    asked = world.task().using(idempotency_key="k")
+    assert asked.using(meta={"trace": 1}).enqueue().id == asked.using(meta={"trace": 2}).enqueue().id
+
+
+@pytest.mark.parametrize(
+    ("field", "one", "other"),
+    [
+        ("queue", {"queue": "a"}, {"queue": "b"}),
+        ("queue", {"queue": "default"}, {}),
+        ("priority", {"priority": 0}, {}),
+        ("max_attempts", {"max_attempts": 8}, {"max_attempts": 9}),
+        ("timeout", {"timeout": 900}, {}),
+        ("delay", {"delay": 1}, {"delay": 2}),
+        ("delay", {"delay": 0}, {}),
+        ("run_at", {"run_at": moment(NOON)}, {"run_at": moment(NOON + 1)}),
+        ("expires", {"expires": 60}, {"expires": timedelta(hours=1)}),
+        ("tags", {"tags": ["a", "b"]}, {"tags": ["b", "a"]}),
+        ("unique_key", {"unique_key": "u"}, {"unique_key": "v"}),
+    ],
+)
+def test_a_different_option_is_a_conflict(
+    world: World, field: str, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    asked = world.task().using(idempotency_key="k")
+    for key, first, second in (("k", one, other), ("back", other, one)):
+        asked = asked.using(idempotency_key=key)
+        kept = asked.using(**first).enqueue()
+        with pytest.raises(IdempotencyConflict) as conflict:
+            asked.using(**second).enqueue()
+        assert conflict.value.field == field
+        assert asked.using(**first).enqueue().id == kept.id
+    assert world.count("key") == 2
+
+
+@pytest.mark.parametrize(
+    ("field", "one", "other"),
+    [
+        ("arguments.n", {"n": 1}, {"n": 2}),
+        ("arguments.n", {"n": 0}, {}),
+        ("arguments.note", {"n": 1}, {"n": 1, "note": ""}),
+        ("arguments.n", {"n": 1}, {"n": True}),
+        ("arguments.n", {"n": [1, 2]}, {"n": [2, 1]}),
+        ("arguments.n", {"n": 2**53}, {"n": 2**53 + 1}),
+    ],
+)
+def test_different_arguments_are_a_conflict(
+    world: World, field: str, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    world.task()
+    world.app.sync()
+    app = world.producer()
+    app.enqueue("work", one, idempotency_key="k")
+    with pytest.raises(IdempotencyConflict) as conflict:
+        app.enqueue("work", other, idempotency_key="k")
+    assert conflict.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"n": 1, "note": "x"}, {"note": "x", "n": 1}),
+        ({"n": {"a": 1, "b": {"c": 2, "d": 3}}}, {"n": {"b": {"d": 3, "c": 2}, "a": 1}}),
+        ({"n": 1}, {"n": 1.0}),
+        ({"n": 10**16}, {"n": 1e16}),
+        ({"n": "é"}, {"n": "\u00e9"}),
+    ],
+)
+def test_equal_arguments_in_another_spelling_are_the_same_request(
+    world: World, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    world.task()
+    world.app.sync()
+    app = world.producer()
+    first = app.enqueue("work", one, idempotency_key="k")
+    again = app.enqueue("work", other, idempotency_key="k")
+    assert (again.id, again.created) == (first.id, False)
+
+
+def test_a_key_belongs_to_one_task_and_one_tenant_or_to_none(world: World) -> None:
+    work, play = world.task("work"), world.task("play")
+    scopes: list[tuple[Any, str | None]] = [(work, None), (work, "a"), (work, "b"), (play, None), (play, "a")]
+    jobs = [task.using(idempotency_key="k", tenant=tenant).enqueue() for task, tenant in scopes]
+    assert len({job.id for job in jobs}) == len(scopes)
+    again = [task.using(idempotency_key="k", tenant=tenant).enqueue() for task, tenant in scopes]
+    assert [job.id for job in again] == [job.id for job in jobs]
+
+
+def test_a_key_answers_after_its_task_was_disabled(world: World) -> None:
+    asked = world.task().using(idempotency_key="k")
+    job = asked.enqueue(1)
+    world.app.set_task("work", enabled=False)
+    assert asked.enqueue(1).id == job.id
+    with pytest.raises(IdempotencyConflict):
+        asked.enqueue(2)
+    with pytest.raises(TaskDisabled):
+        asked.using(idempotency_key="new").enqueue(1)
+
+
+def test_a_refused_enqueue_leaves_its_key_free(world: World) -> None:
+    asked = world.task().using(idempotency_key="k")
+    world.app.sync()
+    world.app.set_task("work", enabled=False)
+    with pytest.raises(TaskDisabled):
+        asked.enqueue(1)
+    world.app.set_task("work", enabled=True)
+    assert asked.enqueue(2).created
+
+
+@pytest.mark.parametrize(
+    ("end", "state"),
+    [
+        (lambda lease: Succeeded(lease, "1"), "succeeded"),
+        (lambda lease: Failed(lease, "fatal"), "failed"),
+        (lambda lease: Canceled(lease, "enough"), "canceled"),
+    ],
+)
+def test_a_key_answers_after_its_job_ended(world: World, end: Any, state: str) -> None:
+    asked = world.task().using(idempotency_key="k")
+    job = asked.enqueue()
+    world.attempt(end)
+    again = asked.enqueue()
+    assert (again.id, again.created, again.state, again.attempt) == (job.id, False, state, 1)
+
+
+def test_a_deleted_job_takes_its_key_along(world: World) -> None:
+    asked = world.task().using(idempotency_key="k")
+    job = asked.enqueue(1)
+    assert world.app.delete_job(job.id) == "deleted"
+    assert world.count("key") == 0
+    fresh = asked.enqueue(2)
+    assert fresh.created
+    assert fresh.id != job.id
+
+
+def test_a_kept_key_outlives_its_job(url: str) -> None:
+    world = World(url, keep_keys_for=3600)
+    asked = world.task().using(idempotency_key="k")
+    job = asked.enqueue(1)
+    world.app.delete_job(job.id)
+    again = asked.enqueue(1)
+    assert (again.id, again.created, again.state, again.queue) == (job.id, False, None, None)
+    with pytest.raises(JobGone):
+        again.refresh()
+    with pytest.raises(IdempotencyConflict):
+        asked.enqueue(2)
+    assert world.count("job") == 0
+    world.close()
+
+
+def test_a_conflict_inside_a_batch_undoes_the_batch(world: World) -> None:
+    work = world.task()
+    kept = work.using(idempotency_key="k").enqueue(1)
+    heard = world.listen()
+    with pytest.raises(IdempotencyConflict):
+        world.app.enqueue_many(
+            [work.job(1), work.using(idempotency_key="new").job(1), work.using(idempotency_key="k").job(2)]
+        )
+    assert [job.id for job in world.app.list_jobs()] == [kept.id]
+    assert world.count("key") == 1
+    assert heard == []

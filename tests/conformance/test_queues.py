@@ -1,0 +1,117 @@
+"""Claims over several queues: strict, weighted, merged; paused and cooling ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from perdure.errors import InvalidOption
+from perdure.model.backoff import Backoff
+from perdure.model.job import SECOND
+from perdure.model.lifecycle import Throttled
+from tests.conformance.world import World, ids
+
+
+def fill(world: World, *queues: str, n: int = 1, priority: int = 0) -> list[str]:
+    work = world.app.tasks.get("work") or world.task()
+    asked = [work.using(queue=queue, priority=priority).job() for queue in queues for _ in range(n)]
+    return ids(world.app.enqueue_many(asked))
+
+
+def test_named_queues_are_served_in_the_order_named(world: World) -> None:
+    low = fill(world, "b", n=2)
+    high = fill(world, "a", n=2, priority=9)
+    assert ids(world.claim(3, queues=["b", "a"])) == [*low, high[0]]
+    assert ids(world.claim(3, queues=["b", "a"])) == [high[1]]
+
+
+def test_queues_that_are_not_named_are_left_alone(world: World) -> None:
+    fill(world, "a", "c", n=2)
+    b = fill(world, "b")
+    assert ids(world.claim(9, queues=["nothing here", "b"])) == b
+
+
+def test_without_names_all_queues_are_one(world: World) -> None:
+    first = fill(world, "b")
+    second = fill(world, "a")
+    third = fill(world, "c")
+    high = fill(world, "d", priority=1)
+    assert ids(world.claim(9)) == high + first + second + third
+
+
+def test_a_queue_named_twice_is_one_queue(world: World) -> None:
+    jobs = fill(world, "a", n=3)
+    assert ids(world.claim(3, queues=["a", "a"])) == jobs
+
+
+def test_weights_are_the_odds_of_standing_first(world: World) -> None:
+    fill(world, "often", "seldom", n=80)
+    served = Counter(world.claim(1, queues={"often": 4, "seldom": 1})[0].queue for _ in range(80))
+    assert 50 <= served["often"] <= 75
+    assert served["seldom"] >= 5
+
+
+def test_a_weighted_queue_that_is_empty_leaves_its_turn_to_the_others(world: World) -> None:
+    jobs = fill(world, "seldom", n=3)
+    assert ids(world.claim(3, queues={"often": 1000, "seldom": 0.001})) == jobs
+
+
+@pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf"), "1"])
+def test_a_weight_that_is_no_weight_is_refused(world: World, weight: float) -> None:
+    with pytest.raises(InvalidOption):
+        world.claim(1, queues={"a": 1, "b": weight})
+
+
+def test_a_paused_queue_gives_nothing_until_it_is_resumed(world: World) -> None:
+    paused, free = fill(world, "a", priority=9), fill(world, "b")
+    world.app.pause_queue("a")
+    world.app.pause_queue("a")
+    assert ids(world.claim(9)) == free
+    assert world.claim(9, queues=["a"]) == []
+    assert [(queue.name, queue.paused) for queue in world.app.list_queues()] == [("a", True)]
+    world.app.resume_queue("a")
+    assert ids(world.claim(9)) == paused
+    assert [(queue.name, queue.paused) for queue in world.app.list_queues()] == [("a", False)]
+
+
+def test_a_queue_may_be_paused_before_it_has_jobs_and_what_runs_goes_on(world: World) -> None:
+    running = fill(world, "a")
+    (claimed,) = world.claim()
+    world.app.pause_queue("a")
+    fill(world, "a")
+    assert world.claim() == []
+    assert world.ledger.heartbeat(world.worker).running == [(running[0], claimed.token)]
+
+
+def test_a_cooling_queue_gives_nothing_until_it_has_cooled(world: World) -> None:
+    world.app.set_queue("a", backoff=Backoff(base=10, cap=10))
+    hot, *rest = fill(world, "a", n=3)
+    free = fill(world, "b", priority=-1)
+    world.attempt(Throttled, 0)
+    assert ids(world.claim(9)) == free
+    world.now += 10 * SECOND - 1
+    assert world.claim(9) == []
+    world.now += 1
+    assert sorted(ids(world.claim(9))) == sorted([hot, *rest])
+
+
+def test_settings_of_a_queue_are_listed(world: World) -> None:
+    backoff = Backoff(base=1, cap=2, codes={"http.503": 60})
+    world.app.set_queue("b", backoff=backoff)
+    world.app.pause_queue("a")
+    a, b = world.app.list_queues()
+    assert (a.name, a.paused, a.cool_until, a.throttles, a.backoff) == ("a", True, None, 0, None)
+    assert (b.name, b.paused, b.backoff) == ("b", False, backoff)
+    world.app.set_queue("b", backoff=None)
+    assert world.app.list_queues()[1].backoff is None
+
+
+def test_a_back_off_is_seconds_or_a_policy(world: World) -> None:
+    world.app.set_queue("a", backoff=7)
+    world.app.set_queue("b", backoff=1000)
+    assert [queue.backoff for queue in world.app.list_queues()] == [Backoff(7, 900), Backoff(1000, 1000)]
+    for nonsense in (-1, "7", True, float("nan")):
+        with pytest.raises(InvalidOption):
+            world.app.set_queue("a", backoff=nonsense)  # type: ignore[arg-type]
+    assert world.app.list_queues()[0].backoff == Backoff(7, 900)

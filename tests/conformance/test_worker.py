@@ -1,0 +1,76 @@
+"""A worker's identity: registration, heartbeat, retirement."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.errors import InvalidLease
+from perdure.model.job import SECOND
+from tests.conformance.world import LEASE, NOON, World
+
+
+@pytest.mark.parametrize("lease", [0, -1])
+def test_a_lease_lasts_longer_than_nothing(world: World, lease: int) -> None:
+    with pytest.raises(InvalidLease):
+        world.ledger.register("w", name="w", lease=lease)
+    assert [worker.id for worker in world.app.list_workers()] == [world.worker]
+
+
+def test_the_shortest_lease_is_a_lease(world: World) -> None:
+    world.ledger.register("w", name="w", lease=1)
+    assert world.ledger.heartbeat("w").live
+
+
+def test_a_worker_is_known_by_its_lease(world: World) -> None:
+    world.advance(7)
+    assert world.ledger.heartbeat(world.worker).live
+    (worker,) = world.app.list_workers()
+    assert (worker.id, worker.name, worker.lease) == (world.worker, "one", LEASE)
+    assert (worker.started_at, worker.beat_at) == (NOON, NOON + 7 * SECOND)
+    assert (worker.expires_at, worker.retired_at) == (NOON + 7 * SECOND + LEASE, None)
+
+
+def test_a_heartbeat_tells_what_the_database_believes(world: World) -> None:
+    work = world.task()
+    jobs = [work.enqueue() for _ in range(3)]
+    beat = world.ledger.heartbeat(world.worker)
+    assert beat == (True, [], [])
+    claimed = world.claim(2)
+    world.app.cancel_job(jobs[1].id)
+    other, mine = world.worker, world.new_worker()
+    world.claim(1)
+    assert world.ledger.heartbeat(other) == (True, [job.lease for job in claimed], [claimed[1].lease])
+    assert world.ledger.heartbeat(mine).running == [(jobs[2].id, 1)]
+
+
+def test_an_unknown_worker_is_not_live(world: World) -> None:
+    assert world.ledger.heartbeat("nobody") == (False, [], [])
+
+
+def test_a_retired_worker_is_not_live_and_stays_so(world: World) -> None:
+    job = world.task().enqueue()
+    world.claim_one()
+    world.ledger.retire(world.worker)
+    beat = world.ledger.heartbeat(world.worker)
+    assert (beat.live, beat.running) == (False, [(job.id, 1)])
+    world.ledger.register(world.worker, name="again", lease=LEASE)
+    assert not world.ledger.heartbeat(world.worker).live, "it needs a new identity"
+    assert world.app.list_workers() == []
+
+
+def test_a_worker_that_beats_in_time_is_not_retired(world: World) -> None:
+    world.task().enqueue()
+    world.claim_one()
+    world.now += LEASE - 1
+    assert world.ledger.rescue() == []
+    assert world.ledger.heartbeat(world.worker).live
+    world.now += LEASE - 1
+    assert world.ledger.rescue() == []
+
+
+def test_a_worker_that_beats_too_late_lives_until_it_was_retired(world: World) -> None:
+    world.now += 2 * LEASE
+    assert world.ledger.heartbeat(world.worker).live
+    world.now += LEASE
+    world.ledger.rescue()
+    assert not world.ledger.heartbeat(world.worker).live

@@ -1,0 +1,160 @@
+"""The two stores side by side: what one is asked the other is asked, and both must say the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from perdure.errors import PerdureError
+from perdure.model.backoff import load_backoff
+from perdure.model.job import JobRow, Lease
+from perdure.ops.browse import LAST
+from perdure.ops.op import Op, Operation, Query, ask_all, operation
+from perdure.store.postgres import PostgresStore
+from perdure.store.sqlite import SqliteStore
+from perdure.store.statements import Dialect, load, render
+from perdure.store.store import Store
+from perdure.worker.ledger import Ledger
+from tests.lockstep.endings import Past
+from tests.lockstep.model import Queue
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+TABLES = ("job", "key", "attempt", "event", "log", "queue", "task", "worker")
+EVERYTHING = 10_000
+
+OWN = {f"wipe_{table}": f"DELETE FROM perdure.{table}" for table in TABLES} | {
+    "every_attempt": "SELECT job, token, run, attempt, kind, code, delay, decided_by FROM perdure.attempt",
+    "every_event": "SELECT job, run, token, kind, at FROM perdure.event ORDER BY id",
+}
+
+
+class Seen(NamedTuple):
+    """All a store holds that the model knows of."""
+
+    jobs: dict[str, JobRow]
+    attempts: dict[Lease, Past]
+    events: list[tuple[Any, ...]]
+    queues: dict[str, Queue]
+    workers: dict[str, int]
+    counts: dict[tuple[str, str], int]
+
+
+class Dice(random.Random):
+    """Shows the face it was told to."""
+
+    face = 0.0
+
+    def random(self) -> float:
+        return self.face
+
+
+class Pair:
+    """Both stores on one clock and one pair of dice."""
+
+    def __init__(self, stores: list[Store], clock: Clock) -> None:
+        self.clock = clock
+        self.dice = Dice()
+        self.ledgers = [Ledger(store, rng=self.dice) for store in stores]
+        self.woken: frozenset[str] = frozenset()
+        """What was announced since somebody last emptied it."""
+        self._heard: list[frozenset[str]] = [frozenset()] * len(stores)
+        for i, store in enumerate(stores):
+            store.subscribe(self._listener(i))
+
+    def ask(self, verb: Callable[[Ledger], T]) -> T:
+        """Ask both. If both raise the same error, raise it."""
+        self._heard = [frozenset()] * len(self.ledgers)
+        sqlite, postgres = [_answer(verb, ledger) for ledger in self.ledgers]
+        assert repr(sqlite) == repr(postgres)
+        assert self._heard[0] == self._heard[1]
+        self.woken |= self._heard[0]
+        if isinstance(sqlite, PerdureError):
+            raise sqlite
+        return sqlite
+
+    def perform(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.ask(lambda ledger: ledger.store.perform(operation, *args, **kwargs))
+
+    def look(self) -> Seen:
+        """What is stored: the same on both."""
+        sqlite, postgres = [ledger.store.perform(look) for ledger in self.ledgers]
+        assert sqlite == postgres
+        return sqlite
+
+    def wipe(self) -> None:
+        for ledger in self.ledgers:
+            ledger.store.perform(wipe)
+
+    def _listener(self, i: int) -> Callable[[frozenset[str]], None]:
+        def listen(topics: frozenset[str]) -> None:
+            self._heard[i] |= topics
+
+        return listen
+
+
+class Clock:
+    """Microseconds since the epoch, wherever the test puts them."""
+
+    START = 1_700_000_000_000_000
+
+    def __init__(self) -> None:
+        self.now = self.START
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@contextmanager
+def open_pair(sqlite_path: str, postgres_url: str) -> Iterator[Pair]:
+    clock = Clock()
+    # Nothing here needs to survive a power cut.
+    sqlite = SqliteStore(sqlite_path, synchronous="normal", clock=clock, statements=_statements("sqlite"))
+    postgres = PostgresStore(postgres_url, clock=clock, statements=_statements("postgres"))
+    postgres.migrate()
+    try:
+        yield Pair([sqlite, postgres], clock)
+    finally:
+        sqlite.close()
+        postgres.close()
+
+
+@operation("read")
+def look() -> Op[Seen]:
+    everything = {"queue": None, "task": None, "state": None, "tenant": None, "before": LAST, "n": EVERYTHING}
+    jobs, counts, attempts, events, queues, workers = yield from ask_all(
+        Query("list_jobs", everything),
+        Query("count_jobs", {"queue": None, "tenant": None}),
+        *(Query(name, {}) for name in ("every_attempt", "every_event", "list_queues", "list_workers")),
+        final=True,
+    )
+    return Seen(
+        jobs={row[0]: JobRow(*row) for row in jobs},
+        attempts={Lease(job, token): Past(*past) for job, token, *past in attempts},
+        events=[tuple(row) for row in events],
+        queues={
+            name: Queue(bool(paused), cool_until, throttles, backoff and load_backoff(backoff))
+            for name, paused, cool_until, throttles, backoff in queues
+        },
+        workers={id: expires_at for id, _, _, _, _, expires_at, _ in workers},
+        counts={(queue, view): number for queue, view, number in counts},
+    )
+
+
+@operation("write")
+def wipe() -> Op[None]:
+    yield from ask_all(*(Query(f"wipe_{table}", {}) for table in TABLES), final=True)
+
+
+def _answer(verb: Callable[[Ledger], T], ledger: Ledger) -> T | PerdureError:
+    try:
+        return verb(ledger)
+    except PerdureError as error:
+        return error
+
+
+def _statements(dialect: Dialect) -> dict[str, str]:
+    return {**load(dialect), **{name: render(text, dialect) for name, text in OWN.items()}}

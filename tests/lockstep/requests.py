@@ -1,0 +1,168 @@
+"""What the machine asks for: jobs, claims, endings and reports, few enough of each that they meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from perdure.model.backoff import Backoff, dump_backoff
+from perdure.model.canonical import Request, canonical
+from perdure.model.job import SECOND, Lease, NewJob, TaskDefinition
+from perdure.model.lifecycle import (
+    Canceled,
+    Continued,
+    Failed,
+    Outcome,
+    Released,
+    Report,
+    Snoozed,
+    Succeeded,
+    Throttled,
+)
+
+LEASE = 10 * SECOND
+QUEUES = ("blue", "red", "tan")
+UNKNOWN = "unknown"
+
+
+def _task(name: str, queue: str, priority: int, max_attempts: int, backoff: Backoff, max_crashes: int | None):
+    return TaskDefinition(
+        name=name,
+        queue=queue,
+        priority=priority,
+        max_attempts=max_attempts,
+        timeout=60 * SECOND,
+        backoff=dump_backoff(backoff),
+        max_crashes=max_crashes,
+    )
+
+
+TASKS = (
+    _task("mail", "blue", 0, 2, Backoff(base=2, cap=7, codes={"http.503": 4}), 3),
+    _task("copy", "blue", 1, 9, Backoff(base=1, cap=900), 1),
+    _task("tidy", "red", 0, 4, Backoff(base=0.5, cap=60), None),
+)
+NAMES = tuple(task.name for task in TASKS)
+
+
+def home(task: str) -> str:
+    """The queue a task's jobs go to unless they are asked elsewhere."""
+    return next((known.queue for known in TASKS if known.name == task), "nowhere")
+
+
+TICKS = st.sampled_from([100_000, SECOND, 4 * SECOND, 11 * SECOND, 121 * SECOND, 3600 * SECOND, -SECOND // 2])
+ROLLS = st.sampled_from([0.0, 0.25, 0.5, 0.999])
+DELAYS = st.sampled_from([0, SECOND, 5 * SECOND, 200 * SECOND])
+LONG_DELAYS = DELAYS | st.just(10**16)
+JSON = st.sampled_from(["1", '{"a":[1.50,null]}', '"x"'])
+
+
+class Asked(NamedTuple):
+    """A request before it has an id and a time."""
+
+    task: str
+    options: Mapping[str, Any]
+    run_in: int | None
+
+    def new(self, id: str, now: int) -> NewJob:
+        options = dict(self.options)
+        if self.run_in is not None:
+            options["run_at"] = now + self.run_in
+        if options.get("idempotency_key") is None:
+            return NewJob(id=id, task=self.task, **options)
+        return NewJob(id=id, task=self.task, request=_canonical(options), **options)
+
+
+def _canonical(options: Mapping[str, Any]) -> str:
+    known = {name: options.get(name) for name in ("queue", "priority", "max_attempts", "delay", "run_at")}
+    expires = options.get("expires_in")
+    return canonical(
+        Request(arguments=options["payload"], expires=expires, unique_key=options.get("unique_key"), **known)
+    )
+
+
+def _sometimes(strategy: SearchStrategy[Any]) -> SearchStrategy[Any]:
+    return st.none() | st.none() | strategy
+
+
+ASKED: SearchStrategy[Asked] = st.builds(
+    Asked,
+    task=st.sampled_from((*NAMES, *NAMES, *NAMES, UNKNOWN)),
+    options=st.fixed_dictionaries(
+        {"payload": st.sampled_from(["{}", "{}", '{"to":"ann"}'])},
+        optional={
+            "queue": _sometimes(st.sampled_from(QUEUES)),
+            "priority": _sometimes(st.sampled_from([-1, 0, 5])),
+            "max_attempts": _sometimes(st.sampled_from([1, 3])),
+            "delay": _sometimes(DELAYS),
+            "expires_in": _sometimes(st.sampled_from([0, SECOND, 20 * SECOND])),
+            "tenant": _sometimes(st.sampled_from(["acme", "zeta"])),
+            "unique_key": _sometimes(st.sampled_from(["u", "v"])),
+            "idempotency_key": _sometimes(st.sampled_from(["k", "l"])),
+        },
+    ),
+    run_in=_sometimes(st.sampled_from([-SECOND, 3 * SECOND])),
+)
+BATCHES = st.lists(ASKED, min_size=1, max_size=4)
+
+
+class Hunger(NamedTuple):
+    """What a worker would take."""
+
+    n: int
+    tasks: list[str]
+    queues: list[str] | dict[str, float] | None
+
+    def order(self, roll: float) -> list[str] | None:
+        """The queues in the order in which this claim asks them."""
+        if isinstance(self.queues, dict) and roll > 0:
+            weights = self.queues
+            return sorted(weights, key=lambda name: -weights[name])
+        return None if self.queues is None else list(self.queues)
+
+
+HUNGER: SearchStrategy[Hunger] = st.builds(
+    Hunger,
+    n=st.sampled_from([1, 2, 5, 0]),
+    tasks=st.just(list(NAMES)) | st.lists(st.sampled_from((*NAMES, UNKNOWN)), max_size=3),
+    queues=st.none()
+    | st.lists(st.sampled_from((*QUEUES, UNKNOWN)), max_size=3)
+    | st.dictionaries(st.sampled_from(QUEUES), st.sampled_from([0.5, 3.0]), max_size=3),
+)
+
+REPORTS: SearchStrategy[Report] = st.builds(
+    Report,
+    stage=_sometimes(st.sampled_from(["read", "write"])),
+    done=_sometimes(st.sampled_from([-1, 0, 3, 9])),
+    total=_sometimes(st.sampled_from([3, 5])),
+    message=_sometimes(st.just("half way")),
+    checkpoint=_sometimes(JSON),
+)
+
+Ending = Callable[[Lease], Outcome]
+"""An outcome that lacks only its lease."""
+
+
+def _ending(make: Callable[..., Outcome], /, **fields: SearchStrategy[Any]) -> SearchStrategy[Ending]:
+    values = st.fixed_dictionaries({"report": _sometimes(REPORTS), **fields})
+    return values.map(lambda given: lambda lease: make(lease, **given))
+
+
+ENDINGS: SearchStrategy[Ending] = st.one_of(
+    _ending(Succeeded, result=_sometimes(JSON), reason=_sometimes(st.just("too large"))),
+    _ending(
+        Failed,
+        kind=st.sampled_from(["error", "error", "panic", "timeout", "interrupted", "fatal"]),
+        code=_sometimes(st.sampled_from(["http.503", "http.500"])),
+        message=st.just("It broke."),
+        delay=_sometimes(LONG_DELAYS),
+    ),
+    _ending(Snoozed, delay=LONG_DELAYS),
+    _ending(Throttled, delay=_sometimes(DELAYS), cool_queue=st.booleans()),
+    _ending(Continued, delay=DELAYS),
+    _ending(Canceled, reason=st.just("no need")),
+    _ending(Released, delay=DELAYS),
+)

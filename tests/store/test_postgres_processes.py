@@ -1,0 +1,195 @@
+"""Programs that end, fork or forget: nothing hangs, nothing warns, nobody's connection breaks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from perdure.store.postgres import PostgresStore
+from tests.store.proxy import Proxy
+from tests.store.things import postgres_store, run
+from tests.store.waiting import until
+
+ROOT = Path(__file__).parents[2]
+BEGIN = """
+import asyncio, gc, os, sys, threading
+from tests.store.things import *
+store = postgres_store(sys.argv[1])
+"""
+
+
+def start(script: str, url: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", BEGIN + script, url],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def output(script: str, url: str) -> list[str]:
+    with start(script, url) as process:
+        out, err = process.communicate(timeout=60)
+    assert err == ""
+    assert process.returncode == 0
+    return out.split()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "store.perform(insert, 'a')",
+        "asyncio.run(store.aperform(insert, 'a'))",
+        "store.perform(insert, 'a'); del store; gc.collect()",
+        "store.perform(insert, 'a'); cycle = [store]; cycle.append(cycle); del store, cycle; gc.collect()",
+        "asyncio.run(store.aperform(insert, 'a')); store.close()",
+        "threading.Thread(target=store.perform, args=(insert, 'a')).start()",
+    ],
+)
+def test_a_program_that_never_closes_ends_without_a_word(
+    admin: psycopg.Connection[Any], postgres_url: str, script: str
+) -> None:
+    assert output(script, postgres_url) == []
+    assert admin.execute("SELECT id FROM perdure_thing").fetchall() == [("a",)]
+
+
+def test_the_end_of_a_program_waits_for_nobody(admin, proxy: Proxy) -> None:
+    script = """
+store.perform(run, "one")
+print("frozen?", flush=True)
+sys.stdin.readline()
+async def main():
+    asyncio.create_task(store.aperform(insert, "a"))
+    await asyncio.sleep(0.1)
+asyncio.run(main())
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", BEGIN + script, proxy.url],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        proxy.freeze()
+        process.stdin.write("\n")
+        process.stdin.flush()
+        # A statement may take 30 s, and the network 10 more.
+        assert process.wait(timeout=20) == 0
+
+
+def test_a_store_that_is_forgotten_lets_go_of_its_connections_and_threads(
+    admin: psycopg.Connection[Any], postgres_url: str
+) -> None:
+    script = """
+asyncio.run(store.aperform(run, "one"))
+before = threading.active_count()
+del store
+gc.collect()
+deadline = 1000
+while threading.active_count() > 1 and deadline:
+    deadline -= 1
+    threading.Event().wait(0.01)
+print(before, threading.active_count(), flush=True)
+sys.stdin.readline()
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", BEGIN + script, postgres_url],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline().split() == ["2", "1"]
+        until(
+            lambda: admin.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'perdure'"
+                " AND datname = current_database()"
+            ).fetchone()
+            == (0,)
+        )
+        process.stdin.write("\n")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_has_connections_of_its_own(admin, postgres_url: str) -> None:
+    script = """
+[(before,)] = store.perform(run, "backend")
+pid = os.fork()
+if not pid:
+    [(backend,)] = store.perform(run, "backend")
+    print(backend, flush=True)
+    [(again,)] = asyncio.run(store.aperform(run, "backend"))
+    assert again == backend
+    del store
+    gc.collect()
+    sys.exit(0)
+_, status = os.waitpid(pid, 0)
+[(after,)] = store.perform(run, "backend")
+print(before, after, status)
+"""
+    child, before, after, status = output(script, postgres_url)
+    assert before == after != child
+    assert status == "0"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_forked_amid_threads_is_not_stuck(admin, postgres_url: str) -> None:
+    script = """
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+stop = threading.Event()
+def work():
+    while not stop.is_set():
+        store.perform(run, "one")
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads: thread.start()
+asyncio.run(store.aperform(run, "one"))
+statuses = []
+for _ in range(20):
+    pid = os.fork()
+    if not pid:
+        store.perform(run, "one")
+        asyncio.run(store.aperform(run, "one"))
+        os._exit(0)
+    statuses.append(os.waitpid(pid, 0)[1])
+stop.set()
+for thread in threads: thread.join()
+print(*statuses)
+"""
+    assert output(script, postgres_url) == ["0"] * 20
+
+
+def pooled(data: bytes) -> bytes:
+    """What a pooler says at the start: a pid of its own making."""
+    place = data.find(b"K\0\0\0\x0c")
+    return data if place < 0 else data[: place + 5] + b"\0\0\0\1" + data[place + 9 :]
+
+
+@pytest.mark.parametrize(
+    ("through_pooler", "prepare", "prepares"),
+    [(False, None, True), (True, None, False), (True, True, True), (False, False, False)],
+)
+def test_statements_are_prepared_on_a_backend_of_our_own(
+    admin, proxy: Proxy, through_pooler: bool, prepare: bool | None, prepares: bool
+) -> None:
+    if through_pooler:
+        proxy.on_reply = pooled
+    store: PostgresStore = postgres_store(proxy.url, prepare=prepare)
+    for _ in range(2):
+        [(prepared,)] = store.perform(run, "prepared")
+    assert bool(prepared) is prepares
+    store.close()

@@ -1,0 +1,235 @@
+"""A fork, at whatever moment, leaves parent and child each with a store that works."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import sqlite3
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from perdure.errors import UnsupportedDatabase
+from perdure.store import sqlite_fork
+from perdure.store.sqlite import SqliteStore
+from tests.store.notes import (
+    add,
+    eventually,
+    hold,
+    line_length,
+    listed,
+    listed_twice,
+    note_store,
+    notes_in,
+)
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    store = note_store(tmp_path / "jobs.db")
+    yield store
+    store.close()
+
+
+def forked(work: Callable[[], object], *, fork: Callable[[], int] = os.fork) -> int:
+    """The pid of a child that does the work and ends, with status 0 if it went well."""
+    with warnings.catch_warnings():
+        # Python 3.12 warns of forks beside threads, which are the point here.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        if child := fork():
+            return child
+    status = 1
+    try:
+        work()
+        status = 0
+    except BaseException:
+        traceback.print_exc(file=sys.__stderr__)
+    finally:
+        os._exit(status)
+
+
+def went_well(child: int) -> bool:
+    return os.waitpid(child, 0)[1] == 0
+
+
+def test_parent_and_child_go_on(store: SqliteStore) -> None:
+    store.perform(add, "before")
+    assert store.perform(listed) == ["before"]
+    child = forked(lambda: (store.perform(add, "child"), store.perform(listed)))
+    assert went_well(child)
+    store.perform(add, "parent")
+    assert store.perform(listed) == ["before", "child", "parent"]
+
+
+def test_the_child_holds_locks_of_its_own(store: SqliteStore, tmp_path: Path) -> None:
+    """Else the parent, closing last as it believes, would take the WAL away under the child."""
+    store.perform(add, "before")
+    store.perform(listed)
+    told, tell = os.pipe()
+    heard, answer = os.pipe()
+
+    def work() -> None:
+        store.perform(add, "child 1")
+        os.write(answer, b"!")
+        os.read(told, 1)
+        store.perform(add, "child 2")
+        store.perform(listed)
+
+    child = forked(work)
+    os.read(heard, 1)
+    store.perform(add, "parent")
+    store.close()
+    assert (tmp_path / "jobs.db-wal").exists()
+    os.write(tell, b"!")
+    assert went_well(child)
+    assert notes_in(tmp_path / "jobs.db") == ["before", "child 1", "parent", "child 2"]
+
+
+def test_forks_while_threads_write_and_read(store: SqliteStore, tmp_path: Path) -> None:
+    stop = threading.Event()
+    written: list[list[str]] = [[], [], []]
+
+    def write(number: int) -> None:
+        while not stop.is_set():
+            written[number].append(store.perform(add, f"thread {number} {len(written[number])}"))
+            store.perform(listed)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    children = []
+    for number in range(15):
+        before = len(written[0])
+        eventually(partial(lambda before: len(written[0]) > before, before))
+        children.append(forked(partial(store.perform, add, f"child {number}")))
+    assert all([went_well(child) for child in children])
+    stop.set()
+    for thread in threads:
+        thread.join()
+    store.close()
+    expected = [note for notes in written for note in notes] + [f"child {number}" for number in range(15)]
+    assert sorted(notes_in(tmp_path / "jobs.db")) == sorted(expected)
+
+
+def test_a_fork_waits_for_the_end_of_a_write(store: SqliteStore) -> None:
+    entered, released = threading.Event(), threading.Event()
+    holder = threading.Thread(target=store.perform, args=(hold, "holder", entered, released))
+    holder.start()
+    assert entered.wait(60)
+    forking = threading.Thread(target=lambda: children.append(forked(lambda: store.perform(add, "child"))))
+    children: list[int] = []
+    forking.start()
+    waiting = threading.Thread(target=store.perform, args=(add, "waiting"))
+    waiting.start()
+    eventually(lambda: line_length(store) == 1)
+    assert children == []
+    released.set()
+    for thread in (holder, forking, waiting):
+        thread.join(60)
+    assert went_well(children[0])
+    assert set(store.perform(listed)) == {"child", "holder", "waiting"}
+
+
+def test_a_fork_does_not_wait_for_who_waits_for_another_program(store: SqliteStore, tmp_path: Path) -> None:
+    other = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    waiting = threading.Thread(target=store.perform, args=(add, "waiting"))
+    waiting.start()
+    eventually(lambda: store._session._writer._lanes._led)
+    # The child has the other connection's locks in memory; what matters is that there is a child at all.
+    assert went_well(forked(lambda: None))
+    other.execute("ROLLBACK")
+    other.close()
+    waiting.join(60)
+    assert store.perform(listed) == ["waiting"]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_that_ends_as_programs_do(store: SqliteStore) -> None:
+    """It finalises everything, and nothing of that is its parent's."""
+    store.perform(add, "before")
+    store.perform(listed)
+    child = multiprocessing.get_context("fork").Process(target=store.perform, args=(add, "child"))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert store.perform(listed) == ["before", "child"]
+
+
+def test_a_grandchild_works_too(store: SqliteStore) -> None:
+    store.perform(add, "parent")
+
+    def work() -> None:
+        store.perform(add, "child")
+        assert went_well(forked(lambda: store.perform(add, "grandchild")))
+        store.perform(add, "child again")
+
+    assert went_well(forked(work))
+    assert store.perform(listed) == ["parent", "child", "grandchild", "child again"]
+
+
+def test_a_fork_before_the_first_use(tmp_path: Path) -> None:
+    note_store(tmp_path / "jobs.db").close()
+    store = note_store(tmp_path / "jobs.db")
+    assert went_well(forked(lambda: store.perform(add, "child")))
+    assert store.perform(listed) == ["child"]
+    store.close()
+
+
+def test_a_fork_behind_pythons_back_is_refused(store: SqliteStore) -> None:
+    """Nobody closed the parent's connections: to open the file would be to trust locks that are not there."""
+    store.perform(add, "before")
+
+    def work() -> None:
+        with pytest.raises(UnsupportedDatabase, match="forked"):
+            store.perform(add, "child")
+        # What it inherited survives even this.
+        connections = set(store._sessions[os.getppid()]._database.connections)
+        store._sessions[os.getppid()].abandon()
+        for connection in connections:
+            assert sys.getrefcount(connection) > 4
+
+    child = forked(work, fork=ctypes.PyDLL(None).fork)
+    assert went_well(child)
+    store.perform(add, "after")
+    assert store.perform(listed) == ["before", "after"]
+
+
+def test_a_fork_does_not_wait_for_ever(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_fork, "_PATIENCE", 0.1)
+    entered, released = threading.Event(), threading.Event()
+    reader = threading.Thread(target=store.perform, args=(listed_twice, entered, released))
+    reader.start()
+    assert entered.wait(60)
+
+    def work() -> None:
+        with pytest.raises(UnsupportedDatabase):
+            store.perform(add, "child")
+
+    child = forked(work)
+    released.set()
+    reader.join(60)
+    assert went_well(child)
+    assert store.perform(add, "parent") == "parent"
+
+
+def test_a_database_in_memory_stays_with_the_parent() -> None:
+    store = note_store(":memory:")
+    store.perform(add, "parent")
+
+    def work() -> None:
+        with pytest.raises(UnsupportedDatabase):
+            store.perform(listed)
+
+    assert went_well(forked(work))
+    assert store.perform(listed) == ["parent"]
+    store.close()

@@ -1,0 +1,154 @@
+"""What a job can be asked for: each bound from both sides, each refusal by name and never with the value."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+
+from perdure.errors import InvalidOption
+from perdure.options import Asked, Options, checked
+
+SECOND = 1_000_000
+CENTURY = 36_525 * 86_400
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+NOON_MICROS = 1_893_499_200 * SECOND
+SECRET = "hunter2"
+
+
+def check(**asked: Any) -> Options:
+    return checked(cast(Asked, asked))
+
+
+def long(size: int) -> str:
+    return SECRET.ljust(size, "x")
+
+
+TAKEN: list[tuple[str, Any, dict[str, Any]]] = [
+    ("queue", "mail", {"queue": "mail"}),
+    ("queue", long(255), {"queue": long(255)}),
+    ("tenant", long(255), {"tenant": long(255)}),
+    ("tenant", "ä" * 127, {"tenant": "ä" * 127}),
+    ("idempotency_key", long(512), {"idempotency_key": long(512)}),
+    ("unique_key", long(512), {"unique_key": long(512)}),
+    ("priority", -32_768, {"priority": -32_768}),
+    ("priority", 0, {"priority": 0}),
+    ("priority", 32_767, {"priority": 32_767}),
+    ("max_attempts", 1, {"max_attempts": 1}),
+    ("max_attempts", 2_147_483_647, {"max_attempts": 2_147_483_647}),
+    ("delay", 0, {"delay": 0}),
+    ("delay", 1.5, {"delay": 1_500_000}),
+    ("delay", timedelta(minutes=1), {"delay": 60 * SECOND}),
+    ("delay", CENTURY, {"delay": CENTURY * SECOND}),
+    ("run_at", NOON, {"run_at": NOON_MICROS}),
+    ("expires", 0, {"expires_in": 0}),
+    ("expires", 60, {"expires_in": 60 * SECOND}),
+    ("expires", CENTURY, {"expires_in": CENTURY * SECOND}),
+    ("expires", NOON, {"expires_at": NOON_MICROS}),
+    ("timeout", 1e-6, {"timeout": 1}),
+    ("timeout", timedelta(days=1), {"timeout": 86_400 * SECOND}),
+    ("timeout", CENTURY, {"timeout": CENTURY * SECOND}),
+    ("tags", [], {"tags": "[]"}),
+    ("tags", ("a", long(255)), {"tags": f'["a","{long(255)}"]'}),
+    ("meta", {}, {"meta": "{}"}),
+    ("meta", {"who": {"id": [1, None, 0.5, True]}}, {"meta": '{"who":{"id":[1,null,0.5,true]}}'}),
+]
+
+REFUSED: list[tuple[str, Any]] = [
+    *((name, value) for name in ("queue", "tenant", "idempotency_key", "unique_key") for value in (
+        "", " \t\n", f"{SECRET}\0", f"{SECRET}\ud800", 7, SECRET.encode(), [SECRET],
+    )),
+    ("queue", long(256)),
+    ("tenant", long(256)),
+    ("tenant", "ä" * 128),
+    ("idempotency_key", long(513)),
+    ("unique_key", long(513)),
+    *((name, value) for name in ("priority", "max_attempts") for value in (1.0, True, SECRET, 10**400)),
+    ("priority", -32_769),
+    ("priority", 32_768),
+    ("max_attempts", 0),
+    ("max_attempts", -1),
+    ("max_attempts", 2_147_483_648),
+    *((name, value) for name in ("delay", "expires", "timeout") for value in (
+        -1e-6, timedelta(microseconds=-1), CENTURY + 1, math.nan, math.inf, 10**400, True, SECRET, [60],
+    )),
+    ("timeout", 0),
+    ("timeout", timedelta(0)),
+    *((name, value) for name in ("run_at", "expires") for value in (
+        NOON.replace(tzinfo=None), NOON.replace(year=1969), NOON.replace(year=2200),
+    )),
+    ("run_at", 60),
+    ("run_at", SECRET),
+    ("tags", SECRET),
+    ("tags", 7),
+    ("tags", [SECRET, 7]),
+    ("tags", [""]),
+    ("tags", [long(256)]),
+    ("tags", {SECRET: 1}),
+    ("meta", SECRET),
+    ("meta", [SECRET]),
+    ("meta", 7),
+    ("meta", {SECRET: math.nan}),
+    ("meta", {SECRET: object()}),
+    ("meta", {7: SECRET}),
+    ("meta", {"x": NOON}),
+    ("meta", {"x": "y" * (1 << 20)}),
+    ("colour", SECRET),
+]  # fmt: skip
+
+
+def named(case: tuple[Any, ...]) -> str:
+    return f"{case[0]}-{case[1]!r:.20}"
+
+
+@pytest.mark.parametrize("case", TAKEN, ids=named)
+def test_an_option_within_its_bounds_is_taken(case: tuple[str, Any, dict[str, Any]]) -> None:
+    name, value, stored = case
+    assert check(**{name: value}) == Options(**stored)
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=named)
+def test_an_option_beyond_is_refused_by_name_and_never_with_its_value(case: tuple[str, Any]) -> None:
+    name, value = case
+    with pytest.raises(InvalidOption) as refusal:
+        check(**{name: value})
+    assert re.match(rf"{name}\b", str(refusal.value))
+    assert SECRET not in str(refusal.value)
+    assert refusal.value.__cause__ is None
+
+
+@pytest.mark.parametrize("name", Asked.__annotations__)
+def test_an_option_that_is_none_was_not_asked_for(name: str) -> None:
+    assert check(**{name: None}) == check() == Options()
+
+
+def test_a_delay_and_a_moment_exclude_each_other() -> None:
+    with pytest.raises(InvalidOption, match=r"^Give delay or run_at, not both\.$"):
+        check(delay=60, run_at=NOON)
+
+
+@pytest.mark.parametrize(
+    ("asked", "keyed"),
+    [({}, False), ({"queue": "a"}, False), ({"idempotency_key": "a"}, True), ({"unique_key": "a"}, True)],
+)
+def test_a_key_of_either_kind_makes_a_job_keyed(asked: dict[str, Any], keyed: bool) -> None:
+    assert check(**asked).keyed is keyed
+
+
+def test_the_canonical_request_has_each_field_as_it_was_asked() -> None:
+    asked = check(
+        queue="mail", priority=0, delay=5, expires=NOON, tags=["b", "a"], unique_key="u", tenant="t"
+    )
+    request = asked.request('{"to":"ann"}')
+    assert (request.arguments, request.queue, request.priority) == ('{"to":"ann"}', "mail", 0)
+    assert (request.delay, request.run_at, request.expires) == (5 * SECOND, None, NOON_MICROS)
+    assert (request.tags, request.unique_key) == (("b", "a"), "u")
+    assert (request.max_attempts, request.timeout) == (None, None)
+
+
+def test_the_canonical_request_of_nothing_asked_has_no_field() -> None:
+    request = check().request("{}")
+    assert [getattr(request, name) for name in request.__slots__] == ["{}", *[None] * 9]
