@@ -49,6 +49,10 @@ format: .venv/.installed ## Put the code into its format and mend what can be me
 	$(BIN)/python -m ruff format .
 	$(BIN)/python -m ruff check --fix .
 
+.PHONY: docs
+docs: .venv/.installed ## Draw docs/states.md from the table of transitions
+	$(BIN)/python -m tests.draw_states
+
 .PHONY: demo
 demo: .venv/.installed ## Run the first job of the README
 	$(BIN)/python examples/first_job.py

@@ -67,7 +67,8 @@ class BarePostgres:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._connection = psycopg.connect(url, autocommit=True)
+        # Planned once: left alone, the server plans the claim anew each time, for its limit is a parameter.
+        self._connection = psycopg.connect(url, autocommit=True, options="-c plan_cache_mode=force_generic_plan")
         self._pgconn = self._connection.pgconn
         for name, text in STATEMENTS.items():
             prepared = self._pgconn.prepare(name, text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from importlib import import_module
@@ -14,6 +14,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
 import msgspec
 
 from perdure.errors import (
+    BadArguments,
     InternalError,
     InvalidOption,
     InvalidTask,
@@ -30,7 +31,7 @@ from perdure.moments import span
 from perdure.ops import enqueue as enqueue_ops
 from perdure.ops import tasks as task_ops
 from perdure.ops.topics import queue_topics
-from perdure.options import INTEGER, SMALLINT, Asked, checked, text, whole
+from perdure.options import INTEGER, SMALLINT, Asked, checked, number, text, texts, whole
 from perdure.store.plan import Plan, aside, blocking, perform, perform_at_once, perform_on, waiting
 from perdure.store.store import Store, open_store
 from perdure.task import AsyncTask, JobRequest, SyncTask, Task
@@ -59,9 +60,9 @@ class App(Verbs):
         prepare: bool | None = None,
     ) -> None:
         self._url = url
-        self._imports = tuple(imports)
+        self._imports = texts("imports", imports)
         self._schema = text("schema", schema, 63)
-        self._synchronous = synchronous
+        self._synchronous: Literal["full", "normal"] = synchronous
         self._prepare = prepare
         self.listen_url = listen_url
         self.lease = span("lease", lease, least=1)
@@ -134,14 +135,14 @@ class App(Verbs):
         definition = TaskDefinition(
             name=text("name", name if name is not None else _name_of(function)),
             queue=text("queue", queue),
-            priority=whole("priority", priority, -SMALLINT - 1, SMALLINT) or 0,
-            max_attempts=whole("max_attempts", max_attempts, 1, INTEGER) or 1,
+            priority=number("priority", priority, -SMALLINT - 1, SMALLINT),
+            max_attempts=number("max_attempts", max_attempts, 1, INTEGER),
             timeout=None if timeout is None else span("timeout", timeout, least=1),
             backoff=dump_backoff(as_backoff(backoff)),
             max_crashes=whole("max_crashes", max_crashes, 1, INTEGER),
         )
         kind = AsyncTask if inspect.iscoroutinefunction(function) else SyncTask
-        task: Task[..., Any] = kind(self, function, definition, tuple(text("alias", one) for one in aliases))
+        task: Task[..., Any] = kind(self, function, definition, tuple(texts("aliases", aliases)))
         for known in (task.name, *task.aliases):
             if known in self.tasks:
                 raise InvalidTask(f"There is a task named {known} already.", code="task.duplicate")
@@ -154,14 +155,16 @@ class App(Verbs):
         self, task: str, arguments: Mapping[str, object] | None = None, **asked: Unpack[Asked]
     ) -> Plan[Job[Any]]:
         """Enqueue by name: for a producer without the code. Arguments are plain JSON values."""
-        if task in self.tasks:
+        if not isinstance(arguments, Mapping | None):
+            raise BadArguments("$: the arguments are given by name, as a dict")
+        if text("task", task) in self.tasks:
             known = self.tasks[task].using(**asked)
             return (yield from known._enqueue_values(dict(arguments or {})))
         conn = asked.pop("conn", None)
         options = checked(asked)
         payload = encode_plain({} if arguments is None else arguments)
         request: JobRequest[Any] = JobRequest(
-            text("task", task),
+            task,
             payload,
             options,
             _PLAIN_RESULT,
@@ -175,6 +178,8 @@ class App(Verbs):
         self, jobs: Sequence[JobRequest[R]], *, conn: object | None = None
     ) -> Plan[list[Job[R]]]:
         """Enqueue jobs in one transaction; the outcomes are in the order of the requests."""
+        if not isinstance(jobs, Iterable):
+            raise InvalidOption("enqueue_many takes a list of what task.job(...) returns.")
         jobs = list(jobs)
         if not all(isinstance(job, JobRequest) for job in jobs):
             raise InvalidOption("enqueue_many takes what task.job(...) returns.")
@@ -284,9 +289,10 @@ class _Register:
 
 def _name_of(function: Callable[..., Any]) -> str:
     module = getattr(function, "__module__", None)
-    if module in (None, "__main__"):
+    name = getattr(function, "__name__", None)
+    if module in (None, "__main__") or name is None:
         raise InvalidTask("A task in the program's main module needs a name: @app.task(name=...).")
-    return f"{module}.{function.__name__}"
+    return f"{module}.{name}"
 
 
 def _whom_to_wake(requests: Sequence[JobRequest[Any]]) -> frozenset[str] | None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perdure.app import App
     from perdure.ops.enqueue import Enqueued
 
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 FIRST_LOOK, SLOWEST_LOOK = 0.01, 0.5
 """Seconds between two looks at a job that is waited for, at first and at most."""
@@ -45,7 +45,7 @@ class Progress(NamedTuple):
     stage: str | None
 
 
-class Job(Generic[R]):
+class Job(Generic[R_co]):
     """One job, as it was when last looked at: ``refresh`` looks again."""
 
     def __init__(
@@ -70,10 +70,10 @@ class Job(Generic[R]):
         return self._app.store
 
     @property
-    def result(self) -> R | None:
+    def result(self) -> R_co | None:
         """What the handler returned; None until it succeeded."""
         text = self._row.result if self._row else None
-        return None if text is None else cast(R, self._decode(text))
+        return None if text is None else cast(R_co, self._decode(text))
 
     @property
     def error(self) -> JobError | None:
@@ -116,7 +116,7 @@ class Job(Generic[R]):
         """Everything that is stored, as it was when last looked at."""
         return self._row
 
-    def _refresh(self) -> Plan[Job[R]]:
+    def _refresh(self) -> Plan[Job[R_co]]:
         """Look at the job again."""
         row = yield from perform(browse.get_job, self.id)
         if row is None:
@@ -135,14 +135,14 @@ class Job(Generic[R]):
             yield from pause(min(wait, left))
             wait = min(wait * 1.5, SLOWEST_LOOK)
 
-    def _get(self, timeout: float | None = None) -> Plan[R]:
+    def _get(self, timeout: float | None = None) -> Plan[R_co]:
         """Wait for the job and return its result, or raise JobFailed, JobCanceled, JobGone or WaitTimeout."""
         yield from self._join(timeout)
         if self.state == "failed":
             raise JobFailed(f"Job {self.id} failed: {self.error.code if self.error else 'unknown'}.")
         if self.state == "canceled":
             raise JobCanceled(f"Job {self.id} was canceled.")
-        return cast(R, self.result)
+        return cast(R_co, self.result)
 
     def _cancel(self, *, reason: str | None = None) -> Plan[CancelOutcome]:
         """Cancel the job, or ask the worker that runs it to stop."""
@@ -158,12 +158,12 @@ class Job(Generic[R]):
     cancel, acancel = blocking(_cancel), waiting(_cancel)
     requeue, arequeue = blocking(_requeue), waiting(_requeue)
 
-    def _seen(self, row: JobRow) -> Job[R]:
+    def _seen(self, row: JobRow) -> Job[R_co]:
         self._row = row
         self.queue, self.state, self.run, self.attempt = row.queue, row.state, row.run, row.attempt
         return self
 
-    def _enqueued(self, outcome: Enqueued) -> Job[R]:
+    def _enqueued(self, outcome: Enqueued) -> Job[R_co]:
         self.created = outcome.created
         self.queue, self.state, self.run, self.attempt = outcome[2:]
         return self

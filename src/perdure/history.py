@@ -64,7 +64,7 @@ def _attempt(attempt: AttemptRow) -> list[Entry]:
 
 
 def _current(traces: Traces) -> list[Entry]:
-    """What the row itself tells: the attempt that is not in the ledger yet, and the end where no event tells it."""
+    """What the row tells: the attempt that is not in the ledger yet, and the end where no event tells it."""
     job = traces.job
     told = []
     error: dict[str, str | None] = {}

@@ -29,9 +29,9 @@ def new_id() -> str:
         else:
             _last += 1 + getrandbits(24)
         value = _last
-    number = (value >> _TAIL) << 80 | 7 << 76 | (value >> 62 & 0xFFF) << 64 | 2 << 62 | value & (1 << 62) - 1
-    text = f"{number:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    # The version, 7, stands between 60 bits and 62; the variant is the highest bit of the second half.
+    head, tail = f"{value >> 62:015x}", f"{value & (1 << 62) - 1 | 1 << 63:016x}"
+    return f"{head[:8]}-{head[8:12]}-7{head[12:]}-{tail[:4]}-{tail[4:]}"
 
 
 def _after_fork() -> None:

@@ -96,7 +96,7 @@ def checked(asked: Asked) -> Options:
         tenant=_optional("tenant", asked.get("tenant"), NAME_BYTES),
         idempotency_key=_optional("idempotency_key", asked.get("idempotency_key"), KEY_BYTES),
         unique_key=_optional("unique_key", asked.get("unique_key"), KEY_BYTES),
-        tags=None if tags is None else _tags(tags),
+        tags=None if tags is None else msgspec.json.encode(texts("tags", tags)).decode(),
         meta=None if meta is None else _meta(meta),
     )
 
@@ -118,10 +118,20 @@ def text(name: str, value: object, most: int = NAME_BYTES) -> str:
     return value
 
 
+def texts(name: str, values: Sequence[str]) -> list[str]:
+    """Several of them; one alone is a mistake, for it would be taken letter by letter."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise InvalidOption(f"{name} must be a list of texts.")
+    return [text(f"{name}[{index}]", value) for index, value in enumerate(values)]
+
+
 def whole(name: str, value: int | None, least: int, most: int) -> int | None:
+    """A whole number in its bounds, if any."""
+    return None if value is None else number(name, value, least, most)
+
+
+def number(name: str, value: int, least: int, most: int) -> int:
     """A whole number in its bounds."""
-    if value is None:
-        return None
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidOption(f"{name} must be a whole number.")
     if not least <= value <= most:
@@ -133,13 +143,9 @@ def _optional(name: str, value: str | None, most: int) -> str | None:
     return None if value is None else text(name, value, most)
 
 
-def _tags(tags: Sequence[str]) -> str:
-    if isinstance(tags, str) or not isinstance(tags, Sequence):
-        raise InvalidOption("tags must be a list of texts.")
-    return msgspec.json.encode([text(f"tags[{index}]", tag) for index, tag in enumerate(tags)]).decode()
-
-
 def _meta(meta: Mapping[str, object]) -> str:
+    if not isinstance(meta, Mapping):
+        raise InvalidOption("meta must be a dict.")
     try:
         return encode_plain(meta)
     except (BadArguments, PayloadTooLarge):

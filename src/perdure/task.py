@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
-class JobRequest(Generic[R]):
+class JobRequest(Generic[R_co]):
     """A job to be enqueued: its arguments are bound, checked and encoded."""
 
     __slots__ = ("arguments", "decode", "options", "payload", "queue", "task")
@@ -118,6 +119,8 @@ class Enqueuer(Generic[P, R]):
 class Task(Enqueuer[P, R]):
     """A registered function with its defaults. A plain call is the function itself."""
 
+    __name__: str
+
     def __init__(
         self,
         app: App,
@@ -134,15 +137,14 @@ class Task(Enqueuer[P, R]):
         self.arguments = ArgumentCodec(self.signature)
         self.results = ResultCodec(self.signature.returns)
         super().__init__(self, {})
-        update_wrapper(cast(Any, self), function)
+        update_wrapper(cast(Any, self), function, updated=())
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
     def _call(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        name = self.signature.context
-        if name is not None and name not in kwargs:
-            kwargs[name] = Context.current()
+        if not self.signature.gives_context(args, kwargs):
+            kwargs[str(self.signature.context)] = Context.current()
         return self.function(*args, **kwargs)
 
 

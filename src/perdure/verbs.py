@@ -15,7 +15,7 @@ from perdure.model.job import JobRow, Span, State
 from perdure.moments import moment
 from perdure.ops import browse, operate, queues, tasks, worker
 from perdure.ops.operate import CancelOutcome, DeleteOutcome, RequeueOutcome, RunNowOutcome
-from perdure.options import INTEGER, text, whole
+from perdure.options import INTEGER, number, text, whole
 from perdure.store.plan import Plan, blocking, perform, perform_on, waiting
 from perdure.store.store import Store
 
@@ -61,7 +61,7 @@ class Verbs:
         """A page of jobs, newest first; for the next one give the last id as ``before``."""
         if state is not None and state not in get_args(State):
             raise InvalidOption("state is not one of the states of a job.")
-        whole("limit", limit, 1, PAGE)
+        number("limit", limit, 1, PAGE)
         rows = yield from perform(
             browse.list_jobs,
             queue=queue,

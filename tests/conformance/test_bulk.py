@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from perdure.app import App
@@ -98,7 +100,9 @@ def test_different_idempotency_keys_of_one_unique_key_lead_to_one_job(world: Wor
     )
     assert other.id == one.id
     assert [one.created, other.created].count(True) == 1
-    assert task.using(idempotency_key="z").enqueue().id == task.using(idempotency_key="a").enqueue().id == one.id
+    assert (
+        task.using(idempotency_key="z").enqueue().id == task.using(idempotency_key="a").enqueue().id == one.id
+    )
 
 
 def test_thousands_of_jobs_go_in_one_call(world: World) -> None:
@@ -113,7 +117,9 @@ def test_thousands_of_jobs_go_in_one_call(world: World) -> None:
 
 def test_thousands_of_keyed_jobs_go_in_one_call(world: World) -> None:
     task = world.task()
-    requests = [task.using(idempotency_key=f"k{n % 1200}", unique_key=f"u{n % 1100}").job() for n in range(1200)]
+    requests = [
+        task.using(idempotency_key=f"k{n % 1200}", unique_key=f"u{n % 1100}").job() for n in range(1200)
+    ]
     jobs = world.app.enqueue_many(requests)
     assert [job.created for job in jobs].count(True) == world.count("job") == 1100
     assert world.count("key") == 1200
@@ -127,5 +133,6 @@ def test_no_requests_need_no_database(world: World) -> None:
 
 
 def test_only_requests_can_be_enqueued(world: World) -> None:
+    no_requests: Any = [world.task()]
     with pytest.raises(InvalidOption):
-        world.app.enqueue_many([world.task()])  # type: ignore[list-item]
+        world.app.enqueue_many(no_requests)

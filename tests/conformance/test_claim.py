@@ -71,7 +71,11 @@ def test_unknown_tasks_in_front_do_not_hide_known_ones(world: World, n: int) -> 
     """Groups of which all, some and none are known, at several priorities and in several queues."""
     work, play, alien = world.task("work"), world.task("play"), world.task("alien")
     for queue in ("a", "b"):
-        for priority, tasks in ((5, [alien] * 4), (4, [alien, alien, work, alien, play]), (3, [work, play, work])):
+        for priority, tasks in (
+            (5, [alien] * 4),
+            (4, [alien, alien, work, alien, play]),
+            (3, [work, play, work]),
+        ):
             for task in tasks:
                 task.using(queue=queue, priority=priority).enqueue()
     known = [job for job in reversed(world.app.list_jobs()) if job.task != "alien"]
@@ -104,7 +108,9 @@ def test_held_jobs_are_not_taken(world: World) -> None:
 def test_only_ready_jobs_are_taken(world: World, state: str) -> None:
     job = world.task().enqueue()
     ended = "NULL" if state in ("waiting", "open") else "run_at"
-    world.sql(f"UPDATE perdure.job SET state = :state, finished_at = {ended} WHERE id = :id", state=state, id=job.id)
+    world.sql(
+        f"UPDATE perdure.job SET state = :state, finished_at = {ended} WHERE id = :id", state=state, id=job.id
+    )
     assert world.claim() == []
 
 

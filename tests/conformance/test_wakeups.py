@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from perdure.model.job import SECOND
@@ -25,16 +27,17 @@ def test_an_enqueue_wakes_its_queue(world: World) -> None:
 def test_a_batch_wakes_each_of_its_queues_once(world: World) -> None:
     work = world.task(queue="mail")
     heard = world.listen()
-    for keys in ({}, {"unique_key": "u"}):
+    unkeyed: Any = {}
+    for keys in (unkeyed, {"unique_key": "u"}):
         world.app.enqueue_many(
-            [*(work.job(n) for n in range(5)), work.using(queue="fast", **keys).job(), work.job()]  # type: ignore[misc]
+            [*(work.job(n) for n in range(5)), work.using(queue="fast", **keys).job(), work.job()]
         )
     assert heard == [{"queue/mail", "queue/fast"}, {"queue/mail", "queue/fast"}]
 
 
 @pytest.mark.parametrize("keys", [{}, {"idempotency_key": "k"}, {"unique_key": "u"}])
-def test_a_job_for_later_wakes_nobody(world: World, keys: dict[str, str]) -> None:
-    work = world.task(queue="mail").using(**keys)  # type: ignore[misc]
+def test_a_job_for_later_wakes_nobody(world: World, keys: Any) -> None:
+    work = world.task(queue="mail").using(**keys)
     heard = world.listen()
     work.using(delay=0.000001).enqueue()
     work.using(run_at=moment(NOON + 1), tenant="a").enqueue()
@@ -43,8 +46,8 @@ def test_a_job_for_later_wakes_nobody(world: World, keys: dict[str, str]) -> Non
 
 
 @pytest.mark.parametrize("keys", [{}, {"idempotency_key": "k"}, {"unique_key": "u"}])
-def test_a_job_asked_for_at_an_instant_that_has_come_wakes_its_queue(world: World, keys: dict[str, str]) -> None:
-    work = world.task(queue="mail").using(**keys)  # type: ignore[misc]
+def test_a_job_asked_for_at_an_instant_that_has_come_wakes_its_queue(world: World, keys: Any) -> None:
+    work = world.task(queue="mail").using(**keys)
     heard = world.listen()
     work.using(run_at=moment(NOON)).enqueue()
     work.using(run_at=moment(NOON - SECOND), tenant="a").enqueue()

@@ -163,11 +163,17 @@ class Model:
 
     def due(self, tasks: Sequence[str], queues: Sequence[str] | None) -> list[Job]:
         """Strictly by queue where queues are named; then by priority, time and id."""
-        open_ = [name for name in queues or {job.queue for job in self.jobs.values()} if self._gives(name)]
-        rank = {name: open_.index(name) if queues else 0 for name in open_}
-        due = (job for job in self.jobs.values() if job.state == "ready" and job.run_at <= self.now)
-        known = [job for job in due if job.queue in rank and job.task in tasks]
-        return sorted(known, key=lambda job: (rank[job.queue], -job.priority, job.run_at, job.id))
+        asked = (job for job in self.jobs.values() if queues is None or job.queue in queues)
+        due = [
+            job
+            for job in asked
+            if self._gives(job.queue)
+            and job.task in tasks
+            and job.state == "ready"
+            and job.run_at <= self.now
+        ]
+        rank = {name: i for i, name in reversed(list(enumerate(queues or ())))}
+        return sorted(due, key=lambda job: (rank.get(job.queue, 0), -job.priority, job.run_at, job.id))
 
     def _gives(self, queue: str) -> bool:
         settings = self.queues.get(queue, Queue())
@@ -314,6 +320,9 @@ class Model:
         return self.queues.setdefault(name, Queue())
 
     # What everybody can see
+
+    def active(self) -> int:
+        return sum(job.active for job in self.jobs.values())
 
     def live_workers(self) -> dict[str, int]:
         return {id: worker.expires_at for id, worker in self.workers.items() if not worker.retired}

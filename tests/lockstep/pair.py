@@ -85,9 +85,11 @@ class Pair:
         assert sqlite == postgres
         return sqlite
 
-    def wipe(self) -> None:
+    def begin(self) -> None:
+        """Forget everything."""
         for ledger in self.ledgers:
             ledger.store.perform(wipe)
+        self.clock.now, self.dice.face, self.woken = Clock.START, 0.0, frozenset()
 
     def _listener(self, i: int) -> Callable[[frozenset[str]], None]:
         def listen(topics: frozenset[str]) -> None:

@@ -57,6 +57,7 @@ TICKS = st.sampled_from([100_000, SECOND, 4 * SECOND, 11 * SECOND, 121 * SECOND,
 ROLLS = st.sampled_from([0.0, 0.25, 0.5, 0.999])
 DELAYS = st.sampled_from([0, SECOND, 5 * SECOND, 200 * SECOND])
 LONG_DELAYS = DELAYS | st.just(10**16)
+BACKOFFS = st.sampled_from([None, Backoff(base=3, cap=40)])
 JSON = st.sampled_from(["1", '{"a":[1.50,null]}', '"x"'])
 
 
@@ -88,25 +89,39 @@ def _sometimes(strategy: SearchStrategy[Any]) -> SearchStrategy[Any]:
     return st.none() | st.none() | strategy
 
 
-ASKED: SearchStrategy[Asked] = st.builds(
+TASK = st.sampled_from((*NAMES * 8, UNKNOWN))
+PAYLOAD = st.sampled_from(["{}", "{}", '{"to":"ann"}'])
+TENANT = _sometimes(st.just("acme"))
+
+PLAIN: SearchStrategy[Asked] = st.builds(
     Asked,
-    task=st.sampled_from((*NAMES, *NAMES, *NAMES, UNKNOWN)),
+    task=TASK,
     options=st.fixed_dictionaries(
-        {"payload": st.sampled_from(["{}", "{}", '{"to":"ann"}'])},
+        {"payload": PAYLOAD, "tenant": TENANT},
         optional={
             "queue": _sometimes(st.sampled_from(QUEUES)),
             "priority": _sometimes(st.sampled_from([-1, 0, 5])),
             "max_attempts": _sometimes(st.sampled_from([1, 3])),
             "delay": _sometimes(DELAYS),
             "expires_in": _sometimes(st.sampled_from([0, SECOND, 20 * SECOND])),
-            "tenant": _sometimes(st.sampled_from(["acme", "zeta"])),
-            "unique_key": _sometimes(st.sampled_from(["u", "v"])),
-            "idempotency_key": _sometimes(st.sampled_from(["k", "l"])),
         },
     ),
     run_in=_sometimes(st.sampled_from([-SECOND, 3 * SECOND])),
 )
-BATCHES = st.lists(ASKED, min_size=1, max_size=4)
+KEYED: SearchStrategy[Asked] = st.builds(
+    Asked,
+    task=st.sampled_from(NAMES[:2]),
+    options=st.fixed_dictionaries(
+        {
+            "payload": PAYLOAD,
+            "tenant": TENANT,
+            "unique_key": st.sampled_from([None, "u"]),
+            "idempotency_key": st.sampled_from([None, "k", "k", "l"]),
+        }
+    ),
+    run_in=st.none(),
+)
+BATCHES = st.lists(PLAIN | KEYED, min_size=1, max_size=4)
 
 
 class Hunger(NamedTuple):
@@ -126,9 +141,10 @@ class Hunger(NamedTuple):
 
 HUNGER: SearchStrategy[Hunger] = st.builds(
     Hunger,
-    n=st.sampled_from([1, 2, 5, 0]),
-    tasks=st.just(list(NAMES)) | st.lists(st.sampled_from((*NAMES, UNKNOWN)), max_size=3),
+    n=st.sampled_from([1, 2, 2, 5, 5, 0]),
+    tasks=st.just(list(NAMES)) | st.lists(st.sampled_from((*NAMES, UNKNOWN)), min_size=1, max_size=3),
     queues=st.none()
+    | st.permutations(QUEUES)
     | st.lists(st.sampled_from((*QUEUES, UNKNOWN)), max_size=3)
     | st.dictionaries(st.sampled_from(QUEUES), st.sampled_from([0.5, 3.0]), max_size=3),
 )
@@ -142,24 +158,37 @@ REPORTS: SearchStrategy[Report] = st.builds(
     checkpoint=_sometimes(JSON),
 )
 
-Ending = Callable[[Lease], Outcome]
-"""An outcome that lacks only its lease."""
+
+class Ending(NamedTuple):
+    """An outcome that lacks only its lease."""
+
+    make: Callable[..., Outcome]
+    fields: Mapping[str, Any]
+
+    def of(self, lease: Lease) -> Outcome:
+        return self.make(lease, **self.fields)
 
 
 def _ending(make: Callable[..., Outcome], /, **fields: SearchStrategy[Any]) -> SearchStrategy[Ending]:
     values = st.fixed_dictionaries({"report": _sometimes(REPORTS), **fields})
-    return values.map(lambda given: lambda lease: make(lease, **given))
+    return st.builds(Ending, st.just(make), values)
+
+
+def _failure(*kinds: str) -> SearchStrategy[Ending]:
+    return _ending(
+        Failed,
+        kind=st.sampled_from(kinds),
+        code=_sometimes(st.sampled_from(["http.503", "http.500"])),
+        message=st.just("It broke."),
+        delay=_sometimes(LONG_DELAYS),
+    )
 
 
 ENDINGS: SearchStrategy[Ending] = st.one_of(
     _ending(Succeeded, result=_sometimes(JSON), reason=_sometimes(st.just("too large"))),
-    _ending(
-        Failed,
-        kind=st.sampled_from(["error", "error", "panic", "timeout", "interrupted", "fatal"]),
-        code=_sometimes(st.sampled_from(["http.503", "http.500"])),
-        message=st.just("It broke."),
-        delay=_sometimes(LONG_DELAYS),
-    ),
+    _failure("error"),
+    _failure("error", "timeout", "interrupted", "fatal"),
+    _failure("panic"),
     _ending(Snoozed, delay=LONG_DELAYS),
     _ending(Throttled, delay=_sometimes(DELAYS), cool_queue=st.booleans()),
     _ending(Continued, delay=DELAYS),

@@ -6,20 +6,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.lockstep.machine import Lockstep
 from tests.lockstep.pair import open_pair
 
 SHORT = settings(
-    max_examples=50,
-    stateful_step_count=30,
+    max_examples=100,
+    stateful_step_count=40,
     deadline=None,
+    # Not `explain`: it traces every line, from the first example on.
+    phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )
-LONG = settings(SHORT, max_examples=600, stateful_step_count=60)
+LONG = settings(SHORT, max_examples=1000, stateful_step_count=60)
 
 
 @pytest.fixture
@@ -32,6 +34,7 @@ def machine(tmp_path: Path, postgres_url: str) -> Iterator[type[Lockstep]]:
         yield OnBoth
 
 
+@pytest.mark.timeout(600)
 def test_both_stores_do_what_the_model_does(machine: type[Lockstep]) -> None:
     run_state_machine_as_test(machine, settings=SHORT)
 

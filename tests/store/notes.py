@@ -27,7 +27,7 @@ STATEMENTS = {
     "trigger": "CREATE TRIGGER veto BEFORE INSERT ON note WHEN new.text LIKE 'veto%'"
     " BEGIN SELECT RAISE(ROLLBACK, 'vetoed'); END",
     "fail": "INSERT INTO note (text, at) SELECT value, :now FROM json_each(:text)",
-    "nonsense": "SELECT nothing FROM nowhere",
+    "nonsense": "SELECT 1 FROM nowhere",
 }
 
 

@@ -218,7 +218,10 @@ def test_the_lock_ends_with_the_transaction(postgres_url: str) -> None:
     store.migrate()
     store.close()
     with psycopg.connect(postgres_url) as connection:
-        locks = connection.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").fetchall()
+        locks = connection.execute(
+            "SELECT count(*) FROM pg_locks JOIN pg_database ON database = pg_database.oid"
+            " WHERE locktype = 'advisory' AND datname = current_database()"
+        ).fetchall()
     assert locks == [(0,)]
 
 

@@ -25,7 +25,7 @@ from perdure.errors import (
     StoreReadOnly,
     UnsupportedDatabase,
 )
-from perdure.store import postgres_session
+from perdure.store import postgres_connect
 from perdure.store.postgres import PostgresStore
 from perdure.store.store import open_store
 from tests.store.things import insert, postgres_store, run
@@ -153,7 +153,7 @@ def test_a_server_that_is_not_there_is_away(caplog: pytest.LogCaptureFixture, ho
 
 
 def test_an_old_server_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_session, "OLDEST_SERVER", 99)
+    monkeypatch.setattr(postgres_connect, "OLDEST_SERVER", 99)
     store = PostgresStore(postgres_url)
     for verb in (lambda: store.perform(run, "one"), store.migrate):
         with pytest.raises(UnsupportedDatabase, match="PostgreSQL 99 or newer"):

@@ -30,8 +30,8 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def brief_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = dict.fromkeys(("read", "write", "urgent"), postgres_transaction._limits(30, 1, 30))
-    monkeypatch.setattr(postgres_transaction, "_LIMITS", limits)
+    limits = dict.fromkeys(("read", "write", "urgent"), postgres_transaction._settings(30, 1, 30))
+    monkeypatch.setattr(postgres_transaction, "_SETTINGS", limits)
 
 
 def test_a_deadlock_is_run_again(

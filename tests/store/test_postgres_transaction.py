@@ -210,8 +210,11 @@ def test_timeouts_hold_inside_and_leave_no_trace(store: PostgresStore, admin: ps
             session.send(store._parsed["setting"], {"setting": name})
         session.sync()
         assert session.receive() == [[("0",)]] * 3
-    (locks,) = admin.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").fetchone() or (None,)
-    assert locks == 0
+    locks = admin.execute(
+        "SELECT count(*) FROM pg_locks JOIN pg_database ON database = pg_database.oid"
+        " WHERE locktype = 'advisory' AND datname = current_database()"
+    ).fetchall()
+    assert locks == [(0,)]
 
 
 def test_a_statement_that_takes_too_long_is_stopped(
@@ -219,7 +222,7 @@ def test_a_statement_that_takes_too_long_is_stopped(
 ) -> None:
     from perdure.store import postgres_transaction as module
 
-    monkeypatch.setitem(module._LIMITS, "read", module._limits(1, 1, 1))  # type: ignore[arg-type]
+    monkeypatch.setitem(module._SETTINGS, "read", module._settings(1, 1, 1))  # type: ignore[arg-type]
     with pytest.raises(StoreBusy, match="too long"):
         store.perform(run, "sleep", seconds=60)
 

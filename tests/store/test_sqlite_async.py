@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.errors import InternalError, Refused, StoreClosed
+from perdure.errors import InternalError, Refused, SchemaMissing, StoreClosed
 from perdure.store.sqlite import SqliteStore
 from tests.store.notes import (
     Line,
@@ -42,7 +42,7 @@ async def test_a_coroutine_writes_and_reads(store: SqliteStore) -> None:
         await store.aperform(add_and_refuse, "refused")
     with pytest.raises(InternalError):
         await store.aperform(add_failing, "failing")
-    with pytest.raises(InternalError):
+    with pytest.raises(SchemaMissing):
         await store.aperform(nonsense)
     assert await store.aperform(listed) == ["note"]
 
@@ -84,6 +84,37 @@ async def test_threads_and_coroutines_share_a_group(store: SqliteStore) -> None:
         assert await in_loop == "loop"
     assert in_thread.result() == "thread"
     assert ran.count("COMMIT") == 1
+
+
+async def test_a_listener_may_write_however_busy_the_writer_is(store: SqliteStore) -> None:
+    def listen(topics: frozenset[str]) -> None:
+        for topic in topics:
+            store.perform(add, f"heard of {topic}")
+
+    store.subscribe(listen)
+
+    async def write(name: int) -> None:
+        for number in range(20):
+            await store.aperform(add, f"note {name} {number}", frozenset({f"queue/{name}/{number}"}))
+
+    await asyncio.gather(*[write(name) for name in range(20)])
+    await asyncio.to_thread(store.close)
+    notes = notes_in(store._database.path)
+    assert len([note for note in notes if note.startswith("note")]) == 400
+    assert len([note for note in notes if note.startswith("heard")]) == 400
+
+
+async def test_a_coroutine_is_told_of_what_nobody_expected(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(*args: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(store._session._group_commit, "write", write)
+    with pytest.raises(ZeroDivisionError):
+        await store.aperform(add, "note")
+    monkeypatch.undo()
+    assert await store.aperform(add, "note") == "note"
 
 
 async def test_a_cancelled_call_leaves_the_line(store: SqliteStore) -> None:

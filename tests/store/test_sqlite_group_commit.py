@@ -368,6 +368,43 @@ def add_behind(store: SqliteStore, entered: threading.Event, text: str) -> None:
     store.perform(add, text)
 
 
+def test_the_main_thread_writes_for_nobody_else(store: SqliteStore) -> None:
+    @operation("write")
+    def wait_for_others() -> Op[None]:
+        yield from ask("insert", text="main")
+        for number in range(3):
+            threads[number].start()
+        eventually(lambda: line_length(store) == 3)
+
+    threads = [threading.Thread(target=store.perform, args=(add, f"note {number}")) for number in range(3)]
+    with traced(store) as ran:
+        store.perform(wait_for_others)
+        for thread in threads:
+            thread.join(60)
+    # The main thread's own, then one for the three.
+    assert commits(ran) == 2
+
+
+def test_whoever_is_stopped_puts_the_others_back(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an exception that somebody throws into a thread, say: nothing else could, outside the main one."""
+    group_commit = store._session._group_commit
+    run_apart = group_commit._run_apart
+
+    def stop(connection: sqlite3.Connection, call: Call[Any]) -> None:
+        monkeypatch.setattr(group_commit, "_run_apart", run_apart)
+        run_apart(connection, call)
+        raise SystemExit
+
+    line = Line(store)
+    calls = [line.perform(add, f"note {number}") for number in range(3)]
+    monkeypatch.setattr(group_commit, "_run_apart", stop)
+    line.release()
+    with pytest.raises(SystemExit):
+        line.holder.result()
+    assert [call.result() for call in calls] == ["note 0", "note 1", "note 2"]
+    assert store.perform(listed) == ["note 0", "note 1", "note 2"]
+
+
 def test_a_signal_takes_a_waiting_call_out_of_the_line(store: SqliteStore, interrupt: Interrupt) -> None:
     line = Line(store)
     interrupt(lambda: line_length(store) == 1)

@@ -88,8 +88,6 @@ class ArgumentCodec:
 
 def encode_plain(values: Mapping[str, object]) -> str:
     """Arguments of a task whose code is elsewhere: only what JSON itself tells apart is accepted."""
-    if not isinstance(values, Mapping):
-        raise refused(("$", "the arguments must be given by name, as a dict"))
     values = dict(values)
     encoded = _encoded(values)
     _verify(values, encoded, msgspec.json.decode)

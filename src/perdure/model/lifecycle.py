@@ -154,8 +154,8 @@ class Running(msgspec.Struct, frozen=True, gc=False):
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of a running job.
 
-    ``attempt_kind`` set: the attempt goes into the ledger under that kind. ``keep_error``: it did not count, so the
-    error of the one before still stands.
+    ``attempt_kind`` set: the attempt goes into the ledger under that kind. ``keep_error``: it did not count, so
+    the error of the one before still stands.
     """
 
     id: str
@@ -265,12 +265,15 @@ def cool_down(
 
 QUIET: Span = 120_000_000
 
+MOST_PROGRESS = 2**63 - 1
+"""The largest number a database keeps."""
+
 
 def merge_progress(job: Running, report: Report) -> tuple[int | None, int | None] | None:
     """Done and total after the report, or None where they cannot both be true."""
     done = job.progress_done if report.done is None else report.done
     total = job.progress_total if report.total is None else report.total
-    fits = (done is None or done >= 0) and (total is None or total >= 0)
+    fits = all(number is None or 0 <= number <= MOST_PROGRESS for number in (done, total))
     if not fits or (done is not None and total is not None and done > total):
         return None
     return done, total

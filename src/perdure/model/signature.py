@@ -119,6 +119,11 @@ class Signature:
             raise self._missing(values)
         return values
 
+    def gives_context(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
+        """Whether a plain call brings its own context, or needs none."""
+        by_position = self._rest is None and len(args) > len(self._positional)
+        return self.context is None or self.context in kwargs or by_position
+
     def call_arguments(self, values: Mapping[str, object]) -> tuple[tuple[object, ...], dict[str, object]]:
         """The arguments that call the function with such values; the context is the worker's to add."""
         named = dict(values)

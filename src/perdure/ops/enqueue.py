@@ -29,7 +29,7 @@ class Enqueued(NamedTuple):
 
 @operation("write")
 def enqueue(jobs: Sequence[NewJob], wake: frozenset[str] | None = frozenset()) -> Op[list[Enqueued]]:
-    """Insert jobs that carry no key: one round trip. ``wake``: whom to wake; None lets the rows tell, in a second.
+    """Insert jobs that carry no key: one round trip. ``wake``: whom to wake; None: the rows tell, in a second.
 
     A task that is unknown or disabled breaks the insert's own NOT NULL; the caller finds out which it was.
     """

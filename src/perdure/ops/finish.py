@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from perdure.model.backoff import load_backoff
 from perdure.model.job import Lease
 from perdure.model.lifecycle import (
     QUIET,
@@ -22,7 +21,15 @@ from perdure.model.lifecycle import (
 from perdure.ops.batch import rows_of
 from perdure.ops.claim import Claims, claim_query, read_claims
 from perdure.ops.op import Answers, Op, Query, Row, ask_all, operation
-from perdure.ops.running import Record, event_row, read_running, report_row, stage_events, write_reports
+from perdure.ops.running import (
+    Record,
+    event_row,
+    read_policy,
+    read_running,
+    report_row,
+    stage_events,
+    write_reports,
+)
 from perdure.ops.topics import queue_topics
 
 Dice = Callable[[], float]
@@ -175,7 +182,7 @@ def _cool_one(row: Row, asked: dict[str, int]) -> list[Query]:
         cooling=bool(cooling),
         quiet=bool(quiet),
         asked=asked[name],
-        backoff=None if backoff is None else load_backoff(backoff),
+        backoff=None if backoff is None else read_policy(backoff),
     )
     if decided is None:
         return []

@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from perdure.model.backoff import load_backoff
+from perdure.errors import InvalidOption
+from perdure.model.backoff import DEFAULT_BACKOFF, Backoff, load_backoff
 from perdure.model.lifecycle import Report, Running
 from perdure.ops.batch import rows_of
 from perdure.ops.op import Query, Row
@@ -30,10 +31,18 @@ def read_running(row: Row) -> Running:
         bool(cancel),
         done,
         total,
-        load_backoff(backoff),
+        read_policy(backoff),
         max_crashes,
         stage,
     )
+
+
+def read_policy(text: str | None) -> Backoff:
+    """One that was damaged by hand blocks no outcome: the default stands in for it."""
+    try:
+        return load_backoff(text)
+    except (msgspec.DecodeError, InvalidOption):
+        return DEFAULT_BACKOFF
 
 
 def report_row(job: Running, report: Report, pair: tuple[int | None, int | None]) -> Record:

@@ -45,10 +45,10 @@ def expire(*, n: int = 500) -> Op[int]:
     return len(rows)
 
 
-@operation("read")
+@operation("write")
 def list_orphans(*, after: str = FIRST, n: int = 500) -> Op[list[str]]:
-    """The running jobs whose worker is not live, without touching them."""
-    rows = yield from ask_last("list_orphans", after=after, n=n)
+    """The running jobs whose worker is not live, unchanged."""
+    rows = yield from ask_last("find_orphans", after=after, n=n)
     return [row[0] for row in rows]
 
 

@@ -179,7 +179,7 @@ def _read(dialect: Dialect, name: str) -> str:
 
 
 def _folder(dialect: Dialect) -> Traversable:
-    return files(__package__).joinpath("sql", "migrations", dialect)
+    return files("perdure.store").joinpath("sql", "migrations", dialect)
 
 
 def _list(missing: Iterable[Migration]) -> str:

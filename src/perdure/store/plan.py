@@ -16,6 +16,8 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from functools import update_wrapper
+from keyword import iskeyword
+from types import MethodType
 from typing import (
     Any,
     Concatenate,
@@ -162,7 +164,11 @@ class blocking(Generic[S, P, T]):  # noqa: N801 - reads as a decorator
     """The blocking verb of a plan."""
 
     def __init__(self, plan: Callable[Concatenate[S, P], Plan[T]]) -> None:
-        self._plan = plan
+        def verb(subject: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            refuse_in_event_loop(self._name)
+            return run(subject.store, plan(subject, *args, **kwargs))
+
+        self._verb = update_wrapper(verb, plan)
         self.__doc__ = plan.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -173,21 +179,17 @@ class blocking(Generic[S, P, T]):  # noqa: N801 - reads as a decorator
     @overload
     def __get__(self, subject: S, owner: type[S]) -> Callable[P, T]: ...
     def __get__(self, subject: S | None, owner: type[S]) -> blocking[S, P, T] | Callable[P, T]:
-        if subject is None:
-            return self
-
-        def verb(*args: P.args, **kwargs: P.kwargs) -> T:
-            refuse_in_event_loop(self._name)
-            return run(subject.store, self._plan(subject, *args, **kwargs))
-
-        return update_wrapper(verb, self._plan)
+        return self if subject is None else MethodType(self._verb, subject)
 
 
 class waiting(Generic[S, P, T]):  # noqa: N801 - reads as a decorator
     """The async verb of a plan."""
 
     def __init__(self, plan: Callable[Concatenate[S, P], Plan[T]]) -> None:
-        self._plan = plan
+        async def verb(subject: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            return await arun(subject.store, plan(subject, *args, **kwargs))
+
+        self._verb = update_wrapper(verb, plan)
         self.__doc__ = plan.__doc__
 
     @overload
@@ -197,17 +199,12 @@ class waiting(Generic[S, P, T]):  # noqa: N801 - reads as a decorator
     def __get__(
         self, subject: S | None, owner: type[S]
     ) -> waiting[S, P, T] | Callable[P, Coroutine[Any, Any, T]]:
-        if subject is None:
-            return self
-
-        async def verb(*args: P.args, **kwargs: P.kwargs) -> T:
-            return await arun(subject.store, self._plan(subject, *args, **kwargs))
-
-        return update_wrapper(verb, self._plan)
+        return self if subject is None else MethodType(self._verb, subject)
 
 
 def refuse_in_event_loop(name: str) -> None:
     """A blocking verb would stop every task of the loop that runs in this thread."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is not None and asyncio._get_running_loop() is not None:
-        raise BlockingCall(f"{name}() blocks and an event loop runs in this thread: await a{name}() instead.")
+        twin = f"a{name}_" if iskeyword(f"a{name}") else f"a{name}"
+        raise BlockingCall(f"{name}() blocks and an event loop runs in this thread: await {twin}() instead.")

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from functools import cached_property, partial
+from functools import cached_property
 from hashlib import sha256
 from typing import Final, ParamSpec, TypeVar
 from weakref import WeakSet, finalize
@@ -20,7 +20,6 @@ from .postgres_adapt import Statement
 from .postgres_migrate import target
 from .postgres_pool import URGENT_SIZE, Pool
 from .postgres_retry import Retry
-from .postgres_session import connect
 from .postgres_transaction import Transaction
 from .statements import DEFAULT_SCHEMA, Dialect, load
 
@@ -40,7 +39,7 @@ class PostgresStore:
     each connection.
     """
 
-    dialect: Final[Dialect] = "postgres"
+    dialect: Dialect = "postgres"
 
     def __init__(
         self,
@@ -58,12 +57,11 @@ class PostgresStore:
         if size < 1:
             raise InvalidConfig("A pool needs at least one connection.")
         self._url = url
-        self._prepare = prepare
         self._clock = clock
         self._given = statements
         self._size = size
         self._listeners = Listeners()
-        self._pool = Pool(partial(connect, url, prepare=prepare), size=size)
+        self._pool = Pool(url, prepare=prepare, size=size)
         self._retry = Retry(patience, drop_connections=self._pool.drop_idle)
         self.schema = schema
         self._hire()
@@ -73,7 +71,7 @@ class PostgresStore:
     def patience(self) -> float | None:
         return self._retry.patience
 
-    @cached_property
+    @property
     def statements(self) -> Mapping[str, str]:
         """Every statement by its name, in psycopg's spelling."""
         return load("postgres", self.schema) if self._given is None else self._given
@@ -90,7 +88,7 @@ class PostgresStore:
         return self._clock() if self._clock else None
 
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._retry.until_done(partial(self._run, operation, *args, **kwargs))
+        return self._retry.until_done(lambda: self._run(operation, *args, **kwargs))
 
     def perform_at_once(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         # No lock of PostgreSQL's is on the whole database.
@@ -106,8 +104,9 @@ class PostgresStore:
         def work() -> None:
             if outcome.set_running_or_notify_cancel():
                 try:
-                    run = partial(self._run, operation, *args, **kwargs)
-                    outcome.set_result(self._retry.until_done(run, wanted=wanted))
+                    outcome.set_result(
+                        self._retry.until_done(lambda: self._run(operation, *args, **kwargs), wanted=wanted)
+                    )
                 except BaseException as error:
                     outcome.set_exception(error)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 import psycopg
 
 from ..ops.op import Param, Row
-from .postgres_session import open_connection
+from .postgres_connect import connect
 from .statements import Dialect
 
 # For our turn to migrate; migrate.apply has less patience with the locks of tables.
@@ -23,7 +23,7 @@ _TOKEN = re.compile(r"""(?P<literal>"(?:[^"]|"")*"|'(?:[^']|'')*'|%)|(?<![:\w]):
 class PostgresTarget:
     """A connection, inside a transaction, as migrations see it."""
 
-    dialect: Final[Dialect] = "postgres"
+    dialect: Dialect = "postgres"
 
     def __init__(self, connection: psycopg.Connection[Any], schema: str) -> None:
         self._connection = connection
@@ -40,7 +40,7 @@ class PostgresTarget:
 def target(url: str, schema: str, *, read_only: bool = False) -> Iterator[PostgresTarget]:
     """Committed if the block succeeds. READ COMMITTED sees what whoever had the lock before us has done."""
     mode = "READ ONLY" if read_only else "READ WRITE"
-    with open_connection(url) as connection:
+    with connect(url) as connection:
         connection.execute(f"BEGIN ISOLATION LEVEL READ COMMITTED {mode}".encode())
         for setting, seconds in _TIMEOUTS.items():
             connection.execute("SELECT pg_catalog.set_config(%s, %s, true)", [setting, f"{seconds}s"])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock, Semaphore
 from time import monotonic
 from typing import Final
 
 from ..errors import StoreBusy, StoreClosed
+from .postgres_connect import connect
 from .postgres_session import Session
 
 # Heartbeats and finishes have connections of their own, or a flood of enqueues would cost a worker its jobs.
@@ -22,8 +23,9 @@ class Pool:
     No thread watches over them: a session idle for a minute is closed when another comes back.
     """
 
-    def __init__(self, connect: Callable[[], Session], *, size: int) -> None:
-        self._connect = connect
+    def __init__(self, url: str, *, prepare: bool | None, size: int) -> None:
+        self._url = url
+        self._prepare = prepare
         self._size = size
         self._closed = False
         self._idle: list[tuple[Session, float]] = []
@@ -36,7 +38,7 @@ class Pool:
         if not slots.acquire(timeout=timeout):
             raise StoreBusy("Every connection of this process to the database is in use.")
         try:
-            session = self._take() or self._connect()
+            session = self._take() or self._open()
             try:
                 yield session
             finally:
@@ -75,6 +77,14 @@ class Pool:
             if not session.notices_end():
                 return session
             session.close()
+
+    def _open(self) -> Session:
+        connection = connect(self._url)
+        try:
+            return Session(connection, prepare=self._prepare)
+        except BaseException:
+            connection.close()
+            raise
 
     def _give_back(self, session: Session) -> None:
         now, surplus = monotonic(), session

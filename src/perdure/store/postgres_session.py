@@ -6,50 +6,42 @@ and cannot queue a second transaction behind the first. Measured with one insert
 
 from __future__ import annotations
 
+import selectors
 from collections import deque
 from collections.abc import Mapping
+from selectors import EVENT_READ, EVENT_WRITE
 from time import monotonic
 from typing import Any, Final
 
 import psycopg
 from psycopg import postgres
-from psycopg.abc import PQGen
 from psycopg.adapt import AdaptersMap, Transformer
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
-from psycopg.waiting import Ready, Wait
 
-from ..errors import InvalidConfig, UnsupportedDatabase
 from ..ops.op import Param, Rows
 from .postgres_adapt import Statement, adapt
 
-OLDEST_SERVER: Final = 14
 STATEMENT_SECONDS: Final = 30
 # What a network may add to the server's own timeouts before a connection counts as dead.
 GRACE_SECONDS: Final = 10
-
-# Only what a pooler lets pass: no server options. The URL may say otherwise.
-_DEFAULTS: Mapping[str, str | int] = {
-    "connect_timeout": 10,
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 30_000,
-    "fallback_application_name": "perdure",
-}
 
 _NO_VALUES: Mapping[str, Param] = {}
 _ABOUT_BACKEND = Statement.parse(
     "SELECT pg_catalog.pg_backend_pid(), pg_catalog.current_setting('default_transaction_isolation')"
 )
 
+# Windows has no poll(); everywhere else select() cannot wait for a socket numbered above 1023.
+_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 _FAILED = (ExecStatus.FATAL_ERROR, ExecStatus.PIPELINE_ABORTED)
 
 
 class Session:
-    """A connection, used by one operation at a time. An error that leaves it in doubt spoils it."""
+    """A connection, used by one operation at a time. An error that leaves it in doubt spoils it.
+
+    ``prepare``: whether to prepare statements on the server; None finds out whether that is safe.
+    """
 
     def __init__(self, connection: psycopg.Connection[Any], *, prepare: bool | None) -> None:
         self._connection = connection
@@ -60,6 +52,8 @@ class Session:
         self._expected: deque[bytes | bool | None] = deque()
         self._prepared: set[bytes] = set()
         self._to_prepare: set[bytes] = set()
+        self._selector: selectors.BaseSelector = _Selector()
+        self._selector.register(self._pgconn.socket, EVENT_READ)
         self.prepares = False
         self.spoiled = False
         self._pgconn.enter_pipeline_mode()
@@ -86,7 +80,7 @@ class Session:
         """Wait for the next sync; return the rows that were wanted, or raise the first error before it."""
         failures: list[psycopg.Error] = []
         try:
-            answers = self._connection.wait(self._receive(failures))
+            answers = self._collect(failures)
         except psycopg.Error as lost:
             self.spoiled = True
             raise (failures or [lost])[0] from None
@@ -127,15 +121,13 @@ class Session:
             self._to_prepare.add(statement.name)
             self._expected.append(statement.name)
 
-    def _receive(self, failures: list[psycopg.Error]) -> PQGen[list[Rows]]:
+    def _collect(self, failures: list[psycopg.Error]) -> list[Rows]:
         pgconn, answers = self._pgconn, list[Rows]()
         deadline = monotonic() + STATEMENT_SECONDS * len(self._expected) + GRACE_SECONDS
-        while pgconn.flush():
-            if (yield from _ready(Wait.RW, deadline)) & Ready.R:
-                pgconn.consume_input()
+        self._flush(deadline)
         while True:
             while pgconn.is_busy():
-                yield from _ready(Wait.R, deadline)
+                self._wait(deadline)
                 pgconn.consume_input()
             result = pgconn.get_result()
             if result is None:  # the end of one statement's results
@@ -146,6 +138,20 @@ class Session:
                 return answers
             else:
                 self._take(result, answers, failures)
+
+    def _flush(self, deadline: float) -> None:
+        """Read while there is more to write: the server may be waiting for that."""
+        if not self._pgconn.flush():
+            return
+        self._selector.modify(self._pgconn.socket, EVENT_READ | EVENT_WRITE)
+        while self._pgconn.flush():
+            self._wait(deadline)
+            self._pgconn.consume_input()
+        self._selector.modify(self._pgconn.socket, EVENT_READ)
+
+    def _wait(self, deadline: float) -> None:
+        if not self._selector.select(max(0.0, deadline - monotonic())):
+            raise psycopg.OperationalError("no answer in time")
 
     def _take(self, result: PGresult, answers: list[Rows], failures: list[psycopg.Error]) -> None:
         # An implicit transaction that cannot be committed fails at its sync, which is still to be answered.
@@ -158,39 +164,3 @@ class Session:
         elif expected:
             self._reader.set_pgresult(result)
             answers.append(self._reader.load_rows(0, result.ntuples, tuple))
-
-
-def connect(url: str, *, prepare: bool | None) -> Session:
-    connection = open_connection(url)
-    try:
-        return Session(connection, prepare=prepare)
-    except BaseException:
-        connection.close()
-        raise
-
-
-def open_connection(url: str) -> psycopg.Connection[Any]:
-    """A connection to a server that is new enough, without any state of its own."""
-    try:
-        wishes = conninfo_to_dict(url)
-    except psycopg.ProgrammingError:
-        raise InvalidConfig("The PostgreSQL URL cannot be read.") from None
-    # The encoding alone is not the URL's to choose: our texts are Unicode.
-    settings: dict[str, Any] = {**_DEFAULTS, **wishes, "client_encoding": "utf8"}
-    connection = _Connection.connect(make_conninfo(**settings), autocommit=True, prepare_threshold=None)
-    if (version := connection.pgconn.server_version // 10_000) >= OLDEST_SERVER:
-        return connection
-    connection.close()
-    raise UnsupportedDatabase(f"perdure needs PostgreSQL {OLDEST_SERVER} or newer; this is {version}.")
-
-
-class _Connection(psycopg.Connection[Any]):
-    def __del__(self, *_: object) -> None:
-        """No warning: ours may end with the program. libpq's part closes itself, except in a forked child."""
-
-
-def _ready(wanted: Wait, deadline: float) -> PQGen[int]:
-    while not (ready := (yield wanted)):
-        if monotonic() > deadline:
-            raise psycopg.OperationalError("no answer in time")
-    return ready

@@ -36,24 +36,41 @@ SELECT pg_catalog.pg_notify(%(channel)s, topic)
 _log = logging.getLogger("perdure.store")
 
 
-def _limits(statement: int, lock: int, idle: int) -> Statement:
-    """Timeouts of this transaction only: a session may be shared behind a pooler."""
-    return Statement.parse(
-        f"SELECT pg_catalog.set_config('statement_timeout', '{statement}s', true),"
-        f" pg_catalog.set_config('lock_timeout', '{lock}s', true),"
-        f" pg_catalog.set_config('idle_in_transaction_session_timeout', '{idle}s', true)"
-    )
+# Each statement that writes finds its rows by an index it was written for. Its plan is made once for a connection and
+# kept, perhaps from when the table was empty: it must never be a scan of what has piled up since. And the compiler
+# takes longer than such a plan runs.
+_PLANS: Mapping[str, str] = {
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_hashagg": "off",
+}
+
+
+def _settings(statement: int, lock: int, idle: int, plans: Mapping[str, str] | None = None) -> Statement:
+    """Seconds of patience and ways to plan, for this transaction only: a session may be shared behind a pooler."""
+    settings = {
+        "statement_timeout": f"{statement}s",
+        "lock_timeout": f"{lock}s",
+        "idle_in_transaction_session_timeout": f"{idle}s",
+        **(plans or {}),
+    }
+    calls = (f"pg_catalog.set_config('{name}', '{value}', true)" for name, value in settings.items())
+    return Statement.parse(f"SELECT {', '.join(calls)}")
 
 
 _BEGIN = Statement.parse("BEGIN ISOLATION LEVEL READ COMMITTED")
 _COMMIT = Statement.parse("COMMIT")
 _ROLLBACK = Statement.parse("ROLLBACK")
 _NOTIFY = Statement.parse(NOTIFY)
-_LIMITS: Mapping[Kind, Statement] = {
-    "read": _limits(STATEMENT_SECONDS, 5, 30),
-    "write": _limits(STATEMENT_SECONDS, 5, 30),
+_SETTINGS: Mapping[Kind, Statement] = {
+    "read": _settings(STATEMENT_SECONDS, 5, 30),
+    "write": _settings(STATEMENT_SECONDS, 5, 30, _PLANS),
     # A heartbeat that waits as long as its lease lasts is of no use.
-    "urgent": _limits(10, 3, 10),
+    "urgent": _settings(10, 3, 10, _PLANS),
 }
 
 
@@ -77,7 +94,7 @@ class Transaction:
     ) -> None:
         self._session = session
         self._statements = statements
-        self._limits = _LIMITS[kind]
+        self._settings = _SETTINGS[kind]
         self._now = now
         self._channel = channel
         self._explicit = False
@@ -118,7 +135,7 @@ class Transaction:
         self._explicit = not (final and self._session.reads_committed)
         if self._explicit:
             self._session.send(_BEGIN, rows=False)
-        self._session.send(self._limits, rows=False)
+        self._session.send(self._settings, rows=False)
 
     def _send(self, query: Query) -> None:
         self._session.send(self._statements[query.name], {**query.params, "now": self._now})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
-from typing import Final, ParamSpec, TypeVar
+from functools import partial
+from typing import ParamSpec, TypeVar
 from weakref import finalize
 
 from ..errors import StoreClosed, UnsupportedDatabase
@@ -26,7 +26,7 @@ class SqliteStore:
     ``synchronous``: "full" keeps every commit through a power cut; "normal" is faster and may lose the last.
     """
 
-    dialect: Final[Dialect] = "sqlite"
+    dialect: Dialect = "sqlite"
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class SqliteStore:
     def patience(self) -> float | None:
         return self._patience
 
-    @cached_property
+    @property
     def statements(self) -> Mapping[str, str]:
         """Every statement by its name, in SQLite's spelling."""
         return load("sqlite") if self._given is None else self._given

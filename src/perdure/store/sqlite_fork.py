@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Collection
+from contextlib import suppress
 from typing import Protocol
 
 # A write takes milliseconds. Whoever reads longer than this finds a child that refuses to work.
@@ -21,6 +22,7 @@ _PATIENCE = 10.0
 class Pausable(Protocol):
     def pause(self, *, timeout: float) -> bool:
         """Close every connection and let nobody open one; False, and nothing is changed, if it takes long."""
+        ...
 
     def resume(self) -> None: ...
 
@@ -30,14 +32,15 @@ def close_before_forks(session: Pausable) -> None:
         _sessions.add(session)
 
 
-def keep_for_ever(inherited: Iterable[object]) -> None:
-    """Never let these be finalised: to close a parent's connection is to tamper with its locks."""
-    try:
-        import ctypes
-    except ImportError:
+def keep_for_ever(inherited: Collection[object]) -> None:
+    """Never let these be finalised: one may be locked for a thread that this process does not have."""
+    if not inherited:
         return
-    for connection in inherited:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+    with suppress(ImportError):
+        import ctypes
+
+        for connection in inherited:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
 _sessions: weakref.WeakSet[Pausable] = weakref.WeakSet()

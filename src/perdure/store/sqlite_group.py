@@ -135,7 +135,7 @@ class GroupCommit:
             self._write_alone(call)
 
     def _write_alone(self, call: Call[Any]) -> None:
-        error: Exception
+        error: Exception | None = None
         for _ in range(_RUNS):
             try:
                 self._write_together([call], ())
@@ -148,6 +148,7 @@ class GroupCommit:
                 break
             else:
                 return
+        assert error is not None
         _refuse(call, error)
 
     def _begin(self) -> sqlite3.Connection:

@@ -105,6 +105,11 @@ class Readers:
             if connection is None:
                 connection = self._open(until=call.until)
             self._read_snapshot(connection, call)
+        except sqlite3.Error:
+            # It may be in any state.
+            self._close(connection)
+            connection = None
+            raise
         finally:
             self._slots.put(connection)
 

@@ -27,7 +27,8 @@ class Writer:
         self._group_commit = group_commit
         self._announce = announce
         self._lanes = Lanes()
-        self._thread = Daemons("perdure-sqlite-writer", limit=1)
+        # Two, for a listener may itself write, and then waits in one of them for the other.
+        self._threads = Daemons("perdure-sqlite-writer", limit=2)
 
     def perform(self, call: ThreadCall[T]) -> T:
         wake: frozenset[str] = frozenset()
@@ -59,12 +60,12 @@ class Writer:
         """Refuse new calls and finish the others, except those that wait for another process's lock."""
         self._group_commit.stop_waiting()
         self._lanes.close()
-        self._thread.stop()
+        self._threads.stop()
         self._group_commit.close()
 
     def abandon(self) -> None:
         """Let go of what can be let go of without waiting."""
-        self._thread.stop(wait=False)
+        self._threads.stop(wait=False)
         if self._group_commit.pause(timeout=0):
             self._group_commit.resume()
 
@@ -74,10 +75,10 @@ class Writer:
         try:
             self._group_commit.write(group, self._followers())
         finally:
-            # Something stopped this thread, and none of it was committed.
+            # Also when something stopped this thread: what it had not committed then goes back into line.
             if unwritten := [call for call in group[1:] if not call.done]:
                 self._lanes.put_back(unwritten)
-        hand_out(group)
+            hand_out([call for call in group if call.done])
         self._group_commit.checkpoint()
         return first.wake.union(*[call.wake for call in group[1:]])
 
@@ -98,12 +99,16 @@ class Writer:
         if isinstance(leader, ThreadCall):
             leader.open_gate()
         elif leader is not None:
-            self._thread.submit(partial(self._lead_for_a_loop, leader))
+            self._threads.submit(partial(self._lead_for_a_loop, leader))
 
     def _lead_for_a_loop(self, call: Call[Any]) -> None:
         wake: frozenset[str] = frozenset()
         try:
             wake = self._lead(call)
+        except Exception as error:
+            # Nobody expects one here, and somebody awaits the call.
+            call.fail(error)
+            hand_out([call])
         finally:
             self._appoint(self._lanes.leave(call))
         self._announce(wake)

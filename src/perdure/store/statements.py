@@ -1,7 +1,7 @@
 """Named SQL statements, one text per dialect.
 
 ``shared.sql`` holds what both databases run as it stands; ``sqlite.sql`` and ``postgres.sql`` hold what must differ.
-The texts are SQL that PostgreSQL would run against the schema ``perdure``; four spellings are rewritten here:
+The texts are SQL that PostgreSQL would run against the schema ``perdure``; five spellings are rewritten here:
 
     perdure.job       the table                 perdure_job on SQLite, the configured schema on PostgreSQL
     :name             a bound parameter         %(name)s for psycopg
@@ -9,6 +9,7 @@ The texts are SQL that PostgreSQL would run against the schema ``perdure``; four
                                                 binds its own
     instant(x)        microseconds since the epoch as a time
     span(x)           microseconds as an interval         both stay plain integers on SQLite
+    value ->> 'name'  a part of a JSON value    json_extract() on SQLite, which has the operator only since 3.38
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ DEFAULT_SCHEMA = "perdure"
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _TABLE = re.compile(r"\bperdure\.(?=[a-z_])")
 _TIME = re.compile(r"\b(instant|span)\(([^()]+)\)")
+_PART = re.compile(r"\b((?:\w+\.)?\w+) ->> (?:'(\w+)'|(\d+))")
 _PARAM = re.compile(r"(?<![:\w]):([a-z_]+)")
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
 
@@ -47,7 +49,7 @@ def render(text: str, dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> str:
     """One text in a dialect's own spelling, with parameters."""
     text = _COMMENT.sub("", text).strip().removesuffix(";")
     if dialect == "sqlite":
-        return _TIME.sub(r"\2", name_tables(text, dialect, schema))
+        return _TIME.sub(r"\2", _PART.sub(_extract, name_tables(text, dialect, schema)))
     text = re.sub(r":now\b", _POSTGRES_NOW, text).replace("%", "%%")
     for function, spelling in _POSTGRES_TIME.items():
         text = re.sub(rf"\b{function}\(([^()]+)\)", spelling.replace(r"\2", r"\1"), text)
@@ -63,6 +65,11 @@ def name_tables(text: str, dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> st
     return _TABLE.sub(lambda _: quoted, text)
 
 
+def _extract(part: re.Match[str]) -> str:
+    path = f"$.{part[2]}" if part[2] else f"$[{part[3]}]"
+    return f"json_extract({part[1]}, '{path}')"
+
+
 def _read(file: str) -> Iterator[tuple[str, str]]:
-    parts = _NAME.split(files(__package__).joinpath("sql", file).read_text("utf-8"))
+    parts = _NAME.split(files("perdure.store").joinpath("sql", file).read_text("utf-8"))
     yield from zip(parts[1::2], parts[2::2], strict=True)

@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 
-from perdure.errors import InternalError, InvalidOption
+from perdure.errors import InternalError, Invalid, InvalidOption
 from perdure.model.job import Claimed, Lease, Span
 from perdure.model.lifecycle import Outcome
 from perdure.ops import claim as claim_ops
@@ -92,7 +92,7 @@ class Ledger:
         while True:
             try:
                 one = yield from perform(sweep_ops.rescue, dice=self._rng.random, after=after, n=page)
-            except InternalError:
+            except (InternalError, Invalid):
                 one = yield from self._rescue_singly(after, page)
             rescued += one.jobs
             if one.last is None:
@@ -106,7 +106,7 @@ class Ledger:
         for id in orphans:
             try:
                 one = yield from perform(sweep_ops.rescue_one, id, dice=self._rng.random)
-            except InternalError:
+            except (InternalError, Invalid):
                 continue
             rescued += one
         return sweep_ops.Rescued(rescued, orphans[-1] if len(orphans) == page else None)

@@ -5,8 +5,6 @@
 -- order; then each group locks its share and skips what another claim holds, so that order holds and nothing more
 -- than what is taken gets locked.
 WITH RECURSIVE
-known AS MATERIALIZED (
-    SELECT CAST(value AS text) AS task FROM json_array_elements_text(CAST(:tasks AS json)) AS value),
 every AS (
     (SELECT queue FROM perdure.job
       WHERE state = 'ready' AND held IS NULL AND CAST(:queues AS text) IS NULL
@@ -20,39 +18,38 @@ asked AS (
     SELECT queue, CAST(0 AS bigint) AS rank FROM every WHERE queue IS NOT NULL
     UNION ALL
     SELECT value, rank FROM json_array_elements_text(CAST(:queues AS json)) WITH ORDINALITY AS q(value, rank)),
-grp(queue, rank, priority) AS (
-    SELECT asked.queue, asked.rank, (SELECT j.priority FROM perdure.job j
-                                      WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = asked.queue
-                                      ORDER BY j.priority DESC LIMIT 1)
-      FROM asked
+head(queue, rank, priority, known, run_ats, ids) AS (
+    -- Down the priorities of each queue, from above the highest, until one of them alone has enough.
+    SELECT queue, rank, 32768, true, CAST('{}' AS timestamptz[]), CAST('{}' AS uuid[]) FROM asked
      WHERE NOT EXISTS (SELECT FROM perdure.queue q
                         WHERE q.name = asked.queue AND (q.paused OR q.cool_until > :now))
     UNION ALL
-    SELECT grp.queue, grp.rank, (SELECT j.priority FROM perdure.job j
-                                  WHERE j.state = 'ready' AND j.held IS NULL
-                                    AND j.queue = grp.queue AND j.priority < grp.priority
-                                  ORDER BY j.priority DESC LIMIT 1)
-      FROM grp WHERE grp.priority IS NOT NULL),
-head AS MATERIALIZED (
-    SELECT grp.queue, grp.rank, grp.priority, due.id, due.run_at,
-           bool_and(due.task = ANY (ARRAY(SELECT task FROM known))) OVER (PARTITION BY grp.queue, grp.priority) AS known
-      FROM grp CROSS JOIN LATERAL (
-           SELECT j.id, j.run_at, j.task FROM perdure.job j
-            WHERE j.state = 'ready' AND j.held IS NULL
-              AND j.queue = grp.queue AND j.priority = grp.priority AND j.run_at <= :now
-            ORDER BY j.run_at, j.id LIMIT :n) due
-     WHERE grp.priority IS NOT NULL),
+    SELECT head.queue, head.rank, next.priority, first.known, first.run_ats, first.ids
+      FROM head CROSS JOIN LATERAL (
+           SELECT CAST(j.priority AS integer) FROM perdure.job j
+            WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = head.queue AND j.priority < head.priority
+            ORDER BY j.priority DESC LIMIT 1) next (priority)
+           CROSS JOIN LATERAL (
+           SELECT bool_and(due.task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))),
+                  array_agg(due.run_at), array_agg(due.id)
+             FROM (SELECT j.task, j.run_at, j.id FROM perdure.job j
+                    WHERE j.state = 'ready' AND j.held IS NULL
+                      AND j.queue = head.queue AND j.priority = next.priority AND j.run_at <= :now
+                    ORDER BY j.run_at, j.id LIMIT :n) due) first (known, run_ats, ids)
+     WHERE NOT head.known OR coalesce(cardinality(head.ids), 0) < :n),
 due AS (
-    SELECT queue, rank, priority, NULL AS task, run_at, id
-      FROM head WHERE known
+    -- What is first in order; or, where that meets a task this worker does not know, the first of each it knows.
+    SELECT queue, rank, priority, NULL AS task, row.run_at, row.id
+      FROM head CROSS JOIN unnest(run_ats, ids) AS row (run_at, id)
+     WHERE known
     UNION ALL
-    SELECT mixed.queue, mixed.rank, mixed.priority, known.task, due.run_at, due.id
-      FROM (SELECT DISTINCT queue, rank, priority FROM head WHERE NOT known) mixed
-           CROSS JOIN known CROSS JOIN LATERAL (
-           SELECT j.id, j.run_at FROM perdure.job j
+    SELECT head.queue, head.rank, head.priority, known.task, row.run_at, row.id
+      FROM head CROSS JOIN json_array_elements_text(CAST(:tasks AS json)) AS known (task) CROSS JOIN LATERAL (
+           SELECT j.run_at, j.id FROM perdure.job j
             WHERE j.state = 'ready' AND j.held IS NULL
-              AND j.queue = mixed.queue AND j.priority = mixed.priority AND j.task = known.task AND j.run_at <= :now
-            ORDER BY j.run_at, j.id LIMIT :n) due
+              AND j.queue = head.queue AND j.priority = head.priority AND j.task = known.task AND j.run_at <= :now
+            ORDER BY j.run_at, j.id LIMIT :n) row
+     WHERE NOT head.known
      ORDER BY rank, priority DESC, run_at, id LIMIT :n),
 share AS MATERIALIZED (
     SELECT queue, priority, task, count(*) AS n FROM due GROUP BY queue, priority, task),
@@ -61,7 +58,7 @@ taken AS MATERIALIZED (
            SELECT j.id FROM perdure.job j
             WHERE j.state = 'ready' AND j.held IS NULL
               AND j.queue = share.queue AND j.priority = share.priority AND j.run_at <= :now
-              AND j.task = ANY (ARRAY(SELECT task FROM known))
+              AND j.task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))
             ORDER BY j.run_at, j.id LIMIT share.n
               FOR UPDATE SKIP LOCKED) locked
      WHERE share.task IS NULL
@@ -165,14 +162,19 @@ SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.
    FOR UPDATE OF j;
 
 -- name: find_orphans
--- differs: a row somebody holds is being finished; the next sweep sees it.
+-- differs: a row somebody holds is being finished; the next sweep sees it. Under the lock it is looked at again: others may
+-- have rescued it and claimed it anew. Found by primary key, or the whole table would be walked for its order.
 SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes,
        j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage
   FROM perdure.job j
        LEFT JOIN perdure.task t ON t.name = j.task
        LEFT JOIN perdure.queue q ON q.name = j.queue
- WHERE j.state = 'running' AND j.id > :after
-   AND NOT EXISTS (SELECT FROM perdure.worker w WHERE w.id = j.worker AND w.retired_at IS NULL)
+ WHERE j.id = ANY (ARRAY(
+           SELECT r.id FROM perdure.job r
+            WHERE r.state = 'running'
+              AND NOT EXISTS (SELECT FROM perdure.worker w WHERE w.id = r.worker AND w.retired_at IS NULL)))
+   AND j.id > :after AND j.worker IS NOT NULL
+   AND (SELECT w.retired_at IS NULL FROM perdure.worker w WHERE w.id = j.worker) IS NOT TRUE
  ORDER BY j.id
  LIMIT :n
    FOR UPDATE OF j SKIP LOCKED;

@@ -143,14 +143,6 @@ SELECT id, token, cancel_requested_at IS NOT NULL
  WHERE worker = :worker AND state = 'running'
  ORDER BY id;
 
--- name: list_orphans
-SELECT j.id
-  FROM perdure.job j
- WHERE j.state = 'running' AND j.id > :after
-   AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = j.worker AND w.retired_at IS NULL)
- ORDER BY j.id
- LIMIT :n;
-
 -- name: cancel_job
 -- A running job is asked to stop; the first request counts. Any other is stopped here and now.
 UPDATE perdure.job

@@ -17,43 +17,32 @@ asked(queue, rank) AS (
     SELECT queue, 0 FROM every WHERE queue IS NOT NULL
     UNION ALL
     SELECT value, key FROM json_each(coalesce(:queues, '[]'))),
-grp(queue, rank, priority) AS (
-    SELECT asked.queue, asked.rank, (SELECT j.priority FROM perdure.job j
-                                      WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = asked.queue
-                                      ORDER BY j.priority DESC LIMIT 1)
-      FROM asked
+head(queue, rank, priority, ids) AS (
+    -- Down the priorities of each queue, from above the highest, until one of them alone has enough.
+    SELECT queue, rank, 32768, '[]' FROM asked
      WHERE NOT EXISTS (SELECT 1 FROM perdure.queue q
                         WHERE q.name = asked.queue AND (q.paused OR q.cool_until > :now))
     UNION ALL
-    SELECT grp.queue, grp.rank, (SELECT j.priority FROM perdure.job j
-                                  WHERE j.state = 'ready' AND j.held IS NULL
-                                    AND j.queue = grp.queue AND j.priority < grp.priority
-                                  ORDER BY j.priority DESC LIMIT 1)
-      FROM grp WHERE grp.priority IS NOT NULL),
-head(queue, rank, priority, ids, known) AS MATERIALIZED (
-    SELECT grp.queue, grp.rank, grp.priority,
-           (SELECT json_group_array(due.rowid) FROM (
-                   SELECT j.rowid FROM perdure.job j INDEXED BY perdure.job_claim
-                    WHERE j.state = 'ready' AND j.held IS NULL
-                      AND j.queue = grp.queue AND j.priority = grp.priority AND j.run_at <= :now
-                    ORDER BY j.run_at, j.id LIMIT :n) due),
-           (SELECT min(due.task IN (SELECT value FROM json_each(:tasks))) FROM (
-                   SELECT j.task FROM perdure.job j INDEXED BY perdure.job_claim
-                    WHERE j.state = 'ready' AND j.held IS NULL
-                      AND j.queue = grp.queue AND j.priority = grp.priority AND j.run_at <= :now
-                    ORDER BY j.run_at, j.id LIMIT :n) due)
-      FROM grp WHERE grp.priority IS NOT NULL),
-due(rank, number) AS (
-    SELECT head.rank, row.value FROM head, json_each(head.ids) row WHERE head.known = 1
-    UNION ALL
-    SELECT head.rank, row.value FROM head, json_each(:tasks) known, json_each((
-           SELECT json_group_array(due.rowid) FROM (
-                  SELECT j.rowid FROM perdure.job j INDEXED BY perdure.job_claim_task
-                   WHERE j.state = 'ready' AND j.held IS NULL
-                     AND j.queue = head.queue AND j.priority = head.priority
-                     AND j.task = known.value AND j.run_at <= :now
-                   ORDER BY j.run_at, j.id LIMIT :n) due)) row
-     WHERE head.known = 0)
+    SELECT head.queue, head.rank, next.priority, coalesce(
+           -- What is first in order; or, where that meets a task this worker does not know, the first of each it knows.
+           (SELECT CASE WHEN max(due.task NOT IN (SELECT value FROM json_each(:tasks))) THEN NULL
+                        ELSE json_group_array(due.rowid) END
+              FROM (SELECT j.rowid, j.task FROM perdure.job j INDEXED BY perdure.job_claim
+                     WHERE j.state = 'ready' AND j.held IS NULL
+                       AND j.queue = head.queue AND j.priority = next.priority AND j.run_at <= :now
+                     ORDER BY j.run_at, j.id LIMIT :n) due),
+           (SELECT json_group_array(row.value) FROM json_each(:tasks) known, json_each((
+                   SELECT json_group_array(due.rowid)
+                     FROM (SELECT j.rowid FROM perdure.job j INDEXED BY perdure.job_claim_task
+                            WHERE j.state = 'ready' AND j.held IS NULL
+                              AND j.queue = head.queue AND j.priority = next.priority
+                              AND j.task = known.value AND j.run_at <= :now
+                            ORDER BY j.run_at, j.id LIMIT :n) due)) row))
+      FROM head CROSS JOIN perdure.job next ON next.rowid = (
+           SELECT j.rowid FROM perdure.job j INDEXED BY perdure.job_claim
+            WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = head.queue AND j.priority < head.priority
+            ORDER BY j.priority DESC LIMIT 1)
+     WHERE json_array_length(head.ids) < :n)
 UPDATE perdure.job
    SET state = CASE WHEN expires_at <= :now THEN 'canceled' ELSE 'running' END,
        worker = CASE WHEN expires_at <= :now THEN NULL ELSE :worker END,
@@ -62,8 +51,8 @@ UPDATE perdure.job
        started_at = CASE WHEN expires_at <= :now THEN started_at ELSE :now END,
        finished_at = CASE WHEN expires_at <= :now THEN :now END,
        reason = CASE WHEN expires_at <= :now THEN 'expired' END
- WHERE rowid IN (SELECT j.rowid FROM due CROSS JOIN perdure.job j ON j.rowid = due.number
-                  ORDER BY due.rank, j.priority DESC, j.run_at, j.id LIMIT :n)
+ WHERE rowid IN (SELECT j.rowid FROM head CROSS JOIN json_each(head.ids) row CROSS JOIN perdure.job j ON j.rowid = row.value
+                  ORDER BY head.rank, head.priority DESC, j.run_at, j.id LIMIT :n)
 RETURNING id, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
           tenant, meta, crashes, scheduled_for, workflow_id, step_key, state;
 
@@ -136,10 +125,11 @@ SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.
        LEFT JOIN perdure.queue q ON q.name = j.queue;
 
 -- name: find_orphans
--- differs: one writer at a time, so there is nothing to skip.
+-- differs: one writer at a time, so there is nothing to skip. For the sake of their order alone the whole table would
+-- be walked by its ids.
 SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes,
        j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage
-  FROM perdure.job j
+  FROM perdure.job j INDEXED BY perdure.job_running
        LEFT JOIN perdure.task t ON t.name = j.task
        LEFT JOIN perdure.queue q ON q.name = j.queue
  WHERE j.state = 'running' AND j.id > :after

@@ -1,0 +1,99 @@
+"""How the tasks of the code reach the database: additively, and never against an operator's word."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.errors import TaskDisabled, UnknownTask
+from perdure.model.job import SECOND
+from perdure.ops import tasks as ops
+from perdure.ops.tasks import KnownTask
+from tests.conformance.world import World
+
+
+def known(world: World) -> dict[str, KnownTask]:
+    return world.store.perform(ops.list_tasks)
+
+
+def enabled(world: World) -> dict[str, bool]:
+    return {name: task.enabled for name, task in known(world).items()}
+
+
+def program(world: World, *tasks: str) -> World:
+    """Another program on the same database, which has these tasks."""
+    other = World.__new__(World)
+    other.store, other.app = world.store, world.producer()
+    for task in tasks:
+        other.task(task)
+    return other
+
+
+def test_a_task_is_written_as_the_code_declares_it(world: World) -> None:
+    world.task("work", queue="mail", priority=-3, max_attempts=5, timeout=1.5, max_crashes=None, backoff=7)
+    world.app.sync()
+    (task,) = known(world).values()
+    definition = task.definition
+    assert (definition.name, definition.queue, definition.priority) == ("work", "mail", -3)
+    assert (definition.max_attempts, definition.timeout, definition.max_crashes) == (5, 1_500_000, None)
+    assert (definition.backoff, task.enabled) == ('{"base":7,"cap":900.0,"codes":{}}', True)
+
+
+def test_the_first_enqueue_writes_the_tasks_and_later_ones_do_not(world: World) -> None:
+    work = world.task()
+    assert known(world) == {}
+    work.enqueue()
+    assert list(known(world)) == ["work"]
+    world.sql("DELETE FROM perdure.task")
+    with pytest.raises(UnknownTask):
+        work.enqueue()
+
+
+def test_a_task_that_is_registered_later_is_written_with_its_first_enqueue(world: World) -> None:
+    world.task("work").enqueue()
+    late = world.task("late", aliases=["later"])
+    assert list(known(world)) == ["work"]
+    late.enqueue()
+    assert list(known(world)) == ["late", "later", "work"]
+
+
+def test_newer_code_changes_what_is_declared(world: World) -> None:
+    world.task("work", timeout=60)
+    world.app.sync()
+    other = program(world)
+    other.task("work", timeout=90).enqueue()
+    assert known(world)["work"].definition.timeout == 90 * SECOND
+
+
+def test_a_sync_adds_and_never_takes_away(world: World) -> None:
+    program(world, "a", "b").app.sync()
+    program(world, "b", "c").app.sync()
+    assert enabled(world) == {"a": True, "b": True, "c": True}
+
+
+def test_an_exact_sync_disables_what_the_code_lacks(world: World) -> None:
+    old = program(world, "a", "b")
+    old.app.sync()
+    program(world, "b", "c").app.sync(exact=True)
+    assert enabled(world) == {"a": False, "b": True, "c": True}
+    with pytest.raises(TaskDisabled):
+        old.app.enqueue("a")
+
+
+def test_no_sync_enables_what_was_disabled(world: World) -> None:
+    program(world, "a", "b").app.sync()
+    world.app.set_task("a", enabled=False)
+    for exact in (False, True):
+        program(world, "a", "b").app.sync(exact=exact)
+        assert enabled(world) == {"a": False, "b": True}
+    program(world, "b").app.sync(exact=True)
+    program(world, "a", "b").app.sync()
+    world.app.set_task("a", enabled=True)
+    assert enabled(world) == {"a": True, "b": True}
+
+
+def test_a_program_without_tasks_may_disable_them_all(world: World) -> None:
+    program(world, "a").app.sync()
+    world.producer().sync()
+    assert enabled(world) == {"a": True}
+    world.producer().sync(exact=True)
+    assert enabled(world) == {"a": False}

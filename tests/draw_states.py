@@ -1,0 +1,98 @@
+"""Draw docs/states.md from the table of transitions: ``make docs``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+from perdure.model.job import ENDED, State
+from perdure.model.lifecycle import TRANSITIONS
+
+PAGE = Path(__file__).parent.parent / "docs" / "states.md"
+
+MEANING: dict[State, str] = {
+    "waiting": "Its parents have not ended yet.",
+    "ready": "It may be claimed once its `run_at` has come.",
+    "running": "A worker holds its lease.",
+    "open": "It waits for the outside: a gate for somebody to resolve it, a job for an event.",
+    "succeeded": "The handler returned.",
+    "failed": "The attempts are used up, or one of them was fatal.",
+    "canceled": "Somebody asked for it, the handler gave up, it expired, or a parent ended otherwise.",
+}
+
+CAUSE = {
+    "enqueue": "A request is stored: `waiting` if it has parents that have not ended.",
+    "release": "The last parent ended as required; a gate becomes `open`.",
+    "doom": "A parent ended otherwise than required.",
+    "cancel": "Somebody cancels it, or its handler raises `Cancel`; a running job is only asked to stop.",
+    "expire": "It was not started by `expires`.",
+    "claim": "A worker takes it; the attempt counts and the token grows.",
+    "succeed": "The handler returned; this wins over a cancel that was asked.",
+    "fail": "The handler raised, the process broke down under it, or the worker was shut down.",
+    "time out": "The attempt took longer than `timeout`.",
+    "lose": "Its worker fell silent and the job was rescued.",
+    "throttle": "The handler raised `Throttle`; costs no attempt and cools the queue.",
+    "snooze": "The handler raised `Snooze`; costs no attempt.",
+    "continue": "The handler raised `Continue`; a new run begins with the checkpoint.",
+    "give back": "The claim is returned before user code began; costs no attempt.",
+    "resolve": "Somebody resolves the gate.",
+    "event": "The event arrives.",
+    "requeue": "Somebody asks for a new run.",
+}
+
+
+TEXT = """\
+# The states of a job
+
+<!-- Drawn by `make docs` from src/perdure/model/lifecycle.py; a test compares. -->
+
+A job that has ended changes no more, unless a requeue starts a new run. *Scheduled* and *retrying* are views
+of `ready` with a `run_at` to come. `waiting` and `open` belong to workflows, which are not built yet.
+
+| state | meaning |
+|---|---|
+{states}
+
+```mermaid
+stateDiagram-v2
+{arrows}
+```
+
+Where several states may follow, the job becomes `canceled` if that was asked while it ran, `failed` if there
+is no further attempt, and else `ready`.
+
+| from | by | to | cause |
+|---|---|---|---|
+{transitions}
+"""
+
+
+def page() -> str:
+    return TEXT.format(
+        states="\n".join(f"| `{state}` | {MEANING[state]} |" for state in get_args(State)),
+        arrows="\n".join(f"    {arrow}" for arrow in _arrows()),
+        transitions="\n".join(_transitions()),
+    )
+
+
+def _arrows() -> Iterator[str]:
+    """One for each pair of states, with all that leads from the one to the other."""
+    verbs: dict[tuple[State | None, State], list[str]] = {}
+    for (before, verb), targets in TRANSITIONS.items():
+        for after in sorted(targets, key=get_args(State).index):
+            verbs.setdefault((before, after), []).append(verb)
+    for (before, after), causes in verbs.items():
+        yield f"{before or '[*]'} --> {after}: {', '.join(causes)}"
+    for ended in sorted(ENDED, key=get_args(State).index):
+        yield f"{ended} --> [*]"
+
+
+def _transitions() -> Iterator[str]:
+    for (before, verb), targets in TRANSITIONS.items():
+        after = ", ".join(f"`{state}`" for state in get_args(State) if state in targets)
+        yield f"| {f'`{before}`' if before else '—'} | {verb} | {after} | {CAUSE[verb]} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")

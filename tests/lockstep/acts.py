@@ -1,0 +1,318 @@
+"""Everything that producers, workers, operators and a sweeper do, asked of both stores and of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import count
+from typing import ParamSpec, Protocol, TypeVar
+from uuid import UUID
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from perdure.model.job import Claimed, Lease, NewJob
+from perdure.model.lifecycle import Outcome, Released, Succeeded
+from perdure.ops import enqueue, operate, queues, tasks
+from perdure.ops.finish import Finished
+from perdure.ops.op import Operation
+from perdure.ops.report import Said
+from perdure.ops.topics import queue_topics, worker_topic
+from perdure.worker.ledger import Ledger
+from tests.lockstep import requests
+from tests.lockstep.endings import YEAR, Job
+from tests.lockstep.model import Model
+from tests.lockstep.pair import Clock, Pair
+from tests.lockstep.promises import Witness
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MODELLED = [field.name for field in fields(Job)]
+EVERYTHING = requests.Hunger(3, list(requests.NAMES), None)
+NO_JOB = str(UUID(int=0))
+FIRST_ID = 0x018BCFE5_6800_7000_8000_000000000000
+
+
+class Draw(Protocol):
+    """How an act makes its choices."""
+
+    def __call__(self, strategy: SearchStrategy[T], /) -> T: ...
+
+
+@dataclass
+class Worker:
+    """What a worker's process has in memory."""
+
+    id: str
+    leases: list[Lease] = field(default_factory=list)
+
+
+class Company:
+    """Each act asks both stores and the model, and compares what they say."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
+        self.pair.begin()
+        self.pair.perform(tasks.sync, requests.TASKS)
+        self.model = Model(requests.TASKS, Clock.START)
+        self.witness = Witness()
+        self.numbers, self.births = count(), count(1)
+        self.workers = [self.hire() for _ in range(3)]
+        self.batches: list[list[NewJob]] = []
+        self.leases: list[Lease] = []
+        """All that were ever given out; the workers know which of them are theirs."""
+        self.told: list[Outcome] = []
+
+    # The world
+
+    def move_on(self, draw: Draw) -> None:
+        """Time passes, and the dice fall."""
+        self.wait(draw(requests.TICKS))
+        self.pair.dice.face = self.model.roll = draw(requests.ROLLS)
+
+    def wait(self, span: int) -> None:
+        self.pair.clock.now = self.model.now = self.model.now + span
+
+    # Producers
+
+    def enqueue(self, draw: Draw) -> None:
+        self.batches.append([asked.new(self.new_id(), self.model.now) for asked in draw(requests.BATCHES)])
+        self.send(self.batches[-1])
+
+    def enqueue_again(self, draw: Draw) -> None:
+        """As after a commit whose answer was lost."""
+        self.send(draw(st.sampled_from(self.batches)))
+
+    def send(self, jobs: list[NewJob]) -> None:
+        keyed = any(job.idempotency_key or job.unique_key for job in jobs)
+        expected = self.model.enqueue(jobs)
+        if isinstance(expected, type):
+            with pytest.raises(expected):
+                self.perform(enqueue.enqueue_keyed if keyed else enqueue.enqueue, jobs)
+        elif keyed:
+            made = self.perform(enqueue.enqueue_keyed, jobs)
+            assert [(one.id, one.created, one.state) for one in made] == expected
+        else:
+            wake = queue_topics(job.queue or requests.home(job.task) for job in jobs)
+            made = self.perform(enqueue.enqueue, jobs, wake)
+            assert [(one.id, one.created) for one in made] == [(one.id, one.created) for one in expected]
+
+    # Workers
+
+    def work(self, draw: Draw) -> None:
+        """A round without accidents."""
+        if leases := self.take(self.some_worker(draw), EVERYTHING):
+            self.settle([draw(requests.ENDINGS).of(lease) for lease in leases])
+
+    def claim(self, draw: Draw) -> None:
+        self.take(self.some_worker(draw), draw(requests.HUNGER))
+
+    def claim_and_never_hear(self, draw: Draw) -> None:
+        worker = self.some_worker(draw)
+        lost = self.take(worker, EVERYTHING)
+        worker.leases = [lease for lease in worker.leases if lease not in lost]
+
+    def finish(self, draw: Draw) -> None:
+        if leases := self.some_leases(draw):
+            self.settle([draw(requests.ENDINGS).of(lease) for lease in leases])
+
+    def finish_again(self, draw: Draw) -> None:
+        """As after a commit whose answer was lost, or long after the job was taken away."""
+        if self.told:
+            self.settle([draw(st.sampled_from(self.told[::-1]))])
+
+    def finish_and_claim(self, draw: Draw) -> None:
+        worker, hunger = self.some_worker(draw), draw(requests.HUNGER)
+        outcomes = [draw(requests.ENDINGS).of(lease) for lease in worker.leases]
+        finished, claimed = self.ask(
+            lambda ledger: ledger.cycle(
+                worker.id, outcomes, tasks=hunger.tasks, n=hunger.n, queues=hunger.queues
+            )
+        )
+        self.check_finished(outcomes, finished)
+        self.check_claimed(worker, hunger, claimed)
+
+    def report(self, draw: Draw) -> None:
+        said = [Said(lease, draw(requests.REPORTS)) for lease in self.some_leases(draw)]
+        assert self.ask(lambda ledger: ledger.report(said)) == self.model.report(said)
+
+    def heartbeat(self, draw: Draw) -> None:
+        """A retired worker begins anew; a live one gives back what it never heard of."""
+        worker = self.some_worker(draw)
+        beat = self.ask(lambda ledger: ledger.heartbeat(worker.id))
+        assert beat == self.model.heartbeat(worker.id)
+        if not beat.live:
+            self.replace(worker)
+            return
+        unheard = [lease for lease in beat.running if lease not in worker.leases]
+        worker.leases = [lease for lease in worker.leases if lease in beat.running]
+        if unheard:
+            self.settle([Released(lease) for lease in unheard])
+
+    def crash(self, draw: Draw) -> None:
+        """All it knew is gone; its leases are not."""
+        self.replace(self.some_worker(draw))
+
+    def retire(self, draw: Draw) -> None:
+        """In order: it may still tell how its attempts ended."""
+        worker = self.some_worker(draw)
+        self.ask(lambda ledger: ledger.retire(worker.id))
+        self.model.retire(worker.id)
+
+    # The sweeper
+
+    def rescue(self, _: Draw | None = None) -> None:
+        assert self.ask(lambda ledger: ledger.rescue(page=2)) == self.model.rescue()
+
+    def expire(self, _: Draw) -> None:
+        assert self.ask(lambda ledger: ledger.expire(page=2)) == self.model.expire()
+
+    # Operators
+
+    def cancel(self, draw: Draw) -> None:
+        id, reason = self.some_id(draw, "running"), draw(st.sampled_from([None, "withdrawn"]))
+        answer = self.perform(operate.cancel, id, reason=reason)
+        assert answer == self.model.cancel(id, reason)
+        if answer == "cancel_requested":
+            assert worker_topic(self.model.jobs[id].worker or "") in self.pair.woken
+
+    def requeue(self, draw: Draw) -> None:
+        id = self.some_id(draw, "failed", "canceled")
+        run, keep = draw(st.sampled_from([None, None, 1, 2])), draw(st.booleans())
+        answer = self.perform(operate.requeue, id, run=run, keep_checkpoint=keep)
+        assert answer == self.model.requeue(id, run, keep)
+
+    def run_now(self, draw: Draw) -> None:
+        id = self.some_id(draw)
+        assert self.perform(operate.run_now, id) == self.model.run_now(id)
+
+    def delete(self, draw: Draw) -> None:
+        id, keep = self.some_id(draw), draw(st.sampled_from([None, 3_600_000_000]))
+        answer = self.perform(operate.delete, id, keep_key=keep)
+        assert answer == self.model.delete(id, keep is not None)
+
+    def pause_or_resume(self, draw: Draw) -> None:
+        queue = draw(st.sampled_from(requests.QUEUES))
+        if self.model.queue(queue).paused:
+            self.resume(queue)
+        else:
+            self.perform(queues.pause, queue)
+            self.model.queue(queue).paused = True
+
+    def resume(self, queue: str) -> None:
+        self.perform(queues.resume, queue)
+        self.model.queue(queue).paused = False
+
+    def set_backoff(self, draw: Draw) -> None:
+        queue, backoff = draw(st.sampled_from(requests.QUEUES)), draw(requests.BACKOFFS)
+        self.perform(queues.set_backoff, queue, backoff)
+        self.model.queue(queue).backoff = backoff
+
+    def set_task(self, draw: Draw) -> None:
+        task = draw(st.sampled_from(requests.NAMES))
+        enabled = not self.model.tasks[task].enabled
+        self.perform(tasks.set_task, task, enabled=enabled)
+        self.model.tasks[task].enabled = enabled
+
+    # What must hold
+
+    def compare(self) -> None:
+        """All that is stored, and what it says about the promises."""
+        seen = self.pair.look()
+        stored = {id: {name: getattr(row, name) for name in MODELLED} for id, row in seen.jobs.items()}
+        assert stored == {id: vars(job) for id, job in self.model.jobs.items()}
+        assert seen.attempts == self.model.attempts
+        assert seen.queues == self.model.queues
+        assert seen.counts == self.model.counts()
+        assert seen.workers == self.model.live_workers()
+        self.witness.see_wakes(seen.jobs, self.model.now, self.pair.woken)
+        self.witness.see(seen.jobs)
+        self.pair.woken = frozenset()
+
+    def run_dry(self) -> None:
+        """Take away what is in the way, and let every job end."""
+        for queue in requests.QUEUES:
+            self.resume(queue)
+        self.wait(2 * YEAR)
+        self.rescue()
+        self.wait(YEAR)
+        last = self.hire()
+        while left := self.model.active():
+            if leases := self.take(last, EVERYTHING):
+                self.settle([Succeeded(lease) for lease in leases])
+            assert self.model.active() < left
+
+    # How it is done
+
+    def ask(self, verb: Callable[[Ledger], T]) -> T:
+        return self.pair.ask(verb)
+
+    def perform(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.pair.perform(operation, *args, **kwargs)
+
+    def take(self, worker: Worker, hunger: requests.Hunger) -> list[Lease]:
+        claimed = self.ask(
+            lambda ledger: ledger.claim(worker.id, tasks=hunger.tasks, n=hunger.n, queues=hunger.queues)
+        )
+        return self.check_claimed(worker, hunger, claimed)
+
+    def check_claimed(
+        self, worker: Worker, hunger: requests.Hunger, claimed: Sequence[Claimed]
+    ) -> list[Lease]:
+        expected = self.model.claim(worker.id, hunger.tasks, hunger.n, hunger.order(self.model.roll))
+        assert [job.lease for job in claimed] == expected
+        for job in claimed:
+            known = self.model.jobs[job.id]
+            assert (job.attempt, job.run, job.crashes) == (known.attempt, known.run, known.crashes)
+            assert (job.payload, job.checkpoint, job.tenant) == (
+                known.payload,
+                known.checkpoint,
+                known.tenant,
+            )
+        self.witness.see_claims(worker.id, expected)
+        self.leases += expected
+        worker.leases += expected
+        return expected
+
+    def settle(self, outcomes: list[Outcome]) -> None:
+        refused = not any(self.model.holder(outcome.lease) for outcome in outcomes)
+        finished = self.ask(lambda ledger: ledger.finish(outcomes))
+        self.check_finished(outcomes, finished)
+        if refused:
+            self.witness.see_nothing_changed(self.pair.look().jobs)
+
+    def check_finished(self, outcomes: Sequence[Outcome], finished: Finished) -> None:
+        expected = self.model.finish(outcomes)
+        assert set(finished.accepted) == expected
+        assert set(finished.refused) == {outcome.lease for outcome in outcomes} - expected
+        self.told += outcomes
+        for worker in self.workers:
+            worker.leases = [lease for lease in worker.leases if self.model.holder(lease)]
+
+    def hire(self) -> Worker:
+        worker = Worker(f"worker-{next(self.births)}")
+        self.ask(lambda ledger: ledger.register(worker.id, name="w", lease=requests.LEASE))
+        self.model.register(worker.id, requests.LEASE)
+        return worker
+
+    def replace(self, worker: Worker) -> None:
+        self.workers[self.workers.index(worker)] = self.hire()
+
+    def new_id(self) -> str:
+        """In the order of their making, as a process makes them."""
+        return str(UUID(int=FIRST_ID + next(self.numbers)))
+
+    def some_id(self, draw: Draw, *states: str) -> str:
+        """Any job, or none at all; mostly one in these states."""
+        fit = [id for id, job in self.model.jobs.items() if job.state in states]
+        return draw(st.sampled_from([*fit * 4, *self.model.jobs, NO_JOB]))
+
+    def some_worker(self, draw: Draw) -> Worker:
+        return draw(st.sampled_from(self.workers))
+
+    def some_leases(self, draw: Draw) -> list[Lease]:
+        """Of one worker; if it has none, any that some process may still remember."""
+        leases = self.some_worker(draw).leases or self.leases
+        return draw(st.lists(st.sampled_from(leases), min_size=1, max_size=3, unique=True)) if leases else []

@@ -1,0 +1,78 @@
+"""Every verb that waits is there twice, blocking and async, from one definition."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
+
+import pytest
+
+from perdure import App, Job
+from perdure.errors import BlockingCall
+from perdure.store.plan import blocking, waiting
+from perdure.task import Enqueuer
+from perdure.worker.ledger import Ledger
+
+VERBS = {
+    App: """
+        cancel_job check_schema close count_jobs delete_job enqueue enqueue_many get_job get_jobs job_history
+        list_jobs list_queues list_workers migrate oldest_ready pause_queue requeue_job resume_queue run_now
+        set_queue set_task sync
+    """,
+    Job: "cancel get join refresh requeue",
+    Enqueuer: "delay enqueue",
+    Ledger: "claim cycle expire finish heartbeat register report rescue retire",
+}
+
+
+def members(owner: type, kind: type) -> dict[str, Any]:
+    return {name: member for name, member in inspect.getmembers(owner) if isinstance(member, kind)}
+
+
+def twin(name: str) -> str:
+    """Django's spelling; of ``sync`` it would be a keyword."""
+    return {"sync": "async_"}.get(name, f"a{name}")
+
+
+@pytest.mark.parametrize("owner", VERBS)
+def test_the_verbs_are_these(owner: type) -> None:
+    assert sorted(members(owner, blocking)) == VERBS[owner].split()
+
+
+@pytest.mark.parametrize("owner", VERBS)
+def test_every_verb_has_an_async_twin_of_the_same_definition(owner: type) -> None:
+    verbs, twins = members(owner, blocking), members(owner, waiting)
+    assert sorted(twins) == sorted(map(twin, verbs))
+    for name, verb in verbs.items():
+        assert inspect.unwrap(verb._verb) is inspect.unwrap(twins[twin(name)]._verb)
+
+
+@pytest.mark.parametrize("owner", VERBS)
+def test_every_verb_says_what_it_does(owner: type) -> None:
+    for verb in members(owner, blocking).values():
+        assert inspect.cleandoc(verb.__doc__).splitlines()[0].endswith(".")
+
+
+@pytest.mark.parametrize("verb", VERBS[App].split())
+async def test_a_blocking_verb_in_an_event_loop_is_refused_and_names_its_twin(verb: str) -> None:
+    app = App("postgresql://nobody@nowhere.invalid/nothing")
+    with pytest.raises(BlockingCall, match=rf"^{verb}\(\) blocks .*: await {twin(verb)}\(\) instead\.$"):
+        getattr(app, verb)()
+    assert app._store is None, "nothing was opened"
+
+
+async def test_a_blocking_verb_in_a_thread_of_its_own_is_not(sqlite_url: str) -> None:
+    app = App(sqlite_url)
+    assert await asyncio.to_thread(app.list_jobs) == []
+    await app.aclose()
+
+
+async def test_both_twins_do_the_same(url: str) -> None:
+    app = App(url)
+    await app.amigrate()
+    app.task(name="work")(lambda n: n)
+    job = await app.aenqueue("work", {"n": 1})
+    seen = await asyncio.to_thread(app.get_job, job.id)
+    assert (await app.aget_job(job.id)).row == seen.row is not None
+    await app.aclose()
