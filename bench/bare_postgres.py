@@ -59,6 +59,13 @@ RETURNING id::text, token, task, queue, priority, run_at, run, attempt, max_atte
           tenant, meta, crashes, scheduled_for, workflow_id::text, step_key, state
 """.encode()
 
+# Each statement is planned once and finds its rows by an index, as perdure's do. Left alone, the server plans the claim
+# anew each time, for its limit is a parameter, and now and then joins the outcomes to all that runs.
+PLANS = (
+    "-c plan_cache_mode=force_generic_plan -c jit=off"
+    " -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
+)
+
 STATEMENTS = {b"limits": LIMITS, b"insert": INSERT, b"insert_many": INSERT_MANY, b"finish": FINISH, b"claim": CLAIM}
 
 
@@ -67,8 +74,7 @@ class BarePostgres:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        # Planned once: left alone, the server plans the claim anew each time, for its limit is a parameter.
-        self._connection = psycopg.connect(url, autocommit=True, options="-c plan_cache_mode=force_generic_plan")
+        self._connection = psycopg.connect(url, autocommit=True, options=PLANS)
         self._pgconn = self._connection.pgconn
         for name, text in STATEMENTS.items():
             prepared = self._pgconn.prepare(name, text)
@@ -82,15 +88,15 @@ class BarePostgres:
         self._group = GroupCommit(self.enqueue_many)
 
     def enqueue(self, mail: Mail) -> None:
-        self._run((b"insert", [self._ids.new().encode(), self._payload(mail)]))
+        (id,) = self._ids.new(1)
+        self._run((b"insert", [id.encode(), self._payload(mail)]))
 
     def enqueue_together(self, mail: Mail) -> None:
         self._group.join(mail)
 
     def enqueue_many(self, mails: Sequence[Mail]) -> None:
-        ids = _array([self._ids.new() for _ in mails])
-        payloads = _array([_quoted(self._payload(mail).decode()) for mail in mails])
-        self._run((b"insert_many", [ids, payloads]))
+        payloads = [_quoted(self._payload(mail).decode()) for mail in mails]
+        self._run((b"insert_many", [_array(self._ids.new(len(mails))), _array(payloads)]))
 
     def cycle(self, n: int) -> int:
         claim = (b"claim", [b"%d" % n])

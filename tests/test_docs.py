@@ -95,9 +95,13 @@ def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_file_of_the_package_that_is_named_exists(page: Path) -> None:
-    named = re.findall(
-        r"`((?:src/perdure/|tests/|docs/|examples/)?[\w/]+/?\w*\.(?:py|sql|md))`", page.read_text()
-    )
-    homes = (ROOT, ROOT / "src" / "perdure", ROOT / "docs", page.parent)
-    assert [name for name in named if not any((home / name).exists() for home in homes)] == []
+def test_every_file_that_is_named_exists(page: Path) -> None:
+    named = set(re.findall(r"(?<![\w/.])[\w/*]+\.(?:py|sql)\b", page.read_text()))
+    homes = [ROOT, *(ROOT / home for home in ("src/perdure", "src/perdure/store", "docs")), page.parent]
+    assert {name for name in named if not any([*home.glob(name)] for home in homes)} == set()
+
+
+def test_every_decision_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "decisions" / "README.md").read_text()
+    pages = sorted(page.name for page in ROOT.glob("docs/decisions/0*.md"))
+    assert re.findall(r"^\| \[\d+\]\((.+?)\)", index, re.MULTILINE) == pages

@@ -7,11 +7,12 @@ import sys
 import threading
 import time
 import uuid
+from itertools import pairwise
 
 import pytest
 
 from perdure import ids
-from perdure.ids import new_id
+from perdure.ids import new_id, new_ids
 
 MILLISECOND = 1_000_000
 
@@ -86,7 +87,16 @@ def test_two_processes_that_start_in_the_same_millisecond_differ(
     assert new_id() != first
 
 
-def test_ids_are_one_growing_line_across_threads() -> None:
+def test_ids_are_one_growing_line_across_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock:
+        """Where a thread is most likely to be interrupted, it is."""
+
+        def time_ns(self) -> int:
+            now = time.time_ns()
+            time.sleep(0)
+            return now
+
+    monkeypatch.setattr(ids, "time", Clock())
     made: list[list[str]] = [[] for _ in range(4)]
     begin = threading.Barrier(len(made))
 
@@ -102,6 +112,31 @@ def test_ids_are_one_growing_line_across_threads() -> None:
     assert all(mine == sorted(mine) for mine in made)
     assert len({id for mine in made for id in mine}) == sum(map(len, made))
     assert new_id() > max(mine[-1] for mine in made)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 1000])
+def test_many_ids_at_once_are_one_growing_line_with_the_others(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, n: int
+) -> None:
+    monkeypatch.setattr(ids, "getrandbits", lambda bits: 0)
+    before, many, after = new_id(), new_ids(n), new_id()
+    assert len(many) == n
+    line = [before, *many, after]
+    assert line == sorted(set(line))
+    assert {uuid.UUID(id).version for id in line} == {7}
+
+
+@pytest.mark.parametrize("left", [0, 1, 2, 5, 6])
+def test_many_ids_carry_over_into_the_digits_before(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    """``left``: how far the first is from the end of the last twelve digits."""
+    start = (clock.now // MILLISECOND << 74 | 1 << 60) - 1 - left
+    monkeypatch.setattr(ids, "_last", start + (1 << 48) - 1)
+    monkeypatch.setattr(ids, "getrandbits", lambda bits: 0)
+    made = [uuid.UUID(id) for id in new_ids(5)]
+    assert all(later.int - sooner.int == 1 for sooner, later in pairwise(made))
+    assert {(id.version, id.variant) for id in made} == {(7, uuid.RFC_4122)}
 
 
 FORK = """

@@ -24,6 +24,7 @@ from perdure.errors import (
     UnknownTask,
 )
 from perdure.handle import Job
+from perdure.ids import new_ids
 from perdure.model.backoff import DEFAULT_BACKOFF, Backoff, as_backoff, dump_backoff
 from perdure.model.codec import ResultCodec, encode_plain
 from perdure.model.job import JobRow, Span, TaskDefinition
@@ -34,7 +35,7 @@ from perdure.ops.topics import queue_topics
 from perdure.options import INTEGER, SMALLINT, Asked, checked, number, text, texts, whole
 from perdure.store.plan import Plan, aside, blocking, perform, perform_at_once, perform_on, waiting
 from perdure.store.store import Store, open_store
-from perdure.task import AsyncTask, JobRequest, SyncTask, Task
+from perdure.task import AsyncTask, JobRequest, SyncTask, Task, Template
 from perdure.verbs import Verbs
 from perdure.worker.ledger import Ledger
 
@@ -163,13 +164,9 @@ class App(Verbs):
         conn = asked.pop("conn", None)
         options = checked(asked)
         payload = encode_plain({} if arguments is None else arguments)
+        template = Template(task, options, _PLAIN_RESULT, options.queue)
         request: JobRequest[Any] = JobRequest(
-            task,
-            payload,
-            options,
-            _PLAIN_RESULT,
-            queue=options.queue,
-            arguments=payload if options.idempotency_key is not None else None,
+            template, payload, payload if options.idempotency_key is not None else None
         )
         jobs = yield from self._enqueue_all([request], conn)
         return jobs[0]
@@ -189,17 +186,30 @@ class App(Verbs):
         if not requests:
             return []
         yield from self._ready(conn)
-        new = [request.new() for request in requests]
         try:
-            if any(request.options.keyed for request in requests):
-                outcomes = yield from perform_on(conn, enqueue_ops.enqueue_keyed, new)
-            else:
-                outcomes = yield from perform_on(conn, enqueue_ops.enqueue, new, _whom_to_wake(requests))
+            return (yield from self._write(requests, conn))
         except InternalError as error:
-            yield from self._blame_tasks({request.task for request in requests}, error)
+            yield from self._blame_tasks({request.template.task for request in requests}, error)
             raise
+
+    def _write(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:
+        """Insert jobs in whichever way asks least of the database."""
+        template, *others = {request.template for request in requests}
+        if len(requests) > 1 and not others and template.bulk:
+            ids = new_ids(len(requests))
+            jobs = list(zip(ids, [request.payload for request in requests], strict=True))
+            task, options, wake = template.task, template.options, _whom_to_wake(requests[:1])
+            queue = yield from perform_on(
+                conn, enqueue_ops.enqueue_alike, task, options, jobs, wake or frozenset()
+            )
+            return [Job(self, id, task, template.decode)._new(queue) for id in ids]
+        new = [request.new() for request in requests]
+        if any(request.template.options.keyed for request in requests):
+            outcomes = yield from perform_on(conn, enqueue_ops.enqueue_keyed, new)
+        else:
+            outcomes = yield from perform_on(conn, enqueue_ops.enqueue, new, _whom_to_wake(requests))
         return [
-            Job[R](self, outcome.id, request.task, request.decode)._enqueued(outcome)
+            Job(self, outcome.id, request.template.task, request.template.decode)._enqueued(outcome)
             for request, outcome in zip(requests, outcomes, strict=True)
         ]
 
@@ -298,12 +308,12 @@ def _name_of(function: Callable[..., Any]) -> str:
 def _whom_to_wake(requests: Sequence[JobRequest[Any]]) -> frozenset[str] | None:
     """The queues with something to do now; None where only the database knows what is due, or where."""
     queues: set[str] = set()
-    for request in requests:
-        if request.options.delay:
+    for template in {request.template for request in requests}:
+        if template.options.delay:
             continue
-        if request.queue is None or request.options.run_at is not None:
+        if template.queue is None or template.options.run_at is not None:
             return None
-        queues.add(request.queue)
+        queues.add(template.queue)
     return queue_topics(queues)
 
 

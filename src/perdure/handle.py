@@ -48,19 +48,18 @@ class Progress(NamedTuple):
 class Job(Generic[R_co]):
     """One job, as it was when last looked at: ``refresh`` looks again."""
 
-    def __init__(
-        self, app: App, id: str, task: str, decode: Callable[[str], object], *, created: bool = False
-    ) -> None:
+    _row: JobRow | None = None
+    created = False
+    queue: str | None = None
+    state: State | None = None
+    run = 1
+    attempt = 0
+
+    def __init__(self, app: App, id: str, task: str, decode: Callable[[str], object]) -> None:
         self._app = app
         self._decode = decode
-        self._row: JobRow | None = None
         self.id = id
         self.task = task
-        self.created = created
-        self.queue: str | None = None
-        self.state: State | None = None
-        self.run = 1
-        self.attempt = 0
 
     def __repr__(self) -> str:
         return f"<Job {self.id} {self.task} {self.state}>"
@@ -161,6 +160,11 @@ class Job(Generic[R_co]):
     def _seen(self, row: JobRow) -> Job[R_co]:
         self._row = row
         self.queue, self.state, self.run, self.attempt = row.queue, row.state, row.run, row.attempt
+        return self
+
+    def _new(self, queue: str | None) -> Job[R_co]:
+        self.created = True
+        self.queue, self.state = queue, "ready"
         return self
 
     def _enqueued(self, outcome: Enqueued) -> Job[R_co]:

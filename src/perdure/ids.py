@@ -13,6 +13,8 @@ from random import SystemRandom, getrandbits
 
 _TAIL = 74
 """Random bits of a UUIDv7."""
+_LAST_GROUP = (1 << 48) - 1
+"""The last twelve digits."""
 
 _system = SystemRandom()
 _lock = threading.Lock()
@@ -20,16 +22,37 @@ _last = 0
 
 
 def new_id() -> str:
-    global _last
     with _lock:
-        fresh = (time.time_ns() // 1_000_000) << _TAIL
-        if fresh > _last:
-            # One bit is left free, so that a busy millisecond does not run into the next.
-            _last = fresh | _system.getrandbits(_TAIL - 1)
-        else:
-            _last += 1 + getrandbits(24)
-        value = _last
-    # The version, 7, stands between 60 bits and 62; the variant is the highest bit of the second half.
+        value = _take(1)
+    return _spell(value)
+
+
+def new_ids(n: int) -> list[str]:
+    """As many ids, one after the other."""
+    with _lock:
+        first = _take(n)
+    start, rest = first & _LAST_GROUP, _spell(first)[:24]
+    if start + n > _LAST_GROUP:
+        return [_spell(first + i) for i in range(n)]
+    # Only the last twelve digits differ.
+    return [f"{rest}{last:012x}" for last in range(start, start + n)]
+
+
+def _take(n: int) -> int:
+    """The first of n numbers above all before."""
+    global _last
+    fresh = (time.time_ns() // 1_000_000) << _TAIL
+    if fresh > _last:
+        # One bit is left free, so that a busy millisecond does not run into the next.
+        first = fresh | _system.getrandbits(_TAIL - 1)
+    else:
+        first = _last + 1 + getrandbits(24)
+    _last = first + n - 1
+    return first
+
+
+def _spell(value: int) -> str:
+    """The version, 7, stands between 60 bits and 62; the variant is the highest bit of the second half."""
     head, tail = f"{value >> 62:015x}", f"{value & (1 << 62) - 1 | 1 << 63:016x}"
     return f"{head[:8]}-{head[8:12]}-7{head[12:]}-{tail[:4]}-{tail[4:]}"
 

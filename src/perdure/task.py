@@ -6,6 +6,8 @@ from collections.abc import Callable, Coroutine
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast
 
+import msgspec
+
 from perdure.context import CONTEXT, Context
 from perdure.errors import InvalidOption
 from perdure.handle import Job
@@ -26,39 +28,38 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
-class JobRequest(Generic[R_co]):
+class Template(msgspec.Struct, frozen=True, eq=False):
+    """What the requests of one task with the same options share."""
+
+    task: str
+    options: Options
+    decode: Callable[[str], object]
+    queue: str | None
+    """Where they go; None where only the database knows."""
+
+    @property
+    def bulk(self) -> bool:
+        """Whether many of them can be written as one: there is nothing to ask the database about each."""
+        return self.queue is not None and not self.options.keyed and self.options.run_at is None
+
+
+class JobRequest(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
     """A job to be enqueued: its arguments are bound, checked and encoded."""
 
-    __slots__ = ("arguments", "decode", "options", "payload", "queue", "task")
-
-    def __init__(
-        self,
-        task: str,
-        payload: str,
-        options: Options,
-        decode: Callable[[str], object],
-        *,
-        queue: str | None,
-        arguments: str | None,
-    ) -> None:
-        self.task = task
-        self.payload = payload
-        self.options = options
-        self.decode = decode
-        self.queue = queue
-        """Where it goes; None where only the database knows."""
-        self.arguments = arguments
-        """In canonical form, where there is an idempotency key."""
+    template: Template
+    payload: str
+    arguments: str | None = None
+    """In canonical form, where there is an idempotency key."""
 
     def new(self) -> NewJob:
         """A job of its own for each time it is enqueued."""
-        options = self.options
+        task, options = self.template.task, self.template.options
         if options is _NOTHING_ASKED:
-            return NewJob(id=new_id(), task=self.task, payload=self.payload)
+            return NewJob(id=new_id(), task=task, payload=self.payload)
         request = None if self.arguments is None else canonical(options.request(self.arguments))
         return NewJob(
             id=new_id(),
-            task=self.task,
+            task=task,
             payload=self.payload,
             request=request,
             **{name: getattr(options, name) for name in options.__struct_fields__},
@@ -76,7 +77,14 @@ class Enqueuer(Generic[P, R]):
         self._asked = asked
         self._conn = asked.get("conn")
         options = checked(asked)
-        self._options = _NOTHING_ASKED if options == _NOTHING_ASKED else options
+        self._bind = task.signature.bind
+        self._arguments = task.arguments
+        self._template = Template(
+            task.name,
+            _NOTHING_ASKED if options == _NOTHING_ASKED else options,
+            task.results.decode,
+            options.queue or task.definition.queue,
+        )
 
     @property
     def store(self) -> Store:
@@ -90,23 +98,18 @@ class Enqueuer(Generic[P, R]):
         """A request for ``app.enqueue_many``; nothing is written yet."""
         if self._conn is not None:
             raise InvalidOption("A job request has no connection of its own: give conn to enqueue_many.")
-        return self._request(self._task.signature.bind(args, kwargs))
+        return self._request(self._bind(args, kwargs))
 
     def _request(self, values: dict[str, object]) -> JobRequest[R]:
         """Of arguments by their parameters' names."""
-        task, options = self._task, self._options
-        return JobRequest(
-            task.name,
-            task.arguments.encode(values),
-            options,
-            task.results.decode,
-            queue=options.queue or task.definition.queue,
-            arguments=None if options.idempotency_key is None else task.arguments.encode_canonical(values),
-        )
+        template, payload = self._template, self._arguments.encode(values)
+        if template.options.idempotency_key is None:
+            return JobRequest(template, payload)
+        return JobRequest(template, payload, self._arguments.encode_canonical(values))
 
     def _enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Plan[Job[R]]:
         """Enqueue the task with these arguments."""
-        return (yield from self._enqueue_values(self._task.signature.bind(args, kwargs)))
+        return (yield from self._enqueue_values(self._bind(args, kwargs)))
 
     def _enqueue_values(self, values: dict[str, object]) -> Plan[Job[R]]:
         jobs = yield from self._task.app._enqueue_all([self._request(values)], self._conn)

@@ -104,14 +104,14 @@ def test_held_jobs_are_not_taken(world: World) -> None:
     assert ids(world.claim(9)) == [held.id]
 
 
-@pytest.mark.parametrize("state", ["waiting", "open", "succeeded", "failed", "canceled"])
-def test_only_ready_jobs_are_taken(world: World, state: str) -> None:
+def test_only_ready_jobs_are_taken(world: World) -> None:
     job = world.task().enqueue()
-    ended = "NULL" if state in ("waiting", "open") else "run_at"
-    world.sql(
-        f"UPDATE perdure.job SET state = :state, finished_at = {ended} WHERE id = :id", state=state, id=job.id
-    )
-    assert world.claim() == []
+    for state in ("waiting", "open", "succeeded", "failed", "canceled"):
+        ended = "NULL" if state in ("waiting", "open") else "run_at"
+        world.sql(
+            f"UPDATE perdure.job SET state = '{state}', finished_at = {ended} WHERE id = :id", id=job.id
+        )
+        assert world.claim() == []
 
 
 def test_the_token_grows_at_each_claim_and_is_never_reset(world: World) -> None:

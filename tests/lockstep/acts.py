@@ -82,8 +82,9 @@ class Company:
         self.send(self.batches[-1])
 
     def enqueue_again(self, draw: Draw) -> None:
-        """As after a commit whose answer was lost."""
-        self.send(draw(st.sampled_from(self.batches)))
+        """As after a commit whose answer was lost, and soon after: none of it was deleted meanwhile."""
+        if self.batches:
+            self.send(draw(st.sampled_from(self.batches)))
 
     def send(self, jobs: list[NewJob]) -> None:
         keyed = any(job.idempotency_key or job.unique_key for job in jobs)
@@ -192,6 +193,8 @@ class Company:
         id, keep = self.some_id(draw), draw(st.sampled_from([None, 3_600_000_000]))
         answer = self.perform(operate.delete, id, keep_key=keep)
         assert answer == self.model.delete(id, keep is not None)
+        if answer == "deleted":
+            self.batches = [batch for batch in self.batches if id not in {job.id for job in batch}]
 
     def pause_or_resume(self, draw: Draw) -> None:
         queue = draw(st.sampled_from(requests.QUEUES))

@@ -20,6 +20,7 @@ SHORT = settings(
     phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
     suppress_health_check=list(HealthCheck),
     print_blob=True,
+    report_multiple_bugs=False,
 )
 LONG = settings(SHORT, max_examples=1000, stateful_step_count=60)
 

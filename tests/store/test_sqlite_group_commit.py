@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from perdure.errors import InternalError, Refused, StoreClosed, StoreFull
-from perdure.ops.op import Op, ask, operation
+from perdure.ops.op import Op, announce, ask, operation
 from perdure.store import sqlite_writer
 from perdure.store.sqlite import SqliteStore
 from perdure.store.sqlite_call import Call
@@ -177,9 +177,12 @@ def test_a_refusal_is_decided_again_when_its_reason_was_rolled_back(store: Sqlit
         """Goes well in the group, which then breaks, and refuses when it is run alone."""
         runs.append(1)
         yield from ask("insert", text="reason")
+        yield from announce(frozenset({"queue/a"}))
         if len(runs) > 1:
             raise Refused("Only once.")
 
+    heard: list[frozenset[str]] = []
+    store.subscribe(heard.append)
     line = Line(store)
     reason = line.perform(add_once)
     refused = line.perform(add_unless, "refused", "reason")
@@ -188,6 +191,7 @@ def test_a_refusal_is_decided_again_when_its_reason_was_rolled_back(store: Sqlit
     assert isinstance(reason.exception(), Refused)
     assert isinstance(failing.exception(), InternalError)
     assert refused.result() == "refused"
+    assert heard == []
 
 
 def test_a_broken_constraint_is_tried_again(store: SqliteStore) -> None:
@@ -453,14 +457,16 @@ def release_behind(store: SqliteStore, line: Line) -> None:
 def test_closing_finishes_who_is_in_line_and_refuses_who_comes(store: SqliteStore) -> None:
     line = Line(store)
     waiting = line.perform(add, "waiting")
+    connections = store._session._database.connections
     closing = threading.Thread(target=store.close)
     closing.start()
     eventually(lambda: store._closed)
     with pytest.raises(StoreClosed):
         store.perform(add, "late")
     line.release()
-    assert waiting.result() == "waiting"
     closing.join(60)
+    assert not connections
+    assert waiting.result(0) == "waiting"
     store.close()
     with pytest.raises(StoreClosed):
         store.perform(listed)

@@ -62,7 +62,8 @@ class ArgumentCodec:
     def encode(self, values: dict[str, object]) -> str:
         """The JSON object that ``decode`` turns into equal values. Raises BadArguments, PayloadTooLarge."""
         encoded = _encoded(values)
-        if not (_are_plain(values, self._kinds) and values.keys() >= self._required):
+        complete = len(values) == len(self._names) or values.keys() >= self._required
+        if not (complete and _are_plain(values, self._kinds)):
             _verify(values, encoded, self._decoded)
         return encoded.decode()
 
@@ -153,9 +154,10 @@ def _are_plain(values: Mapping[str, Any], kinds: Mapping[str, frozenset[type]]) 
         kind = type(value)
         if kind not in kinds.get(name, ()):
             return False
-        if kind is int and not _LEAST <= value <= _GREATEST:
-            return False
-        if kind is float and not math.isfinite(value):
+        if kind is int:
+            if not _LEAST <= value <= _GREATEST:
+                return False
+        elif kind is float and not math.isfinite(value):
             return False
     return True
 

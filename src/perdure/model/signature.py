@@ -104,9 +104,18 @@ class Signature:
 
     def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
         """What the caller gave, by parameter name. Defaults are not filled in."""
+        positional, given = self._positional, len(args) + len(kwargs)
+        # ``strict=False`` would say the same and cost 0.26 µs, a third of the whole.
+        values: dict[str, object] = dict(zip(positional, args))  # noqa: B905
+        if given == len(self.parameters) and self._keywords.issuperset(kwargs):
+            values.update(kwargs)
+            if len(values) == given:
+                return values
+        return self._bind_carefully(args, kwargs)
+
+    def _bind_carefully(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
         positional = self._positional
-        # ``strict=False`` would say the same and cost 0.26 µs, a fifth of the whole.
-        values: dict[str, object] = dict(zip(positional, args)) if args else {}  # noqa: B905
+        values: dict[str, object] = dict(zip(positional, args, strict=False))
         if len(args) > len(positional):
             if self._rest is None:
                 raise _too_many(len(args), len(positional))

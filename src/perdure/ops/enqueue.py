@@ -11,6 +11,7 @@ from perdure.model.job import NewJob, State
 from perdure.ops.batch import chunks, rows_of
 from perdure.ops.op import Op, Query, ask_all, operation
 from perdure.ops.topics import queue_topics
+from perdure.options import Options
 
 PATIENCE = 20
 """How often a row may vanish between the conflict it caused and the read of it."""
@@ -39,6 +40,35 @@ def enqueue(jobs: Sequence[NewJob], wake: frozenset[str] | None = frozenset()) -
         yield from ask_all(final=True, wake=queue_topics(queue for _, queue, due in rows if due))
     queues = {id: queue for id, queue, _ in rows}
     return [Enqueued(job.id, True, queues.get(job.id)) for job in jobs]
+
+
+@operation("write")
+def enqueue_alike(
+    task: str, options: Options, jobs: Sequence[tuple[str, str]], wake: frozenset[str]
+) -> Op[str | None]:
+    """Insert jobs without keys that differ in id and payload only; return their queue."""
+    shared = {"task": task, **{name: getattr(options, name) for name in _SHARED}}
+    *_, found = yield from ask_all(
+        *(Query("insert_alike", {**shared, "first": c[0][0], "jobs": rows_of(c)}) for c in chunks(jobs)),
+        Query("find_queue", {"task": task}),
+        final=True,
+        wake=wake,
+    )
+    return options.queue or (found[0][0] if found else None)
+
+
+_SHARED = (
+    "queue",
+    "priority",
+    "max_attempts",
+    "timeout",
+    "delay",
+    "expires_in",
+    "expires_at",
+    "tenant",
+    "tags",
+    "meta",
+)
 
 
 @operation("write")

@@ -27,8 +27,9 @@ class Writer:
         self._group_commit = group_commit
         self._announce = announce
         self._lanes = Lanes()
-        # Two, for a listener may itself write, and then waits in one of them for the other.
-        self._threads = Daemons("perdure-sqlite-writer", limit=2)
+        self._thread = Daemons("perdure-sqlite-writer", limit=1)
+        # Not the same: a listener may itself write, and would wait for the thread it runs in.
+        self._announcer = Daemons("perdure-sqlite-announcer", limit=1)
 
     def perform(self, call: ThreadCall[T]) -> T:
         wake: frozenset[str] = frozenset()
@@ -60,12 +61,14 @@ class Writer:
         """Refuse new calls and finish the others, except those that wait for another process's lock."""
         self._group_commit.stop_waiting()
         self._lanes.close()
-        self._threads.stop()
+        self._thread.stop()
+        self._announcer.stop()
         self._group_commit.close()
 
     def abandon(self) -> None:
         """Let go of what can be let go of without waiting."""
-        self._threads.stop(wait=False)
+        self._thread.stop(wait=False)
+        self._announcer.stop(wait=False)
         if self._group_commit.pause(timeout=0):
             self._group_commit.resume()
 
@@ -99,7 +102,7 @@ class Writer:
         if isinstance(leader, ThreadCall):
             leader.open_gate()
         elif leader is not None:
-            self._threads.submit(partial(self._lead_for_a_loop, leader))
+            self._thread.submit(partial(self._lead_for_a_loop, leader))
 
     def _lead_for_a_loop(self, call: Call[Any]) -> None:
         wake: frozenset[str] = frozenset()
@@ -111,4 +114,5 @@ class Writer:
             hand_out([call])
         finally:
             self._appoint(self._lanes.leave(call))
-        self._announce(wake)
+        if wake:
+            self._announcer.submit(partial(self._announce, wake))

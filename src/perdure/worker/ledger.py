@@ -148,4 +148,4 @@ class Ledger:
             if not all(type(weight) in (int, float) and 0 < weight < math.inf for weight in queues.values()):
                 raise InvalidOption("The weight of a queue must be a finite number above 0.")
             return sorted(queues, key=lambda queue: self._rng.expovariate(queues[queue]))
-        return list(queues)
+        return list(dict.fromkeys(queues))

@@ -68,6 +68,9 @@ SELECT name, queue, priority, max_attempts, timeout, backoff, max_crashes, enabl
   FROM perdure.task
  ORDER BY name;
 
+-- name: find_queue
+SELECT queue FROM perdure.task WHERE name = :task;
+
 -- name: enable_task
 UPDATE perdure.task SET enabled = :enabled WHERE name = :name
 RETURNING name;

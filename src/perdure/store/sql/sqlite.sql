@@ -81,6 +81,18 @@ SELECT x.value ->> 'id', t.name, coalesce(x.value ->> 'queue', t.queue), x.value
     ON CONFLICT DO NOTHING
 RETURNING id, queue, run_at <= :now;
 
+-- name: insert_alike
+-- differs: how a JSON array becomes rows. A look at the first job would put all of them into a temporary table; to meet
+-- conflicts costs nothing.
+INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
+                         expires_at, created_at)
+SELECT x.value ->> 0, t.name, coalesce(:queue, t.queue), :tenant, x.value ->> 1, :meta, :tags, 'ready',
+       coalesce(:priority, t.priority), coalesce(:max_attempts, t.max_attempts), coalesce(:timeout, t.timeout),
+       :now + coalesce(:delay, 0), coalesce(:expires_at, :now + :expires_in), :now
+  FROM (SELECT 1) LEFT JOIN perdure.task t ON t.name = :task AND t.enabled CROSS JOIN json_each(:jobs) x
+ WHERE :first IS NOT NULL
+    ON CONFLICT DO NOTHING;
+
 -- name: insert_keys
 -- differs: how a JSON array becomes rows.
 INSERT INTO perdure.key (task, tenant, key, job, request)

@@ -1,0 +1,74 @@
+"""Claim: one final step; the order is made from rows in any order."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+from perdure.model.job import Claimed
+from perdure.ops.claim import Claims, claim
+from tests.ops.script import A, B, C, Script
+
+
+def row(
+    id: str, *, queue: str = "default", priority: int = 0, run_at: int = 5, state: str = "running"
+) -> Any:
+    """A row of ``claim_jobs``: a claimed job and its state."""
+    return (id, 1, "work", queue, priority, run_at, 1, 1, 8, None, "{}", *[None] * 3, 0, *[None] * 3, state)
+
+
+def test_a_claim_is_one_final_step() -> None:
+    script = Script(claim_jobs=[[row(A)]])
+    claims = script.play(claim("w", tasks=["b", "a"], n=3, queues=["q"]))
+    assert claims == Claims([Claimed(*row(A)[:-1])], 0)
+    assert claims.jobs[0].lease == (A, 1)
+    assert (script.asked, script.final, script.woken) == ([["claim_jobs"]], True, set())
+    assert script.params("claim_jobs") == [{"worker": "w", "tasks": '["b","a"]', "queues": '["q"]', "n": 3}]
+
+
+def test_every_queue_is_asked_by_naming_none() -> None:
+    script = Script()
+    assert script.play(claim("w", tasks=["a"], n=1)) == ([], 0)
+    assert script.params("claim_jobs")[0]["queues"] is None
+
+
+def test_a_task_named_twice_is_asked_once() -> None:
+    script = Script()
+    script.play(claim("w", tasks=["b", "a", "b"], n=1))
+    assert json.loads(script.params("claim_jobs")[0]["tasks"]) == ["b", "a"]
+
+
+def test_nothing_asked_for_is_no_step() -> None:
+    script = Script()
+    for tasks, n in ((["a"], 0), (["a"], -1), ([], 5)):
+        assert script.play(claim("w", tasks=tasks, n=n)) == ([], 0)
+    assert script.steps == []
+
+
+def test_shuffled_rows_come_out_in_order() -> None:
+    ordered = [
+        row(C, priority=9, run_at=7),
+        row(A, priority=1, run_at=5),
+        row(B, priority=1, run_at=5),
+        row(A[:-1] + "0", priority=1, run_at=6),
+        row(A[:-1] + "1", priority=-1, run_at=1),
+    ]
+    for seed in range(10):
+        shuffled = random.Random(seed).sample(ordered, len(ordered))
+        jobs = Script(claim_jobs=[shuffled]).play(claim("w", tasks=["work"], n=9)).jobs
+        assert [job.id for job in jobs] == [one[0] for one in ordered]
+
+
+def test_named_queues_stand_before_priority() -> None:
+    rows = [row(A, queue="b", priority=9), row(B, queue="a"), row(C, queue="b", priority=1)]
+    jobs = Script(claim_jobs=[rows]).play(claim("w", tasks=["work"], n=9, queues=["a", "b"])).jobs
+    assert [job.id for job in jobs] == [B, A, C]
+    merged = Script(claim_jobs=[rows]).play(claim("w", tasks=["work"], n=9)).jobs
+    assert [job.id for job in merged] == [A, C, B]
+
+
+def test_expired_ones_are_counted_and_not_handed_out() -> None:
+    rows = [row(A, state="canceled"), row(B), row(C, state="canceled")]
+    claims = Script(claim_jobs=[rows]).play(claim("w", tasks=["work"], n=9))
+    assert ([job.id for job in claims.jobs], claims.expired) == ([B], 2)

@@ -1,0 +1,220 @@
+"""Finish: one step where all succeeded, two where something must be decided, three where a queue cools."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from perdure.model.job import SECOND, Lease
+from perdure.model.lifecycle import (
+    Canceled,
+    Continued,
+    Failed,
+    Outcome,
+    Released,
+    Report,
+    Snoozed,
+    Succeeded,
+    Throttled,
+)
+from perdure.ops.finish import Appetite, Finished, cycle, find_recorded, finish
+from perdure.ops.op import Row
+from tests.ops.rows import running
+from tests.ops.script import A, B, C, Script
+from tests.ops.test_claim import row as claimed
+
+ONE, TWO, THREE = Lease(A, 1), Lease(B, 1), Lease(C, 1)
+
+
+def half() -> float:
+    return 0.5
+
+
+def play(script: Script, *outcomes: Outcome) -> Finished:
+    return script.play(finish(outcomes, dice=half))
+
+
+def changes(script: Script) -> list[dict[str, Any]]:
+    (params,) = script.params("apply_changes")
+    rows: list[dict[str, Any]] = json.loads(params["changes"])
+    return rows
+
+
+def test_plain_successes_are_one_final_step() -> None:
+    script = Script(finish_succeeded=[[(A, 1), (B, 1)]])
+    assert play(script, Succeeded(TWO, "2"), Succeeded(ONE, "1", "large")) == ([TWO, ONE], [])
+    assert (script.asked, script.final, script.woken) == ([["finish_succeeded"]], True, set())
+    (params,) = script.params("finish_succeeded")
+    assert json.loads(params["outcomes"]) == [[A, 1, "1", "large"], [B, 1, "2", None]], "in the order of ids"
+
+
+def test_a_success_whose_lease_is_gone_is_refused() -> None:
+    script = Script(finish_succeeded=[[(B, 1)]])
+    assert play(script, Succeeded(ONE), Succeeded(TWO)) == ([TWO], [ONE])
+
+
+def test_a_stale_lease_is_told_from_the_live_one() -> None:
+    script = Script(finish_succeeded=[[(A, 2)]])
+    assert play(script, Succeeded(ONE), Succeeded(Lease(A, 2))) == ([Lease(A, 2)], [ONE])
+
+
+def test_what_must_be_decided_is_locked_first() -> None:
+    script = Script(lock_running=[[running(A), running(B)]], finish_succeeded=[[(C, 1)]])
+    finished = play(script, Succeeded(THREE), Failed(TWO, "error", message="no"), Canceled(ONE, "enough"))
+    assert finished == ([ONE, TWO, THREE], [])
+    assert script.asked == [["lock_running"], ["finish_succeeded", "record_attempts", "apply_changes"]]
+    assert [step.final for step in script.steps] == [False, True]
+    (params,) = script.params("lock_running")
+    assert json.loads(params["leases"]) == [[A, 1], [B, 1]], "in the order of ids"
+    assert [(change["id"], change["state"]) for change in changes(script)] == [(A, "canceled"), (B, "ready")]
+
+
+def test_what_was_not_locked_is_refused() -> None:
+    script = Script(lock_running=[[]])
+    assert play(script, Failed(ONE, "error"), Snoozed(TWO, 5)) == ([], [ONE, TWO])
+    assert script.asked == [["lock_running"]], "and nothing is written"
+
+
+def test_attempts_are_recorded_only_where_one_ended_but_not_its_job() -> None:
+    for outcome, recorded in (
+        (Failed(ONE, "error"), True),
+        (Failed(ONE, "interrupted"), True),
+        (Continued(ONE), True),
+        (Failed(ONE, "fatal"), False),
+        (Snoozed(ONE, 5), False),
+        (Released(ONE), False),
+        (Canceled(ONE, "enough"), False),
+        (Succeeded(ONE, "1", None, Report()), False),
+    ):
+        script = Script(lock_running=[[running(A)]])
+        play(script, outcome)
+        assert bool(script.params("record_attempts")) is recorded, outcome
+
+
+def test_queues_of_jobs_that_may_run_at_once_are_woken() -> None:
+    for outcome, woken in (
+        (Released(ONE), {"queue/mail"}),
+        (Continued(ONE), {"queue/mail"}),
+        (Snoozed(ONE, 0), {"queue/mail"}),
+        (Failed(ONE, "interrupted"), {"queue/mail"}),
+        (Failed(ONE, "lost"), {"queue/mail"}),
+        (Snoozed(ONE, 1), set()),
+        (Failed(ONE, "error"), set()),
+        (Failed(ONE, "fatal"), set()),
+        (Canceled(ONE, "enough"), set()),
+    ):
+        script = Script(lock_running=[[running(A)]])
+        play(script, outcome)
+        assert script.woken == woken, outcome
+    script = Script(lock_running=[[running(A, cancel_requested=True)]])
+    play(script, Released(ONE))
+    assert script.woken == set(), "under a cancel it does not run again"
+
+
+def test_a_dice_is_thrown_for_each_job() -> None:
+    rolls = iter([0.25, 0.75])
+    script = Script(lock_running=[[running(A), running(B)]])
+    script.play(finish([Failed(ONE, "error"), Failed(TWO, "error")], dice=lambda: next(rolls)))
+    assert [change["delay"] for change in changes(script)] == [1_250_000, 3_750_000]
+
+
+def test_a_report_goes_before_the_change_that_ends_the_lease() -> None:
+    script = Script(lock_running=[[running(A)]])
+    play(script, Succeeded(ONE, "1", None, Report(done=1, total=2, stage="end")))
+    assert script.asked[1] == ["save_reports", "record_events", "apply_changes"]
+
+
+def test_a_bad_pair_is_dropped_and_an_event_tells() -> None:
+    script = Script(lock_running=[[running(A, progress_done=1, progress_total=2)]])
+    play(script, Succeeded(ONE, "1", None, Report(done=3, message="m")))
+    (reports,), (events,) = script.params("save_reports"), script.params("record_events")
+    (report,) = json.loads(reports["reports"])
+    assert (report["done"], report["total"], report["message"]) == (1, 2, "m")
+    assert [event["kind"] for event in json.loads(events["events"])] == ["progress dropped"]
+
+
+def queue(
+    name: str, throttles: int = 0, *, cooling: bool = False, quiet: bool = True, backoff: Any = None
+) -> Row:
+    """A row of ``lock_queues``."""
+    return (name, throttles, cooling, quiet, backoff)
+
+
+def test_a_throttle_cools_its_queue_in_a_step_between() -> None:
+    script = Script(
+        lock_running=[[running(A), running(B), running(C, queue="fast")]],
+        lock_queues=[[queue("fast", 3, quiet=False), queue("mail")]],
+    )
+    play(script, Throttled(ONE, 7 * SECOND), Throttled(TWO, 0), Throttled(THREE))
+    assert script.asked == [
+        ["lock_running"],
+        ["ensure_queues", "lock_queues"],
+        ["apply_changes", "cool_queue", "cool_queue"],
+    ]
+    assert [step.final for step in script.steps] == [False, False, True]
+    assert script.params("lock_queues") == [{"names": '["fast","mail"]', "quiet": 120 * SECOND}]
+    assert script.params("cool_queue") == [
+        {"name": "fast", "throttles": 4, "cool": 40 * SECOND},
+        {"name": "mail", "throttles": 1, "cool": 7 * SECOND},
+    ]
+
+
+def test_a_queue_that_cools_already_is_left_alone() -> None:
+    script = Script(lock_running=[[running(A)]], lock_queues=[[queue("mail", 2, cooling=True, quiet=False)]])
+    play(script, Throttled(ONE, 99 * SECOND))
+    assert script.params("cool_queue") == []
+
+
+def test_a_throttle_may_spare_the_queue() -> None:
+    script = Script(lock_running=[[running(A)]])
+    play(script, Throttled(ONE, 5, cool_queue=False))
+    assert script.asked == [["lock_running"], ["apply_changes"]]
+
+
+def test_a_cycle_claims_in_the_last_step() -> None:
+    appetite = Appetite("w", ["work"], 2, ["b", "a"])
+    script = Script(finish_succeeded=[[(A, 1)]], claim_jobs=[[claimed(C, queue="a"), claimed(B, queue="b")]])
+    finished, claims = script.play(cycle([Succeeded(ONE)], dice=half, claim=appetite))
+    assert finished == ([ONE], [])
+    assert [job.id for job in claims.jobs] == [B, C]
+    assert script.asked == [["finish_succeeded", "claim_jobs"]]
+    assert script.final
+    script = Script(lock_running=[[running(A)]], claim_jobs=[[claimed(B)]])
+    script.play(cycle([Released(ONE)], dice=half, claim=appetite))
+    assert script.asked == [["lock_running"], ["apply_changes", "claim_jobs"]]
+
+
+def test_a_cycle_without_appetite_only_finishes() -> None:
+    for appetite in (Appetite("w", ["work"], 0), Appetite("w", [], 5)):
+        script = Script(finish_succeeded=[[(A, 1)]])
+        finished, claims = script.play(cycle([Succeeded(ONE)], dice=half, claim=appetite))
+        assert (finished.accepted, claims.jobs) == ([ONE], [])
+        assert script.asked == [["finish_succeeded"]]
+        script = Script()
+        assert script.play(cycle([], dice=half, claim=appetite)) == (([], []), ([], 0))
+        assert script.steps == []
+
+
+def test_a_cycle_without_outcomes_only_claims() -> None:
+    script = Script(claim_jobs=[[claimed(A)]])
+    _, claims = script.play(cycle([], dice=half, claim=Appetite("w", ["work"], 1)))
+    assert [job.id for job in claims.jobs] == [A]
+    assert script.asked == [["claim_jobs"]]
+
+
+def test_a_refused_outcome_that_is_recorded_already_is_recognised() -> None:
+    for outcome, state, kind, same in (
+        (Succeeded(ONE), "succeeded", None, True),
+        (Succeeded(ONE), "ready", None, False),
+        (Succeeded(ONE), "failed", "lost", False),
+        (Failed(ONE, "error"), "ready", "error", True),
+        (Failed(ONE, "error"), "failed", "error", True),
+        (Failed(ONE, "error"), "ready", "lost", False),
+        (Failed(ONE, "error"), "canceled", "lost", False),
+        (Snoozed(ONE, 5), "ready", None, True),
+        (Snoozed(ONE, 5), "succeeded", None, False),
+        (Continued(ONE), "ready", "continued", True),
+    ):
+        script = Script(find_outcomes=[[(A, 1, state, kind)]])
+        assert script.play(find_recorded([outcome])) == ([ONE] if same else []), (outcome, state, kind)
+    assert Script().play(find_recorded([Succeeded(ONE)])) == []

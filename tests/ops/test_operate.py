@@ -1,0 +1,176 @@
+"""Operators' acts: lock, decide, write; what is refused writes nothing and wakes nobody."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from perdure.errors import UnknownTask
+from perdure.model.backoff import Backoff
+from perdure.model.job import TaskDefinition
+from perdure.ops import operate, queues, tasks
+from tests.ops.rows import locked
+from tests.ops.script import A, B, Script
+
+
+def event(script: Script) -> dict[str, Any]:
+    (params,) = script.params("record_event")
+    detail = json.loads(params["detail"]) if params["detail"] else {}
+    return {"kind": params["kind"], "run": params["run"], "token": params["token"], **detail}
+
+
+@pytest.mark.parametrize("act", [operate.cancel, operate.requeue, operate.run_now, operate.delete])
+def test_what_is_not_there_is_not_found(act: Any) -> None:
+    script = Script()
+    assert script.play(act(A)) == "not_found"
+    assert (script.asked, script.woken) == ([["lock_job"]], set())
+
+
+def test_cancel_of_a_job_that_waits() -> None:
+    script = Script(lock_job=[[locked("ready")]], cancel_job=[[("canceled", None, 1, 1)]])
+    assert script.play(operate.cancel(A, reason="withdrawn", by="ann")) == "canceled"
+    assert script.asked == [["lock_job"], ["cancel_job"], ["record_event"]]
+    assert (script.final, script.woken) == (True, set())
+    assert event(script) == {"kind": "canceled", "run": 1, "token": 1, "reason": "withdrawn", "by": "ann"}
+
+
+def test_cancel_of_a_running_job_wakes_its_worker() -> None:
+    script = Script(lock_job=[[locked("running", token=4)]], cancel_job=[[("running", "w", 1, 4)]])
+    assert script.play(operate.cancel(A)) == "cancel_requested"
+    assert script.woken == {"worker/w"}
+    assert event(script) == {"kind": "cancel requested", "run": 1, "token": 4}
+
+
+def test_cancel_of_a_job_that_ended() -> None:
+    script = Script(lock_job=[[locked("failed")]])
+    assert script.play(operate.cancel(A)) == "already_ended"
+    assert (script.params("record_event"), script.woken) == ([], set())
+
+
+@pytest.mark.parametrize(
+    ("row", "run", "outcome"),
+    [
+        (locked("running"), None, "still_running"),
+        (locked("ready"), None, "not_ended"),
+        (locked("waiting"), None, "not_ended"),
+        (locked("open"), None, "not_ended"),
+        (locked("succeeded"), None, "already_succeeded"),
+        (locked("failed", run=2), 1, "other_run"),
+        (locked("running", run=2), 1, "still_running"),
+    ],
+)
+def test_requeue_says_why_not(row: tuple[Any, ...], run: int | None, outcome: str) -> None:
+    script = Script(lock_job=[[row]])
+    assert script.play(operate.requeue(A, run=run)) == outcome
+    assert script.asked == [["lock_job"]]
+
+
+@pytest.mark.parametrize("state", ["failed", "canceled"])
+def test_requeue_records_the_last_attempt_and_wakes_the_queue(state: str) -> None:
+    script = Script(lock_job=[[locked(state, run=2, token=5)]], requeue_job=[[("mail",)]])
+    assert script.play(operate.requeue(A, run=2, reason="fixed", by="ann")) == "requeued"
+    assert script.asked == [["lock_job"], ["record_current_attempt", "requeue_job", "record_event"]]
+    assert (script.final, script.woken) == (True, {"queue/mail"})
+    assert script.params("requeue_job") == [{"id": A, "run": 2, "keep_checkpoint": 0}]
+    assert event(script) == {"kind": "requeued", "run": 2, "token": 5, "reason": "fixed", "by": "ann"}
+
+
+def test_requeue_tells_what_it_drops() -> None:
+    row = locked("failed", checkpoint='{"page":7}', result="1")
+    script = Script(lock_job=[[row]], requeue_job=[[("mail",)]])
+    script.play(operate.requeue(A))
+    assert event(script) == {
+        "kind": "requeued",
+        "run": 1,
+        "token": 1,
+        "checkpoint": '{"page":7}',
+        "result": "1",
+    }
+    script = Script(lock_job=[[row]], requeue_job=[[("mail",)]])
+    script.play(operate.requeue(A, keep_checkpoint=True))
+    assert "checkpoint" not in event(script)
+    assert script.params("requeue_job")[0]["keep_checkpoint"] == 1
+
+
+def test_requeue_gives_way_to_an_active_twin() -> None:
+    row = locked("failed", unique_key="u", tenant="acme")
+    script = Script(lock_job=[[row]], find_active=[[(B, "mail", "ready", 1, 0)]])
+    assert script.play(operate.requeue(A)) == "unique_key_taken"
+    assert script.asked == [["lock_job"], ["find_active"]]
+    assert script.params("find_active") == [{"task": "work", "tenant": "acme", "unique_key": "u"}]
+    script = Script(lock_job=[[row]], requeue_job=[[("mail",)]])
+    assert script.play(operate.requeue(A)) == "requeued"
+
+
+@pytest.mark.parametrize(
+    ("row", "outcome"),
+    [
+        (locked("ready", due=1), "already_due"),
+        (locked("running", due=0), "not_ready"),
+        (locked("failed"), "not_ready"),
+        (locked("waiting", due=0), "not_ready"),
+    ],
+)
+def test_run_now_says_why_not(row: tuple[Any, ...], outcome: str) -> None:
+    script = Script(lock_job=[[row]])
+    assert script.play(operate.run_now(A)) == outcome
+    assert script.asked == [["lock_job"]]
+
+
+def test_run_now_wakes_the_queue() -> None:
+    script = Script(lock_job=[[locked("ready", due=0)]], run_now=[[("mail",)]])
+    assert script.play(operate.run_now(A, by="ann")) == "due_now"
+    assert script.asked == [["lock_job"], ["run_now", "record_event"]]
+    assert (script.final, script.woken) == (True, {"queue/mail"})
+
+
+@pytest.mark.parametrize(("keep", "statement"), [(None, "delete_key"), (0, "keep_key"), (60, "keep_key")])
+def test_delete_takes_or_keeps_the_key(keep: int | None, statement: str) -> None:
+    script = Script(lock_job=[[locked("succeeded")]])
+    assert script.play(operate.delete(A, keep_key=keep)) == "deleted"
+    own = ["delete_attempts", "delete_events", "delete_logs", "delete_job"]
+    assert script.asked == [["lock_job"], [statement, *own]]
+    assert (script.final, script.woken) == (True, set())
+
+
+def test_delete_of_a_running_job_asks_it_to_stop() -> None:
+    script = Script(lock_job=[[locked("running")]] * 2, cancel_job=[[("running", "w", 1, 1)]])
+    assert script.play(operate.delete(A)) == "cancel_requested"
+    assert script.params("delete_job") == []
+    assert script.woken == {"worker/w"}
+    assert event(script)["reason"] == "deleted"
+
+
+def test_a_resumed_queue_is_woken() -> None:
+    for operation, name, woken in (
+        (queues.pause("mail"), "pause_queue", set()),
+        (queues.resume("mail"), "pause_queue", {"queue/mail"}),
+        (queues.set_backoff("mail", Backoff(1, 2)), "set_queue_backoff", set()),
+        (queues.set_backoff("mail", None), "set_queue_backoff", set()),
+    ):
+        script = Script()
+        script.play(operation)
+        assert (script.asked, script.final, script.woken) == ([[name]], True, woken)
+
+
+def test_tasks_are_written_in_the_order_of_their_names() -> None:
+    task = TaskDefinition(
+        name="b", queue="q", priority=0, max_attempts=1, timeout=None, backoff="{}", max_crashes=None
+    )
+    other = TaskDefinition(
+        name="a", queue="q", priority=0, max_attempts=1, timeout=None, backoff="{}", max_crashes=None
+    )
+    for exact, asked in ((False, ["sync_tasks"]), (True, ["sync_tasks", "disable_other_tasks"])):
+        script = Script()
+        script.play(tasks.sync([task, other], exact=exact))
+        assert (script.asked, script.final) == ([asked], True)
+        assert [row["name"] for row in json.loads(script.params("sync_tasks")[0]["tasks"])] == ["a", "b"]
+
+
+def test_an_unknown_task_cannot_be_set() -> None:
+    script = Script()
+    with pytest.raises(UnknownTask):
+        script.play(tasks.set_task("nobody", enabled=False))
+    assert Script(enable_task=[[("work",)]]).play(tasks.set_task("work", enabled=True)) is None

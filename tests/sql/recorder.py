@@ -1,0 +1,126 @@
+"""Performs operations on a real store and remembers every statement they asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from perdure.ids import new_id
+from perdure.model.job import SECOND, Lease, NewJob, TaskDefinition
+from perdure.model.lifecycle import Failed, Report, Succeeded, Throttled
+from perdure.ops import browse, claim, enqueue, finish, operate, queues, report, sweep, tasks, worker
+from perdure.ops.op import Op, Operation, Query
+from perdure.options import Options
+from perdure.store.store import Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+DEFINITION = TaskDefinition(
+    name="work", queue="default", priority=0, max_attempts=8, timeout=None, backoff="{}", max_crashes=3
+)
+
+
+class Recorder:
+    """A store with a memory."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.queries: list[Query] = []
+
+    def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.store.perform(Operation(self._listen(operation.start), operation.kind), *args, **kwargs)
+
+    def _listen(self, start: Callable[P, Op[T]]) -> Callable[P, Op[T]]:
+        def listening(*args: P.args, **kwargs: P.kwargs) -> Op[T]:
+            op = start(*args, **kwargs)
+            try:
+                step = next(op)
+                while True:
+                    self.queries += step.queries
+                    step = op.send((yield step))
+            except StopIteration as end:
+                value: T = end.value
+                return value
+
+        return listening
+
+
+def new_job(**options: Any) -> NewJob:
+    request = '{"v":1,"arguments":{}}' if "idempotency_key" in options else None
+    return NewJob(**{"id": new_id(), "task": "work", "payload": "{}", "request": request, **options})
+
+
+def dice() -> float:
+    return 0.5
+
+
+def perform_everything(store: Recorder) -> None:
+    """Every operation there is, each so that it asks for all it may ask for."""
+    set_up(store)
+    live(store)
+    look(store)
+    operate_on(store)
+    sweep_up(store)
+
+
+def set_up(store: Recorder) -> None:
+    store.perform(tasks.sync, [DEFINITION])
+    store.perform(tasks.sync, [DEFINITION], exact=True)
+    store.perform(tasks.set_task, "work", enabled=True)
+    store.perform(tasks.list_tasks)
+    store.perform(queues.pause, "default")
+    store.perform(queues.resume, "default")
+    store.perform(queues.set_backoff, "other", None)
+    store.perform(queues.list_queues)
+    store.perform(worker.register, "ann", name="ann", lease=SECOND)
+    store.perform(worker.list_workers)
+
+
+def live(store: Recorder) -> None:
+    """Jobs from their enqueue to their end, and requests that meet one which is there already."""
+    store.perform(enqueue.enqueue, [new_job() for _ in range(4)], None)
+    store.perform(enqueue.enqueue_alike, "work", Options(), [(new_id(), "{}")], frozenset())
+    store.perform(enqueue.enqueue_keyed, [new_job(idempotency_key="k", unique_key="u")])
+    store.perform(enqueue.enqueue_keyed, [new_job(idempotency_key="k", unique_key="u")])
+    store.perform(enqueue.enqueue_keyed, [new_job(idempotency_key="l", unique_key="u")])
+    first, second, third, *_ = take(store, n=4)
+    store.perform(worker.heartbeat, "ann")
+    said = report.Said(first, Report(stage="half", checkpoint="1"), [report.LogLine("info", "so far")])
+    store.perform(report.report, [said])
+    outcomes = [Succeeded(first), Failed(second, "error"), Throttled(third)]
+    store.perform(finish.cycle, outcomes, dice=dice, claim=finish.Appetite("ann", ["work"], 0))
+    store.perform(finish.find_recorded, outcomes)
+
+
+def look(store: Recorder) -> None:
+    (job, *_) = store.perform(browse.list_jobs)
+    store.perform(browse.get_job, job.id)
+    store.perform(browse.get_jobs, [job.id])
+    store.perform(browse.trace_job, job.id)
+    store.perform(browse.count_jobs)
+    store.perform(browse.oldest_ready)
+
+
+def operate_on(store: Recorder) -> None:
+    later, gone = new_job(delay=SECOND, queue="b", unique_key="v"), new_job(queue="b", idempotency_key="m")
+    store.perform(enqueue.enqueue_keyed, [later, gone])
+    assert store.perform(operate.run_now, later.id) == "due_now"
+    assert store.perform(operate.cancel, later.id) == "canceled"
+    assert store.perform(operate.requeue, later.id) == "requeued"
+    assert store.perform(operate.delete, later.id) == "deleted"
+    assert store.perform(operate.delete, gone.id, keep_key=SECOND) == "deleted"
+
+
+def sweep_up(store: Recorder) -> None:
+    store.perform(sweep.expire)
+    store.perform(sweep.retire_silent)
+    store.perform(worker.retire, "ann")
+    (lost, *_) = store.perform(sweep.list_orphans)
+    assert store.perform(sweep.rescue_one, lost, dice=dice) == [lost]
+    store.perform(sweep.rescue, dice=dice)
+
+
+def take(store: Recorder, *, n: int) -> list[Lease]:
+    claims = store.perform(claim.claim, "ann", tasks=["work"], n=n)
+    return [job.lease for job in claims.jobs]

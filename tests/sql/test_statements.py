@@ -1,0 +1,79 @@
+"""Rules for the statements themselves, read from their files."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from perdure.store.statements import Dialect, load
+from tests.sql import texts
+
+SHARED, SQLITE, POSTGRES = (texts.read(f"{file}.sql") for file in ("shared", "sqlite", "postgres"))
+EVERY = SHARED + SQLITE + POSTGRES
+
+# What each would be mistaken for by some driver, and casts that only PostgreSQL reads.
+DRIVERS = {"%": "a psycopg parameter", "?": "a positional parameter", "$": "a numbered one", "::": "a cast"}
+
+
+def names(statements: list[texts.Text]) -> list[str]:
+    return [statement.name for statement in statements]
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_every_statement_an_operation_asks_for_exists(dialect: Dialect) -> None:
+    assert {name: where for name, where in texts.asked().items() if name not in load(dialect)} == {}
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_every_statement_is_asked_for_by_an_operation(dialect: Dialect) -> None:
+    assert sorted(load(dialect).keys() - texts.asked().keys()) == []
+
+
+def test_a_name_that_is_not_written_out_is_refused() -> None:
+    assert texts.names_in('[Query(name, {}) for name in ("a", "b")], ask("c")', "x.py") == {"a", "b", "c"}
+    with pytest.raises(AssertionError, match=r"x\.py:2"):
+        texts.names_in("def f(name):\n    return Query(name, {})\n", "x.py")
+
+
+def test_both_dialects_carry_the_same_names_in_the_same_order() -> None:
+    assert names(SQLITE) == names(POSTGRES)
+
+
+def test_no_statement_is_written_twice() -> None:
+    for statements in (SHARED + SQLITE, SHARED + POSTGRES):
+        assert len(set(names(statements))) == len(statements)
+
+
+def test_a_dialect_statement_says_why_it_differs() -> None:
+    assert [text.name for text in SQLITE + POSTGRES if not re.match(r"-- differs: \w", text.heading)] == []
+
+
+def test_a_dialect_statement_does_differ() -> None:
+    """Otherwise it belongs into shared.sql."""
+    assert [one.name for one, other in zip(SQLITE, POSTGRES, strict=True) if one.normal == other.normal] == []
+
+
+def test_a_shared_statement_has_nothing_to_say_about_dialects() -> None:
+    assert [statement.name for statement in SHARED if "differs:" in statement.heading] == []
+
+
+@pytest.mark.parametrize("spelling", DRIVERS, ids=DRIVERS.get)
+def test_no_statement_speaks_to_a_driver(spelling: str) -> None:
+    assert [statement.name for statement in EVERY if spelling in statement.body] == []
+
+
+def test_both_dialects_of_a_statement_take_the_same_parameters() -> None:
+    differ = [(s.name, s.params ^ p.params) for s, p in zip(SQLITE, POSTGRES, strict=True) if s.params != p.params]
+    assert differ == []
+
+
+def test_states_are_spelled_out() -> None:
+    """A state that is bound loses the partial indexes under a generic plan. A reader's filter may be any."""
+    bound = re.compile(r"\bstate\s*(=|<>|in)\s*\(?\s*(cast\s*\(\s*)?:")
+    assert [statement.name for statement in EVERY if bound.search(statement.normal)] == ["list_jobs"]
+    assert [statement.name for statement in EVERY if "state" in statement.params] == ["list_jobs"]
+
+
+def test_sqlite_is_asked_for_nothing_it_learned_after_3_37() -> None:
+    assert [name for name, text in load("sqlite").items() if "->" in text] == []

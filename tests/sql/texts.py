@@ -1,0 +1,97 @@
+"""The statements as they stand in their files, and the names by which operations ask for them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import perdure
+
+PACKAGE = Path(perdure.__file__).parent
+SQL = PACKAGE / "store" / "sql"
+OPS = PACKAGE / "ops"
+
+ASKS = {"Query", "ask", "ask_last"}
+
+
+class Text(NamedTuple):
+    """One named statement: its comments above, and what is left without any."""
+
+    name: str
+    heading: str
+    body: str
+
+    @property
+    def normal(self) -> str:
+        """The same for two texts that only look different."""
+        return " ".join(self.body.lower().split())
+
+    @property
+    def params(self) -> set[str]:
+        return set(re.findall(r"(?<![:\w]):([a-z_]+)", self.body))
+
+
+def read(file: str) -> list[Text]:
+    """Every statement of a file, in order."""
+    parts = re.split(r"^-- name: (\w+)$", (SQL / file).read_text(), flags=re.MULTILINE)
+    return [_text(name, text) for name, text in zip(parts[1::2], parts[2::2], strict=True)]
+
+
+def asked() -> dict[str, set[str]]:
+    """The statements that operations ask for, each with the modules that do."""
+    found: dict[str, set[str]] = {}
+    for module in sorted(OPS.glob("*.py")):
+        if module.name != "op.py":
+            for name in names_in(module.read_text(), module.name):
+                found.setdefault(name, set()).add(module.name)
+    return found
+
+
+def names_in(source: str, module: str) -> set[str]:
+    names = _Names(module)
+    names.visit(ast.parse(source))
+    return names.found
+
+
+class _Names(ast.NodeVisitor):
+    """Reads ``Query("name", ...)`` and its kin, also where a comprehension runs over several names."""
+
+    def __init__(self, module: str) -> None:
+        self.found: set[str] = set()
+        self._module = module
+        self._loops: list[dict[str, set[str]]] = []
+
+    def visit_GeneratorExp(self, node: ast.GeneratorExp | ast.ListComp) -> None:
+        self._loops.append({name: values for loop in node.generators for name, values in _literals(loop)})
+        self.generic_visit(node)
+        self._loops.pop()
+
+    visit_ListComp = visit_GeneratorExp
+
+    def visit_Call(self, node: ast.Call) -> None:
+        self.generic_visit(node)
+        if not (isinstance(node.func, ast.Name) and node.func.id in ASKS):
+            return
+        match node.args[:1]:
+            case [ast.Constant(value=str(name))]:
+                self.found.add(name)
+            case [ast.Name(id=variable)] if any(variable in loop for loop in self._loops):
+                self.found.update(*(loop.get(variable, ()) for loop in self._loops))
+            case _:
+                raise AssertionError(f"{self._module}:{node.lineno}: a statement's name must be written out")
+
+
+def _literals(loop: ast.comprehension) -> Iterator[tuple[str, set[str]]]:
+    match loop:
+        case ast.comprehension(target=ast.Name(id=name), iter=ast.Tuple(elts=values)):
+            yield name, {value.value for value in values if isinstance(value, ast.Constant)}
+
+
+def _text(name: str, text: str) -> Text:
+    lines = text.strip().splitlines()
+    comments = [line for line in lines if line.lstrip().startswith("--")]
+    code = [line for line in lines if not line.lstrip().startswith("--")]
+    return Text(name, "\n".join(comments), "\n".join(code))
