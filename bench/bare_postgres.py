@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import psycopg
 from psycopg import postgres
-from psycopg.adapt import AdaptersMap, Transformer
 from psycopg.abc import PQGen
+from psycopg.adapt import AdaptersMap, Transformer
 from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGresult
 from psycopg.types.numeric import Int8BinaryLoader
@@ -66,7 +66,13 @@ PLANS = (
     " -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
 )
 
-STATEMENTS = {b"limits": LIMITS, b"insert": INSERT, b"insert_many": INSERT_MANY, b"finish": FINISH, b"claim": CLAIM}
+STATEMENTS = {
+    b"limits": LIMITS,
+    b"insert": INSERT,
+    b"insert_many": INSERT_MANY,
+    b"finish": FINISH,
+    b"claim": CLAIM,
+}
 
 
 class BarePostgres:

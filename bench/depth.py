@@ -92,7 +92,9 @@ def _measure_spread(report: Report, made: Databases, kind: str) -> None:
     tasks = tuple(f"{TASK}-{number}" for number in range(TASKS))
     with _ledgers(made, kind, "narrow", "wide") as (narrow, wide):
         narrow.fill(Jobs(TASKS * PRIORITIES * EACH))
-        wide.fill(*(Jobs(EACH, task=task, priority=priority) for task in tasks for priority in range(PRIORITIES)))
+        wide.fill(
+            *(Jobs(EACH, task=task, priority=priority) for task in tasks for priority in range(PRIORITIES))
+        )
         one, many = _take_turns((narrow, Claim(10)), (wide, Claim(10, tasks)), claimed=10)
     name = f"{kind}: claim of 10, {TASKS} tasks at {PRIORITIES} priorities"
     report.figure(name, many, "ms", at_most=SPREAD * one, without=one, ratio=many / one)

@@ -20,7 +20,14 @@ from tests.postgres import DURABLE, Server, with_database
 DIRECTORY = "PERDURE_BENCH_DIR"
 IN_MEMORY = {"tmpfs", "ramfs", "devtmpfs"}
 
-SETTINGS = ("server_version", "fsync", "synchronous_commit", "full_page_writes", "wal_sync_method", "shared_buffers")
+SETTINGS = (
+    "server_version",
+    "fsync",
+    "synchronous_commit",
+    "full_page_writes",
+    "wal_sync_method",
+    "shared_buffers",
+)
 
 
 class Databases:

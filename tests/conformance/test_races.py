@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -102,6 +103,54 @@ def test_opposite_batches_never_deadlock(url: str, keys: Sequence[str]) -> None:
     assert world.count("job") == 12 * 40
     world.close()
     assert deadlocks(url) == before
+
+
+@pytest.mark.parametrize("key", ["idempotency_key", "unique_key"])
+def test_opposite_batches_that_meet_in_the_middle_never_deadlock(postgres_url: str, key: str) -> None:
+    """Somebody holds the key in the middle until both have come as far as they can."""
+    before = deadlocks(postgres_url)
+    world = World(postgres_url)
+    work = world.task()
+    asked: list[Any] = [{key: f"{n:02}"} for n in range(21)]
+    forth = [work.using(**one).job() for one in asked]
+    work.using(**asked[10]).enqueue()
+    table = "perdure.key" if key == "idempotency_key" else "perdure.job"
+    with psycopg.connect(postgres_url) as middle, psycopg.connect(postgres_url, autocommit=True) as watcher:
+        # A delete that is taken back: whoever inserts this key waits to see whether it is free.
+        middle.execute(f"DELETE FROM {table}".encode())
+
+        def let_go() -> None:
+            while watcher.execute(WAITING).fetchone() != (2,):
+                pass
+            middle.rollback()
+
+        there, back, _ = at_once(
+            partial(world.app.enqueue_many, forth), partial(world.app.enqueue_many, forth[::-1]), let_go
+        )
+    assert ids(there) == ids(back[::-1])
+    world.close()
+    assert deadlocks(postgres_url) == before
+
+
+WAITING = """
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
+
+
+def test_keyed_rows_are_inserted_in_the_order_of_keys_whatever_the_plan(postgres_url: str) -> None:
+    """Joined to many tasks by a hash, they would come out in reverse."""
+    plan = "-c enable_nestloop=off -c enable_mergejoin=off"
+    world = World(f"{postgres_url}{'&' if '?' in postgres_url else '?'}options={quote(plan)}")
+    work = world.task()
+    world.app.sync()
+    world.sql("""
+        INSERT INTO perdure.task (name, queue, priority, max_attempts, backoff, synced_at)
+        SELECT 'other ' || n, 'default', 0, 1, '{}', now() FROM generate_series(1, 2000) n
+    """)
+    world.sql("ANALYZE perdure.task")
+    jobs = world.app.enqueue_many([work.using(unique_key=f"{n}").job() for n in range(6)])
+    assert [str(row[0]) for row in world.sql("SELECT id FROM perdure.job ORDER BY ctid")] == ids(jobs)
+    world.close()
 
 
 def test_a_unique_key_that_is_freed_while_others_ask_leaves_one_active_job(world: World) -> None:

@@ -59,13 +59,13 @@ def test_a_stale_lease_is_told_from_the_live_one() -> None:
 
 
 def test_what_must_be_decided_is_locked_first() -> None:
-    script = Script(lock_running=[[running(A), running(B)]], finish_succeeded=[[(C, 1)]])
+    script = Script(lock_running=[[running(A), running(B), running(C)]], finish_succeeded=[[(C, 1)]])
     finished = play(script, Succeeded(THREE), Failed(TWO, "error", message="no"), Canceled(ONE, "enough"))
     assert finished == ([ONE, TWO, THREE], [])
     assert script.asked == [["lock_running"], ["finish_succeeded", "record_attempts", "apply_changes"]]
     assert [step.final for step in script.steps] == [False, True]
     (params,) = script.params("lock_running")
-    assert json.loads(params["leases"]) == [[A, 1], [B, 1]], "in the order of ids"
+    assert json.loads(params["leases"]) == [[A, 1], [B, 1], [C, 1]], "in the order of ids"
     assert [(change["id"], change["state"]) for change in changes(script)] == [(A, "canceled"), (B, "ready")]
 
 

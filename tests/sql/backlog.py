@@ -8,8 +8,9 @@
     unknown, in front         10 %             walk past it: due, but of a task this worker lacks
     paused                    10 %             read it
 
-In front of all that, the same however large the backlog: READY jobs in each of two queues (``default``, among the
-unknown; ``clean``, alone), RUNNING jobs of five workers one of whom is gone, EXPIRED jobs nobody started in time.
+In front of all that, the same however large the backlog: READY jobs in each of two queues (``default``,
+among the unknown; ``clean``, alone), RUNNING jobs of five workers one of whom is gone, EXPIRED jobs that
+nobody started in time.
 """
 
 from __future__ import annotations
@@ -17,12 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from perdure.model.job import SECOND, Lease
-from perdure.model.lifecycle import Change
-from perdure.ops.batch import rows_of
-from perdure.ops.op import Param
+from perdure.model.job import SECOND
 from perdure.store.statements import Dialect, render
-from tests.sql.recorder import DEFINITION, new_job
+from tests.sql.recorder import DEFINITION
 
 NOW = 1_800_000_000 * SECOND
 DAY = 86_400 * SECOND
@@ -35,7 +33,7 @@ class Part(NamedTuple):
     """Rows of one kind. ``number`` begins their ids."""
 
     number: int
-    count: int
+    size: int
     state: str = "ready"
     task: str = "work"
     queue: str = "default"
@@ -90,15 +88,15 @@ ID = {
     " || lpad(to_hex(i), 12, '0') AS uuid)",
 }
 NUMBERS = {
-    "sqlite": "(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT :count)"
-    " SELECT i FROM n WHERE :count > 0) AS numbers",
-    "postgres": "generate_series(1, CAST(:count AS integer)) AS i",
+    "sqlite": "(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT :size)"
+    " SELECT i FROM n WHERE :size > 0) AS numbers",
+    "postgres": "generate_series(1, CAST(:size AS integer)) AS i",
 }
 JOBS = """
-INSERT INTO perdure.job (id, task, queue, payload, state, priority, max_attempts, run_at, expires_at, token, attempt,
-                         worker, started_at, finished_at, unique_key, created_at)
-SELECT «id», :task, :queue, '{"to": "ann@example.com", "subject": "hello"}', CAST(:state AS text), :priority, 8,
-       instant(:run_at) + span(i), instant(:expires_at), CAST(:token AS integer), CAST(:token AS integer),
+INSERT INTO perdure.job (id, task, queue, payload, state, priority, max_attempts, run_at, expires_at, token,
+                         attempt, worker, started_at, finished_at, unique_key, created_at)
+SELECT «id», :task, :queue, '{"to": "ann@example.com", "subject": "hello"}', CAST(:state AS text), :priority,
+       8, instant(:run_at) + span(i), instant(:expires_at), CAST(:token AS integer), CAST(:token AS integer),
        CASE CAST(:state AS text) WHEN 'running' THEN 'worker-' || (i % 5) END,
        CASE CAST(:token AS integer) WHEN 1 THEN instant(:run_at) END,
        CASE CAST(:state AS text) WHEN 'succeeded' THEN instant(:run_at) END,
@@ -114,53 +112,3 @@ TASK = """
 INSERT INTO perdure.task (name, queue, priority, max_attempts, timeout, backoff, synced_at)
 VALUES ('work', 'default', 0, 8, :timeout, :backoff, :now)
 """
-
-
-class Hot(NamedTuple):
-    """A statement of the hot path with parameters, and how many rows it is about."""
-
-    statement: str
-    params: Mapping[str, Param]
-    n: int
-
-
-def hot(n: int = 100) -> Mapping[str, Hot]:
-    mine = [job_id(3, i) for i in range(WORKERS, RUNNING + 1, WORKERS)][:n]
-    leases = rows_of([Lease(id, 1) for id in mine])
-    changes = rows_of([failed(id) for id in mine])
-    new = rows_of([new_job(id=job_id(9, i), idempotency_key=str(i)) for i in range(n)])
-    claim = {"worker": "worker-0", "tasks": '["other", "work"]', "n": n}
-    one = job_id(1, READY // 2)
-    return {
-        "claim from all queues": Hot("claim_jobs", claim | {"queues": None}, n),
-        "claim where all is known": Hot("claim_jobs", claim | {"queues": '["clean"]'}, n),
-        "claim behind the unknown": Hot("claim_jobs", claim | {"queues": '["default"]'}, n),
-        "claim where nothing is due": Hot("claim_jobs", claim | {"queues": '["paused", "empty"]'}, n),
-        "finish_succeeded": Hot("finish_succeeded", {"outcomes": rows_of([(id, 1, "null", None) for id in mine])}, n),
-        "lock_running": Hot("lock_running", {"leases": leases}, n),
-        "find_outcomes": Hot("find_outcomes", {"leases": leases}, n),
-        "record_attempts": Hot("record_attempts", {"changes": changes}, n),
-        "apply_changes": Hot("apply_changes", {"changes": changes}, n),
-        "save_reports": Hot("save_reports", {"reports": changes}, n),
-        "insert_jobs": Hot("insert_jobs", {"jobs": new}, n),
-        "insert_keys": Hot("insert_keys", {"jobs": new}, n),
-        "find_orphans": Hot("find_orphans", {"after": job_id(0, 0), "n": n}, RUNNING),
-        "expire_jobs": Hot("expire_jobs", {"n": n}, n),
-        "list_running": Hot("list_running", {"worker": "worker-0"}, RUNNING // WORKERS),
-        "beat_worker": Hot("beat_worker", {"worker": "worker-0"}, 1),
-        "lock_job": Hot("lock_job", {"id": one}, 1),
-        "cancel_job": Hot("cancel_job", {"id": one, "reason": None}, 1),
-        "find_job": Hot("find_job", {"id": one}, 1),
-        "find_active": Hot("find_active", {"task": "work", "tenant": "", "unique_key": "only-1"}, 1),
-        "find_key": Hot("find_key", {"task": "work", "tenant": "", "key": "k"}, 1),
-        "get_job": Hot("get_job", {"id": one}, 1),
-        "first page": Hot("list_jobs", PAGE | {"before": job_id(2**32 - 1, 0), "n": n}, n),
-    }
-
-
-PAGE: Mapping[str, Param] = dict.fromkeys(("queue", "task", "state", "tenant"))
-
-
-def failed(id: str) -> Change:
-    """A failed attempt that is tried again tomorrow."""
-    return Change(id=id, token=1, state="ready", run=1, attempt=1, delay=DAY, error_kind="error", attempt_kind="error")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import psycopg
 from psycopg import sql
@@ -14,17 +14,19 @@ from perdure.store import postgres_transaction
 from perdure.store.postgres_adapt import Statement
 from perdure.store.statements import load
 from tests.sql import backlog
-from tests.sql.backlog import NOW, Hot
+from tests.sql.backlog import NOW, Part
+from tests.sql.hot import Hot, hot
 
 READS = {"get_job", "list_jobs"}
+EXPLAIN = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) ")
 PREPARED = {name: Statement.parse(text) for name, text in load("postgres").items()}
 
 
 class Plan(NamedTuple):
-    """``rows``: how many of the ledger's rows were looked at, by the node that did; ``blocks``: pages touched."""
+    """How many rows each node of the plan looked at, and how many pages were touched in all."""
 
     rows: Mapping[str, float]
-    blocks: int
+    pages: int
 
     @property
     def visited(self) -> float:
@@ -45,17 +47,24 @@ class Connection:
     def execute(self, text: str, params: Mapping[str, Any] | None = None) -> None:
         self._connection.execute(text.encode(), params)
 
-    def explain(self, hot: Hot, mode: str) -> Plan:
+    def explain(self, one: Hot, mode: str) -> Plan:
         """Carry a statement out under the store's own settings, then take it back."""
+        reads = one.statement in READS
         with self._taken_back():
-            kind = "read" if hot.statement in READS else "write"
-            self._connection.execute(postgres_transaction._SETTINGS[kind].text)
-            self._connection.execute(f"SET LOCAL plan_cache_mode = force_{mode}_plan".encode())
-            call = _call(hot.statement, {**hot.params, "now": NOW})
-            row = self._connection.execute(sql.SQL("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) ") + call).fetchone()
+            self._connection.execute(postgres_transaction._SETTINGS["read" if reads else "write"].text)
+            if not reads:
+                self._connection.execute(f"SET LOCAL plan_cache_mode = force_{mode}_plan".encode())
+            call = _call(one.statement, {**one.params, "now": NOW})
+            row = self._connection.execute(EXPLAIN + call).fetchone()
         assert row is not None
         top = row[0][0]["Plan"]
         return Plan(dict(_looks(top)), top["Shared Hit Blocks"] + top["Shared Read Blocks"])
+
+    def explain_all(self, mode: str) -> Mapping[str, Plan]:
+        return {name: self.explain(one, mode) for name, one in hot().items()}
+
+    def fill(self, parts: list[Part]) -> None:
+        backlog.fill(self.execute, "postgres", parts)
 
     @contextmanager
     def _taken_back(self) -> Iterator[None]:
@@ -68,7 +77,9 @@ class Connection:
 
 def _call(name: str, params: Mapping[str, Param]) -> sql.Composed:
     given = sql.SQL(", ").join(sql.Literal(params[param]) for param in PREPARED[name].params)
-    return sql.SQL("EXECUTE {}({})" if PREPARED[name].params else "EXECUTE {}").format(sql.Identifier(name), given)
+    return sql.SQL("EXECUTE {}({})" if PREPARED[name].params else "EXECUTE {}").format(
+        sql.Identifier(name), given
+    )
 
 
 def _looks(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, float]]:
@@ -82,33 +93,44 @@ def _looks(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, float
         yield from _looks(child, f"{here}.{i}")
 
 
-Costs = Mapping[tuple[str, str, int], Mapping[str, Plan]]
+Condition: TypeAlias = tuple[str, str, int]
+Costs: TypeAlias = Mapping[Condition, Mapping[str, Plan]]
 """By kind of plan, the statistics behind it, and the size of the backlog."""
 
 
 def measure(url: str, small: int, large: int) -> Costs:
-    """Grow a backlog under statistics from when it was empty and nothing ran; at last take new ones."""
-    costs: dict[tuple[str, str, int], Mapping[str, Plan]] = {}
-    hot = backlog.hot()
-    early = Connection(url)
+    """Grow a backlog under plans and statistics from before there was any; at last take new ones."""
+    costs: dict[Condition, Mapping[str, Plan]] = {}
+    early, late = Connection(url), Connection(url)
     early.execute("ALTER TABLE perdure.job SET (autovacuum_enabled = off)")
     backlog.settle_in(early.execute, "postgres")
-    backlog.fill(early.execute, "postgres", backlog.backlog(1000, number=100)[:1])
-    early.execute("ANALYZE perdure.job")
-    for one in hot.values():
-        early.explain(one, "generic")
-    backlog.fill(early.execute, "postgres", backlog.constant())
-    grown = 0
-    for size in (small, large):
-        backlog.fill(early.execute, "postgres", backlog.backlog(size - grown, number=200 + 100 * bool(grown)))
-        grown = size
-        costs["kept generic", "stale", size] = {name: early.explain(one, "generic") for name, one in hot.items()}
-        costs["custom", "stale", size] = {name: early.explain(one, "custom") for name, one in hot.items()}
-    late = Connection(url)
-    costs["new generic", "stale", large] = {name: late.explain(one, "generic") for name, one in hot.items()}
+    costs.update(_from_empty(early, small))
+    costs.update(_from_when_nothing_ran(early, small, large))
+    costs["new generic", "stale", large] = late.explain_all("generic")
     late.execute("ANALYZE perdure.job")
-    costs["new generic", "fresh", large] = {name: late.explain(one, "generic") for name, one in hot.items()}
-    costs["custom", "fresh", large] = {name: late.explain(one, "custom") for name, one in hot.items()}
+    costs["new generic", "fresh", large] = late.explain_all("generic")
+    costs["custom", "fresh", large] = late.explain_all("custom")
     early.close()
     late.close()
     return costs
+
+
+def _from_empty(connection: Connection, size: int) -> Iterator[tuple[Condition, Mapping[str, Plan]]]:
+    connection.explain_all("generic")
+    connection.fill(backlog.constant() + backlog.backlog(size, number=200))
+    yield ("kept generic", "no", size), connection.explain_all("generic")
+    connection.execute("TRUNCATE perdure.job")
+
+
+def _from_when_nothing_ran(
+    connection: Connection, small: int, large: int
+) -> Iterator[tuple[Condition, Mapping[str, Plan]]]:
+    connection.fill(backlog.backlog(1000, number=100)[:1])
+    connection.execute("ANALYZE perdure.job")
+    connection.explain_all("generic")
+    connection.fill(backlog.constant() + backlog.backlog(small, number=200))
+    yield ("kept generic", "stale", small), connection.explain_all("generic")
+    yield ("custom", "stale", small), connection.explain_all("custom")
+    connection.fill(backlog.backlog(large - small, number=300))
+    yield ("kept generic", "stale", large), connection.explain_all("generic")
+    yield ("custom", "stale", large), connection.explain_all("custom")

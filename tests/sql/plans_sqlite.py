@@ -1,4 +1,4 @@
-"""What SQLite does for a statement: its plan, and the steps of its machine, which are the same on every computer."""
+"""What SQLite does for a statement: its plan, and the steps of its machine, alike on every computer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from perdure.store.statements import load
 from tests.sql import backlog
-from tests.sql.backlog import NOW, Hot
+from tests.sql.backlog import NOW
+from tests.sql.hot import Hot, hot
 
 STEPS = 50
 """Between two counts."""
@@ -26,7 +27,7 @@ Costs = Mapping[tuple[str, int], Mapping[str, Plan]]
 
 
 def measure(path: str, small: int, large: int) -> Costs:
-    """Grow a backlog; look at each size without statistics and with those of an almost empty table, last with fresh ones."""
+    """Grow a backlog, without statistics and with those of an almost empty table; at last take new ones."""
     costs: dict[tuple[str, int], Mapping[str, Plan]] = {}
     with _open(path) as connection:
         backlog.settle_in(connection.execute, "sqlite")
@@ -36,7 +37,9 @@ def measure(path: str, small: int, large: int) -> Costs:
     grown = 0
     for size in (small, large):
         with _open(path) as connection:
-            backlog.fill(connection.execute, "sqlite", backlog.backlog(size - grown, number=200 + 100 * bool(grown)))
+            backlog.fill(
+                connection.execute, "sqlite", backlog.backlog(size - grown, number=200 + 100 * bool(grown))
+            )
         grown = size
         costs["none", size] = _explain_all(path, [])
         costs["stale", size] = _explain_all(path, stale)
@@ -57,12 +60,12 @@ def _explain_all(path: str, statistics: Statistics) -> Mapping[str, Plan]:
         connection.executemany("INSERT INTO sqlite_stat1 VALUES (?, ?, ?)", statistics)
     # Statistics are read when a connection opens.
     with _open(path) as connection:
-        return {name: explain(connection, one) for name, one in backlog.hot().items()}
+        return {name: explain(connection, one) for name, one in hot().items()}
 
 
-def explain(connection: sqlite3.Connection, hot: Hot) -> Plan:
+def explain(connection: sqlite3.Connection, one: Hot) -> Plan:
     """Carry a statement out, counting, then take it back."""
-    text, params = load("sqlite")[hot.statement], {**hot.params, "now": NOW}
+    text, params = load("sqlite")[one.statement], {**one.params, "now": NOW}
     lines = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {text}", params)]
     ticks = 0
 

@@ -7,7 +7,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from perdure.ids import new_id
 from perdure.model.job import SECOND, Lease, NewJob, TaskDefinition
-from perdure.model.lifecycle import Failed, Report, Succeeded, Throttled
+from perdure.model.lifecycle import Failed, Outcome, Report, Succeeded, Throttled
 from perdure.ops import browse, claim, enqueue, finish, operate, queues, report, sweep, tasks, worker
 from perdure.ops.op import Op, Operation, Query
 from perdure.options import Options
@@ -88,7 +88,7 @@ def live(store: Recorder) -> None:
     store.perform(worker.heartbeat, "ann")
     said = report.Said(first, Report(stage="half", checkpoint="1"), [report.LogLine("info", "so far")])
     store.perform(report.report, [said])
-    outcomes = [Succeeded(first), Failed(second, "error"), Throttled(third)]
+    outcomes: list[Outcome] = [Succeeded(first), Failed(second, "error"), Throttled(third)]
     store.perform(finish.cycle, outcomes, dice=dice, claim=finish.Appetite("ann", ["work"], 0))
     store.perform(finish.find_recorded, outcomes)
 

@@ -64,7 +64,9 @@ def test_no_statement_speaks_to_a_driver(spelling: str) -> None:
 
 
 def test_both_dialects_of_a_statement_take_the_same_parameters() -> None:
-    differ = [(s.name, s.params ^ p.params) for s, p in zip(SQLITE, POSTGRES, strict=True) if s.params != p.params]
+    differ = [
+        (s.name, s.params ^ p.params) for s, p in zip(SQLITE, POSTGRES, strict=True) if s.params != p.params
+    ]
     assert differ == []
 
 

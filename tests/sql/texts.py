@@ -87,7 +87,7 @@ class _Names(ast.NodeVisitor):
 def _literals(loop: ast.comprehension) -> Iterator[tuple[str, set[str]]]:
     match loop:
         case ast.comprehension(target=ast.Name(id=name), iter=ast.Tuple(elts=values)):
-            yield name, {value.value for value in values if isinstance(value, ast.Constant)}
+            yield name, {str(value.value) for value in values if isinstance(value, ast.Constant)}
 
 
 def _text(name: str, text: str) -> Text:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import sqlite3
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -17,6 +20,7 @@ from perdure.errors import (
     Invalid,
     Refused,
     SchemaMissing,
+    StoreAway,
     StoreBusy,
     StoreReadOnly,
     UnsupportedConnection,
@@ -39,6 +43,7 @@ from tests.store.things import (
     run,
     statements,
 )
+from tests.store.waiting import auntil
 
 MAIL = frozenset({"queue/mail"})
 NOON = 1_000_000_000_000_001
@@ -265,8 +270,6 @@ def test_a_class_derived_from_a_known_one_is_known(sqlite_store: SqliteStore) ->
 
 
 def test_no_driver_is_imported_to_look_at_a_connection() -> None:
-    import subprocess
-
     script = "import sys; import perdure.store.borrowed; print({'psycopg', 'sqlite3'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
@@ -341,8 +344,6 @@ def test_texts_stay_as_the_caller_wants_them(sqlite_store: SqliteStore) -> None:
 
 
 def test_a_connection_of_another_thread_is_refused(sqlite_store: SqliteStore) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     with ThreadPoolExecutor(1) as thread:
         connection = thread.submit(sqlite_connection, sqlite_store).result()
         with pytest.raises(UnsupportedConnection, match="another thread"):
@@ -368,7 +369,9 @@ async def refuses(caller: Caller, code: str) -> None:
 
 
 @pytest.fixture(params=[psycopg.Connection, psycopg.AsyncConnection], ids=["blocking", "async"])
-async def client(request: pytest.FixtureRequest, store: PostgresStore, postgres_url: str) -> AsyncIterator[Caller]:
+async def client(
+    request: pytest.FixtureRequest, store: PostgresStore, postgres_url: str
+) -> AsyncIterator[Caller]:
     caller = Caller(await _done(request.param.connect(postgres_url)), store)
     yield caller
     await caller.close()
@@ -428,7 +431,7 @@ async def test_topics_arrive_when_the_caller_commits(client: Caller, admin: psyc
 
 async def test_the_connection_is_left_as_it_was(client: Caller) -> None:
     connection = client.connection
-    settings = "SELECT string_agg(name || setting, ',' ORDER BY name) FROM pg_settings WHERE name <> 'transaction_isolation'"
+    settings = "SELECT name, setting FROM pg_settings WHERE name <> 'transaction_isolation' ORDER BY name"
 
     async def state() -> object:
         rows = await _done((await client.say(settings)).fetchall())
@@ -439,7 +442,11 @@ async def test_the_connection_is_left_as_it_was(client: Caller) -> None:
     for n in range(10):
         await client.perform(insert, str(n))
     assert await state() == before
-    prepared = await _done((await client.say("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE 'INSERT%'")).fetchone())
+    prepared = await _done(
+        (
+            await client.say("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE 'INSERT%'")
+        ).fetchone()
+    )
     assert prepared == (0,)
 
 
@@ -453,8 +460,6 @@ async def test_cursors_of_the_caller_s_own_making_do_not_matter(client: Caller) 
 async def test_a_deadlock_asks_for_the_whole_transaction_again(
     client: Caller, admin: psycopg.Connection[Any], postgres_url: str
 ) -> None:
-    import asyncio
-
     for id in ("a", "b"):
         client.store.perform(insert, id)
     async with await psycopg.AsyncConnection.connect(postgres_url) as other:
@@ -463,9 +468,10 @@ async def test_a_deadlock_asks_for_the_whole_transaction_again(
         await other.execute("UPDATE perdure_thing SET note = 'b' WHERE id = 'b'")
         await client.perform(run, "update", id="a", note="x")
         blocked = asyncio.create_task(other.execute("UPDATE perdure_thing SET note = 'a' WHERE id = 'a'"))
-        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        while not admin.execute(waiting).fetchone():
-            await asyncio.sleep(0.005)
+        waiting = (
+            "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        await auntil(lambda: admin.execute(waiting).fetchone())
         with pytest.raises(StoreBusy, match="run it again") as busy:
             await client.perform(run, "update", id="b", note="x")
         assert busy.value.code == "store.contended"
@@ -481,8 +487,6 @@ async def test_a_read_only_transaction_is_read_only(client: Caller) -> None:
 
 
 async def test_a_cancelled_call_undoes_itself(store: PostgresStore, admin, postgres_url: str) -> None:
-    import asyncio
-
     @operation("write")
     def insert_and_sleep() -> Op[None]:
         yield from ask_all(Query("insert", {"id": "a", "note": None}))
@@ -491,8 +495,11 @@ async def test_a_cancelled_call_undoes_itself(store: PostgresStore, admin, postg
     async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
         await connection.execute("INSERT INTO perdure_thing (id) VALUES ('theirs')")
         call = asyncio.create_task(borrowed.aperform(connection, store, insert_and_sleep))
-        while not admin.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'").fetchone():
-            await asyncio.sleep(0.005)
+        await auntil(
+            lambda: admin.execute(
+                "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
+            ).fetchone()
+        )
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
@@ -510,8 +517,6 @@ def test_one_round_trip_on_postgres(admin, proxy, store: PostgresStore) -> None:
 
 
 def test_a_lost_connection_is_away(admin: psycopg.Connection[Any], postgres_url: str) -> None:
-    from perdure.errors import StoreAway
-
     store = postgres_store(postgres_url)
     with psycopg.connect(postgres_url, row_factory=tuple_row) as connection:
         admin.execute("SELECT pg_terminate_backend(%s, 10000)", [connection.info.backend_pid])

@@ -35,7 +35,9 @@ from perdure.store.statements import Dialect, name_tables
 ROOT = Path(__file__).parents[2]
 WEIRD = 'we"ird x;--'
 
-SECOND = Migration(2, "more things", "CREATE TABLE perdure.more (id integer); CREATE TABLE perdure.most (id integer);")
+SECOND = Migration(
+    2, "more things", "CREATE TABLE perdure.more (id integer); CREATE TABLE perdure.most (id integer);"
+)
 
 
 class Database:
@@ -63,7 +65,9 @@ class Database:
             with postgres_target(self.url, self.schema) as target:
                 yield target
             return
-        with closing(sqlite3.connect(self.url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
+        with closing(
+            sqlite3.connect(self.url.removeprefix("sqlite:///"), isolation_level=None)
+        ) as connection:
             connection.execute("BEGIN IMMEDIATE")
             yield SqliteTarget(connection)
             connection.execute("COMMIT")
@@ -94,7 +98,9 @@ def test_a_new_database_gets_everything_and_then_nothing(database: Database) -> 
 
 def test_the_history_tells_what_was_applied(database: Database) -> None:
     database.apply()
-    history = database.rows("SELECT version, name, checksum, finished, applied_at FROM perdure.migration ORDER BY 1")
+    history = database.rows(
+        "SELECT version, name, checksum, finished, applied_at FROM perdure.migration ORDER BY 1"
+    )
     assert [row[:3] for row in history] == [
         (migration.version, migration.name, migration.checksum) for migration in migrations(database.dialect)
     ]
@@ -105,14 +111,18 @@ def test_the_history_tells_what_was_applied(database: Database) -> None:
 def test_what_is_missing_is_named_and_applied(database: Database, with_second: Callable[[], None]) -> None:
     database.apply()
     with_second()
-    with pytest.raises(SchemaOutdated, match=r"lacks migration 0002 more things; run `perdure migrate` or call"):
+    with pytest.raises(
+        SchemaOutdated, match=r"lacks migration 0002 more things; run `perdure migrate` or call"
+    ):
         database.check()
     assert database.apply() == [2]
     database.check()
     assert database.rows("SELECT count(*) FROM perdure.most") == [(0,)]
 
 
-def test_a_migration_that_fails_leaves_nothing_behind(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_that_fails_leaves_nothing_behind(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken = Migration(2, "broken", SECOND.text + "CREATE TABLE perdure.most (id integer);")
     database.apply()
     monkeypatch.setattr(migrate, "migrations", lambda dialect: (migrations(dialect)[0], broken))
@@ -133,7 +143,11 @@ def test_no_history_means_no_tables(database: Database) -> None:
     [
         ("UPDATE perdure.migration SET checksum = 'other'", SchemaChanged, "0001 ledger"),
         ("UPDATE perdure.migration SET finished = (1 = 0)", SchemaDirty, "0001 ledger"),
-        ("UPDATE perdure.migration SET version = 9999, name = 'from the future'", SchemaNewer, "9999 from the future"),
+        (
+            "UPDATE perdure.migration SET version = 9999, name = 'from the future'",
+            SchemaNewer,
+            "9999 from the future",
+        ),
         ("DELETE FROM perdure.migration", SchemaMissing, "perdure migrate"),
     ],
 )
@@ -162,7 +176,10 @@ def test_check_never_writes(database: Database, with_second: Callable[[], None])
 
 
 def test_a_store_checks_in_a_transaction_that_cannot_write(postgres_url: str) -> None:
-    with postgres_target(postgres_url, "perdure", read_only=True) as target, pytest.raises(psycopg.Error) as refused:
+    with (
+        postgres_target(postgres_url, "perdure", read_only=True) as target,
+        pytest.raises(psycopg.Error) as refused,
+    ):
         target.script("CREATE TABLE x (id integer)")
     assert refused.value.sqlstate == "25006"
 
@@ -176,7 +193,9 @@ def test_a_store_migrates_a_schema_of_any_name(postgres_url: str, schema: str) -
     assert store.migrate() == []
     store.check_schema()
     with psycopg.connect(postgres_url) as connection:
-        found = connection.execute("SELECT DISTINCT schemaname FROM pg_tables WHERE tablename = 'job'").fetchall()
+        found = connection.execute(
+            "SELECT DISTINCT schemaname FROM pg_tables WHERE tablename = 'job'"
+        ).fetchall()
     assert found == [(schema,)]
     store.close()
 
@@ -191,7 +210,8 @@ def test_two_schemas_live_side_by_side(postgres_url: str) -> None:
 def test_processes_that_start_at_once_migrate_once(postgres_url: str) -> None:
     script = (
         "import sys; from perdure.store.postgres import PostgresStore\n"
-        "store = PostgresStore(sys.argv[1]); sys.stdin.readline(); print(*store.migrate()); store.check_schema()"
+        "store = PostgresStore(sys.argv[1]); sys.stdin.readline(); print(*store.migrate())\n"
+        "store.check_schema()"
     )
     processes = [
         subprocess.Popen(

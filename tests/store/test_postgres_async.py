@@ -14,14 +14,11 @@ from perdure.errors import InternalError, Refused, StoreClosed
 from perdure.ops.op import Op, ask, operation
 from perdure.store.postgres import PostgresStore
 from tests.store.things import insert, insert_and_refuse, postgres_store, read, run, run_urgently
+from tests.store.waiting import auntil
 
-WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database()"
-
-
-async def until(condition: Any, *, seconds: float = 30.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
+WAITING = (
+    "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database()"
+)
 
 
 @pytest.fixture
@@ -65,7 +62,7 @@ def test_an_event_loop_may_be_closed_while_an_operation_runs(
 ) -> None:
     loop = asyncio.new_event_loop()
     pending = loop.create_task(gated.aperform(run, "gate"))
-    loop.run_until_complete(until(lambda: waiting(admin) == 1))
+    loop.run_until_complete(auntil(lambda: waiting(admin) == 1))
     pending.cancel()
     loop.run_until_complete(asyncio.gather(pending, return_exceptions=True))
     loop.close()
@@ -82,18 +79,20 @@ async def test_a_cancelled_call_leaves_its_connection_whole(
         yield from ask("insert", id="a", note=None)
 
     call = asyncio.create_task(gated.aperform(wait_and_insert))
-    await until(lambda: waiting(admin) == 1)
+    await auntil(lambda: waiting(admin) == 1)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
     admin.execute("SELECT pg_advisory_unlock_all()")
-    await until(lambda: admin.execute("SELECT 1 FROM perdure_thing").fetchone())
+    await auntil(lambda: admin.execute("SELECT 1 FROM perdure_thing").fetchone())
     assert await gated.aperform(read) == ["a"]
 
 
-async def test_a_call_cancelled_in_line_is_never_run(gated: PostgresStore, admin: psycopg.Connection[Any]) -> None:
+async def test_a_call_cancelled_in_line_is_never_run(
+    gated: PostgresStore, admin: psycopg.Connection[Any]
+) -> None:
     in_front = [asyncio.create_task(gated.aperform(run, "gate")) for _ in range(2)]
-    await until(lambda: waiting(admin) == 2)
+    await auntil(lambda: waiting(admin) == 2)
     call = asyncio.create_task(gated.aperform(insert, "a"))
     await asyncio.sleep(0)
     call.cancel()
@@ -107,7 +106,7 @@ async def test_a_crowd_shares_a_few_threads_and_connections(
     gated: PostgresStore, admin: psycopg.Connection[Any]
 ) -> None:
     crowd = [asyncio.create_task(gated.aperform(run, "gate")) for _ in range(50)]
-    await until(lambda: waiting(admin) == 2)
+    await auntil(lambda: waiting(admin) == 2)
     ours = [thread for thread in threading.enumerate() if thread.name.startswith("perdure-postgres")]
     assert len(ours) == 2
     assert all(thread.daemon for thread in ours)
@@ -120,7 +119,7 @@ async def test_urgent_operations_do_not_wait_for_ordinary_ones(
     gated: PostgresStore, admin: psycopg.Connection[Any]
 ) -> None:
     crowd = [asyncio.create_task(gated.aperform(run, "gate")) for _ in range(10)]
-    await until(lambda: waiting(admin) == 2)
+    await auntil(lambda: waiting(admin) == 2)
     async with asyncio.timeout(30):
         assert await gated.aperform(run_urgently, "one") == [(1,)]
         assert await asyncio.to_thread(gated.perform, run_urgently, "one") == [(1,)]
@@ -130,7 +129,7 @@ async def test_urgent_operations_do_not_wait_for_ordinary_ones(
 
 async def test_the_event_loop_runs_on_meanwhile(gated: PostgresStore, admin: psycopg.Connection[Any]) -> None:
     call = asyncio.create_task(gated.aperform(run, "gate"))
-    await until(lambda: waiting(admin) == 1)
+    await auntil(lambda: waiting(admin) == 1)
     for _ in range(100):
         await asyncio.sleep(0)
     assert not call.done()
@@ -143,3 +142,4 @@ async def test_closed_is_closed_for_async_callers_too(store: PostgresStore) -> N
     store.close()
     with pytest.raises(StoreClosed):
         await store.aperform(run, "one")
+    await auntil(lambda: not [t for t in threading.enumerate() if t.name.startswith("perdure-postgres")])

@@ -107,7 +107,9 @@ def test_what_the_server_says_means(
     store.close()
 
 
-def test_a_row_the_schema_refuses_is_not_shown(store: PostgresStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_row_the_schema_refuses_is_not_shown(
+    store: PostgresStore, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG, "perdure")
     store.perform(insert, SECRET)
     with pytest.raises(InternalError) as raised:

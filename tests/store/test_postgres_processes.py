@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -115,13 +116,35 @@ sys.stdin.readline()
         assert process.stdout is not None
         assert process.stdout.readline().split() == ["2", "1"]
         until(
-            lambda: admin.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'perdure'"
-                " AND datname = current_database()"
-            ).fetchone()
-            == (0,)
+            lambda: (
+                admin.execute(
+                    "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'perdure'"
+                    " AND datname = current_database()"
+                ).fetchone()
+                == (0,)
+            )
         )
         process.stdin.write("\n")
+
+
+def test_an_interrupt_ends_the_wait_and_leaves_the_store_usable(
+    admin: psycopg.Connection[Any], postgres_url: str
+) -> None:
+    script = """
+try:
+    store.perform(run, "sleep", seconds=25)
+except KeyboardInterrupt:
+    print(store.perform(run, "one"))
+"""
+    with start(script, postgres_url) as process:
+        until(
+            lambda: admin.execute(
+                "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
+            ).fetchone()
+        )
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=15)
+    assert (out.strip(), err) == ("[(1,)]", "")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

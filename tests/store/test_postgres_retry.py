@@ -173,9 +173,11 @@ def test_a_connection_that_stops_answering_is_given_up(
     monkeypatch.setattr(postgres_session, "STATEMENT_SECONDS", 0.1)
     monkeypatch.setattr(postgres_session, "GRACE_SECONDS", 0.1)
     proxy.freeze()
-    inserted = pool.submit(store.perform, insert_once, "a")
-    until(lambda: proxy.connections == 2)
-    proxy.thaw()
+    try:
+        inserted = pool.submit(store.perform, insert_once, "a")
+        until(lambda: proxy.connections == 2)
+    finally:
+        proxy.thaw()
     inserted.result(30)
     assert store.perform(read) == ["a"]
     store.close()
@@ -250,9 +252,7 @@ def test_a_lock_is_waited_for_within_patience(
     hasty.close()
 
 
-def test_every_connection_in_use_is_busy(
-    admin, postgres_url: str, pool: ThreadPoolExecutor
-) -> None:
+def test_every_connection_in_use_is_busy(admin, postgres_url: str, pool: ThreadPoolExecutor) -> None:
     store = postgres_store(postgres_url, size=1, patience=0.2)
     with store._pool.lend(urgent=False, timeout=1), pytest.raises(StoreBusy, match="in use"):
         store.perform(run, "one")

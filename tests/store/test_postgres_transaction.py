@@ -18,6 +18,7 @@ from tests.store.things import (
     insert_without_end,
     postgres_store,
     read,
+    read_twice,
     run,
     run_urgently,
 )
@@ -75,7 +76,9 @@ def test_an_operation_may_not_go_on_after_its_final_step(store: PostgresStore) -
 def test_a_bad_value_in_the_middle_of_a_step_leaves_nothing_behind(store: PostgresStore) -> None:
     @operation("write")
     def half_bad(final: bool) -> Op[None]:
-        yield Step([Query("insert", {"id": "a", "note": None}), Query("insert", {"id": "\0", "note": None})], final)
+        yield Step(
+            [Query("insert", {"id": "a", "note": None}), Query("insert", {"id": "\0", "note": None})], final
+        )
 
     for final in (True, False):
         with pytest.raises(Invalid, match="NUL"):
@@ -92,10 +95,13 @@ def test_a_bad_value_in_the_middle_of_a_step_leaves_nothing_behind(store: Postgr
         (insert_in_steps, ("a", "b"), 2),
         (insert_without_end, ("a", MAIL), 2),
         (run, ("one",), 1),
-        (read, (), 2),
+        (read, (), 1),
+        (read_twice, (), 2),
     ],
 )
-def test_round_trips(admin, proxy: Proxy, operation: Operation[..., object], args: tuple, expected: int) -> None:
+def test_round_trips(
+    admin, proxy: Proxy, operation: Operation[..., object], args: tuple, expected: int
+) -> None:
     store = postgres_store(proxy.url)
     store.perform(run, "one")
     before, proxy.latency = proxy.round_trips, 0.05
@@ -122,7 +128,9 @@ def test_a_constraint_keeps_the_connection(store: PostgresStore) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2])
-def test_topics_arrive_at_other_connections(store: PostgresStore, admin: psycopg.Connection, steps: int) -> None:
+def test_topics_arrive_at_other_connections(
+    store: PostgresStore, admin: psycopg.Connection, steps: int
+) -> None:
     admin.execute("LISTEN perdure")
     topics = frozenset({"queue/mail", 'queue/"odd\\', "x" * 7001})
     store.perform(insert if steps == 1 else insert_without_end, "a", wake=topics)
@@ -165,9 +173,9 @@ def test_the_writing_transaction_does_not_notify(admin, proxy: Proxy) -> None:
     """NOTIFY in it would hold a lock of the whole server until the commit is on the disk."""
     store = postgres_store(proxy.url, prepare=False)
     store.perform(run, "one")
-    for operation, end in ((insert, SYNC), (insert_without_end, b"COMMIT\0")):
+    for writes, end in ((insert, SYNC), (insert_without_end, b"COMMIT\0")):
         proxy.heard.clear()
-        store.perform(operation, operation.name, wake=MAIL)
+        store.perform(writes, writes.name, wake=MAIL)
         written, ended, notified = (proxy.heard.index(word) for word in (b"INSERT", end, b"pg_notify"))
         assert written < ended < notified
     store.close()
@@ -187,9 +195,9 @@ def test_a_commit_that_fails_is_an_error(store: PostgresStore, admin: psycopg.Co
     admin.execute("ALTER TABLE perdure_thing ALTER parent SET DEFAULT 'nobody'")
     heard: list[frozenset[str]] = []
     store.subscribe(heard.append)
-    for operation in (insert, insert_without_end):
+    for writes in (insert, insert_without_end):
         with pytest.raises(InternalError) as refused:
-            store.perform(operation, "a", wake=MAIL)
+            store.perform(writes, "a", wake=MAIL)
         assert refused.value.code == "store.constraint"
     assert heard == []
     assert store.perform(read) == []
@@ -222,7 +230,7 @@ def test_a_statement_that_takes_too_long_is_stopped(
 ) -> None:
     from perdure.store import postgres_transaction as module
 
-    monkeypatch.setitem(module._SETTINGS, "read", module._settings(1, 1, 1))  # type: ignore[arg-type]
+    monkeypatch.setitem(module._SETTINGS, "read", module._settings(1, 1, 1))
     with pytest.raises(StoreBusy, match="too long"):
         store.perform(run, "sleep", seconds=60)
 
@@ -259,7 +267,10 @@ def test_the_pool_lends_the_last_used_and_closes_the_idle(
     store: PostgresStore, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lend_two() -> tuple[Session, Session]:
-        with store._pool.lend(urgent=False, timeout=1) as one, store._pool.lend(urgent=False, timeout=1) as two:
+        with (
+            store._pool.lend(urgent=False, timeout=1) as one,
+            store._pool.lend(urgent=False, timeout=1) as two,
+        ):
             return one, two
 
     one, _ = lend_two()

@@ -15,7 +15,7 @@ TIMES: Mapping[Dialect, str] = {"sqlite": "integer", "postgres": "timestamptz"}
 
 _TEXTS = {
     "insert": "INSERT INTO perdure_thing (id, note, at) VALUES (:id, :note, :now) RETURNING id",
-    "insert_once": "INSERT INTO perdure_thing (id, note, at) VALUES (:id, :note, :now) ON CONFLICT (id) DO NOTHING",
+    "insert_once": "INSERT INTO perdure_thing (id, note) VALUES (:id, :note) ON CONFLICT DO NOTHING",
     "update": "UPDATE perdure_thing SET note = :note WHERE id = :id RETURNING id",
     "read": "SELECT id, note FROM perdure_thing ORDER BY id",
     "read_times": "SELECT at FROM perdure_thing ORDER BY id",
@@ -84,6 +84,13 @@ def insert_and_refuse(id: str, wake: frozenset[str] = frozenset()) -> Op[None]:
 def read() -> Op[list[str]]:
     rows = yield from ask("read")
     return [row[0] for row in rows]
+
+
+@operation("read")
+def read_twice() -> Op[list[int]]:
+    first = yield from ask("read")
+    second = yield from ask("read")
+    return [len(first), len(second)]
 
 
 @operation("read")

@@ -78,13 +78,18 @@ def _finish(outcomes: Sequence[Outcome], dice: Dice, claim: Appetite | None) -> 
     for outcome in outcomes:
         told.setdefault(outcome.lease, outcome)
     plain = [o for o in told.values() if isinstance(o, Succeeded) and o.report is None]
-    others = {lease: o for lease, o in told.items() if not (isinstance(o, Succeeded) and o.report is None)}
+    others: dict[Lease, Outcome] = {}
+    if len(plain) < len(told):
+        others = {
+            lease: o for lease, o in told.items() if not (isinstance(o, Succeeded) and o.report is None)
+        }
     writes = _succeed(plain)
     wake: frozenset[str] = frozenset()
     accepted: list[Lease] = []
     if others:
-        (locked,) = yield from ask_all(_lock(others))
-        jobs = [read_running(row) for row in locked]
+        # All of them, in order: a report about a plain one may be under way, and locks in order, too.
+        (locked,) = yield from ask_all(_lock(told))
+        jobs = [job for job in map(read_running, locked) if job.lease in others]
         accepted = [job.lease for job in jobs]
         changes = [settle(job, others[job.lease], roll=dice()) for job in jobs]
         writes += _reports(jobs, others) + apply(changes) + (yield from _cool(jobs, others))
@@ -112,14 +117,16 @@ def _sum_up(
     answers: Answers,
     claim: Appetite | None,
 ) -> tuple[Finished, Claims]:
-    done = {Lease(*row) for row in answers[0]} if plain else set()
-    accepted = accepted + [o.lease for o in plain if o.lease in done]
-    settled = set(accepted)
-    refused = [o.lease for o in outcomes if o.lease not in settled]
     claims = Claims([])
     if claim is not None and claim.n > 0 and claim.tasks:
         claims = read_claims(answers[-1], claim.queues)
-    return Finished(accepted, refused), claims
+    recorded = answers[0] if plain else ()
+    if len(recorded) == len(outcomes):
+        return Finished([o.lease for o in outcomes], []), claims
+    done = {Lease(*row) for row in recorded}
+    accepted = accepted + [o.lease for o in plain if o.lease in done]
+    settled = set(accepted)
+    return Finished(accepted, [o.lease for o in outcomes if o.lease not in settled]), claims
 
 
 def _lock(leases: Iterable[Lease]) -> Query:

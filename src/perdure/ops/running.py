@@ -18,7 +18,22 @@ Record: TypeAlias = dict[str, str | int | None]
 
 def read_running(row: Row) -> Running:
     """A row of ``lock_running`` or ``find_orphans``."""
-    id, token, queue, run, attempt, most, throttles, crashes, cancel, done, total, backoff, max_crashes, stage = row
+    (
+        id,
+        token,
+        queue,
+        run,
+        attempt,
+        most,
+        throttles,
+        crashes,
+        cancel,
+        done,
+        total,
+        backoff,
+        max_crashes,
+        stage,
+    ) = row
     return Running(
         id,
         token,

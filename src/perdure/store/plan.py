@@ -160,7 +160,7 @@ class Stored(Protocol):
 S = TypeVar("S", bound=Stored)
 
 
-class blocking(Generic[S, P, T]):  # noqa: N801 - reads as a decorator
+class blocking(Generic[S, P, T]):
     """The blocking verb of a plan."""
 
     def __init__(self, plan: Callable[Concatenate[S, P], Plan[T]]) -> None:
@@ -182,7 +182,7 @@ class blocking(Generic[S, P, T]):  # noqa: N801 - reads as a decorator
         return self if subject is None else MethodType(self._verb, subject)
 
 
-class waiting(Generic[S, P, T]):  # noqa: N801 - reads as a decorator
+class waiting(Generic[S, P, T]):
     """The async verb of a plan."""
 
     def __init__(self, plan: Callable[Concatenate[S, P], Plan[T]]) -> None:

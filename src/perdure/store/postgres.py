@@ -95,6 +95,7 @@ class PostgresStore:
         return self.perform(operation, *args, **kwargs)
 
     async def aperform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self._retry.refuse_if_stopped()
         outcome: Future[T] = Future()
         answer = asyncio.wrap_future(outcome)
 

@@ -40,8 +40,7 @@ class Retry:
         deadline = math.inf if self.patience is None else monotonic() + self.patience
         tries: Counter[Cure] = Counter()
         while True:
-            if self._stopped.is_set():
-                raise StoreClosed
+            self.refuse_if_stopped()
             try:
                 value = run()
             except psycopg.Error as error:
@@ -57,6 +56,10 @@ class Retry:
                 raise diagnosis.error
             self._prepare_next(diagnosis, tries[diagnosis.cure])
             self._stopped.wait(pause)
+
+    def refuse_if_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise StoreClosed
 
     def stop(self) -> None:
         """Whoever waits for the next try is told that the store is closed."""

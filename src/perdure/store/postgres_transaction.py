@@ -3,6 +3,7 @@
     a final step first      the pipeline itself is the transaction: everything in one round trip
     more steps              BEGIN travels with the first, COMMIT with the final one
     no final step           COMMIT has a round trip of its own
+    an operation that reads sees what is committed at each statement anyway: each step is a transaction
 
 Topics are announced behind the commit, in the same flush but as a transaction of their own: inside the
 writing one, NOTIFY would hold a lock of the whole server until the commit is on the disk.
@@ -67,7 +68,8 @@ _COMMIT = Statement.parse("COMMIT")
 _ROLLBACK = Statement.parse("ROLLBACK")
 _NOTIFY = Statement.parse(NOTIFY)
 _SETTINGS: Mapping[Kind, Statement] = {
-    "read": _settings(STATEMENT_SECONDS, 5, 30),
+    # A read is planned for its own filters and for the table as it is now.
+    "read": _settings(STATEMENT_SECONDS, 5, 30, {"plan_cache_mode": "force_custom_plan"}),
     "write": _settings(STATEMENT_SECONDS, 5, 30, _PLANS),
     # A heartbeat that waits as long as its lease lasts is of no use.
     "urgent": _settings(10, 3, 10, _PLANS),
@@ -95,6 +97,7 @@ class Transaction:
         self._session = session
         self._statements = statements
         self._settings = _SETTINGS[kind]
+        self._reads = kind == "read"
         self._now = now
         self._channel = channel
         self._explicit = False
@@ -123,16 +126,19 @@ class Transaction:
             return []
         if self._ended:
             raise InternalError("An operation went on after its final step.")
+        complete = step.final or self._reads
         if not self._begun:
-            self._begin(final=step.final)
+            self._begin(complete=complete)
         for query in step.queries:
             self._send(query)
-        return self._commit() if step.final else self._round_trip()
+        answers = self._commit() if complete else self._round_trip()
+        self._ended = step.final
+        return answers
 
-    def _begin(self, *, final: bool) -> None:
+    def _begin(self, *, complete: bool) -> None:
         self._begun = True
         # An implicit transaction has the isolation that the role or the database prescribes.
-        self._explicit = not (final and self._session.reads_committed)
+        self._explicit = not (complete and self._session.reads_committed)
         if self._explicit:
             self._session.send(_BEGIN, rows=False)
         self._session.send(self._settings, rows=False)
@@ -151,7 +157,7 @@ class Transaction:
         announces = self._queue_notice()
         try:
             answers = self._session.receive()
-            self._ended = True
+            self._begun = False
         finally:
             if announces:
                 self._hear_of_notice()
@@ -175,7 +181,7 @@ class Transaction:
             _log.debug("NOTIFY failed: %s", error.sqlstate or type(error).__name__)
 
     def _end(self) -> None:
-        if self._begun and not self._ended:
+        if self._begun:
             self._commit()
         elif self._queue_notice():
             self._hear_of_notice()
@@ -184,7 +190,7 @@ class Transaction:
         """Leave the session as it was found, unless something stopped us in the middle of it."""
         if not isinstance(error, Exception):
             self._session.spoiled = True
-        if not self._begun or self._ended or self._session.idle or self._session.spoiled:
+        if not self._begun or self._session.idle or self._session.spoiled:
             return
         try:
             self._session.send(_ROLLBACK, rows=False)

@@ -80,7 +80,7 @@ UPDATE perdure.job
        reason = CASE WHEN expires_at <= :now THEN 'expired' END
  -- By primary key and nothing else: joined to the CTE, stale statistics turn this into a scan of the table.
  WHERE id = ANY (ARRAY(SELECT taken.id FROM taken))
-RETURNING id, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
+RETURNING CAST(id AS text), token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
           tenant, meta, crashes, scheduled_for, workflow_id, step_key, state;
 
 -- name: lock_job
@@ -167,7 +167,7 @@ UPDATE perdure.job
        error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
  WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[])) AND worker IS NOT NULL
    AND token = CAST((SELECT outcomes FROM told) -> CAST(id AS text) ->> 1 AS integer)
-RETURNING id, token;
+RETURNING CAST(id AS text), token;
 
 -- name: lock_running
 -- differs: rows are locked, in the order given, each found by its primary key: see finish_succeeded.

@@ -1,0 +1,43 @@
+"""Processes that claim from one queue share it: nobody gets what another has, and nothing is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perdure.model.job import Lease
+from perdure.ops import browse
+from tests.races.crew import crew, starting_line
+from tests.races.diary import Diaries
+from tests.races.roles import claim_until_empty, prepare, send
+
+
+def test_every_job_is_claimed_by_one_process_and_finished_once(url: str, tmp_path: Path) -> None:
+    share(url, tmp_path, processes=3, jobs=1500)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("processes", [2, 4])
+def test_every_one_of_many_jobs_is_claimed_once(url: str, tmp_path: Path, processes: int) -> None:
+    share(url, tmp_path, processes=processes, jobs=30_000)
+
+
+def share(url: str, directory: Path, *, processes: int, jobs: int) -> None:
+    ledger, diaries = prepare(url), Diaries(directory / "diaries")
+    ids = send(ledger.store, jobs)
+    start = starting_line(processes)
+    with crew() as hands:
+        for seed in range(processes):
+            hands.start(claim_until_empty, url, diaries.directory, start, seed)
+        hands.join()
+
+    first = sorted(Lease(id, 1) for id in ids)
+    assert sorted(Lease(*lease) for leases in diaries.all("claimed") for lease in leases) == first
+    assert sorted(Lease(*lease) for leases in diaries.all("accepted") for lease in leases) == first
+    assert diaries.authors("claimed") > 1
+    rows = ledger.store.perform(browse.list_jobs, n=jobs + 1)
+    ledger.store.close()
+    assert {(row.id, row.state, row.attempt, row.token) for row in rows} == {
+        (id, "succeeded", 1, 1) for id in ids
+    }

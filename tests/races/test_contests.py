@@ -1,0 +1,160 @@
+"""Two who want different things of one job at one moment: whoever is first, the promises hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from perdure.model.job import JobRow, Lease
+from perdure.model.lifecycle import Failed, Outcome, Released, Snoozed, Succeeded, Throttled
+from perdure.ops import browse, finish, operate
+from perdure.store.store import Store
+from perdure.worker.ledger import Ledger
+from tests.races.roles import TASK, hire, open_ledger, prepare, send
+from tests.races.threads import at_once
+
+ROUNDS = 25
+
+Sides = tuple[Ledger, Ledger]
+
+
+@pytest.fixture(params=["one connection pool", "two connection pools"])
+def sides(request: pytest.FixtureRequest, url: str) -> Iterator[Sides]:
+    """Two threads of one process, or as good as two processes."""
+    left = prepare(url)
+    right = left if request.param == "one connection pool" else open_ledger(url)
+    yield left, right
+    left.store.close()
+    right.store.close()
+
+
+def claimed(ledger: Ledger, worker: str) -> Lease:
+    send(ledger.store, 1)
+    (job,) = ledger.claim(worker, tasks=[TASK], n=1)
+    return job.lease
+
+
+def row_of(store: Store, id: str) -> JobRow:
+    row = store.perform(browse.get_job, id)
+    assert row is not None
+    return row
+
+
+def record(ledger: Ledger, outcome: Outcome) -> bool:
+    """Without the second look of ``Ledger.finish``, which forgives one who finds his outcome recorded."""
+    return bool(ledger.store.perform(finish.finish, [outcome], dice=lambda: 0.5).accepted)
+
+
+def test_of_two_outcomes_under_one_lease_one_changes_the_row(sides: Sides) -> None:
+    left, right = sides
+    worker = hire(left)
+    for _ in range(ROUNDS):
+        lease = claimed(left, worker)
+        won = at_once(
+            [
+                partial(record, left, Succeeded(lease, result='"left"')),
+                partial(record, right, Succeeded(lease, result='"right"')),
+            ]
+        )
+        assert sorted(won) == [False, True]
+        assert row_of(left.store, lease.job).result == ('"left"' if won[0] else '"right"')
+
+
+def test_of_a_success_and_a_failure_under_one_lease_one_changes_the_row(sides: Sides) -> None:
+    left, right = sides
+    worker = hire(left)
+    for _ in range(ROUNDS):
+        lease = claimed(left, worker)
+        won = at_once(
+            [partial(record, left, Succeeded(lease)), partial(record, right, Failed(lease, "fatal"))]
+        )
+        assert sorted(won) == [False, True]
+        assert row_of(left.store, lease.job).state == ("succeeded" if won[0] else "failed")
+
+
+def test_a_lease_told_twice_counts_once_and_both_are_told_so(sides: Sides) -> None:
+    left, right = sides
+    worker = hire(left)
+    for _ in range(ROUNDS):
+        lease = claimed(left, worker)
+        error = Failed(lease, "error", delay=3_600_000_000)
+        answers = at_once([partial(left.finish, [error]), partial(right.finish, [error])])
+        assert [answer.accepted for answer in answers] == [[lease], [lease]]
+        traces = left.store.perform(browse.trace_job, lease.job)
+        assert traces is not None
+        assert [attempt.token for attempt in traces.attempts] == [lease.token]
+
+
+def test_a_job_that_is_canceled_while_it_is_claimed_runs_or_ends_but_never_both(sides: Sides) -> None:
+    left, right = sides
+    worker = hire(left)
+    for _ in range(ROUNDS):
+        (id,) = send(left.store, 1)
+        cancel, jobs = at_both(
+            partial(left.store.perform, operate.cancel, id),
+            partial(right.claim, worker, tasks=[TASK], n=1),
+        )
+        row = row_of(left.store, id)
+        assert row.cancel_requested_at is not None
+        if jobs:
+            assert (cancel, row.state) == ("cancel_requested", "running")
+            right.finish([Released(jobs[0].lease)])
+        assert row_of(left.store, id).state == "canceled"
+        assert cancel == ("cancel_requested" if jobs else "canceled")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda lease: Failed(lease, "error"),
+        lambda lease: Snoozed(lease, 0),
+        lambda lease: Throttled(lease, 0, cool_queue=False),
+        Released,
+    ],
+    ids=["error", "snooze", "throttle", "release"],
+)
+def test_a_job_that_is_canceled_while_it_ends_never_runs_again(sides: Sides, end: Any) -> None:
+    left, right = sides
+    worker = hire(left)
+    for _ in range(ROUNDS):
+        lease = claimed(left, worker)
+        cancel, won = at_both(
+            partial(left.store.perform, operate.cancel, lease.job), partial(record, right, end(lease))
+        )
+        assert won
+        assert cancel in ("canceled", "cancel_requested")
+        assert row_of(left.store, lease.job).state == "canceled"
+
+
+def test_a_job_that_is_canceled_while_it_succeeds_has_succeeded(sides: Sides) -> None:
+    left, right = sides
+    worker = hire(left)
+    for _ in range(ROUNDS):
+        lease = claimed(left, worker)
+        cancel, won = at_both(
+            partial(left.store.perform, operate.cancel, lease.job), partial(record, right, Succeeded(lease))
+        )
+        assert won
+        assert cancel in ("already_ended", "cancel_requested")
+        assert row_of(left.store, lease.job).state == "succeeded"
+
+
+def test_a_job_that_is_canceled_while_it_is_rescued_never_runs_again(sides: Sides) -> None:
+    left, right = sides
+    for _ in range(ROUNDS):
+        worker = hire(left)
+        lease = claimed(left, worker)
+        left.retire(worker)
+        cancel, _ = at_both(partial(left.store.perform, operate.cancel, lease.job), right.rescue)
+        # A sweep passes by what somebody holds; the next one sees it.
+        right.rescue()
+        assert cancel in ("canceled", "cancel_requested")
+        assert row_of(left.store, lease.job).state == "canceled"
+
+
+def at_both(left: Any, right: Any) -> tuple[Any, Any]:
+    first, second = at_once([left, right])
+    return first, second

@@ -1,0 +1,115 @@
+"""Processes are killed wherever they are; what was promised before holds after."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from perdure.model.job import ENDED, JobRow, Lease
+from perdure.ops import browse
+from perdure.ops.browse import AttemptRow
+from perdure.worker.ledger import Ledger
+from tests.races.crew import Crew, crew
+from tests.races.diary import Diaries
+from tests.races.roles import live_dangerously, prepare
+from tests.store.waiting import until
+
+HANDS = 3
+
+Past = dict[int, AttemptRow]
+"""A job's attempts before its last, by token."""
+
+
+def test_nothing_is_lost_or_done_twice_when_processes_are_killed(url: str, tmp_path: Path) -> None:
+    kill_and_check(url, tmp_path, kills=5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_lost_or_done_twice_through_many_kills(url: str, tmp_path: Path, seed: int) -> None:
+    kill_and_check(url, tmp_path, kills=50, seed=seed)
+
+
+def kill_and_check(url: str, directory: Path, *, kills: int, seed: int = 0) -> None:
+    ledger, diaries = prepare(url), Diaries(directory / "diaries")
+    enough, stop, rng = directory / "enough", directory / "stop", random.Random(seed)
+
+    def hire(hands: Crew) -> None:
+        hands.start(live_dangerously, url, diaries.directory, enough, stop, rng.getrandbits(32))
+
+    with crew() as hands:
+        for _ in range(HANDS):
+            hire(hands)
+        for _ in range(kills):
+            sweep_until(ledger, partial(diaries.have_grown_to, diaries.size() + rng.randint(1, 4000)))
+            hands.kill(rng.choice(hands.hands))
+            hire(hands)
+        enough.touch()
+        sweep_until(ledger, partial(all_ended, ledger))
+        stop.touch()
+        hands.join()
+    rows = {row.id: row for row in ledger.store.perform(browse.list_jobs, n=1_000_000)}
+    pasts = {id: past_of(ledger, id) for id in rows}
+    ledger.store.close()
+    check_jobs(rows, diaries)
+    check_claims(rows, diaries)
+    check_attempts(rows, pasts)
+    check_acceptances(rows, pasts, diaries)
+
+
+def sweep_until(ledger: Ledger, condition: Callable[[], bool]) -> None:
+    def sweep() -> bool:
+        ledger.rescue()
+        return condition()
+
+    until(sweep)
+
+
+def all_ended(ledger: Ledger) -> bool:
+    counts = ledger.store.perform(browse.count_jobs)
+    return all(view in ENDED for views in counts.values() for view in views)
+
+
+def past_of(ledger: Ledger, id: str) -> Past:
+    traces = ledger.store.perform(browse.trace_job, id)
+    return {attempt.token: attempt for attempt in traces.attempts} if traces else {}
+
+
+def check_jobs(rows: dict[str, JobRow], diaries: Diaries) -> None:
+    """Every enqueue that was answered is there, and whatever is there has ended."""
+    assert {id for ids in diaries.all("enqueued") for id in ids} <= rows.keys()
+    assert all(row.state in ENDED for row in rows.values())
+
+
+def check_claims(rows: dict[str, JobRow], diaries: Diaries) -> None:
+    """No lease was given twice, and none beyond the token of its job."""
+    claimed = [Lease(*lease) for leases in diaries.all("claimed") for lease in leases]
+    assert len(claimed) == len(set(claimed))
+    assert all(lease.token <= rows[lease.job].token for lease in claimed)
+
+
+def check_attempts(rows: dict[str, JobRow], pasts: dict[str, Past]) -> None:
+    """The attempts before the last have lower tokens, in the order of time."""
+    for id, past in pasts.items():
+        assert all(attempt.token < rows[id].token for attempt in past.values())
+        ends = [attempt.finished_at for _, attempt in sorted(past.items())]
+        assert ends == sorted(ends)
+
+
+def check_acceptances(rows: dict[str, JobRow], pasts: dict[str, Past], diaries: Diaries) -> None:
+    """What a process was told to be recorded is recorded, once, and an ending under the highest token."""
+    accepted = [one for many in diaries.all("accepted") for one in many]
+    assert len({(job, token) for job, token, _ in accepted}) == len(accepted)
+    for id, token, kind in accepted:
+        row, attempt = rows[id], pasts[id].get(token)
+        if kind in ("succeeded", "fatal"):
+            assert (row.token, row.state) == (token, "succeeded" if kind == "succeeded" else "failed")
+        elif kind == "error":
+            assert attempt.kind == "error" if attempt else (row.token, row.reason) == (token, "attempts")
+        else:
+            assert attempt is None
+            assert row.token > token

@@ -1,0 +1,42 @@
+"""Threads that start together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import TypeVar
+
+import psycopg
+
+from tests.store.waiting import until
+
+T = TypeVar("T")
+
+PATIENCE = 60.0
+
+OTHERS = """
+SELECT count(*) FROM pg_stat_activity
+ WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+"""
+DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+
+
+def at_once(acts: Sequence[Callable[[], T]]) -> list[T]:
+    """Do all of these at the same moment; return what each returned."""
+    start = Barrier(len(acts), timeout=PATIENCE)
+
+    def run(act: Callable[[], T]) -> T:
+        start.wait()
+        return act()
+
+    with ThreadPoolExecutor(len(acts)) as pool:
+        return [answer.result(PATIENCE) for answer in [pool.submit(run, act) for act in acts]]
+
+
+def count_deadlocks(url: str) -> int:
+    """How many PostgreSQL broke in this database; a connection tells of its own when it ends."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        until(lambda: connection.execute(OTHERS).fetchone() == (0,))
+        (number,) = connection.execute(DEADLOCKS).fetchone() or (0,)
+        return int(number)

@@ -1,0 +1,103 @@
+"""The statements of the hot path, each with parameters that fit the backlog."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from perdure.model.job import Lease
+from perdure.model.lifecycle import Change
+from perdure.ops import enqueue
+from perdure.ops.batch import rows_of
+from perdure.ops.op import Param
+from tests.sql.backlog import DAY, READY, RUNNING, WORKERS, job_id
+from tests.sql.recorder import new_job
+
+Params = dict[str, Param]
+
+
+class Hot(NamedTuple):
+    """A statement and how many rows it is about."""
+
+    statement: str
+    params: Params
+    n: int
+
+
+def hot(n: int = 100) -> Mapping[str, Hot]:
+    return {**_claims(n), **_endings(n), **_enqueues(n), **_sweeps(n), **_looks(n)}
+
+
+def _claims(n: int) -> Mapping[str, Hot]:
+    def claim(queues: str | None) -> Hot:
+        params: Params = {"worker": "worker-0", "tasks": '["other", "work"]', "queues": queues, "n": n}
+        return Hot("claim_jobs", params, n)
+
+    return {
+        "claim from all queues": claim(None),
+        "claim where all is known": claim('["clean"]'),
+        "claim behind the unknown": claim('["default"]'),
+        "claim where nothing is due": claim('["paused", "empty"]'),
+    }
+
+
+def _endings(n: int) -> Mapping[str, Hot]:
+    mine = [job_id(3, i) for i in range(WORKERS, RUNNING + 1, WORKERS)][:n]
+    leases = rows_of([Lease(id, 1) for id in mine])
+    changes = rows_of([_failed(id) for id in mine])
+    return {
+        "finish_succeeded": Hot(
+            "finish_succeeded", {"outcomes": rows_of([(id, 1, "0", None) for id in mine])}, n
+        ),
+        "lock_running": Hot("lock_running", {"leases": leases}, n),
+        "find_outcomes": Hot("find_outcomes", {"leases": leases}, n),
+        "record_attempts": Hot("record_attempts", {"changes": changes}, n),
+        "apply_changes": Hot("apply_changes", {"changes": changes}, n),
+        "save_reports": Hot("save_reports", {"reports": changes}, n),
+    }
+
+
+def _enqueues(n: int) -> Mapping[str, Hot]:
+    new = [new_job(id=job_id(9, i), idempotency_key=str(i)) for i in range(n)]
+    alike: Params = {**dict.fromkeys(SHARED), "task": "work", "first": new[0].id}
+    return {
+        "insert_jobs": Hot("insert_jobs", {"jobs": rows_of(new)}, n),
+        "insert_alike": Hot(
+            "insert_alike", {**alike, "jobs": rows_of([(job.id, job.payload) for job in new])}, n
+        ),
+        "insert_keys": Hot("insert_keys", {"jobs": rows_of(new)}, n),
+        "find_active": Hot("find_active", {"task": "work", "tenant": "", "unique_key": "only-1"}, 1),
+        "find_key": Hot("find_key", {"task": "work", "tenant": "", "key": "k"}, 1),
+    }
+
+
+def _sweeps(n: int) -> Mapping[str, Hot]:
+    return {
+        "find_orphans": Hot("find_orphans", {"after": job_id(0, 0), "n": n}, RUNNING),
+        "expire_jobs": Hot("expire_jobs", {"n": n}, n),
+        "list_running": Hot("list_running", {"worker": "worker-0"}, RUNNING // WORKERS),
+        "beat_worker": Hot("beat_worker", {"worker": "worker-0"}, 1),
+    }
+
+
+def _looks(n: int) -> Mapping[str, Hot]:
+    one = job_id(1, READY // 2)
+    page: Params = {**dict.fromkeys(FILTERS), "before": job_id(2**32 - 1, 0), "n": n}
+    return {
+        "lock_job": Hot("lock_job", {"id": one}, 1),
+        "cancel_job": Hot("cancel_job", {"id": one, "reason": None}, 1),
+        "find_job": Hot("find_job", {"id": one}, 1),
+        "get_job": Hot("get_job", {"id": one}, 1),
+        "first page": Hot("list_jobs", page, n),
+    }
+
+
+FILTERS = ("queue", "task", "state", "tenant")
+SHARED = enqueue._SHARED
+
+
+def _failed(id: str) -> Change:
+    """An attempt that is tried again tomorrow."""
+    return Change(
+        id=id, token=1, state="ready", run=1, attempt=1, delay=DAY, error_kind="error", attempt_kind="error"
+    )

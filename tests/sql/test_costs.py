@@ -1,0 +1,159 @@
+"""What the ledger costs, counted: statements, round trips, rows written, bytes of write-ahead log."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from perdure.ids import new_id
+from perdure.model.job import SECOND, Lease
+from perdure.model.lifecycle import Failed, Outcome, Succeeded
+from perdure.ops import claim, enqueue, finish, tasks, worker
+from perdure.ops.enqueue import Options
+from perdure.store.store import open_store
+from tests.sql.recorder import DEFINITION, Recorder, dice, new_job
+from tests.sql.tally import Tally
+from tests.store.proxy import Proxy
+
+WAKE = frozenset(["queue/default"])
+
+
+class Worker:
+    """A worker's acts and a producer's, each one operation."""
+
+    def __init__(self, url: str) -> None:
+        self.store = open_store(url)
+        self.store.migrate()
+        self.recorder = Recorder(self.store)
+        self.recorder.perform(tasks.sync, [DEFINITION])
+        self.recorder.perform(worker.register, "ann", name="ann", lease=SECOND)
+        self.leases: list[Lease] = []
+
+    def enqueue(self, n: int = 1) -> None:
+        self.recorder.perform(enqueue.enqueue, [new_job() for _ in range(n)], WAKE)
+
+    def enqueue_alike(self, n: int = 1000) -> None:
+        jobs = [(new_id(), '{"to":"ann@example.com"}') for _ in range(n)]
+        self.recorder.perform(enqueue.enqueue_alike, "work", Options(), jobs, WAKE)
+
+    def claim(self, n: int = 100) -> None:
+        claims = self.recorder.perform(claim.claim, "ann", tasks=["work"], n=n)
+        assert len(claims.jobs) == n
+        self.leases = [job.lease for job in claims.jobs]
+
+    def succeed(self) -> None:
+        self._finish([Succeeded(lease, "0") for lease in self.leases])
+
+    def fail(self) -> None:
+        self._finish([Failed(lease, "error") for lease in self.leases])
+
+    def cycle(self) -> None:
+        outcomes = [Succeeded(lease, "0") for lease in self.leases]
+        appetite = finish.Appetite("ann", ["work"], len(outcomes))
+        _, claims = self.recorder.perform(finish.cycle, outcomes, dice=dice, claim=appetite)
+        assert len(claims.jobs) == len(outcomes)
+        self.leases = [job.lease for job in claims.jobs]
+
+    def beat(self) -> None:
+        assert self.recorder.perform(worker.heartbeat, "ann").live
+
+    def _finish(self, outcomes: list[Outcome]) -> None:
+        assert self.recorder.perform(finish.finish, outcomes, dice=dice).refused == []
+
+    def statements(self) -> list[str]:
+        """What was asked since the last time."""
+        names = [query.name for query in self.recorder.queries]
+        self.recorder.queries.clear()
+        return names
+
+
+@pytest.fixture
+def ann(url: str) -> Iterator[Worker]:
+    ann = Worker(url)
+    yield ann
+    ann.store.close()
+
+
+@pytest.mark.parametrize("n", [1, 100])
+def test_many_jobs_cost_as_many_statements_as_one(ann: Worker, n: int) -> None:
+    ann.statements()
+    ann.enqueue(3 * n)
+    assert ann.statements() == ["insert_jobs"]
+    ann.enqueue_alike(n)
+    assert ann.statements() == ["insert_alike", "find_queue"]
+    ann.claim(n)
+    assert ann.statements() == ["claim_jobs"]
+    ann.cycle()
+    assert ann.statements() == ["finish_succeeded", "claim_jobs"]
+    ann.beat()
+    assert ann.statements() == ["beat_worker", "list_running"]
+    ann.succeed()
+    assert ann.statements() == ["finish_succeeded"]
+    ann.claim(n)
+    ann.fail()
+    assert ann.statements() == ["claim_jobs", "lock_running", "record_attempts", "apply_changes"]
+
+
+def test_a_job_that_succeeds_at_once_is_written_three_times_and_nothing_else_is(ann: Worker, url: str) -> None:
+    tally = Tally(url)
+    ann.enqueue(100)
+    assert tally.take() == Counter({"INSERT job": 100})
+    ann.claim(100)
+    assert tally.take() == Counter({"UPDATE job": 100})
+    ann.beat()
+    assert tally.take() == Counter({"UPDATE worker": 1})
+    ann.succeed()
+    assert tally.take() == Counter({"UPDATE job": 100})
+
+
+def test_a_failed_attempt_costs_one_row_of_the_ledger(ann: Worker, url: str) -> None:
+    ann.enqueue(100)
+    ann.claim(100)
+    tally = Tally(url)
+    ann.fail()
+    assert tally.take() == Counter({"UPDATE job": 100, "INSERT attempt": 100})
+
+
+def test_round_trips_and_messages_on_postgres(postgres_url: str) -> None:
+    """One round trip for whatever succeeds; in it the settings of the transaction, the statements, the notice."""
+    with Proxy(postgres_url) as proxy:
+        proxy.latency = 0.002
+        ann = Worker(f"{proxy.url}?sslmode=disable&gssencmode=disable")
+        acts: dict[str, tuple[Callable[[], None], int, int]] = {
+            "a single enqueue": (ann.enqueue, 1, 3),
+            "1000 at once": (ann.enqueue_alike, 1, 4),
+            "a claim": (ann.claim, 1, 2),
+            "a cycle": (ann.cycle, 1, 3),
+            "a heartbeat": (ann.beat, 1, 3),
+            "a finish": (ann.succeed, 1, 2),
+            # To know what becomes of a failure takes a look at the job, under its lock.
+            "another claim": (ann.claim, 1, 2),
+            "a finish of failures": (ann.fail, 2, 6),
+        }
+        for act, _, _ in acts.values():
+            act()  # every statement is prepared at its first use
+        counted = {name: count(proxy, act) for name, (act, _, _) in acts.items()}
+        ann.store.close()
+    assert counted == {name: (trips, executed) for name, (_, trips, executed) in acts.items()}
+
+
+def count(proxy: Proxy, act: Callable[[], None]) -> tuple[int, int]:
+    """Round trips and statements executed; nothing may be parsed again."""
+    trips, heard = proxy.round_trips, len(proxy.heard)
+    act()
+    kinds = message_kinds(bytes(proxy.heard[heard:]))
+    assert "P" not in kinds
+    return proxy.round_trips - trips, kinds.count("E")
+
+
+def message_kinds(said: bytes) -> str:
+    """The first letter of each message that a client sent: P(arse), B(ind), D(escribe), E(xecute), S(ync)."""
+    kinds = ""
+    while said:
+        kinds += chr(said[0])
+        said = said[1 + int.from_bytes(said[1:5]) :]
+    return kinds
