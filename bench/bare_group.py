@@ -1,4 +1,4 @@
-"""A group commit and nothing else: callers leave what they have and wait, one thread writes all of it at once."""
+"""A group commit and nothing else: callers leave what they have and wait, one thread writes all of it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The work done by SQL written by hand on psycopg: the least that can be done for the same rows.
 
-Prepared statements, arrays taken apart by unnest, the timeouts perdure sets, and one round trip per transaction, through
-libpq's pipeline itself: psycopg's own ``pipeline()`` was a third slower for single inserts.
+Prepared statements, arrays taken apart by unnest, the timeouts perdure sets, and one round trip per
+transaction, through libpq's pipeline itself: psycopg's own ``pipeline()`` was a third slower for one insert.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ WITH taken AS MATERIALIZED (
 UPDATE perdure.job
    SET state = 'running', worker = '{WORKER}', token = token + 1, attempt = attempt + 1, started_at = now()
  WHERE id = ANY (ARRAY(SELECT id FROM taken))
-RETURNING id::text, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
-          tenant, meta, crashes, scheduled_for, workflow_id::text, step_key, state
+RETURNING id::text, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload,
+          checkpoint, tenant, meta, crashes, scheduled_for, workflow_id::text, step_key, state
 """.encode()
 
-# Each statement is planned once and finds its rows by an index, as perdure's do. Left alone, the server plans the claim
-# anew each time, for its limit is a parameter, and now and then joins the outcomes to all that runs.
+# Each statement is planned once and finds its rows by an index, as perdure's do. Left alone, the server plans
+# the claim anew each time, for its limit is a parameter, and at times joins the outcomes to all that runs.
 PLANS = (
     "-c plan_cache_mode=force_generic_plan -c jit=off"
     " -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
@@ -162,7 +162,7 @@ class BarePostgres:
 
 
 def _adapters() -> AdaptersMap:
-    """What the driver reads without a line of Python: JSON as text, times as microseconds since the year 2000."""
+    """What the driver reads without a line of Python: JSON as text, times as microseconds since 2000."""
     adapters = AdaptersMap(postgres.adapters)
     adapters.register_loader(postgres.types["json"].oid, TextBinaryLoader)
     adapters.register_loader(postgres.types["timestamptz"].oid, Int8BinaryLoader)

@@ -1,7 +1,7 @@
 """The hot path beside the fastest bare loop we can write for the same rows: `make bench-core`.
 
-Ours and the bare loop take turns, a few hundredths of a second each, because the speed of a machine changes within
-minutes: what counts is the ratio of two neighbours, and the median of those.
+Ours and the bare loop take turns, a few hundredths of a second each, because the speed of a machine changes
+within minutes: what counts is the ratio of two neighbours, and the median of those.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ SINGLE, BATCH = 0.50, 0.75
 CALLERS = 50
 BULK = 1000
 BACKLOG = 6000
-"""Jobs to claim from: less would be gone in one round, more would only take time to enqueue."""
+"""Jobs to claim from: fewer would be gone in one round, more would only take time to enqueue."""
 
 
 class Case(NamedTuple):
-    """One thing to measure: ``run`` handles so many ``jobs``; ``claims`` tells that they must be there before."""
+    """One thing to measure: ``run`` handles so many ``jobs``; if it ``claims``, they must be there before."""
 
     name: str
     jobs: int

@@ -1,6 +1,7 @@
 """What a claim costs when the table is full of jobs that it cannot take: `make bench-depth`.
 
-Two ledgers, one with the mass and one without, are claimed from in turns; each batch is given back before the next.
+Two ledgers, one with the mass and one without, are claimed from in turns; each batch is given back before
+the next.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A ledger to measure claims on: filled by SQL, because a million jobs through the front door would take minutes."""
+"""A ledger to measure claims on, filled by SQL: a million jobs through the front door would take minutes."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Jobs(NamedTuple):
 
 _FILL = """
 WITH RECURSIVE series (i) AS (SELECT {first} UNION ALL SELECT i + 1 FROM series WHERE i < {last})
-INSERT INTO {job} (id, task, queue, payload, state, priority, token, attempt, max_attempts, timeout, run_at, created_at,
-                   started_at, finished_at, result)
+INSERT INTO {job} (id, task, queue, payload, state, priority, token, attempt, max_attempts, timeout, run_at,
+                   created_at, started_at, finished_at, result)
 SELECT {id}, '{task}', '{queue}', '{{"to":"user@example.com","subject":"Welcome aboard"}}', {rest}
   FROM series
 """
@@ -115,7 +115,7 @@ class Ledger:
         return perf_counter() - start
 
     def give_back(self) -> int:
-        """Release what was claimed, and let no dead entry of an index tell of it; return how many there were."""
+        """Release what was claimed, and let no dead entry of an index tell of it; return how much it was."""
         jobs, self._claimed = self._claimed, []
         if jobs:
             self._ledger.finish([Released(job.lease) for job in jobs])
@@ -126,7 +126,7 @@ class Ledger:
         self._app.close()
 
     def _rest(self, *, analyze: bool = False) -> None:
-        """What time does by itself: autovacuum on PostgreSQL, a checkpoint on SQLite, which nobody ever analyzes."""
+        """What time does by itself: autovacuum on PostgreSQL, a checkpoint on SQLite (nobody analyzes)."""
         if self._dialect == "postgres":
             self._write(f"VACUUM (INDEX_CLEANUP ON, ANALYZE {analyze}) perdure.job")
         elif analyze:

@@ -41,7 +41,7 @@ class Side(Protocol):
         """Many jobs in one transaction."""
 
     def cycle(self, n: int) -> int:
-        """In one transaction record success for every job claimed before and claim n more; return how many."""
+        """In one transaction record success for what was claimed before and claim n more; return how many."""
 
     def tidy(self) -> None:
         """Between two measurements: remove what the one before left to be cleaned up."""

@@ -69,7 +69,8 @@ class App(Verbs):
         self.lease = span("lease", lease, least=1)
         self._keep_keys_for = None if keep_keys_for is None else span("keep_keys_for", keep_keys_for)
         self._store: Store | None = None
-        self._opening = threading.Lock()
+        # Reentrant: a module of imports= may use the app while it is imported.
+        self._opening = threading.RLock()
         self.tasks: dict[str, Task[..., Any]] = {}
         """Every task by its name and by its aliases."""
         self._unsynced: dict[str, TaskDefinition] = {}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from perdure.app import App
 from perdure.errors import InvalidOption, TaskDisabled, UnknownTask
+from perdure.moments import moment
 from perdure.task import JobRequest
-from tests.conformance.world import World, ids, work
+from tests.conformance.world import NOON, World, ids, work
 
 
 def stranger() -> JobRequest[int]:
@@ -41,6 +43,50 @@ def test_a_request_may_be_enqueued_twice(world: World) -> None:
     request = world.task().job(1)
     one, other = world.app.enqueue_many([request, request])
     assert one.id != other.id
+
+
+@pytest.mark.parametrize("when", [{}, {"delay": 5}, {"run_at": moment(NOON + 5)}], ids=str)
+def test_a_job_of_many_is_written_like_one_alone(world: World, when: Any) -> None:
+    asked = world.task(queue="mail").using(
+        **when,
+        queue="fast",
+        priority=-3,
+        max_attempts=2,
+        timeout=1.5,
+        expires=60,
+        tenant="acme",
+        tags=["b", "a"],
+        meta={"z": 1e16, "a": None},
+    )
+    alone = world.row(asked.enqueue(1))
+    for job in world.app.enqueue_many([asked.job(1)] * 3):
+        row = world.row(job)
+        assert msgspec.structs.replace(row, id=alone.id) == alone
+        assert (job.queue, job.state, job.created) == ("fast", "ready", True)
+
+
+def test_many_jobs_alike_take_the_defaults_of_their_task(world: World) -> None:
+    task = world.task(queue="mail", priority=3, max_attempts=5, timeout=60)
+    alone = world.row(task.enqueue())
+    world.advance(1)
+    heard = world.listen()
+    jobs = world.app.enqueue_many([task.job(n) for n in range(3)])
+    assert heard == [{"queue/mail"}]
+    assert {job.queue for job in jobs} == {"mail"}
+    row = world.row(jobs[0])
+    assert (row.queue, row.priority, row.max_attempts, row.timeout) == ("mail", 3, 5, alone.timeout)
+    assert (row.run_at, row.created_at) == (world.now, world.now)
+
+
+def test_many_jobs_alike_of_an_unknown_or_disabled_task_are_refused(world: World) -> None:
+    with pytest.raises(UnknownTask):
+        world.app.enqueue_many([stranger()] * 3)
+    task = world.task()
+    world.app.sync()
+    world.app.set_task("work", enabled=False)
+    with pytest.raises(TaskDisabled):
+        world.app.enqueue_many([task.job()] * 3)
+    assert (world.count("job"), world.woken) == (0, [])
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])

@@ -7,9 +7,11 @@ from datetime import timedelta
 import pytest
 
 from perdure.errors import InvalidOption, TaskDisabled, UnknownTask
+from perdure.ids import new_id
 from perdure.model.job import SECOND
 from perdure.moments import moment
 from perdure.ops import enqueue as ops
+from perdure.options import Options
 from tests.conformance.world import NOON, World, ids
 
 
@@ -137,12 +139,14 @@ def test_a_lost_answer_is_asked_for_again_without_a_second_job(world: World) -> 
     world.app.sync()
     plain = work.job(1).new()
     keyed = work.using(idempotency_key="k", unique_key="u").job(1).new()
+    alike = [(new_id(), "{}") for _ in range(1200)]
     for _ in range(2):
         (first,) = world.store.perform(ops.enqueue, [plain])
         (second,) = world.store.perform(ops.enqueue_keyed, [keyed])
         assert (first.id, first.created) == (plain.id, True)
         assert (second.id, second.created, second.queue) == (keyed.id, True, "default")
-    assert world.count("job") == 2
+        assert world.store.perform(ops.enqueue_alike, "work", Options(), alike, frozenset()) == "default"
+    assert world.count("job") == 1202
 
 
 def test_a_delay_and_an_instant_exclude_each_other(world: World) -> None:

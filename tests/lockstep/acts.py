@@ -107,6 +107,15 @@ class Company:
         if leases := self.take(self.some_worker(draw), EVERYTHING):
             self.settle([draw(requests.ENDINGS).of(lease) for lease in leases])
 
+    def fare_alike(self, draw: Draw) -> None:
+        """Round after round, whatever is taken ends in the same way."""
+        worker, ending, span = self.some_worker(draw), draw(requests.ENDINGS), draw(requests.TICKS)
+        for _ in range(4):
+            if leases := self.take(worker, EVERYTHING):
+                self.settle([ending.of(lease) for lease in leases])
+            self.compare()
+            self.wait(span)
+
     def claim(self, draw: Draw) -> None:
         self.take(self.some_worker(draw), draw(requests.HUNGER))
 

@@ -53,7 +53,9 @@ def home(task: str) -> str:
     return next((known.queue for known in TASKS if known.name == task), "nowhere")
 
 
-TICKS = st.sampled_from([100_000, SECOND, 4 * SECOND, 11 * SECOND, 121 * SECOND, 3600 * SECOND, -SECOND // 2])
+TICKS = st.sampled_from(
+    [SECOND // 10, SECOND, 6 * SECOND, 11 * SECOND, 126 * SECOND, 3600 * SECOND, -SECOND // 2]
+)
 ROLLS = st.sampled_from([0.0, 0.25, 0.5, 0.999])
 DELAYS = st.sampled_from([0, SECOND, 5 * SECOND, 200 * SECOND])
 LONG_DELAYS = DELAYS | st.just(10**16)
@@ -190,7 +192,7 @@ ENDINGS: SearchStrategy[Ending] = st.one_of(
     _failure("error", "timeout", "interrupted", "fatal"),
     _failure("panic"),
     _ending(Snoozed, delay=LONG_DELAYS),
-    _ending(Throttled, delay=_sometimes(DELAYS), cool_queue=st.booleans()),
+    _ending(Throttled, delay=_sometimes(DELAYS), cool_queue=st.sampled_from([True, True, False])),
     _ending(Continued, delay=DELAYS),
     _ending(Canceled, reason=st.just("no need")),
     _ending(Released, delay=DELAYS),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import psycopg
 from psycopg import sql
 
-from perdure.ops.op import Param
+from perdure.ops.op import Op, Param, Query
 from perdure.store import postgres_transaction
 from perdure.store.postgres_adapt import Statement
 from perdure.store.statements import load
@@ -17,6 +17,7 @@ from tests.sql import backlog
 from tests.sql.backlog import NOW, Part
 from tests.sql.hot import Hot, hot
 
+PAGE = 8192
 READS = {"get_job", "list_jobs"}
 EXPLAIN = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) ")
 PREPARED = {name: Statement.parse(text) for name, text in load("postgres").items()}
@@ -62,6 +63,17 @@ class Connection:
 
     def explain_all(self, mode: str) -> Mapping[str, Plan]:
         return {name: self.explain(one, mode) for name, one in hot().items()}
+
+    def log(self, op: Op[Any]) -> int:
+        """The bytes of write-ahead log that the first step of an operation takes, without images of pages."""
+        return sum(self._log(query) for query in next(op).queries)
+
+    def _log(self, query: Query) -> int:
+        call = _call(query.name, {**query.params, "now": None})
+        row = self._connection.execute(sql.SQL("EXPLAIN (ANALYZE, WAL, FORMAT JSON) ") + call).fetchone()
+        assert row is not None
+        plan = row[0][0]["Plan"]
+        return int(plan["WAL Bytes"]) - PAGE * int(plan["WAL FPI"])
 
     def fill(self, parts: list[Part]) -> None:
         backlog.fill(self.execute, "postgres", parts)

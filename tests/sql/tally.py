@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from itertools import product
 from typing import Any
 
 import psycopg
@@ -15,16 +16,17 @@ from perdure.store.statements import Dialect, render
 TABLES = ("job", "key", "attempt", "event", "log", "queue", "task", "worker")
 ACTS = ("INSERT", "UPDATE", "DELETE")
 
-_ON_SQLITE = """
-CREATE TRIGGER tally_{act}_{table} AFTER {act} ON perdure.{table}
-BEGIN INSERT INTO tally VALUES ('{act} {table}'); END
-"""
-_ON_POSTGRES = """
-CREATE TRIGGER tally AFTER {act} ON perdure.{table} FOR EACH ROW EXECUTE FUNCTION tally('{act} {table}')
-"""
+_TRIGGER: Mapping[Dialect, str] = {
+    "sqlite": """
+        CREATE TRIGGER tally_{act}_{table} AFTER {act} ON perdure.{table}
+        BEGIN INSERT INTO perdure.tally VALUES ('{act} {table}'); END""",
+    "postgres": """
+        CREATE TRIGGER tally_{act} AFTER {act} ON perdure.{table}
+        FOR EACH ROW EXECUTE FUNCTION perdure.count_row('{act} {table}')""",
+}
 _FUNCTION = """
-CREATE FUNCTION tally() RETURNS trigger LANGUAGE plpgsql AS
-$$ BEGIN INSERT INTO public.tally VALUES (TG_ARGV[0]); RETURN NULL; END $$
+CREATE FUNCTION perdure.count_row() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN INSERT INTO perdure.tally VALUES (TG_ARGV[0]); RETURN NULL; END $$
 """
 
 
@@ -32,21 +34,20 @@ class Tally:
     def __init__(self, url: str) -> None:
         self._url = url
         self._dialect: Dialect = "sqlite" if url.startswith("sqlite") else "postgres"
-        with self._connect() as connection:
-            connection.execute("CREATE TABLE tally (what text)")
-            if self._dialect == "postgres":
-                connection.execute(_FUNCTION)
-            trigger = _ON_SQLITE if self._dialect == "sqlite" else _ON_POSTGRES.replace("tally AFTER", "tally_{act} AFTER")
-            for table in TABLES:
-                for act in ACTS:
-                    connection.execute(render(trigger.format(act=act, table=table), self._dialect))
+        self._run("CREATE TABLE perdure.tally (what text)")
+        if self._dialect == "postgres":
+            self._run(_FUNCTION)
+        for table, act in product(TABLES, ACTS):
+            self._run(_TRIGGER[self._dialect].format(act=act, table=table))
 
     def take(self) -> Counter[str]:
         """What was written since the last time."""
+        return Counter(what for (what,) in self._run("DELETE FROM perdure.tally RETURNING what"))
+
+    def _run(self, text: str) -> list[tuple[str]]:
         with self._connect() as connection:
-            rows = connection.execute("SELECT what FROM tally").fetchall()
-            connection.execute("DELETE FROM tally")
-        return Counter(what for (what,) in rows)
+            cursor = connection.execute(render(text, self._dialect))
+            return cursor.fetchall() if cursor.description else []
 
     @contextmanager
     def _connect(self) -> Iterator[Any]:

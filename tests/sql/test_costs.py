@@ -6,15 +6,15 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-import psycopg
 import pytest
 
 from perdure.ids import new_id
 from perdure.model.job import SECOND, Lease
 from perdure.model.lifecycle import Failed, Outcome, Succeeded
 from perdure.ops import claim, enqueue, finish, tasks, worker
-from perdure.ops.enqueue import Options
+from perdure.options import Options
 from perdure.store.store import open_store
+from tests.sql.plans_postgres import Connection
 from tests.sql.recorder import DEFINITION, Recorder, dice, new_job
 from tests.sql.tally import Tally
 from tests.store.proxy import Proxy
@@ -64,6 +64,9 @@ class Worker:
     def _finish(self, outcomes: list[Outcome]) -> None:
         assert self.recorder.perform(finish.finish, outcomes, dice=dice).refused == []
 
+    def running(self) -> list[Lease]:
+        return self.recorder.perform(worker.heartbeat, "ann").running
+
     def statements(self) -> list[str]:
         """What was asked since the last time."""
         names = [query.name for query in self.recorder.queries]
@@ -98,7 +101,9 @@ def test_many_jobs_cost_as_many_statements_as_one(ann: Worker, n: int) -> None:
     assert ann.statements() == ["claim_jobs", "lock_running", "record_attempts", "apply_changes"]
 
 
-def test_a_job_that_succeeds_at_once_is_written_three_times_and_nothing_else_is(ann: Worker, url: str) -> None:
+def test_a_job_that_succeeds_at_once_is_written_three_times_and_nothing_else_is(
+    ann: Worker, url: str
+) -> None:
     tally = Tally(url)
     ann.enqueue(100)
     assert tally.take() == Counter({"INSERT job": 100})
@@ -119,7 +124,7 @@ def test_a_failed_attempt_costs_one_row_of_the_ledger(ann: Worker, url: str) -> 
 
 
 def test_round_trips_and_messages_on_postgres(postgres_url: str) -> None:
-    """One round trip for whatever succeeds; in it the settings of the transaction, the statements, the notice."""
+    """One for whatever succeeds; in it travel the transaction's settings, the statements, the notice."""
     with Proxy(postgres_url) as proxy:
         proxy.latency = 0.002
         ann = Worker(f"{proxy.url}?sslmode=disable&gssencmode=disable")
@@ -157,3 +162,48 @@ def message_kinds(said: bytes) -> str:
         kinds += chr(said[0])
         said = said[1 + int.from_bytes(said[1:5]) :]
     return kinds
+
+
+def test_bytes_of_log_on_sqlite(sqlite_url: str) -> None:
+    """Whole pages are written, 4120 bytes each, once for a transaction: a batch shares them."""
+    ann = Worker(sqlite_url)
+    log = f"{sqlite_url.removeprefix('sqlite:///')}-wal"
+
+    def grown(act: Callable[[], None]) -> int:
+        before = os.stat(log).st_size
+        act()
+        return os.stat(log).st_size - before
+
+    measured = {
+        "a single enqueue": (grown(ann.enqueue), 4 * 4120),
+        "1000 at once": (grown(ann.enqueue_alike), 88 * 4120),
+        "a claim of 100": (grown(ann.claim), 18 * 4120),
+        "a cycle of 100": (grown(ann.cycle), 23 * 4120),
+        "a finish of 100": (grown(ann.succeed), 11 * 4120),
+        "a heartbeat": (grown(ann.beat), 4120),
+    }
+    ann.store.close()
+    assert too_much(measured) == {}
+
+
+def test_bytes_of_log_on_postgres(postgres_url: str) -> None:
+    ann, server = Worker(postgres_url), Connection(postgres_url)
+    ann.enqueue(10)
+    alike = [(new_id(), '{"to":"ann@example.com"}') for _ in range(1000)]
+    measured = {
+        "a single enqueue": (server.log(enqueue.enqueue([new_job()])), 471),
+        "1000 at once": (server.log(enqueue.enqueue_alike("work", Options(), alike, WAKE)), 462_800),
+        "a claim of 100": (server.log(claim.claim("ann", tasks=["work"], n=100)), 45_800),
+        "a heartbeat": (server.log(worker.heartbeat("ann")), 454),
+    }
+    outcomes = [Succeeded(lease, "0") for lease in ann.running()]
+    assert len(outcomes) == 100
+    measured["a finish of 100"] = (server.log(finish.finish(outcomes, dice=dice)), 27_000)
+    ann.store.close()
+    server.close()
+    assert too_much(measured) == {}
+
+
+def too_much(measured: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """What takes 1.3 times as many bytes as when it was first measured: found and expected."""
+    return {name: (found, expected) for name, (found, expected) in measured.items() if found > 1.3 * expected}

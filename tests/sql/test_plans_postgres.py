@@ -1,7 +1,7 @@
 """Plans of the hot statements on 200 000 rows of PostgreSQL: custom and generic, stale and fresh.
 
-The worst is a generic plan that was made when the table was empty, or when nothing ran, and is kept. One test,
-because the table is filled once: each check yields what is wrong.
+The worst is a generic plan that was made when the table was empty, or when nothing ran, and is kept.
+One test, because the table is filled once: each check yields what is wrong.
 """
 
 from __future__ import annotations

@@ -192,6 +192,24 @@ def run_program(code: str, *args: object) -> str:
     return printed
 
 
+def hold_the_lock(path: Path, seconds: float) -> subprocess.Popen[str]:
+    """Another program that writes for so long."""
+    code = """
+        import sqlite3, sys, time
+        connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+        connection.execute("BEGIN IMMEDIATE")
+        print("locked", flush=True)
+        time.sleep(float(sys.argv[2]))
+        connection.execute("INSERT INTO note VALUES ('theirs', 0)")
+        connection.execute("COMMIT")
+        connection.close()
+    """
+    holder = start_program(code, path, seconds)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "locked\n"
+    return holder
+
+
 def eventually(condition: Callable[[], object]) -> None:
     """Wait for it. A minute means never."""
     until = time.monotonic() + 60

@@ -314,6 +314,24 @@ def test_a_refusal_holds_no_lock_on_sqlite(sqlite_store: SqliteStore) -> None:
     connection.close()
 
 
+def test_what_begins_by_reading_may_still_write_on_sqlite(sqlite_store: SqliteStore) -> None:
+    """The transaction we begin has the write lock from its start: nobody can come in between."""
+    connection, other = sqlite_connection(sqlite_store), sqlite_connection(sqlite_store, timeout=0)
+
+    @operation("write")
+    def read_and_insert() -> Op[None]:
+        yield from ask("read")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("BEGIN IMMEDIATE")
+        yield from ask("insert", id="a", note=None)
+
+    borrowed.perform(connection, sqlite_store, read_and_insert)
+    connection.commit()
+    assert sqlite_store.perform(read) == ["a"]
+    connection.close()
+    other.close()
+
+
 def test_another_writer_makes_sqlite_busy(sqlite_store: SqliteStore) -> None:
     holder, connection = (sqlite_connection(sqlite_store, timeout=0) for _ in range(2))
     holder.execute("BEGIN IMMEDIATE")

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from perdure.store.postgres_migrate import _spell
 from perdure.store.postgres_migrate import target as postgres_target
 from perdure.store.sqlite_migrate import SqliteTarget
 from perdure.store.statements import Dialect, name_tables
+from tests.store.waiting import until
 
 ROOT = Path(__file__).parents[2]
 WEIRD = 'we"ird x;--'
@@ -231,6 +233,20 @@ def test_processes_that_start_at_once_migrate_once(postgres_url: str) -> None:
     assert [process.returncode for process in processes] == [0] * 4
     everything = " ".join(str(migration.version) for migration in migrations("postgres"))
     assert outputs == ["", "", "", everything]
+
+
+def test_one_migrates_at_a_time(postgres_url: str) -> None:
+    store = PostgresStore(postgres_url)
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database()"
+    with ThreadPoolExecutor(1) as thread, psycopg.connect(postgres_url) as holder:
+        holder.execute("SELECT pg_advisory_xact_lock(%s)", [migrate._lock_key("perdure")])
+        migrated = thread.submit(store.migrate)
+        try:
+            until(lambda: holder.execute(waiting).fetchone())
+        finally:
+            holder.commit()
+        assert migrated.result(30)
+    store.close()
 
 
 def test_the_lock_ends_with_the_transaction(postgres_url: str) -> None:

@@ -18,7 +18,7 @@ from perdure.store.postgres import PostgresStore
 from perdure.store.postgres_adapt import Statement
 from perdure.store.postgres_retry import Retry
 from tests.store.proxy import Proxy
-from tests.store.things import insert, insert_once, postgres_store, read, run
+from tests.store.things import insert, insert_once, postgres_store, read, run, run_urgently
 from tests.store.waiting import until
 
 
@@ -252,10 +252,12 @@ def test_a_lock_is_waited_for_within_patience(
     hasty.close()
 
 
-def test_every_connection_in_use_is_busy(admin, postgres_url: str, pool: ThreadPoolExecutor) -> None:
+def test_every_connection_in_use_is_busy_except_for_what_is_urgent(admin, postgres_url: str) -> None:
     store = postgres_store(postgres_url, size=1, patience=0.2)
-    with store._pool.lend(urgent=False, timeout=1), pytest.raises(StoreBusy, match="in use"):
-        store.perform(run, "one")
+    with store._pool.lend(urgent=False, timeout=1):
+        with pytest.raises(StoreBusy, match="in use"):
+            store.perform(run, "one")
+        assert store.perform(run_urgently, "one") == [(1,)]
     assert store.perform(run, "one") == [(1,)]
     store.close()
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from perdure.errors import InternalError, Refused, SchemaMissing, StoreClosed
+from perdure.ops.op import Op, ask, operation
 from perdure.store.sqlite import SqliteStore
 from tests.store.notes import (
     Line,
@@ -144,19 +146,33 @@ async def test_a_call_cancelled_while_it_runs_is_written_all_the_same(store: Sql
 def test_a_loop_that_was_closed_meanwhile_hurts_nobody(store: SqliteStore) -> None:
     entered, released = threading.Event(), threading.Event()
     loop = asyncio.new_event_loop()
-    running = loop.create_task(store.aperform(hold, "orphan", entered, released))
-    loop.run_until_complete(asyncio.sleep(0))
+    begin_and_forget(loop, store.aperform(hold, "orphan", entered, released))
     assert entered.wait(60)
-    waiting = loop.create_task(store.aperform(add, "orphan in line"))
-    loop.run_until_complete(asyncio.sleep(0))
+    begin_and_forget(loop, store.aperform(add, "orphan in line"))
     assert line_length(store) == 1
-    # Nobody will ever look at these again.
-    for task in (running, waiting):
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
     loop.close()
     released.set()
     assert store.perform(add, "next") == "next"
     assert store.perform(listed) == ["orphan", "orphan in line", "next"]
+
+
+def test_a_thread_may_write_for_a_loop_that_was_closed_meanwhile(store: SqliteStore) -> None:
+    line = Line(store)
+    loop = asyncio.new_event_loop()
+    begin_and_forget(loop, store.aperform(add, "orphan"))
+    loop.close()
+    behind = line.perform(add, "behind")
+    line.release()
+    assert line.holder.result() == "holder"
+    assert behind.result() == "behind"
+    assert store.perform(listed) == ["holder", "orphan", "behind"]
+
+
+def begin_and_forget(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, str]) -> None:
+    task = loop.create_task(call)
+    # Else it would complain in the end that nobody waited for it.
+    setattr(task, "_log_destroy_pending", False)  # noqa: B010
+    loop.run_until_complete(asyncio.sleep(0))
 
 
 def test_loops_in_several_threads_use_one_store(store: SqliteStore) -> None:
@@ -187,23 +203,42 @@ async def test_a_read_sees_one_snapshot(store: SqliteStore) -> None:
 
 
 async def test_more_reads_than_connections_wait_for_each_other(store: SqliteStore) -> None:
-    await store.aperform(add, "note")
-    assert await asyncio.gather(*[store.aperform(listed) for _ in range(50)]) == [["note"]] * 50
-    assert len(store._session._database.connections) <= 1 + 4
+    entered, released = threading.Semaphore(0), threading.Event()
+
+    @operation("read")
+    def hold_a_connection() -> Op[int]:
+        entered.release()
+        assert released.wait(60)
+        return len((yield from ask("list")))
+
+    reads = [asyncio.create_task(store.aperform(hold_a_connection)) for _ in range(20)]
+    for _ in range(4):
+        assert await asyncio.to_thread(entered.acquire, timeout=60)
+    assert not entered.acquire(blocking=False)
+    assert len(store._session._database.connections) == 1 + 4
+    released.set()
+    assert await asyncio.gather(*reads) == [0] * 20
 
 
 async def test_a_read_nobody_waits_for_is_not_made(store: SqliteStore) -> None:
+    made: list[str] = []
+
+    @operation("read")
+    def read(name: str) -> Op[None]:
+        made.append(name)
+        yield from ask("list")
+
     entered, released = threading.Event(), threading.Event()
     busy = [asyncio.create_task(store.aperform(listed_twice, entered, released)) for _ in range(4)]
+    unwanted = asyncio.create_task(store.aperform(read, "unwanted"))
+    wanted = asyncio.create_task(store.aperform(read, "wanted"))
     await asyncio.to_thread(entered.wait, 60)
-    unwanted = asyncio.create_task(store.aperform(nonsense))
-    await asyncio.sleep(0)
     unwanted.cancel()
     with pytest.raises(asyncio.CancelledError):
         await unwanted
     released.set()
-    await asyncio.gather(*busy)
-    assert await store.aperform(listed) == []
+    await asyncio.gather(*busy, wanted)
+    assert made == ["wanted"]
 
 
 async def test_after_close_everything_is_refused(store: SqliteStore) -> None:

@@ -454,9 +454,12 @@ def release_behind(store: SqliteStore, line: Line) -> None:
     line.release()
 
 
-def test_closing_finishes_who_is_in_line_and_refuses_who_comes(store: SqliteStore) -> None:
+def test_closing_finishes_who_is_in_line_and_refuses_who_comes(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_writer, "_MOST_CALLS", 1)
     line = Line(store)
-    waiting = line.perform(add, "waiting")
+    waiting = [line.perform(add, f"waiting {number}") for number in range(10)]
     connections = store._session._database.connections
     closing = threading.Thread(target=store.close)
     closing.start()
@@ -466,7 +469,7 @@ def test_closing_finishes_who_is_in_line_and_refuses_who_comes(store: SqliteStor
     line.release()
     closing.join(60)
     assert not connections
-    assert waiting.result(0) == "waiting"
+    assert [call.result(0) for call in waiting] == [f"waiting {number}" for number in range(10)]
     store.close()
     with pytest.raises(StoreClosed):
         store.perform(listed)

@@ -20,7 +20,16 @@ from perdure.errors import (
 )
 from perdure.store import migrate, sqlite_connect
 from perdure.store.sqlite import SqliteStore
-from tests.store.notes import STATEMENTS, add, listed, note_store, notes_in, run_program, write_connection
+from tests.store.notes import (
+    STATEMENTS,
+    add,
+    eventually,
+    listed,
+    note_store,
+    notes_in,
+    run_program,
+    write_connection,
+)
 
 NOBODY = 65534
 
@@ -180,7 +189,9 @@ def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "jobs.db").exists()
 
 
-def test_a_file_in_the_old_journal_mode_waits_for_its_readers(tmp_path: Path) -> None:
+def test_a_file_in_the_old_journal_mode_waits_for_its_readers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The switch to WAL needs the file to itself for a moment."""
     own = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
     own.execute("CREATE TABLE own (id)")
@@ -190,8 +201,13 @@ def test_a_file_in_the_old_journal_mode_waits_for_its_readers(tmp_path: Path) ->
     with pytest.raises(StoreBusy):
         impatient.migrate()
     patient = SqliteStore(str(tmp_path / "jobs.db"))
+    knocks: list[float] = []
+    group_commit = patient._session._group_commit
+    rest = group_commit._rest
+    monkeypatch.setattr(group_commit, "_rest", lambda pause: (knocks.append(pause), rest(pause)))
     waiting = threading.Thread(target=patient.migrate)
     waiting.start()
+    eventually(lambda: len(knocks) > 2)
     own.execute("ROLLBACK")
     waiting.join(60)
     patient.check_schema()

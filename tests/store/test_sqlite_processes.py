@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ from tests.store.notes import (
     STATEMENTS,
     add,
     eventually,
+    hold_the_lock,
     listed,
     make_table,
     note_store,
@@ -49,24 +49,6 @@ def test_processes_that_start_at_once_write_to_a_new_file(tmp_path: Path) -> Non
         process.join(100)
     assert [process.exitcode for process in processes] == [0] * 4
     assert sorted(notes_in(path)) == sorted(f"{name} {note}" for name in "abcd" for note in range(100))
-
-
-def hold_the_lock(path: Path, seconds: float) -> subprocess.Popen[str]:
-    """Another program that writes for so long."""
-    code = """
-        import sqlite3, sys, time
-        connection = sqlite3.connect(sys.argv[1], isolation_level=None)
-        connection.execute("BEGIN IMMEDIATE")
-        print("locked", flush=True)
-        time.sleep(float(sys.argv[2]))
-        connection.execute("INSERT INTO note VALUES ('theirs', 0)")
-        connection.execute("COMMIT")
-        connection.close()
-    """
-    holder = start_program(code, path, seconds)
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "locked\n"
-    return holder
 
 
 def test_a_call_waits_for_another_program_and_reads_do_not(tmp_path: Path) -> None:

@@ -111,8 +111,8 @@ class Database:
         if read_only:
             connection.execute("PRAGMA query_only = ON")
             return
-        # What a statement remembers while it runs (IN, RETURNING, a sort) is at most a batch, and in a file of
-        # its own it costs more than all the rest: 200 page faults in a claim. Readers may have more to sort.
+        # What a statement remembers while it runs (IN, RETURNING, a sort) is at most a batch, and in a file
+        # of its own costs more than all the rest: 200 page faults in a claim. Readers may have more to sort.
         connection.execute("PRAGMA temp_store = MEMORY")
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal" and not self.in_memory:
