@@ -106,7 +106,8 @@ def _take_turns(*sides: tuple[Ledger, Claim], claimed: int) -> list[float]:
     times: list[list[float]] = [[] for _ in sides]
     until = monotonic() + SECONDS
     for number in range(-WARM_UP, REPEATS):
-        for taken, (ledger, claim) in zip(times, sides, strict=True):
+        # Neither side always comes first.
+        for taken, (ledger, claim) in list(zip(times, sides, strict=True))[:: -1 if number % 2 else 1]:
             queues = None if claim.queues is None else list(claim.queues)
             seconds = ledger.claim(claim.n, tasks=list(claim.tasks), queues=queues)
             if number >= 0:

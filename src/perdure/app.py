@@ -80,9 +80,9 @@ class App(Verbs):
         """The database, opened at the first use."""
         if self._store is None:
             with self._opening:
+                for module in self._imports:
+                    import_module(module)
                 if self._store is None:
-                    for module in self._imports:
-                        import_module(module)
                     self._store = open_store(
                         self._url or _url_from_environment(),
                         schema=self._schema,

@@ -252,3 +252,22 @@ def test_a_cycle_finishes_and_claims_in_one_transaction(world: World) -> None:
             world.worker, [Succeeded(lease)], tasks=tasks, n=n, queues=queues
         )
         assert (finished.accepted, claimed) == ([lease], []), "finished, or known to be"
+
+
+@pytest.mark.parametrize("n", [20, pytest.param(300, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
+def test_results_as_large_as_allowed_are_finished_together(world: World, n: int) -> None:
+    """Also where all of them are more than a database takes in one value."""
+    work = world.task()
+    world.app.enqueue_many([work.job() for _ in range(n)])
+    leases = [job.lease for job in world.claim(n)]
+    result = '"' + "x" * ((1 << 20) - 2) + '"'
+    report = Report(done=1)
+    half = n // 2
+    finished = world.finish(
+        *(Succeeded(lease, result) for lease in leases[:half]),
+        *(Succeeded(lease, result, report=report) for lease in leases[half:]),
+    )
+    assert sorted(finished.accepted) == sorted(leases)
+    assert world.sql("SELECT count(*) FROM perdure.job WHERE length(CAST(result AS text)) = 1048576") == [
+        (n,)
+    ]

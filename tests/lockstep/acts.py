@@ -109,7 +109,7 @@ class Company:
 
     def fare_alike(self, draw: Draw) -> None:
         """Round after round, whatever is taken ends in the same way."""
-        worker, ending, span = self.some_worker(draw), draw(requests.ENDINGS), draw(requests.TICKS)
+        worker, ending, span = self.some_worker(draw), draw(requests.RETURNS), draw(requests.TICKS)
         for _ in range(4):
             if leases := self.take(worker, EVERYTHING):
                 self.settle([ending.of(lease) for lease in leases])
@@ -127,6 +127,16 @@ class Company:
     def finish(self, draw: Draw) -> None:
         if leases := self.some_leases(draw):
             self.settle([draw(requests.ENDINGS).of(lease) for lease in leases])
+
+    def finish_late(self, draw: Draw) -> None:
+        """As one who slept while others took over."""
+        late = [lease for lease in self.leases if not self.model.holder(lease)]
+        taken = [
+            lease for lease in late if lease.job in self.model.jobs and self.model.jobs[lease.job].worker
+        ]
+        if taken or late:
+            lease = draw(st.sampled_from(taken or late))
+            self.settle([draw(requests.SUCCESS | requests.ENDINGS).of(lease)])
 
     def finish_again(self, draw: Draw) -> None:
         """As after a commit whose answer was lost, or long after the job was taken away."""
@@ -170,6 +180,15 @@ class Company:
         worker = self.some_worker(draw)
         self.ask(lambda ledger: ledger.retire(worker.id))
         self.model.retire(worker.id)
+
+    def change_hands(self, draw: Draw) -> None:
+        """What one worker holds is taken from it and given to another."""
+        one, other = draw(st.permutations(self.workers))[:2]
+        self.take(one, EVERYTHING)
+        self.ask(lambda ledger: ledger.retire(one.id))
+        self.model.retire(one.id)
+        self.rescue()
+        self.take(other, EVERYTHING)
 
     # The sweeper
 

@@ -186,14 +186,21 @@ def _failure(*kinds: str) -> SearchStrategy[Ending]:
     )
 
 
+SUCCESS = _ending(Succeeded, result=_sometimes(JSON), reason=_sometimes(st.just("too large")))
+THROTTLE = _ending(Throttled, delay=_sometimes(DELAYS), cool_queue=st.sampled_from([True, True, False]))
+CONTINUE = _ending(Continued, delay=DELAYS)
+SNOOZE = _ending(Snoozed, delay=LONG_DELAYS)
+
 ENDINGS: SearchStrategy[Ending] = st.one_of(
-    _ending(Succeeded, result=_sometimes(JSON), reason=_sometimes(st.just("too large"))),
+    SUCCESS,
     _failure("error"),
     _failure("error", "timeout", "interrupted", "fatal"),
     _failure("panic"),
-    _ending(Snoozed, delay=LONG_DELAYS),
-    _ending(Throttled, delay=_sometimes(DELAYS), cool_queue=st.sampled_from([True, True, False])),
-    _ending(Continued, delay=DELAYS),
+    SNOOZE,
+    THROTTLE,
+    CONTINUE,
     _ending(Canceled, reason=st.just("no need")),
     _ending(Released, delay=DELAYS),
 )
+RETURNS: SearchStrategy[Ending] = st.one_of(THROTTLE, _failure("error", "panic"), CONTINUE, SNOOZE)
+"""Those after which a job comes back."""

@@ -13,8 +13,8 @@ from tests.lockstep.machine import Lockstep
 from tests.lockstep.pair import open_pair
 
 SHORT = settings(
-    max_examples=100,
-    stateful_step_count=40,
+    max_examples=60,
+    stateful_step_count=30,
     deadline=None,
     # Not `explain`: it traces every line, from the first example on.
     phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
@@ -22,7 +22,7 @@ SHORT = settings(
     print_blob=True,
     report_multiple_bugs=False,
 )
-LONG = settings(SHORT, max_examples=1000, stateful_step_count=60)
+LONG = settings(SHORT, max_examples=600, stateful_step_count=60)
 
 
 @pytest.fixture

@@ -48,6 +48,18 @@ def test_plain_successes_are_one_final_step() -> None:
     assert json.loads(params["outcomes"]) == [[A, 1, "1", "large"], [B, 1, "2", None]], "in the order of ids"
 
 
+def test_large_results_are_several_statements_of_one_step() -> None:
+    leases = [Lease(f"{A[:-4]}{n:04}", 1) for n in range(40)]
+    script = Script(finish_succeeded=[[tuple(lease)] for lease in leases[:3]], claim_jobs=[[claimed(B)]])
+    outcomes = [Succeeded(lease, "x" * (1 << 20)) for lease in leases]
+    finished, claims = script.play(cycle(outcomes, dice=half, claim=Appetite("w", ["work"], 1)))
+    assert script.asked == [["finish_succeeded"] * 3 + ["claim_jobs"]]
+    told = [json.loads(params["outcomes"]) for params in script.params("finish_succeeded")]
+    assert [len(rows) for rows in told] == [16, 16, 8]
+    assert (finished.accepted, len(finished.refused)) == (leases[:3], 37)
+    assert [job.id for job in claims.jobs] == [B]
+
+
 def test_a_success_whose_lease_is_gone_is_refused() -> None:
     script = Script(finish_succeeded=[[(B, 1)]])
     assert play(script, Succeeded(ONE), Succeeded(TWO)) == ([TWO], [ONE])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import cast
 
 import pytest
 
@@ -17,7 +18,7 @@ from perdure.ops import browse, enqueue, operate
 from perdure.ops.op import Operation
 from perdure.ops.report import Said
 from perdure.worker.ledger import Ledger
-from tests.races.roles import TASK, hire, open_ledger, prepare
+from tests.races.roles import TASK, hire, open_ledger, prepare, send
 from tests.races.threads import at_once, count_deadlocks
 
 JOBS = 6
@@ -53,14 +54,10 @@ class Trouble:
         self.ledger.report([Said(lease, Report(done=1, stage="x")) for lease in self.some_leases()])
 
     def operate(self) -> None:
-        acts: list[Operation[..., object]] = [
-            operate.cancel,
-            operate.requeue,
-            operate.run_now,
-            operate.delete,
-        ]
+        verbs = [operate.cancel, operate.requeue, operate.run_now, operate.delete]
+        verb = cast(Operation[[str], str], self.rng.choice(verbs))
         for id, _ in self.some_leases()[:1]:
-            self.store.perform(self.rng.choice(acts), id)
+            self.store.perform(verb, id)
 
     def enqueue(self) -> None:
         """In any order; one key may hold a request that differs."""
@@ -105,11 +102,36 @@ class Trouble:
         return self.rng.choice(ends)(lease)
 
 
+def report_on(ledger: Ledger, leases: Sequence[Lease]) -> None:
+    ledger.report([Said(lease, Report(done=1)) for lease in leases])
+
+
+def finish_otherwise(ledger: Ledger, leases: Sequence[Lease]) -> None:
+    ledger.finish([Failed(leases[0], "fatal"), *map(Succeeded, leases[1:])])
+
+
+@pytest.mark.parametrize("rival", [report_on, finish_otherwise])
+def test_a_mixed_finish_locks_in_the_order_of_others(
+    postgres_url: str, rival: Callable[[Ledger, Sequence[Lease]], None]
+) -> None:
+    """The last fails and would be locked first, were it not for those who come from the other end."""
+    ledger, other = prepare(postgres_url), open_ledger(postgres_url)
+    worker = hire(ledger)
+    for _ in range(40):
+        send(ledger.store, 3)
+        leases = sorted(job.lease for job in ledger.claim(worker, tasks=[TASK], n=3))
+        outcomes: list[Outcome] = [*map(Succeeded, leases[:-1]), Failed(leases[-1], "fatal")]
+        at_once(partial(ledger.finish, outcomes), partial(rival, other, leases))
+    ledger.store.close()
+    other.store.close()
+    assert count_deadlocks(postgres_url) == 0
+
+
 def trouble(url: str, *, threads: int, acts: int, seed: int = 0) -> None:
     prepare(url).store.close()
     ledgers = [open_ledger(url, seed) for _ in range(2)]
     makers = [Trouble(ledgers[i % 2], seed + i) for i in range(threads)]
-    assert at_once([partial(maker.make, acts) for maker in makers]) == [acts] * threads
+    assert at_once(*(partial(maker.make, acts) for maker in makers)) == [acts] * threads
     for ledger in ledgers:
         ledger.store.close()
     if url.startswith("postgresql"):

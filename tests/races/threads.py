@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from typing import TypeVar
+from typing import Any
 
 import psycopg
 
 from tests.store.waiting import until
-
-T = TypeVar("T")
 
 PATIENCE = 60.0
 
@@ -22,11 +20,11 @@ SELECT count(*) FROM pg_stat_activity
 DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
 
 
-def at_once(acts: Sequence[Callable[[], T]]) -> list[T]:
+def at_once(*acts: Callable[[], Any]) -> list[Any]:
     """Do all of these at the same moment; return what each returned."""
     start = Barrier(len(acts), timeout=PATIENCE)
 
-    def run(act: Callable[[], T]) -> T:
+    def run(act: Callable[[], Any]) -> Any:
         start.wait()
         return act()
 

@@ -192,7 +192,7 @@ def run_program(code: str, *args: object) -> str:
     return printed
 
 
-def hold_the_lock(path: Path, seconds: float) -> subprocess.Popen[str]:
+def hold_the_lock(path: object, seconds: float) -> subprocess.Popen[str]:
     """Another program that writes for so long."""
     code = """
         import sqlite3, sys, time

@@ -238,13 +238,13 @@ def test_processes_that_start_at_once_migrate_once(postgres_url: str) -> None:
 def test_one_migrates_at_a_time(postgres_url: str) -> None:
     store = PostgresStore(postgres_url)
     waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database()"
-    with ThreadPoolExecutor(1) as thread, psycopg.connect(postgres_url) as holder:
-        holder.execute("SELECT pg_advisory_xact_lock(%s)", [migrate._lock_key("perdure")])
+    with ThreadPoolExecutor(1) as thread, psycopg.connect(postgres_url, autocommit=True) as holder:
+        holder.execute("SELECT pg_advisory_lock(%s)", [migrate._lock_key("perdure")])
         migrated = thread.submit(store.migrate)
         try:
             until(lambda: holder.execute(waiting).fetchone())
         finally:
-            holder.commit()
+            holder.execute("SELECT pg_advisory_unlock_all()")
         assert migrated.result(30)
     store.close()
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import threading
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -202,9 +206,7 @@ def test_a_file_in_the_old_journal_mode_waits_for_its_readers(
         impatient.migrate()
     patient = SqliteStore(str(tmp_path / "jobs.db"))
     knocks: list[float] = []
-    group_commit = patient._session._group_commit
-    rest = group_commit._rest
-    monkeypatch.setattr(group_commit, "_rest", lambda pause: (knocks.append(pause), rest(pause)))
+    monkeypatch.setattr(patient._session._group_commit, "_rest", knocks.append)
     waiting = threading.Thread(target=patient.migrate)
     waiting.start()
     eventually(lambda: len(knocks) > 2)
@@ -236,16 +238,19 @@ def answers_to_nobody(path: Path) -> list[str]:
             except PerdureError as error:
                 answer = error.code
             os.write(writing, f"{answer}\n".encode())
+    except BaseException:
+        traceback.print_exc(file=sys.__stderr__)
     finally:
         os._exit(0)
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Path:
-    """A directory that anybody may enter."""
-    for directory in (tmp_path, *tmp_path.parents[:2]):
+def shared() -> Iterator[Path]:
+    """A directory that anybody may enter. Not in tmp_path: each run of pytest closes that tree to others."""
+    with TemporaryDirectory() as directory:
         os.chmod(directory, 0o755)
-    return tmp_path
+        yield Path(directory)
+        os.chmod(directory, 0o700)
 
 
 def test_a_file_that_cannot_be_written_to(shared: Path) -> None:

@@ -12,6 +12,9 @@ T = TypeVar("T")
 CHUNK = 1000
 """Rows per statement: more brings nothing (measured flat from 500 on) and only grows the text in memory."""
 
+CHARACTERS = 16 << 20
+"""Payload per statement: a jsonb value ends at 256 MB, and the patience with one statement long before."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -22,3 +25,17 @@ def rows_of(values: Sequence[object]) -> str:
 def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
     for start in range(0, len(values), CHUNK):
         yield values[start : start + CHUNK]
+
+
+def portions(values: Sequence[T], sizes: Sequence[int]) -> Iterator[Sequence[T]]:
+    """Chunks that are also bounded in characters; a value larger than that goes alone."""
+    if sum(sizes) <= CHARACTERS:
+        yield from chunks(values)
+        return
+    start = size = 0
+    for end, own in enumerate(sizes):
+        if end - start == CHUNK or (end > start and size + own > CHARACTERS):
+            yield values[start:end]
+            start, size = end, 0
+        size += own
+    yield values[start:]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from perdure.errors import IdempotencyConflict, InternalError, UnsupportedIsolation
 from perdure.model.canonical import difference
 from perdure.model.job import NewJob, State
-from perdure.ops.batch import chunks, rows_of
+from perdure.ops.batch import portions, rows_of
 from perdure.ops.op import Op, Query, ask_all, operation
 from perdure.ops.topics import queue_topics
 from perdure.options import Options
@@ -30,7 +30,7 @@ class Enqueued(NamedTuple):
 
 @operation("write")
 def enqueue(jobs: Sequence[NewJob], wake: frozenset[str] | None = frozenset()) -> Op[list[Enqueued]]:
-    """Insert jobs that carry no key: one round trip. ``wake``: whom to wake; None: the rows tell, in a second.
+    """Insert jobs that carry no key: one round trip. ``wake``: whom to wake; None: rows tell, in a second.
 
     A task that is unknown or disabled breaks the insert's own NOT NULL; the caller finds out which it was.
     """
@@ -48,8 +48,9 @@ def enqueue_alike(
 ) -> Op[str | None]:
     """Insert jobs without keys that differ in id and payload only; return their queue."""
     shared = {"task": task, **{name: getattr(options, name) for name in _SHARED}}
+    some = portions(jobs, [len(payload) for _, payload in jobs])
     *_, found = yield from ask_all(
-        *(Query("insert_alike", {**shared, "first": c[0][0], "jobs": rows_of(c)}) for c in chunks(jobs)),
+        *(Query("insert_alike", {**shared, "first": part[0][0], "jobs": rows_of(part)}) for part in some),
         Query("find_queue", {"task": task}),
         final=True,
         wake=wake,
@@ -95,7 +96,7 @@ def _claim_keys(keyed: Sequence[NewJob]) -> Op[dict[str, Enqueued]]:
     for _ in range(PATIENCE):
         isolation, *taken = yield from ask_all(
             Query("show_isolation", {}),
-            *(Query("insert_keys", {"jobs": rows_of(c)}) for c in chunks(missing)),
+            *(Query("insert_keys", {"jobs": rows_of(some)}) for some in _portions(missing)),
         )
         if isolation[0][0] not in ("read committed", "read uncommitted"):
             raise UnsupportedIsolation
@@ -172,7 +173,11 @@ def _find_twins(jobs: Sequence[NewJob]) -> Op[dict[str, Enqueued]]:
 
 
 def _inserts(jobs: Sequence[NewJob]) -> Iterable[Query]:
-    return (Query("insert_jobs", {"jobs": rows_of(chunk)}) for chunk in chunks(jobs))
+    return (Query("insert_jobs", {"jobs": rows_of(some)}) for some in _portions(jobs))
+
+
+def _portions(jobs: Sequence[NewJob]) -> Iterable[Sequence[NewJob]]:
+    return portions(jobs, [len(job.payload) + len(job.request or "") for job in jobs])
 
 
 def _scope(job: NewJob) -> dict[str, str | None]:

@@ -18,9 +18,9 @@ from perdure.model.lifecycle import (
     merge_progress,
     settle,
 )
-from perdure.ops.batch import rows_of
+from perdure.ops.batch import portions, rows_of
 from perdure.ops.claim import Claims, claim_query, read_claims
-from perdure.ops.op import Answers, Op, Query, Row, ask_all, operation
+from perdure.ops.op import Op, Query, Row, Rows, ask_all, operation
 from perdure.ops.running import (
     Record,
     event_row,
@@ -83,7 +83,8 @@ def _finish(outcomes: Sequence[Outcome], dice: Dice, claim: Appetite | None) -> 
         others = {
             lease: o for lease, o in told.items() if not (isinstance(o, Succeeded) and o.report is None)
         }
-    writes = _succeed(plain)
+    successes = _succeed(plain)
+    writes = [*successes]
     wake: frozenset[str] = frozenset()
     accepted: list[Lease] = []
     if others:
@@ -94,12 +95,15 @@ def _finish(outcomes: Sequence[Outcome], dice: Dice, claim: Appetite | None) -> 
         changes = [settle(job, others[job.lease], roll=dice()) for job in jobs]
         writes += _reports(jobs, others) + apply(changes) + (yield from _cool(jobs, others))
         wake = ready_topics(jobs, changes)
-    if claim is not None and claim.n > 0 and claim.tasks:
+    hungry = claim is not None and claim.n > 0 and bool(claim.tasks)
+    if claim is not None and hungry:
         writes.append(claim_query(claim.worker, tasks=claim.tasks, n=claim.n, queues=claim.queues))
     if not writes:
         return Finished(accepted, [o.lease for o in outcomes]), Claims([])
     answers = yield from ask_all(*writes, final=True, wake=wake)
-    return _sum_up(outcomes, accepted, plain, answers, claim)
+    recorded = [row for rows in answers[: len(successes)] for row in rows]
+    claims = read_claims(answers[-1], claim.queues) if claim is not None and hungry else Claims([])
+    return _sum_up(outcomes, accepted, plain, recorded), claims
 
 
 def _succeed(plain: Sequence[Succeeded]) -> list[Query]:
@@ -107,26 +111,19 @@ def _succeed(plain: Sequence[Succeeded]) -> list[Query]:
     if not plain:
         return []
     rows = [(*o.lease, o.result, o.reason) for o in sorted(plain, key=attrgetter("lease"))]
-    return [Query("finish_succeeded", {"outcomes": rows_of(rows)})]
+    sizes = [len(result or "") for _, _, result, _ in rows]
+    return [Query("finish_succeeded", {"outcomes": rows_of(some)}) for some in portions(rows, sizes)]
 
 
 def _sum_up(
-    outcomes: Sequence[Outcome],
-    accepted: list[Lease],
-    plain: Sequence[Succeeded],
-    answers: Answers,
-    claim: Appetite | None,
-) -> tuple[Finished, Claims]:
-    claims = Claims([])
-    if claim is not None and claim.n > 0 and claim.tasks:
-        claims = read_claims(answers[-1], claim.queues)
-    recorded = answers[0] if plain else ()
+    outcomes: Sequence[Outcome], accepted: list[Lease], plain: Sequence[Succeeded], recorded: Rows
+) -> Finished:
     if len(recorded) == len(outcomes):
-        return Finished([o.lease for o in outcomes], []), claims
+        return Finished([o.lease for o in outcomes], [])
     done = {Lease(*row) for row in recorded}
     accepted = accepted + [o.lease for o in plain if o.lease in done]
     settled = set(accepted)
-    return Finished(accepted, [o.lease for o in outcomes if o.lease not in settled]), claims
+    return Finished(accepted, [o.lease for o in outcomes if o.lease not in settled])
 
 
 def _lock(leases: Iterable[Lease]) -> Query:
@@ -135,12 +132,13 @@ def _lock(leases: Iterable[Lease]) -> Query:
 
 def apply(changes: Sequence[Change]) -> list[Query]:
     """Write changes; attempts that end but do not end their job go into the ledger."""
-    if not changes:
-        return []
-    rows = rows_of(changes)
-    writes = [Query("apply_changes", {"changes": rows})]
-    if any(change.attempt_kind is not None for change in changes):
-        writes.insert(0, Query("record_attempts", {"changes": rows}))
+    writes: list[Query] = []
+    sizes = [len(change.result or "") + len(change.error_trace or "") for change in changes]
+    for some in portions(changes, sizes):
+        rows = rows_of(some)
+        if any(change.attempt_kind is not None for change in some):
+            writes.append(Query("record_attempts", {"changes": rows}))
+        writes.append(Query("apply_changes", {"changes": rows}))
     return writes
 
 

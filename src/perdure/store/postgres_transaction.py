@@ -3,7 +3,7 @@
     a final step first      the pipeline itself is the transaction: everything in one round trip
     more steps              BEGIN travels with the first, COMMIT with the final one
     no final step           COMMIT has a round trip of its own
-    an operation that reads sees what is committed at each statement anyway: each step is a transaction
+    an operation that reads each step is a transaction: READ COMMITTED promises no more
 
 Topics are announced behind the commit, in the same flush but as a transaction of their own: inside the
 writing one, NOTIFY would hold a lock of the whole server until the commit is on the disk.
@@ -37,22 +37,19 @@ SELECT pg_catalog.pg_notify(%(channel)s, topic)
 _log = logging.getLogger("perdure.store")
 
 
-# Each statement that writes finds its rows by an index it was written for. Its plan is made once for a connection and
-# kept, perhaps from when the table was empty: it must never be a scan of what has piled up since. And the compiler
-# takes longer than such a plan runs.
+# Each statement that writes finds its rows by an index it was written for. Its plan is made once for a
+# connection and kept, perhaps from when the table was empty: it must never be a scan of what has piled up
+# since. And the compiler takes longer than such a plan runs.
 _PLANS: Mapping[str, str] = {
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-    "enable_hashagg": "off",
 }
 
 
 def _settings(statement: int, lock: int, idle: int, plans: Mapping[str, str] | None = None) -> Statement:
-    """Seconds of patience and ways to plan, for this transaction only: a session may be shared behind a pooler."""
+    """Seconds of patience and ways to plan, for this transaction only: a pooler shares sessions."""
     settings = {
         "statement_timeout": f"{statement}s",
         "lock_timeout": f"{lock}s",

@@ -18,6 +18,8 @@ T = TypeVar("T")
 # A group ends with whichever comes first: its first caller waits for all of it, and so does the next group.
 _MOST_CALLS = 200
 _LONGEST = 0.005
+# For a thread that has given its last answer and is about to let the connection go.
+_LAST_MOMENT = 0.1
 
 
 class Writer:
@@ -69,7 +71,7 @@ class Writer:
         """Let go of what can be let go of without waiting."""
         self._thread.stop(wait=False)
         self._announcer.stop(wait=False)
-        if self._group_commit.pause(timeout=0):
+        if self._group_commit.pause(timeout=_LAST_MOMENT):
             self._group_commit.resume()
 
     def _lead(self, first: Call[Any]) -> frozenset[str]:
