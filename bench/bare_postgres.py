@@ -40,6 +40,11 @@ SELECT id, '{TASK}', '{QUEUE}', payload, 'ready', 0, {MAX_ATTEMPTS}, {TIMEOUT}, 
 """.encode()
 
 FINISH = b"""
+UPDATE perdure.job SET state = 'succeeded', worker = NULL, finished_at = now(), result = $3
+ WHERE id = $1 AND token = $2 AND worker IS NOT NULL
+"""
+
+FINISH_MANY = b"""
 UPDATE perdure.job
    SET state = 'succeeded', worker = NULL, finished_at = now(), result = x.result
   FROM unnest($1::uuid[], $2::integer[], $3::json[]) AS x (id, token, result)
@@ -47,14 +52,14 @@ UPDATE perdure.job
 """
 
 CLAIM = f"""
-WITH taken AS MATERIALIZED (
-    SELECT id FROM perdure.job
-     WHERE state = 'ready' AND held IS NULL AND queue = '{QUEUE}' AND task = '{TASK}' AND run_at <= now()
-     ORDER BY priority DESC, run_at, id LIMIT $1
-       FOR UPDATE SKIP LOCKED)
 UPDATE perdure.job
    SET state = 'running', worker = '{WORKER}', token = token + 1, attempt = attempt + 1, started_at = now()
- WHERE id = ANY (ARRAY(SELECT id FROM taken))
+ WHERE id = ANY (ARRAY(
+           SELECT id FROM perdure.job
+            WHERE state = 'ready' AND held IS NULL AND queue = '{QUEUE}' AND task = '{TASK}'
+              AND run_at <= now()
+            ORDER BY priority DESC, run_at, id LIMIT $1
+              FOR UPDATE SKIP LOCKED))
 RETURNING id::text, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload,
           checkpoint, tenant, meta, crashes, scheduled_for, workflow_id::text, step_key, state
 """.encode()
@@ -71,6 +76,7 @@ STATEMENTS = {
     b"insert": INSERT,
     b"insert_many": INSERT_MANY,
     b"finish": FINISH,
+    b"finish_many": FINISH_MANY,
     b"claim": CLAIM,
 }
 
@@ -89,8 +95,7 @@ class BarePostgres:
         self._reader = Transformer(_adapters())
         self._ids = Ids()
         self._encode = msgspec.json.Encoder().encode
-        self._finished: list[bytes] = []
-        self._running = 0
+        self._claimed: list[tuple[Any, ...]] = []
         self._group = GroupCommit(self.enqueue_many)
 
     def enqueue(self, mail: Mail) -> None:
@@ -106,20 +111,14 @@ class BarePostgres:
 
     def cycle(self, n: int) -> int:
         claim = (b"claim", [b"%d" % n])
-        if self._finished:
-            done, claimed = self._run((b"finish", self._finished), claim)
-            assert done.command_tuples == self._running
+        if self._claimed:
+            done, claimed = self._run(self._finish(self._claimed), claim)
+            assert done.command_tuples == len(self._claimed)
         else:
             (claimed,) = self._run(claim)
         self._reader.set_pgresult(claimed)
-        jobs: list[tuple[Any, ...]] = self._reader.load_rows(0, claimed.ntuples, tuple)
-        self._finished = [
-            _array([job[0] for job in jobs]),
-            _array([str(job[1]) for job in jobs]),
-            _array([_RESULT] * len(jobs)),
-        ]
-        self._running = len(jobs)
-        return len(jobs)
+        self._claimed = self._reader.load_rows(0, claimed.ntuples, tuple)
+        return len(self._claimed)
 
     def tidy(self) -> None:
         with psycopg.connect(self._url, autocommit=True) as connection:
@@ -128,6 +127,12 @@ class BarePostgres:
     def close(self) -> None:
         self._group.close()
         self._connection.close()
+
+    def _finish(self, jobs: Sequence[tuple[Any, ...]]) -> tuple[bytes, list[bytes]]:
+        if len(jobs) == 1:
+            return b"finish", [jobs[0][0].encode(), b"%d" % jobs[0][1], RESULT.encode()]
+        ids, tokens = [job[0] for job in jobs], [str(job[1]) for job in jobs]
+        return b"finish_many", [_array(ids), _array(tokens), _array([_RESULT] * len(jobs))]
 
     def _payload(self, mail: Mail) -> bytes:
         to, subject, number = mail

@@ -42,11 +42,10 @@ def _take(n: int) -> int:
     """The first of n numbers above all before."""
     global _last
     fresh = (time.time_ns() // 1_000_000) << _TAIL
+    first = _last + 1 + getrandbits(24)
     if fresh > _last:
         # One bit is left free, so that a busy millisecond does not run into the next.
         first = fresh | _system.getrandbits(_TAIL - 1)
-    else:
-        first = _last + 1 + getrandbits(24)
     _last = first + n - 1
     return first
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from perdure.ids import new_ids
-from perdure.options import Options
 from perdure.ops import enqueue
+from perdure.options import Options
 from tests.conformance.world import World
 
 

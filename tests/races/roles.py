@@ -12,7 +12,7 @@ from perdure.app import App
 from perdure.errors import IdempotencyConflict
 from perdure.ids import new_id
 from perdure.model.backoff import Backoff, dump_backoff
-from perdure.model.job import SECOND, Claimed, Lease, NewJob, TaskDefinition
+from perdure.model.job import SECOND, Lease, NewJob, TaskDefinition
 from perdure.model.lifecycle import Failed, Outcome, Released, Snoozed, Succeeded
 from perdure.ops import enqueue, tasks
 from perdure.store.store import Store, open_store
@@ -71,9 +71,10 @@ def claim_until_empty(url: str, diaries: Path, start: Barrier, seed: int) -> Non
 
 
 def live_dangerously(url: str, diaries: Path, enough: Path, stop: Path, seed: int) -> None:
-    """Enqueue, claim and finish, round after round, and be ready to die at any of them."""
+    """Enqueue, claim and finish, round after round, ready to die at any of them and sometimes much too late."""
     ledger, diary, rng = open_ledger(url, seed), Diary(diaries), random.Random(seed)
     worker = hire(ledger, LEASE)
+    late: list[Outcome] = []
     while not stop.exists():
         if not ledger.heartbeat(worker).live:
             worker = hire(ledger, LEASE)
@@ -81,7 +82,11 @@ def live_dangerously(url: str, diaries: Path, enough: Path, stop: Path, seed: in
             diary.note("enqueued", send(ledger.store, rng.randint(0, 3)))
         jobs = ledger.claim(worker, tasks=[TASK], n=rng.randint(1, 5))
         diary.note("claimed", [job.lease for job in jobs])
-        outcomes = [_some_end(job, rng) for job in jobs]
+        outcomes = [_some_end(job.lease, rng) for job in jobs]
+        if rng.random() < 0.1:
+            # As if it had slept: its jobs may be taken away before it tells how they ended.
+            ledger.retire(worker)
+            late, outcomes = outcomes, late
         finished = ledger.finish(outcomes)
         diary.note("accepted", [(*o.lease, _kind(o)) for o in outcomes if o.lease in finished.accepted])
         if not jobs:
@@ -105,8 +110,7 @@ def race_for_keys(url: str, diaries: Path, start: Barrier, keys: Sequence[str], 
         diary.note("unique", (key, job.id, job.created))
 
 
-def _some_end(job: Claimed, rng: random.Random) -> Outcome:
-    lease: Lease = job.lease
+def _some_end(lease: Lease, rng: random.Random) -> Outcome:
     chance = rng.random()
     if chance < 0.6:
         return Succeeded(lease)

@@ -25,13 +25,13 @@ Past = dict[int, AttemptRow]
 
 
 def test_nothing_is_lost_or_done_twice_when_processes_are_killed(url: str, tmp_path: Path) -> None:
-    kill_and_check(url, tmp_path, kills=5)
+    kill_and_check(url, tmp_path, kills=4)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_lost_or_done_twice_through_many_kills(url: str, tmp_path: Path, seed: int) -> None:
-    kill_and_check(url, tmp_path, kills=50, seed=seed)
+    kill_and_check(url, tmp_path, kills=40, seed=seed)
 
 
 def kill_and_check(url: str, directory: Path, *, kills: int, seed: int = 0) -> None:

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias, assert_never
 import msgspec
 
 from perdure.model.backoff import DEFAULT_BACKOFF, MAX_DELAY, Backoff
+from perdure.model.codec import storable_text
 from perdure.model.job import Lease, Span, State
 
 FailureKind: TypeAlias = Literal["error", "fatal", "timeout", "lost", "panic", "interrupted"]
@@ -48,6 +49,9 @@ TRANSITIONS: dict[tuple[State | None, str], frozenset[State]] = {
     ("canceled", "requeue"): frozenset(("ready",)),
 }
 """Every transition there is; docs/states.md is drawn from it."""
+
+SHORT, LONG, TRACE = 200, 2_000, 16_384
+"""Characters kept of what a handler says: of a name, a message, a traceback."""
 
 SUSPECT_AFTER = 2
 """Crashes after which a job runs alone: one may be a neighbour's fault, and only those from here on count."""
@@ -332,15 +336,15 @@ def _stop(job: Running, outcome: Outcome) -> Change:
 
 
 def _cancel(job: Running, reason: str | None) -> Change:
-    return _change(job, "canceled", reason=reason)
+    return _change(job, "canceled", reason=None if reason is None else storable_text(reason, LONG))
 
 
 def _error(failure: Failed) -> dict[str, str | None]:
     return {
         "error_kind": failure.kind,
-        "error_code": failure.code or FAILURE_CODES[failure.kind],
-        "error_message": failure.message,
-        "error_trace": failure.trace,
+        "error_code": storable_text(failure.code or FAILURE_CODES[failure.kind], SHORT),
+        "error_message": storable_text(failure.message, LONG),
+        "error_trace": None if failure.trace is None else storable_text(failure.trace, TRACE),
     }
 
 

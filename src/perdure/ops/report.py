@@ -7,8 +7,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from perdure.model.codec import storable_text
 from perdure.model.job import Lease
-from perdure.model.lifecycle import Report, Running, merge_progress
+from perdure.model.lifecycle import SHORT, TRACE, Report, Running, merge_progress
 from perdure.ops.batch import rows_of
 from perdure.ops.op import Op, Query, ask_all, operation
 from perdure.ops.running import Record, read_running, report_row, stage_events, write_reports
@@ -61,4 +62,9 @@ def _write(said: Sequence[Said], jobs: dict[Lease, Running]) -> tuple[list[Heard
 
 
 def log_row(job: Running, line: LogLine) -> Record:
-    return {"id": job.id, "token": job.token, "level": line.level, "message": line.message}
+    return {
+        "id": job.id,
+        "token": job.token,
+        "level": storable_text(line.level, SHORT),
+        "message": storable_text(line.message, TRACE),
+    }

@@ -9,7 +9,8 @@ import msgspec
 
 from perdure.errors import InvalidOption
 from perdure.model.backoff import DEFAULT_BACKOFF, Backoff, load_backoff
-from perdure.model.lifecycle import Report, Running
+from perdure.model.codec import storable_text
+from perdure.model.lifecycle import LONG, SHORT, Report, Running
 from perdure.ops.batch import rows_of
 from perdure.ops.op import Query, Row
 
@@ -64,10 +65,10 @@ def report_row(job: Running, report: Report, pair: tuple[int | None, int | None]
     return {
         "id": job.id,
         "token": job.token,
-        "stage": report.stage,
+        "stage": _kept(report.stage, SHORT),
         "done": pair[0],
         "total": pair[1],
-        "message": report.message,
+        "message": _kept(report.message, LONG),
         "checkpoint": report.checkpoint,
     }
 
@@ -79,11 +80,14 @@ def event_row(job: Running, kind: str, **detail: str) -> Record:
 
 def stage_events(job: Running, report: Report) -> list[Record]:
     """A change of stage is the one thing a report leaves in the history."""
-    if report.stage is None or report.stage == job.stage:
-        return []
-    return [event_row(job, "stage", stage=report.stage)]
+    stage = _kept(report.stage, SHORT)
+    return [] if stage is None or stage == job.stage else [event_row(job, "stage", stage=stage)]
 
 
 def write_reports(reports: Sequence[Record], events: Sequence[Record]) -> list[Query]:
     writes = [Query("save_reports", {"reports": rows_of(reports)})] if reports else []
     return writes + ([Query("record_events", {"events": rows_of(events)})] if events else [])
+
+
+def _kept(text: str | None, limit: int) -> str | None:
+    return None if text is None else storable_text(text, limit)
