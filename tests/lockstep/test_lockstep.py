@@ -22,7 +22,7 @@ SHORT = settings(
     print_blob=True,
     report_multiple_bugs=False,
 )
-LONG = settings(SHORT, max_examples=600, stateful_step_count=60)
+LONG = settings(SHORT, max_examples=500, stateful_step_count=50)
 
 
 @pytest.fixture

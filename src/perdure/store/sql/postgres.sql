@@ -26,15 +26,17 @@ head(queue, rank, priority, known, run_ats, ids) AS (
     UNION ALL
     SELECT head.queue, head.rank, next.priority, first.known, first.run_ats, first.ids
       FROM head CROSS JOIN LATERAL (
-           SELECT CAST(j.priority AS integer) FROM perdure.job j
+           SELECT CAST(j.priority AS integer), j.run_at FROM perdure.job j
             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = head.queue AND j.priority < head.priority
-            ORDER BY j.priority DESC LIMIT 1) next (priority)
+            ORDER BY j.priority DESC, j.run_at, j.id LIMIT 1) next (priority, run_at)
            CROSS JOIN LATERAL (
            SELECT bool_and(due.task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))),
                   array_agg(due.run_at), array_agg(due.id)
              FROM (SELECT j.task, j.run_at, j.id FROM perdure.job j
                     WHERE j.state = 'ready' AND j.held IS NULL
-                      AND j.queue = head.queue AND j.priority = next.priority AND j.run_at <= :now
+                      AND j.queue = head.queue AND j.priority = next.priority
+                      -- From the first on: what was taken before lies dead in the index until a vacuum.
+                      AND j.run_at BETWEEN next.run_at AND :now
                     ORDER BY j.run_at, j.id LIMIT :n) due) first (known, run_ats, ids)
      WHERE NOT head.known OR coalesce(cardinality(head.ids), 0) < :n),
 due AS (
@@ -52,12 +54,12 @@ due AS (
      WHERE NOT head.known
      ORDER BY rank, priority DESC, run_at, id LIMIT :n),
 share AS MATERIALIZED (
-    SELECT queue, priority, task, count(*) AS n FROM due GROUP BY queue, priority, task),
+    SELECT queue, priority, task, min(run_at) AS since, count(*) AS n FROM due GROUP BY queue, priority, task),
 taken AS MATERIALIZED (
     SELECT locked.id FROM share CROSS JOIN LATERAL (
            SELECT j.id FROM perdure.job j
             WHERE j.state = 'ready' AND j.held IS NULL
-              AND j.queue = share.queue AND j.priority = share.priority AND j.run_at <= :now
+              AND j.queue = share.queue AND j.priority = share.priority AND j.run_at BETWEEN share.since AND :now
               AND j.task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))
             ORDER BY j.run_at, j.id LIMIT share.n
               FOR UPDATE SKIP LOCKED) locked
@@ -66,7 +68,8 @@ taken AS MATERIALIZED (
     SELECT locked.id FROM share CROSS JOIN LATERAL (
            SELECT j.id FROM perdure.job j
             WHERE j.state = 'ready' AND j.held IS NULL
-              AND j.queue = share.queue AND j.priority = share.priority AND j.task = share.task AND j.run_at <= :now
+              AND j.queue = share.queue AND j.priority = share.priority AND j.task = share.task
+              AND j.run_at BETWEEN share.since AND :now
             ORDER BY j.run_at, j.id LIMIT share.n
               FOR UPDATE SKIP LOCKED) locked
      WHERE share.task IS NOT NULL)
