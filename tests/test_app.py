@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure import App
-from perdure.errors import InvalidConfig, InvalidOption, PerdureError
+from perdure.errors import InvalidConfig, InvalidOption, InvalidTask, PerdureError, UnknownTask
 
 
 @pytest.mark.parametrize(
@@ -101,3 +102,41 @@ def test_a_value_that_does_not_exist_is_refused(sqlite_url: str) -> None:
     options: Any = {"synchronous": "off"}
     with pytest.raises(PerdureError):
         App(sqlite_url, **options).list_jobs()
+
+
+def test_an_empty_url_is_not_taken_for_none() -> None:
+    with pytest.raises(InvalidConfig, match="empty"):
+        App("")
+
+
+def test_the_environment_may_name_a_driver_as_sqlalchemy_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PERDURE_URL", raising=False)
+    monkeypatch.setenv("DATABASE_URL", "postgresql+psycopg://nobody@nowhere.invalid/nothing")
+    with App() as app:
+        assert app.store.dialect == "postgres"
+
+
+def test_a_generator_is_no_task() -> None:
+    with pytest.raises(InvalidTask, match="generator"):
+
+        @App("sqlite:///:memory:").task(name="g")
+        def numbers() -> Iterator[int]:
+            yield 1
+
+
+def test_a_name_in_the_place_of_a_function_is_refused() -> None:
+    app: Any = App("sqlite:///:memory:")
+    with pytest.raises(InvalidTask, match="name="):
+        app.task("mail.send")
+
+
+def test_a_refusal_names_the_task() -> None:
+    with App("sqlite:///:memory:") as app, pytest.raises(UnknownTask, match="mail.send"):
+        app.enqueue("mail.send", {})
+
+
+def test_a_request_shows_no_arguments() -> None:
+    @App("sqlite:///:memory:").task(name="mail.send")
+    def send(to: str) -> None: ...
+
+    assert repr(send.job("ann@example.org")) == "<JobRequest mail.send>"

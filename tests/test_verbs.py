@@ -27,7 +27,8 @@ VERBS = {
 
 
 def members(owner: type, kind: type) -> dict[str, Any]:
-    return {name: member for name, member in inspect.getmembers(owner) if isinstance(member, kind)}
+    names = {name: inspect.getattr_static(owner, name) for name in dir(owner)}
+    return {name: member for name, member in names.items() if isinstance(member, kind)}
 
 
 def twin(name: str) -> str:
@@ -50,8 +51,17 @@ def test_every_verb_has_an_async_twin_of_the_same_definition(owner: type) -> Non
 
 @pytest.mark.parametrize("owner", VERBS)
 def test_every_verb_says_what_it_does(owner: type) -> None:
-    for verb in members(owner, blocking).values():
-        assert inspect.cleandoc(verb.__doc__).splitlines()[0].endswith(".")
+    for name in members(owner, blocking):
+        assert inspect.cleandoc(getattr(owner, name).__doc__).splitlines()[0].endswith(".")
+
+
+@pytest.mark.parametrize("owner", VERBS)
+def test_help_shows_the_verb_and_not_the_plan_behind_it(owner: type) -> None:
+    for name in (*members(owner, blocking), *members(owner, waiting)):
+        verb = getattr(owner, name)
+        signature = inspect.signature(verb)
+        assert (verb.__name__, next(iter(signature.parameters))) in ((name, "self"), ("delay", "self"))
+        assert "Plan" not in str(signature)
 
 
 @pytest.mark.parametrize("verb", VERBS[App].split())

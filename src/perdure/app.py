@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from importlib import import_module
-from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 import msgspec
 
 from perdure.errors import (
     BadArguments,
     InternalError,
+    InvalidConfig,
     InvalidOption,
     InvalidTask,
     StoreBusy,
@@ -60,6 +62,8 @@ class App(Verbs):
         lease: float | timedelta = 30,
         prepare: bool | None = None,
     ) -> None:
+        if url == "":
+            raise InvalidConfig("The database's URL is empty; leave it out for the one of the environment.")
         self._url = url
         self._imports = texts("imports", imports)
         self._schema = text("schema", schema, 63)
@@ -119,7 +123,11 @@ class App(Verbs):
     ) -> _Register: ...
     def task(self, *function: Any, **options: Any) -> Any:
         """Register a function as a task: ``@app.task`` or ``@app.task(queue="mail")``."""
-        return self._register(*function, **options) if function else _Register(self, options)
+        if not function:
+            return _Register(self, options)
+        if len(function) > 1 or not callable(function[0]):
+            raise InvalidTask("task() takes a function; a name goes by its name: @app.task(name=...).")
+        return self._register(*function, **options)
 
     def _register(
         self,
@@ -143,6 +151,8 @@ class App(Verbs):
             backoff=dump_backoff(as_backoff(backoff)),
             max_crashes=whole("max_crashes", max_crashes, 1, INTEGER),
         )
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidTask("A generator cannot be a task: its job would have no result.")
         kind = AsyncTask if inspect.iscoroutinefunction(function) else SyncTask
         task: Task[..., Any] = kind(self, function, definition, tuple(texts("aliases", aliases)))
         for known in (task.name, *task.aliases):
@@ -240,6 +250,18 @@ class App(Verbs):
     check_schema, acheck_schema = blocking(_check_schema), waiting(_check_schema)
     close, aclose = blocking(_close), waiting(_close)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
     def _ready(self, conn: object | None) -> Plan[None]:
         """Before the first operation of a process, and after each new task: the database knows the tasks."""
         if not self._unsynced:
@@ -273,9 +295,11 @@ class App(Verbs):
         known = yield from perform(task_ops.list_tasks)
         for name in sorted(names):
             if name not in known:
-                raise UnknownTask from None
+                raise UnknownTask(
+                    f"No task named {name} is in the database: sync the program that has it (app.sync())."
+                ) from None
             if not known[name].enabled:
-                raise TaskDisabled from None
+                raise TaskDisabled(f"The task {name} was disabled by an operator.") from None
 
     def _handle(self, row: JobRow) -> Job[Any]:
         task = self.tasks.get(row.task)
@@ -326,6 +350,7 @@ def _url_from_environment() -> str:
     """$PERDURE_URL, then $DATABASE_URL if it is one of ours, then a file in the working directory."""
     if url := os.environ.get("PERDURE_URL"):
         return url
-    url = os.environ.get("DATABASE_URL", "")
+    # SQLAlchemy names a driver behind the scheme.
+    url = re.sub(r"^(postgresql|sqlite)\+\w+:", r"\1:", os.environ.get("DATABASE_URL", ""))
     ours = url.startswith(("postgresql://", "postgres://", "sqlite://"))
     return url if ours else "sqlite:///perdure.db"

@@ -227,7 +227,7 @@ class StoreAway(Unavailable):
 
 
 class StoreBusy(Unavailable):
-    """Somebody else held the database's lock for too long."""
+    """The database's lock was held for too long. If by a transaction of your own, give its connection as conn."""
 
     code = "store.busy"
 

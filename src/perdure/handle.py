@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -123,8 +123,10 @@ class Job(Generic[R_co]):
             raise JobGone
         return self._seen(row)
 
-    def _join(self, timeout: float | None = None) -> Plan[None]:
+    def _join(self, timeout: float | timedelta | None = None) -> Plan[None]:
         """Wait until the job has ended, however it did."""
+        if isinstance(timeout, timedelta):
+            timeout = timeout.total_seconds()
         deadline = None if timeout is None else time.monotonic() + timeout
         wait = FIRST_LOOK
         while (yield from self._refresh()).state not in ENDED:
@@ -134,7 +136,7 @@ class Job(Generic[R_co]):
             yield from pause(min(wait, left))
             wait = min(wait * 1.5, SLOWEST_LOOK)
 
-    def _get(self, timeout: float | None = None) -> Plan[R_co]:
+    def _get(self, timeout: float | timedelta | None = None) -> Plan[R_co]:
         """Wait for the job and return its result, or raise JobFailed, JobCanceled, JobGone or WaitTimeout."""
         yield from self._join(timeout)
         if self.state == "failed":

@@ -51,6 +51,10 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False)
     arguments: str | None = None
     """In canonical form, where there is an idempotency key."""
 
+    def __repr__(self) -> str:
+        """Without the arguments: a request ends up in logs."""
+        return f"<JobRequest {self.template.task}>"
+
     def new(self) -> NewJob:
         """A job of its own for each time it is enqueued."""
         task, options = self.template.task, self.template.options

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from perdure.errors import InvalidOption, JobNotFound
 from perdure.handle import Job
@@ -18,6 +18,10 @@ from perdure.ops.operate import CancelOutcome, DeleteOutcome, RequeueOutcome, Ru
 from perdure.options import INTEGER, number, text, whole
 from perdure.store.plan import Plan, blocking, perform, perform_on, waiting
 from perdure.store.store import Store
+
+JobId: TypeAlias = str | uuid.UUID
+NO_JOB = str(uuid.UUID(int=0))
+"""What no job is called."""
 
 PAGE = 1000
 """Jobs in one page at most."""
@@ -36,16 +40,22 @@ class Verbs:
 
         def _handle(self, row: JobRow) -> Job[Any]: ...
 
-    def _get_job(self, id: str) -> Plan[Job[Any]]:
+    def _get_job(self, id: JobId) -> Plan[Job[Any]]:
         """The job with this id; JobNotFound if there is none."""
         row = yield from perform(browse.get_job, job_id(id))
         if row is None:
             raise JobNotFound
         return self._handle(row)
 
-    def _get_jobs(self, ids: Sequence[str]) -> Plan[list[Job[Any] | None]]:
+    def _get_jobs(self, ids: Sequence[JobId]) -> Plan[list[Job[Any] | None]]:
         """Jobs in the order asked, None where there is none."""
-        rows = yield from perform(browse.get_jobs, [job_id(id) for id in ids])
+        known: list[str] = []
+        for id in ids:
+            try:
+                known.append(job_id(id))
+            except JobNotFound:
+                known.append(NO_JOB)
+        rows = yield from perform(browse.get_jobs, known)
         return [None if row is None else self._handle(row) for row in rows]
 
     def _list_jobs(
@@ -55,12 +65,12 @@ class Verbs:
         task: str | None = None,
         state: State | None = None,
         tenant: str | None = None,
-        before: str | None = None,
+        before: JobId | None = None,
         limit: int = 50,
     ) -> Plan[list[Job[Any]]]:
         """A page of jobs, newest first; for the next one give the last id as ``before``."""
         if state is not None and state not in get_args(State):
-            raise InvalidOption("state is not one of the states of a job.")
+            raise InvalidOption(f"state must be one of {', '.join(get_args(State))}.")
         number("limit", limit, 1, PAGE)
         rows = yield from perform(
             browse.list_jobs,
@@ -84,7 +94,7 @@ class Verbs:
         oldest = yield from perform(browse.oldest_ready, queue=queue)
         return {name: moment(at) for name, at in oldest.items()}
 
-    def _job_history(self, id: str) -> Plan[list[Entry]]:
+    def _job_history(self, id: JobId) -> Plan[list[Entry]]:
         """Everything that happened to a job, oldest first."""
         traces = yield from perform(browse.trace_job, job_id(id))
         if traces is None:
@@ -92,7 +102,7 @@ class Verbs:
         return tell(traces)
 
     def _cancel_job(
-        self, id: str, *, reason: str | None = None, by: str | None = None, conn: object | None = None
+        self, id: JobId, *, reason: str | None = None, by: str | None = None, conn: object | None = None
     ) -> Plan[CancelOutcome]:
         """Cancel a job, or ask the worker that runs it to stop."""
         reason, by = said("reason", reason), said("by", by)
@@ -100,7 +110,7 @@ class Verbs:
 
     def _requeue_job(
         self,
-        id: str,
+        id: JobId,
         *,
         run: int | None = None,
         keep_checkpoint: bool = False,
@@ -121,11 +131,11 @@ class Verbs:
             )
         )
 
-    def _run_now(self, id: str, *, by: str | None = None) -> Plan[RunNowOutcome]:
+    def _run_now(self, id: JobId, *, by: str | None = None) -> Plan[RunNowOutcome]:
         """Let a job that waits for its time be due now."""
         return (yield from perform(operate.run_now, job_id(id), by=said("by", by)))
 
-    def _delete_job(self, id: str) -> Plan[DeleteOutcome]:
+    def _delete_job(self, id: JobId) -> Plan[DeleteOutcome]:
         """Delete a job and its history; one that runs is asked to stop instead."""
         return (yield from perform(operate.delete, job_id(id), keep_key=self.keep_keys_for))
 
@@ -172,11 +182,15 @@ class Verbs:
     list_workers, alist_workers = blocking(_list_workers), waiting(_list_workers)
 
 
-def job_id(id: str) -> str:
-    """An id in its one spelling; what is not an id at all belongs to no job."""
+def job_id(id: JobId) -> str:
+    """An id in its one spelling; a text that is no id belongs to no job."""
+    if isinstance(id, uuid.UUID):
+        return str(id)
+    if not isinstance(id, str):
+        raise InvalidOption("A job's id is a text or a UUID.")
     try:
         return str(uuid.UUID(id))
-    except (ValueError, TypeError, AttributeError):
+    except ValueError:
         raise JobNotFound from None
 
 

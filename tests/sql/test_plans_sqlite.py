@@ -18,8 +18,8 @@ HOT = hot()
 MOST_STEPS = 500
 """For each row a statement is about; 50 to 420 as measured."""
 
-# One jump to the first queue; all that runs.
-SCANS = {"claim_jobs": "perdure_job_claim", "find_orphans": "perdure_job_running"}
+# All that runs.
+SCANS = {"find_orphans": "perdure_job_running"}
 # At most n rows of each group; what one worker runs; all that runs.
 SORTS = {"claim_jobs", "list_running", "find_orphans"}
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -30,6 +31,7 @@ from perdure.store import borrowed
 from perdure.store.postgres import PostgresStore
 from perdure.store.sqlite import SqliteStore
 from perdure.store.store import Store
+from tests.postgres import with_database
 from tests.store.things import (
     TABLE,
     TIMES,
@@ -241,9 +243,19 @@ async def test_a_closed_connection_is_refused(caller: Caller) -> None:
 
 async def test_the_colour_must_fit(caller: Caller) -> None:
     wrong = borrowed.perform if isinstance(caller.connection, psycopg.AsyncConnection) else borrowed.aperform
-    with pytest.raises(UnsupportedConnection, match="twin") as refused:
+    with pytest.raises(UnsupportedConnection, match=r"await the verb|asyncio\.to_thread") as refused:
         await _done(wrong(caller.connection, caller.store, insert, "a"))
     assert refused.value.code == "conn.wrong_colour"
+
+
+async def test_a_connection_to_another_database_of_the_same_kind_is_refused(
+    caller: Caller, tmp_path: Path, postgres_server: str
+) -> None:
+    if caller.store.dialect == "sqlite":
+        caller.store = SqliteStore(str(tmp_path / "other.db"))
+    else:
+        caller.store = PostgresStore(with_database(postgres_server, "another"))
+    await refuses(caller, "conn.other_database")
 
 
 async def test_the_database_must_fit(caller: Caller, request: pytest.FixtureRequest) -> None:

@@ -113,9 +113,7 @@ def test_the_history_tells_what_was_applied(database: Database) -> None:
 def test_what_is_missing_is_named_and_applied(database: Database, with_second: Callable[[], None]) -> None:
     database.apply()
     with_second()
-    with pytest.raises(
-        SchemaOutdated, match=r"lacks migration 0002 more things; run `perdure migrate` or call"
-    ):
+    with pytest.raises(SchemaOutdated, match=r"lacks migration 0002 more things; call app"):
         database.check()
     assert database.apply() == [2]
     database.check()
@@ -136,7 +134,7 @@ def test_a_migration_that_fails_leaves_nothing_behind(
 
 
 def test_no_history_means_no_tables(database: Database) -> None:
-    with pytest.raises(SchemaMissing, match=r"run `perdure migrate` or call app\.migrate\(\)"):
+    with pytest.raises(SchemaMissing, match=r"call app\.migrate\(\)"):
         database.check()
 
 
@@ -150,7 +148,7 @@ def test_no_history_means_no_tables(database: Database) -> None:
             SchemaNewer,
             "9999 from the future",
         ),
-        ("DELETE FROM perdure.migration", SchemaMissing, "perdure migrate"),
+        ("DELETE FROM perdure.migration", SchemaMissing, "app.migrate"),
     ],
 )
 def test_a_history_that_does_not_fit_is_refused(

@@ -119,7 +119,7 @@ def test_a_row_the_schema_refuses_is_not_shown(
 
 def test_missing_tables_name_the_way_to_make_them(postgres_url: str) -> None:
     store = postgres_store(postgres_url)
-    with pytest.raises(SchemaMissing, match=r"perdure migrate.*app\.migrate\(\)"):
+    with pytest.raises(SchemaMissing, match=r"app\.migrate\(\)"):
         store.perform(insert, "a")
     store.close()
 

@@ -281,6 +281,7 @@ def test_a_directory_in_which_no_file_can_be_made(shared: Path) -> None:
         "asyncio.run(store.aperform(add, 'note'))",
         "asyncio.run(store.aperform(listed))",
         "kept = store.perform(add, 'note'), store",
+        "memory = SqliteStore(':memory:'); memory.migrate()",
         "sys.exit(store.perform(listed).clear())",
     ],
 )

@@ -230,8 +230,10 @@ def _fault(sent: Any, arrived: Any, depth: int = 0) -> Fault | None:
     if flaw := _flaw(sent):
         return "", flaw
     if kind is not type(arrived):
-        change = f"a `{kind.__name__}` would arrive as `{type(arrived).__name__}`"
-        return "", f"{change}; annotate it with its type"
+        given, read = kind.__name__, type(arrived).__name__
+        if type(arrived) not in PLAIN | {list, dict}:
+            return "", f"expected `{read}`, got `{given}`"
+        return "", f"a `{given}` would arrive as `{read}`; annotate it with its type"
     if kind in _EXACT or kind in _WITH_CARE or isinstance(sent, Enum):
         return None if _same(sent, arrived) else ("", _CHANGED)
     parts, counterparts = _parts(sent), _parts(arrived, like=sent)

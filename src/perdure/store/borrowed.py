@@ -48,12 +48,14 @@ Run: TypeAlias = Callable[[Batch], Any]
 class Flavour:
     """How one kind of connection is joined.
 
-    ``join`` refuses what cannot be joined, begins a transaction where the caller's next statement would have
-    begun one, and yields what runs a batch. ``notice`` announces topics when the caller commits.
+    ``elsewhere`` tells a connection to another database. ``join`` refuses what cannot be joined, begins a
+    transaction where the caller's next statement would have begun one, and yields what runs a batch.
+    ``notice`` announces topics when the caller commits.
     """
 
     dialect: Dialect
     colour: Colour
+    elsewhere: Callable[[Any, Store], bool]
     join: Callable[[Any, Kind], AbstractContextManager[Run]]
     notice: Callable[[Store, frozenset[str]], Batch]
     translate: Callable[[BaseException], BaseException]
@@ -122,7 +124,8 @@ def _refuse_misfit(flavour: Flavour, store: Store, colour: Colour) -> None:
     if flavour.colour != colour:
         twins = {
             "blocking": "The connection is async: await the verb's twin that begins with an a.",
-            "async": "The connection is blocking: call the verb's twin without the leading a.",
+            "async": "The connection is blocking: call the verb without the leading a, from a thread of its own "
+            "where an event loop runs (open, use and commit the connection inside one asyncio.to_thread).",
         }
         raise UnsupportedConnection(twins[colour], code="conn.wrong_colour")
 
@@ -132,6 +135,10 @@ def _joined(
     conn: object, store: Store, flavour: Flavour, kind: Kind, op: Op[T]
 ) -> Iterator[tuple[Run, _Talk[T]]]:
     with closing(op), flavour.join(conn, kind) as run:
+        if flavour.elsewhere(conn, store):
+            raise UnsupportedConnection(
+                "The connection leads to another database than the app's.", code="conn.other_database"
+            )
         yield run, _talk(op, partial(_say, store), partial(flavour.notice, store))
 
 

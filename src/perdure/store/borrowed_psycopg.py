@@ -21,6 +21,12 @@ from .postgres_transaction import NOTIFY, notice
 from .store import Store
 
 
+def _elsewhere(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], store: Store) -> bool:
+    """By name: the same server may have other addresses, behind a pooler or from another network."""
+    assert isinstance(store, PostgresStore)
+    return store.database is not None and connection.info.dbname != store.database
+
+
 @contextmanager
 def _join(connection: psycopg.Connection[Any], kind: Kind) -> Iterator[Run]:
     _refuse(connection)
@@ -95,5 +101,5 @@ def _notice(store: Store, topics: frozenset[str]) -> Batch:
     return [Said(NOTIFY, params)] if params else []
 
 
-PSYCOPG: Final = Flavour("postgres", "blocking", _join, _notice, _translate)
-PSYCOPG_ASYNC: Final = Flavour("postgres", "async", _join_async, _notice, _translate)
+PSYCOPG: Final = Flavour("postgres", "blocking", _elsewhere, _join, _notice, _translate)
+PSYCOPG_ASYNC: Final = Flavour("postgres", "async", _elsewhere, _join_async, _notice, _translate)

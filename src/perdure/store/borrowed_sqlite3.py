@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,11 +11,21 @@ from typing import Final
 from ..errors import StoreBusy, UnsupportedConnection
 from ..ops.op import Kind, Rows
 from .borrowed import Batch, Flavour, Run
+from .sqlite import SqliteStore
 from .sqlite_errors import translate
 from .store import Store
 
 # Older ones can corrupt a WAL when two connections commit and checkpoint at once.
 _SAFE_CHECKPOINTS: Final = (3, 51, 3)
+
+
+def _elsewhere(connection: sqlite3.Connection, store: Store) -> bool:
+    """A database in memory belongs to one connection, so nobody else's leads there."""
+    assert isinstance(store, SqliteStore)
+    files = {
+        name: file for _, name, file in connection.cursor(sqlite3.Cursor).execute("PRAGMA database_list")
+    }
+    return not files["main"] or os.path.realpath(files["main"]) != store.path
 
 
 @contextmanager
@@ -88,4 +99,4 @@ def _notice(store: Store, topics: frozenset[str]) -> Batch:
     return ()
 
 
-SQLITE3: Final = Flavour("sqlite", "blocking", _join, _notice, _translate)
+SQLITE3: Final = Flavour("sqlite", "blocking", _elsewhere, _join, _notice, _translate)

@@ -17,7 +17,7 @@ from ..errors import SchemaChanged, SchemaDirty, SchemaMissing, SchemaNewer, Sch
 from ..ops.op import Param, Row
 from .statements import Dialect, name_tables
 
-COMMAND: Final = "run `perdure migrate` or call app.migrate()"
+COMMAND: Final = "call app.migrate()"
 
 
 class Target(Protocol):

@@ -12,6 +12,7 @@ A plan is to operations what an operation is to statements. It may perform sever
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
@@ -169,17 +170,17 @@ class blocking(Generic[S, P, T]):
             return run(subject.store, plan(subject, *args, **kwargs))
 
         self._verb = update_wrapper(verb, plan)
-        self.__doc__ = plan.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
+        show(self._verb, owner, name)
 
     @overload
-    def __get__(self, subject: None, owner: type[S]) -> blocking[S, P, T]: ...
+    def __get__(self, subject: None, owner: type[S]) -> Callable[Concatenate[S, P], T]: ...
     @overload
     def __get__(self, subject: S, owner: type[S]) -> Callable[P, T]: ...
-    def __get__(self, subject: S | None, owner: type[S]) -> blocking[S, P, T] | Callable[P, T]:
-        return self if subject is None else MethodType(self._verb, subject)
+    def __get__(self, subject: S | None, owner: type[S]) -> Callable[..., T]:
+        return self._verb if subject is None else MethodType(self._verb, subject)
 
 
 class waiting(Generic[S, P, T]):
@@ -190,16 +191,26 @@ class waiting(Generic[S, P, T]):
             return await arun(subject.store, plan(subject, *args, **kwargs))
 
         self._verb = update_wrapper(verb, plan)
-        self.__doc__ = plan.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        show(self._verb, owner, name)
 
     @overload
-    def __get__(self, subject: None, owner: type[S]) -> waiting[S, P, T]: ...
+    def __get__(
+        self, subject: None, owner: type[S]
+    ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]: ...
     @overload
     def __get__(self, subject: S, owner: type[S]) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    def __get__(
-        self, subject: S | None, owner: type[S]
-    ) -> waiting[S, P, T] | Callable[P, Coroutine[Any, Any, T]]:
-        return self if subject is None else MethodType(self._verb, subject)
+    def __get__(self, subject: S | None, owner: type[S]) -> Callable[..., Coroutine[Any, Any, T]]:
+        return self._verb if subject is None else MethodType(self._verb, subject)
+
+
+def show(verb: Callable[..., object], owner: type, name: str) -> None:
+    """Let help(), signatures and tracebacks tell the verb, not the plan behind it."""
+    verb.__name__, verb.__qualname__ = name, f"{owner.__qualname__}.{name}"
+    signature = inspect.signature(verb)
+    returns = str(signature.return_annotation).removeprefix("Plan[").removesuffix("]")
+    vars(verb)["__signature__"] = signature.replace(return_annotation=returns)
 
 
 def refuse_in_event_loop(name: str) -> None:

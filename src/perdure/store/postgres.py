@@ -17,6 +17,7 @@ from . import migrate
 from .daemons import Daemons
 from .listeners import Listeners
 from .postgres_adapt import Statement
+from .postgres_connect import wishes
 from .postgres_migrate import target
 from .postgres_pool import URGENT_SIZE, Pool
 from .postgres_retry import Retry
@@ -82,6 +83,12 @@ class PostgresStore:
         if self.schema == DEFAULT_SCHEMA:
             return "perdure"
         return f"perdure_{sha256(self.schema.encode()).hexdigest()[:16]}"
+
+    @cached_property
+    def database(self) -> str | None:
+        """The database's name, where the URL tells it."""
+        name = wishes(self._url).get("dbname")
+        return None if name is None else str(name)
 
     def now(self) -> int | None:
         """A test's clock, or None for the server's."""

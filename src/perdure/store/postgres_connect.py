@@ -25,12 +25,8 @@ _DEFAULTS: Mapping[str, str | int] = {
 
 def connect(url: str) -> psycopg.Connection[Any]:
     """A connection that commits at once and has no state of its own."""
-    try:
-        wishes = conninfo_to_dict(url)
-    except psycopg.ProgrammingError:
-        raise InvalidConfig("The PostgreSQL URL cannot be read.") from None
     # The encoding alone is not the URL's to choose: our texts are Unicode.
-    settings: dict[str, Any] = {**_DEFAULTS, **wishes, "client_encoding": "utf8"}
+    settings: dict[str, Any] = {**_DEFAULTS, **wishes(url), "client_encoding": "utf8"}
     connection = _Connection.connect(make_conninfo(**settings), autocommit=True, prepare_threshold=None)
     try:
         _refuse_old(connection)
@@ -38,6 +34,17 @@ def connect(url: str) -> psycopg.Connection[Any]:
         connection.close()
         raise
     return connection
+
+
+def wishes(url: str) -> dict[str, Any]:
+    """What a URL asks for."""
+    try:
+        asked = conninfo_to_dict(url)
+        for port in str(asked.get("port") or 0).split(","):
+            int(port or 0)
+    except (psycopg.ProgrammingError, ValueError):
+        raise InvalidConfig("The PostgreSQL URL cannot be read.") from None
+    return asked
 
 
 def _refuse_old(connection: psycopg.Connection[Any]) -> None:

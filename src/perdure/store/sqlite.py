@@ -47,6 +47,11 @@ class SqliteStore:
         self._sessions: dict[int, Session] = {}
 
     @property
+    def path(self) -> str:
+        """Where the database lies, links followed."""
+        return self._database.path
+
+    @property
     def patience(self) -> float | None:
         return self._patience
 

@@ -84,9 +84,13 @@ class GroupCommit:
     def resume(self) -> None:
         self._lock.release()
 
-    def close(self) -> None:
-        with self._lock:
-            self._close()
+    def close(self, *, timeout: float = -1) -> None:
+        """Let the connection go, if that can be done in time."""
+        if self._lock.acquire(timeout=timeout):
+            try:
+                self._close()
+            finally:
+                self._lock.release()
 
     def _check(self) -> None:
         if not self._database.exists:

@@ -71,8 +71,7 @@ class Writer:
         """Let go of what can be let go of without waiting."""
         self._thread.stop(wait=False)
         self._announcer.stop(wait=False)
-        if self._group_commit.pause(timeout=_LAST_MOMENT):
-            self._group_commit.resume()
+        self._group_commit.close(timeout=_LAST_MOMENT)
 
     def _lead(self, first: Call[Any]) -> frozenset[str]:
         """Write for this call and for whoever waits; return the topics they announce."""
@@ -80,10 +79,8 @@ class Writer:
         try:
             self._group_commit.write(group, self._followers())
         finally:
-            # Also when something stopped this thread: what it had not committed then goes back into line.
-            if unwritten := [call for call in group[1:] if not call.done]:
-                self._lanes.put_back(unwritten)
-            hand_out([call for call in group if call.done])
+            if len(group) > 1 or isinstance(first, LoopCall):
+                self._hand_out(group)
         self._group_commit.checkpoint()
         return first.wake.union(*[call.wake for call in group[1:]])
 
@@ -99,6 +96,12 @@ class Writer:
             yield call
             if time.monotonic() > until:
                 return
+
+    def _hand_out(self, group: list[Call[Any]]) -> None:
+        """Whoever was written for is told. Something may have stopped this thread: the others stay in line."""
+        if unwritten := [call for call in group[1:] if not call.done]:
+            self._lanes.put_back(unwritten)
+        hand_out(call for call in group if call.done)
 
     def _appoint(self, leader: Call[Any] | None) -> None:
         if isinstance(leader, ThreadCall):

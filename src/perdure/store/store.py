@@ -79,6 +79,8 @@ def open_store(
     clock: Callable[[], int] | None = None,
 ) -> Store:
     """The store behind a URL. It connects at its first use."""
+    if not isinstance(url, str):
+        raise InvalidConfig("A database's URL is a text, such as sqlite:///jobs.db.")
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "sqlite" and rest.startswith("/"):
         return _open_sqlite(rest[1:], synchronous=synchronous, patience=patience, clock=clock)

@@ -6,16 +6,14 @@
 -- than what is taken gets locked.
 WITH RECURSIVE
 every AS (
-    (SELECT queue FROM perdure.job
-      WHERE state = 'ready' AND held IS NULL AND CAST(:queues AS text) IS NULL
-      ORDER BY queue LIMIT 1)
+    SELECT '' AS queue WHERE CAST(:queues AS text) IS NULL
     UNION ALL
     SELECT (SELECT j.queue FROM perdure.job j
              WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
              ORDER BY j.queue LIMIT 1)
       FROM every WHERE every.queue IS NOT NULL),
 asked AS (
-    SELECT queue, CAST(0 AS bigint) AS rank FROM every WHERE queue IS NOT NULL
+    SELECT queue, CAST(0 AS bigint) AS rank FROM every WHERE queue <> ''
     UNION ALL
     SELECT value, rank FROM json_array_elements_text(CAST(:queues AS json)) WITH ORDINALITY AS q(value, rank)),
 head(queue, rank, priority, known, run_ats, ids) AS (
@@ -26,17 +24,18 @@ head(queue, rank, priority, known, run_ats, ids) AS (
     UNION ALL
     SELECT head.queue, head.rank, next.priority, first.known, first.run_ats, first.ids
       FROM head CROSS JOIN LATERAL (
-           SELECT CAST(j.priority AS integer), j.run_at FROM perdure.job j
+           SELECT CAST(j.priority AS integer), j.run_at, j.id FROM perdure.job j
             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = head.queue AND j.priority < head.priority
-            ORDER BY j.priority DESC, j.run_at, j.id LIMIT 1) next (priority, run_at)
+            ORDER BY j.priority DESC, j.run_at, j.id LIMIT 1) next (priority, run_at, id)
            CROSS JOIN LATERAL (
            SELECT bool_and(due.task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))),
                   array_agg(due.run_at), array_agg(due.id)
              FROM (SELECT j.task, j.run_at, j.id FROM perdure.job j
                     WHERE j.state = 'ready' AND j.held IS NULL
                       AND j.queue = head.queue AND j.priority = next.priority
-                      -- From the first on: what was taken before lies dead in the index until a vacuum.
-                      AND j.run_at BETWEEN next.run_at AND :now
+                      -- From the first on: what was taken before lies dead in the index until a vacuum. Compared as
+                      -- rows, because two bounds of one column pass for so few rows that sorting them is cheap.
+                      AND (j.run_at, j.id) >= (next.run_at, next.id) AND j.run_at <= :now
                     ORDER BY j.run_at, j.id LIMIT :n) due) first (known, run_ats, ids)
      WHERE NOT head.known OR coalesce(cardinality(head.ids), 0) < :n),
 due AS (
@@ -54,12 +53,15 @@ due AS (
      WHERE NOT head.known
      ORDER BY rank, priority DESC, run_at, id LIMIT :n),
 share AS MATERIALIZED (
-    SELECT queue, priority, task, min(run_at) AS since, count(*) AS n FROM due GROUP BY queue, priority, task),
+    SELECT queue, priority, task, count(*) AS n,
+           min(run_at) AS since, CAST('00000000-0000-0000-0000-000000000000' AS uuid) AS nil
+      FROM due GROUP BY queue, priority, task),
 taken AS MATERIALIZED (
     SELECT locked.id FROM share CROSS JOIN LATERAL (
            SELECT j.id FROM perdure.job j
             WHERE j.state = 'ready' AND j.held IS NULL
-              AND j.queue = share.queue AND j.priority = share.priority AND j.run_at BETWEEN share.since AND :now
+              AND j.queue = share.queue AND j.priority = share.priority
+              AND (j.run_at, j.id) >= (share.since, share.nil) AND j.run_at <= :now
               AND j.task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))
             ORDER BY j.run_at, j.id LIMIT share.n
               FOR UPDATE SKIP LOCKED) locked
@@ -69,7 +71,7 @@ taken AS MATERIALIZED (
            SELECT j.id FROM perdure.job j
             WHERE j.state = 'ready' AND j.held IS NULL
               AND j.queue = share.queue AND j.priority = share.priority AND j.task = share.task
-              AND j.run_at BETWEEN share.since AND :now
+              AND (j.run_at, j.id) >= (share.since, share.nil) AND j.run_at <= :now
             ORDER BY j.run_at, j.id LIMIT share.n
               FOR UPDATE SKIP LOCKED) locked
      WHERE share.task IS NOT NULL)

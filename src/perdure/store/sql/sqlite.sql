@@ -5,16 +5,14 @@
 -- through a JSON array.
 WITH RECURSIVE
 every(queue) AS (
-    SELECT * FROM (SELECT queue FROM perdure.job
-                    WHERE state = 'ready' AND held IS NULL AND :queues IS NULL
-                    ORDER BY queue LIMIT 1)
+    SELECT '' WHERE :queues IS NULL
     UNION ALL
     SELECT (SELECT j.queue FROM perdure.job j
              WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
              ORDER BY j.queue LIMIT 1)
       FROM every WHERE every.queue IS NOT NULL),
 asked(queue, rank) AS (
-    SELECT queue, 0 FROM every WHERE queue IS NOT NULL
+    SELECT queue, 0 FROM every WHERE queue <> ''
     UNION ALL
     SELECT value, key FROM json_each(coalesce(:queues, '[]'))),
 head(queue, rank, priority, ids) AS (
