@@ -131,7 +131,7 @@ def test_a_name_in_the_place_of_a_function_is_refused() -> None:
 
 
 def test_a_refusal_names_the_task() -> None:
-    with App("sqlite:///:memory:") as app, pytest.raises(UnknownTask, match="mail.send"):
+    with App("sqlite:///:memory:") as app, pytest.raises(UnknownTask, match=r"mail\.send"):
         app.enqueue("mail.send", {})
 
 
