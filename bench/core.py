@@ -28,6 +28,7 @@ SINGLE, BATCH = 0.50, 0.75
 
 CALLERS = 50
 BULK = 1000
+MAILS = mails(BULK)
 BACKLOG = 6000
 """Jobs to claim from: fewer would be gone in one round, more would only take time to enqueue."""
 
@@ -67,7 +68,7 @@ def cases() -> list[Case]:
     return [
         Case("enqueue one by one", 50, _enqueue_singly(50), SINGLE),
         Case(f"enqueue by {CALLERS} callers", 10 * CALLERS, _enqueue_together(10), None),
-        Case(f"enqueue {BULK} at once", BULK, lambda side: side.enqueue_many(mails(BULK)), BATCH),
+        Case(f"enqueue {BULK} at once", BULK, lambda side: side.enqueue_many(MAILS), BATCH),
         _cycles(1, times=50, target=SINGLE),
         _cycles(10, times=20, target=SINGLE),
         _cycles(100, times=6, target=BATCH),
@@ -77,7 +78,7 @@ def cases() -> list[Case]:
 
 def _enqueue_singly(n: int) -> Callable[[Side], None]:
     def run(side: Side) -> None:
-        for mail in mails(n):
+        for mail in MAILS[:n]:
             side.enqueue(mail)
 
     return run
@@ -85,7 +86,7 @@ def _enqueue_singly(n: int) -> Callable[[Side], None]:
 
 def _enqueue_together(each: int) -> Callable[[Side], None]:
     def call(side: Side) -> None:
-        for mail in mails(each):
+        for mail in MAILS[:each]:
             side.enqueue_together(mail)
 
     def run(side: Side) -> None:
@@ -129,7 +130,7 @@ def _measure(report: Report, name: str, case: Case, ours: Side, bare: Side) -> N
 def _top_up(side: Side, batch: int) -> int:
     """Enqueue jobs to claim; return how many. After tidying the server plans anew: one cycle warms it up."""
     for _ in range(0, BACKLOG, BULK):
-        side.enqueue_many(mails(BULK))
+        side.enqueue_many(MAILS)
     side.tidy()
     return BACKLOG - side.cycle(batch)
 

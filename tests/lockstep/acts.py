@@ -23,7 +23,7 @@ from perdure.worker.ledger import Ledger
 from tests.lockstep import requests
 from tests.lockstep.endings import YEAR, Job
 from tests.lockstep.model import Model
-from tests.lockstep.pair import Clock, Pair
+from tests.lockstep.pair import Clock, Dice, Pair
 from tests.lockstep.promises import Witness
 
 P = ParamSpec("P")
@@ -56,7 +56,7 @@ class Company:
         self.pair = pair
         self.pair.begin()
         self.pair.perform(tasks.sync, requests.TASKS)
-        self.model = Model(requests.TASKS, Clock.START)
+        self.model = Model(requests.TASKS, now=Clock.START, roll=Dice.START)
         self.witness = Witness()
         self.numbers, self.births = count(), count(1)
         self.workers = [self.hire() for _ in range(3)]

@@ -35,7 +35,7 @@ ODDS = {
     Company.cancel: 3,
     Company.requeue: 3,
     Company.run_now: 2,
-    Company.delete: 1,
+    Company.delete: 2,
     Company.pause_or_resume: 1,
     Company.set_backoff: 1,
     Company.set_task: 1,

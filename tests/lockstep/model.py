@@ -57,9 +57,9 @@ class Worker:
 class Model:
     """The machine sets the time and the dice; every verb answers as the stores should."""
 
-    def __init__(self, tasks: Iterable[TaskDefinition], now: int) -> None:
+    def __init__(self, tasks: Iterable[TaskDefinition], *, now: int, roll: float) -> None:
         self.now = now
-        self.roll = 0.0
+        self.roll = roll
         self.tasks = {task.name: Task(task) for task in tasks}
         self.jobs: dict[str, Job] = {}
         self.keys: dict[Key, tuple[str, str]] = {}

@@ -46,7 +46,8 @@ class Seen(NamedTuple):
 class Dice(random.Random):
     """Shows the face it was told to."""
 
-    face = 0.0
+    START = 0.5
+    face = START
 
     def random(self) -> float:
         return self.face
@@ -89,7 +90,7 @@ class Pair:
         """Forget everything."""
         for ledger in self.ledgers:
             ledger.store.perform(wipe)
-        self.clock.now, self.dice.face, self.woken = Clock.START, 0.0, frozenset()
+        self.clock.now, self.dice.face, self.woken = Clock.START, Dice.START, frozenset()
 
     def _listener(self, i: int) -> Callable[[frozenset[str]], None]:
         def listen(topics: frozenset[str]) -> None:

@@ -53,9 +53,7 @@ def home(task: str) -> str:
     return next((known.queue for known in TASKS if known.name == task), "nowhere")
 
 
-TICKS = st.sampled_from(
-    [SECOND // 10, SECOND, 6 * SECOND, 11 * SECOND, 126 * SECOND, 3600 * SECOND, -SECOND // 2]
-)
+TICKS = st.sampled_from([SECOND // 10, SECOND, 6 * SECOND, LEASE, 126 * SECOND, 3600 * SECOND, -SECOND // 2])
 ROLLS = st.sampled_from([0.0, 0.25, 0.5, 0.999])
 DELAYS = st.sampled_from([0, SECOND, 5 * SECOND, 200 * SECOND])
 LONG_DELAYS = DELAYS | st.just(10**16)

@@ -25,6 +25,8 @@ from tests.sql.recorder import DEFINITION
 NOW = 1_800_000_000 * SECOND
 DAY = 86_400 * SECOND
 READY, RUNNING, EXPIRED, WORKERS = 1000, 500, 100, 5
+GROUPS = 5
+"""Of queue and priority that have ready jobs and are not paused."""
 
 Execute = Callable[[str, Mapping[str, Any]], Any]
 

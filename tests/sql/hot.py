@@ -10,7 +10,7 @@ from perdure.model.lifecycle import Change
 from perdure.ops import enqueue
 from perdure.ops.batch import rows_of
 from perdure.ops.op import Param
-from tests.sql.backlog import DAY, EXPIRED, READY, RUNNING, WORKERS, job_id
+from tests.sql.backlog import DAY, EXPIRED, GROUPS, READY, RUNNING, WORKERS, job_id
 from tests.sql.recorder import new_job
 
 Params = dict[str, Param]
@@ -29,15 +29,18 @@ def hot(n: int = 100) -> Mapping[str, Hot]:
 
 
 def _claims(n: int) -> Mapping[str, Hot]:
-    def claim(queues: str | None) -> Hot:
+    def claim(n: int, queues: str | None) -> Hot:
         params: Params = {"worker": "worker-0", "tasks": '["other", "work"]', "queues": queues, "n": n}
-        return Hot("claim_jobs", params, n)
+        return Hot("claim_jobs", params, n + GROUPS)
 
     return {
-        "claim from all queues": claim(None),
-        "claim where all is known": claim('["clean"]'),
-        "claim behind the unknown": claim('["default"]'),
-        "claim where nothing is due": claim('["paused", "empty"]'),
+        "claim from all queues": claim(n, None),
+        "claim where all is known": claim(n, '["clean"]'),
+        "claim behind the unknown": claim(n, '["default"]'),
+        "claim where nothing is due": claim(n, '["paused", "empty"]'),
+        # Few rows of its own: a single page too many would show.
+        "claim one from all queues": claim(1, None),
+        "claim one behind the unknown": claim(1, '["default"]'),
     }
 
 

@@ -13,10 +13,10 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
-from ..errors import UnsupportedConnection
-from ..ops.op import Kind, Op, Operation, Param, Query, Rows
-from .statements import Dialect
-from .store import Store
+from perdure.errors import UnsupportedConnection
+from perdure.ops.op import Kind, Op, Operation, Param, Query, Rows
+from perdure.store.statements import Dialect
+from perdure.store.store import Store
 
 P = ParamSpec("P")
 T = TypeVar("T")

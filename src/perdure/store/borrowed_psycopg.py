@@ -11,14 +11,14 @@ import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from ..errors import StoreBusy, UnsupportedConnection
-from ..ops.op import Kind, Row, Rows
-from .borrowed import Batch, Flavour, Run, Said
-from .postgres import PostgresStore
-from .postgres_adapt import adapt
-from .postgres_errors import Cure, diagnose
-from .postgres_transaction import NOTIFY, notice
-from .store import Store
+from perdure.errors import StoreBusy, UnsupportedConnection
+from perdure.ops.op import Kind, Row, Rows
+from perdure.store.borrowed import Batch, Flavour, Run, Said
+from perdure.store.postgres import PostgresStore
+from perdure.store.postgres_adapt import adapt
+from perdure.store.postgres_errors import Cure, diagnose
+from perdure.store.postgres_transaction import NOTIFY, notice
+from perdure.store.store import Store
 
 
 def _elsewhere(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], store: Store) -> bool:

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ..errors import StoreBusy, UnsupportedConnection
-from ..ops.op import Kind, Rows
-from .borrowed import Batch, Flavour, Run
-from .sqlite import SqliteStore
-from .sqlite_errors import translate
-from .store import Store
+from perdure.errors import StoreBusy, UnsupportedConnection
+from perdure.ops.op import Kind, Rows
+from perdure.store.borrowed import Batch, Flavour, Run
+from perdure.store.sqlite import SqliteStore
+from perdure.store.sqlite_errors import translate
+from perdure.store.store import Store
 
 # Older ones can corrupt a WAL when two connections commit and checkpoint at once.
 _SAFE_CHECKPOINTS: Final = (3, 51, 3)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeAlias
 
-from ..errors import StoreClosed
+from perdure.errors import StoreClosed
 
 Work: TypeAlias = Callable[[], None]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias, TypeVar
 
-from ..ops.op import Op, Param, Rows
+from perdure.ops.op import Op, Param, Rows
 
 T = TypeVar("T")
 

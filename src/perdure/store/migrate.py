@@ -13,9 +13,9 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Final, NamedTuple, Protocol
 
-from ..errors import SchemaChanged, SchemaDirty, SchemaMissing, SchemaNewer, SchemaOutdated
-from ..ops.op import Param, Row
-from .statements import Dialect, name_tables
+from perdure.errors import SchemaChanged, SchemaDirty, SchemaMissing, SchemaNewer, SchemaOutdated
+from perdure.ops.op import Param, Row
+from perdure.store.statements import Dialect, name_tables
 
 COMMAND: Final = "call app.migrate()"
 

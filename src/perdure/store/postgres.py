@@ -11,18 +11,18 @@ from hashlib import sha256
 from typing import Final, ParamSpec, TypeVar
 from weakref import WeakSet, finalize
 
-from ..errors import InvalidConfig
-from ..ops.op import Operation
-from . import migrate
-from .daemons import Daemons
-from .listeners import Listeners
-from .postgres_adapt import Statement
-from .postgres_connect import wishes
-from .postgres_migrate import target
-from .postgres_pool import URGENT_SIZE, Pool
-from .postgres_retry import Retry
-from .postgres_transaction import Transaction
-from .statements import DEFAULT_SCHEMA, Dialect, load
+from perdure.errors import InvalidConfig
+from perdure.ops.op import Operation
+from perdure.store import migrate
+from perdure.store.daemons import Daemons
+from perdure.store.listeners import Listeners
+from perdure.store.postgres_adapt import Statement
+from perdure.store.postgres_connect import wishes
+from perdure.store.postgres_migrate import target
+from perdure.store.postgres_pool import URGENT_SIZE, Pool
+from perdure.store.postgres_retry import Retry
+from perdure.store.postgres_transaction import Transaction
+from perdure.store.statements import DEFAULT_SCHEMA, Dialect, load
 
 P = ParamSpec("P")
 T = TypeVar("T")

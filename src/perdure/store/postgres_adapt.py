@@ -27,8 +27,8 @@ from psycopg.types.numeric import (
 )
 from psycopg.types.string import TextBinaryLoader
 
-from ..errors import Invalid
-from ..ops.op import Param
+from perdure.errors import Invalid
+from perdure.ops.op import Param
 
 _BAD_VALUE = "store.bad_value"
 _PLACEHOLDER = re.compile(r"%%|%\((\w+)\)s")

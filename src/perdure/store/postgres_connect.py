@@ -8,7 +8,7 @@ from typing import Any, Final
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from ..errors import InvalidConfig, UnsupportedDatabase
+from perdure.errors import InvalidConfig, UnsupportedDatabase
 
 OLDEST_SERVER: Final = 14
 

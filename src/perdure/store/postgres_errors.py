@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import psycopg
 
-from ..errors import (
+from perdure.errors import (
     InternalError,
     Invalid,
     PerdureError,

@@ -9,9 +9,9 @@ from typing import Any
 
 import psycopg
 
-from ..ops.op import Param, Row
-from .postgres_connect import connect
-from .statements import Dialect
+from perdure.ops.op import Param, Row
+from perdure.store.postgres_connect import connect
+from perdure.store.statements import Dialect
 
 # For our turn to migrate; migrate.apply has less patience with the locks of tables.
 _TIMEOUTS: Mapping[str, int] = {"statement_timeout": 3600, "lock_timeout": 600}

@@ -8,9 +8,9 @@ from threading import Lock, Semaphore
 from time import monotonic
 from typing import Final
 
-from ..errors import StoreBusy, StoreClosed
-from .postgres_connect import connect
-from .postgres_session import Session
+from perdure.errors import StoreBusy, StoreClosed
+from perdure.store.postgres_connect import connect
+from perdure.store.postgres_session import Session
 
 # Heartbeats and finishes have connections of their own, or a flood of enqueues would cost a worker its jobs.
 URGENT_SIZE: Final = 2

@@ -13,8 +13,8 @@ from typing import Final, TypeVar
 
 import psycopg
 
-from ..errors import StoreClosed
-from .postgres_errors import Cure, Diagnosis, diagnose
+from perdure.errors import StoreClosed
+from perdure.store.postgres_errors import Cure, Diagnosis, diagnose
 
 T = TypeVar("T")
 

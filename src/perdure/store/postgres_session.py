@@ -20,8 +20,8 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
 
-from ..ops.op import Param, Rows
-from .postgres_adapt import Statement, adapt
+from perdure.ops.op import Param, Rows
+from perdure.store.postgres_adapt import Statement, adapt
 
 STATEMENT_SECONDS: Final = 30
 # What a network may add to the server's own timeouts before a connection counts as dead.

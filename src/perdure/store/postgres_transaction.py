@@ -19,10 +19,10 @@ from typing import Final, TypeVar
 
 import psycopg
 
-from ..errors import InternalError
-from ..ops.op import Answers, Kind, Op, Query, Step
-from .postgres_adapt import Statement
-from .postgres_session import STATEMENT_SECONDS, Session
+from perdure.errors import InternalError
+from perdure.ops.op import Answers, Kind, Op, Query, Step
+from perdure.store.postgres_adapt import Statement
+from perdure.store.postgres_session import STATEMENT_SECONDS, Session
 
 T = TypeVar("T")
 

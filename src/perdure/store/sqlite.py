@@ -9,12 +9,12 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 from weakref import finalize
 
-from ..errors import StoreClosed, UnsupportedDatabase
-from ..ops.op import Operation
-from .listeners import Listeners
-from .sqlite_connect import Database, Synchronous
-from .sqlite_session import Session
-from .statements import Dialect, load
+from perdure.errors import StoreClosed, UnsupportedDatabase
+from perdure.ops.op import Operation
+from perdure.store.listeners import Listeners
+from perdure.store.sqlite_connect import Database, Synchronous
+from perdure.store.sqlite_session import Session
+from perdure.store.statements import Dialect, load
 
 P = ParamSpec("P")
 T = TypeVar("T")

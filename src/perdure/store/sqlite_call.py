@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ..ops.op import Op
-from .drive import Execute, drive
+from perdure.ops.op import Op
+from perdure.store.drive import Execute, drive
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop

@@ -14,9 +14,9 @@ import os
 import sqlite3
 import time
 
-from ..errors import PerdureError
-from .sqlite_connect import LONGEST_WAL, Database
-from .sqlite_errors import is_busy, translate
+from perdure.errors import PerdureError
+from perdure.store.sqlite_connect import LONGEST_WAL, Database
+from perdure.store.sqlite_errors import is_busy, translate
 
 # Between two looks at the WAL's size, in seconds. A look costs as much as the rest of a call does in Python.
 _INTERVAL = 0.01

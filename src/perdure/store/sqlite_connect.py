@@ -7,11 +7,11 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from ..errors import InvalidConfig, StoreReadOnly, UnsupportedDatabase
-from ..ops.op import Param, Rows
-from .drive import Execute
-from .sqlite_errors import is_busy, translate
-from .sqlite_mounts import network_file_system
+from perdure.errors import InvalidConfig, StoreReadOnly, UnsupportedDatabase
+from perdure.ops.op import Param, Rows
+from perdure.store.drive import Execute
+from perdure.store.sqlite_errors import is_busy, translate
+from perdure.store.sqlite_mounts import network_file_system
 
 Synchronous: TypeAlias = Literal["full", "normal"]
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..errors import (
+from perdure.errors import (
     InternalError,
     PerdureError,
     SchemaMissing,

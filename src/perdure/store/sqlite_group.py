@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from ..errors import SchemaMissing, StoreClosed
-from .drive import Execute
-from .sqlite_call import Call
-from .sqlite_checkpoint import Checkpoints
-from .sqlite_connect import Database, executor
-from .sqlite_errors import patiently, translate
-from .sqlite_migrate import bring_up_to_date, check_up_to_date
+from perdure.errors import SchemaMissing, StoreClosed
+from perdure.store.drive import Execute
+from perdure.store.sqlite_call import Call
+from perdure.store.sqlite_checkpoint import Checkpoints
+from perdure.store.sqlite_connect import Database, executor
+from perdure.store.sqlite_errors import patiently, translate
+from perdure.store.sqlite_migrate import bring_up_to_date, check_up_to_date
 
 # How often a call is run that broke a constraint, in case somebody was quicker.
 _RUNS = 5

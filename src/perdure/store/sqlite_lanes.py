@@ -7,8 +7,8 @@ from collections import deque
 from contextlib import suppress
 from typing import Any
 
-from ..errors import StoreClosed
-from .sqlite_call import Call, ThreadCall
+from perdure.errors import StoreClosed
+from perdure.store.sqlite_call import Call, ThreadCall
 
 
 class Lanes:

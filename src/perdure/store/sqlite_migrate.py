@@ -6,10 +6,10 @@ import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 
-from ..errors import SchemaMissing, SchemaOutdated
-from ..ops.op import Param, Row
-from . import migrate
-from .statements import DEFAULT_SCHEMA, Dialect
+from perdure.errors import SchemaMissing, SchemaOutdated
+from perdure.ops.op import Param, Row
+from perdure.store import migrate
+from perdure.store.statements import DEFAULT_SCHEMA, Dialect
 
 
 class SqliteTarget:

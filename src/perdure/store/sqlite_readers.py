@@ -10,11 +10,11 @@ from functools import partial
 from queue import Empty, LifoQueue
 from typing import Any, Protocol, TypeVar
 
-from ..errors import StoreClosed
-from .daemons import Daemons
-from .sqlite_call import Call, LoopCall, ThreadCall, hand_out
-from .sqlite_connect import Database, executor
-from .sqlite_errors import patiently, translate
+from perdure.errors import StoreClosed
+from perdure.store.daemons import Daemons
+from perdure.store.sqlite_call import Call, LoopCall, ThreadCall, hand_out
+from perdure.store.sqlite_connect import Database, executor
+from perdure.store.sqlite_errors import patiently, translate
 
 T = TypeVar("T")
 

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
-from ..ops.op import Kind, Op
-from .sqlite_call import LoopCall, ThreadCall
-from .sqlite_connect import Database
-from .sqlite_errors import translate
-from .sqlite_fork import close_before_forks, keep_for_ever
-from .sqlite_group import GroupCommit
-from .sqlite_readers import Readers
-from .sqlite_writer import Writer
+from perdure.ops.op import Kind, Op
+from perdure.store.sqlite_call import LoopCall, ThreadCall
+from perdure.store.sqlite_connect import Database
+from perdure.store.sqlite_errors import translate
+from perdure.store.sqlite_fork import close_before_forks, keep_for_ever
+from perdure.store.sqlite_group import GroupCommit
+from perdure.store.sqlite_readers import Readers
+from perdure.store.sqlite_writer import Writer
 
 T = TypeVar("T")
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from .daemons import Daemons
-from .sqlite_call import Call, LoopCall, ThreadCall, hand_out
-from .sqlite_group import GroupCommit
-from .sqlite_lanes import Lanes
+from perdure.store.daemons import Daemons
+from perdure.store.sqlite_call import Call, LoopCall, ThreadCall, hand_out
+from perdure.store.sqlite_group import GroupCommit
+from perdure.store.sqlite_lanes import Lanes
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal, ParamSpec, Protocol, TypeVar
 
-from ..errors import InvalidConfig
-from ..ops.op import Operation
-from .statements import DEFAULT_SCHEMA, Dialect
+from perdure.errors import InvalidConfig
+from perdure.ops.op import Operation
+from perdure.store.statements import DEFAULT_SCHEMA, Dialect
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -98,7 +98,7 @@ def _open_sqlite(
     patience: float | None,
     clock: Callable[[], int] | None,
 ) -> Store:
-    from .sqlite import SqliteStore
+    from perdure.store.sqlite import SqliteStore
 
     if "?" in path:
         raise InvalidConfig("The URL of an SQLite database takes no options after a question mark.")
@@ -109,7 +109,7 @@ def _open_postgres(
     url: str, *, schema: str, prepare: bool | None, patience: float | None, clock: Callable[[], int] | None
 ) -> Store:
     try:
-        from .postgres import PostgresStore
+        from perdure.store.postgres import PostgresStore
     except ImportError:
         raise InvalidConfig("PostgreSQL needs a driver: pip install 'perdure[postgres]'.") from None
     return PostgresStore(url, schema=schema, prepare=prepare, patience=patience, clock=clock)
