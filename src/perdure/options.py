@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from enum import Enum
 from typing import TypedDict
 
 import msgspec
@@ -115,7 +116,8 @@ def text(name: str, value: object, most: int = NAME_BYTES) -> str:
         raise InvalidOption(f"{name} has a character that cannot be stored.")
     if size > most:
         raise InvalidOption(f"{name} must be at most {most} bytes long.")
-    return value
+    # A subclass would be stored as something else, or not at all.
+    return str(value.value) if isinstance(value, Enum) else str.__str__(value)
 
 
 def texts(name: str, values: Sequence[str]) -> list[str]:
@@ -123,6 +125,11 @@ def texts(name: str, values: Sequence[str]) -> list[str]:
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise InvalidOption(f"{name} must be a list of texts.")
     return [text(f"{name}[{index}]", value) for index, value in enumerate(values)]
+
+
+def filter_text(name: str, value: str | None) -> str | None:
+    """What to look for, if anything."""
+    return None if value is None else text(name, value)
 
 
 def whole(name: str, value: int | None, least: int, most: int) -> int | None:

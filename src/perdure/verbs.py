@@ -15,7 +15,7 @@ from perdure.model.job import JobRow, Span, State
 from perdure.moments import moment
 from perdure.ops import browse, operate, queues, tasks, worker
 from perdure.ops.operate import CancelOutcome, DeleteOutcome, RequeueOutcome, RunNowOutcome
-from perdure.options import INTEGER, number, text, whole
+from perdure.options import INTEGER, filter_text, number, text, whole
 from perdure.store.plan import Plan, blocking, perform, perform_on, waiting
 from perdure.store.store import Store
 
@@ -74,10 +74,10 @@ class Verbs:
         number("limit", limit, 1, PAGE)
         rows = yield from perform(
             browse.list_jobs,
-            queue=queue,
-            task=task,
+            queue=filter_text("queue", queue),
+            task=filter_text("task", task),
             state=state,
-            tenant=tenant,
+            tenant=filter_text("tenant", tenant),
             before=browse.LAST if before is None else job_id(before),
             n=limit,
         )
@@ -87,11 +87,15 @@ class Verbs:
         self, *, queue: str | None = None, tenant: str | None = None
     ) -> Plan[dict[str, dict[str, int]]]:
         """How many jobs each queue has in each state, with ``scheduled`` and ``retrying`` apart from ``ready``."""
-        return (yield from perform(browse.count_jobs, queue=queue, tenant=tenant))
+        return (
+            yield from perform(
+                browse.count_jobs, queue=filter_text("queue", queue), tenant=filter_text("tenant", tenant)
+            )
+        )
 
     def _oldest_ready(self, *, queue: str | None = None) -> Plan[dict[str, datetime]]:
         """Since when each queue has had a job that could run: its lag."""
-        oldest = yield from perform(browse.oldest_ready, queue=queue)
+        oldest = yield from perform(browse.oldest_ready, queue=filter_text("queue", queue))
         return {name: moment(at) for name, at in oldest.items()}
 
     def _job_history(self, id: JobId) -> Plan[list[Entry]]:

@@ -61,3 +61,11 @@ def world(url: str) -> Iterator[World]:
     world = World(url)
     yield world
     world.close()
+
+
+@pytest.fixture
+def postgres_world(postgres_url: str) -> Iterator[World]:
+    """Where others hold rows for as long as they like."""
+    world = World(postgres_url)
+    yield world
+    world.close()

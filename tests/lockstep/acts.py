@@ -60,6 +60,7 @@ class Company:
         self.witness = Witness()
         self.numbers, self.births = count(), count(1)
         self.workers = [self.hire() for _ in range(3)]
+        self.asked: list[requests.Asked] = []
         self.batches: list[list[NewJob]] = []
         self.leases: list[Lease] = []
         """All that were ever given out; the workers know which of them are theirs."""
@@ -78,13 +79,22 @@ class Company:
     # Producers
 
     def enqueue(self, draw: Draw) -> None:
-        self.batches.append([asked.new(self.new_id(), self.model.now) for asked in draw(requests.BATCHES)])
-        self.send(self.batches[-1])
+        self.order(draw(requests.BATCHES))
+
+    def ask_again(self, draw: Draw) -> None:
+        """As another process that wants the same."""
+        if keyed := [asked for asked in self.asked if asked.keyed]:
+            self.order([draw(st.sampled_from(keyed))])
 
     def enqueue_again(self, draw: Draw) -> None:
         """As after a commit whose answer was lost, and soon after: none of it was deleted meanwhile."""
         if self.batches:
             self.send(draw(st.sampled_from(self.batches)))
+
+    def order(self, asked: list[requests.Asked]) -> None:
+        self.asked += asked
+        self.batches.append([one.new(self.new_id(), self.model.now) for one in asked])
+        self.send(self.batches[-1])
 
     def send(self, jobs: list[NewJob]) -> None:
         keyed = any(job.idempotency_key or job.unique_key for job in jobs)
@@ -191,6 +201,11 @@ class Company:
         self.take(other, EVERYTHING)
 
     # The sweeper
+
+    def fall_silent(self, _: Draw) -> None:
+        """Nobody beats until the leases of all are just over."""
+        self.wait(requests.LEASE)
+        self.rescue()
 
     def rescue(self, _: Draw | None = None) -> None:
         assert self.ask(lambda ledger: ledger.rescue(page=2)) == self.model.rescue()

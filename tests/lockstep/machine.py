@@ -16,6 +16,7 @@ from tests.lockstep.pair import Pair
 ODDS = {
     Company.move_on: 6,
     Company.enqueue: 5,
+    Company.ask_again: 2,
     Company.enqueue_again: 1,
     Company.work: 3,
     Company.fare_alike: 4,
@@ -30,6 +31,7 @@ ODDS = {
     Company.crash: 1,
     Company.retire: 1,
     Company.change_hands: 2,
+    Company.fall_silent: 1,
     Company.rescue: 2,
     Company.expire: 1,
     Company.cancel: 3,

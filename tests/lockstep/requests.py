@@ -68,6 +68,10 @@ class Asked(NamedTuple):
     options: Mapping[str, Any]
     run_in: int | None
 
+    @property
+    def keyed(self) -> bool:
+        return bool(self.options.get("idempotency_key") or self.options.get("unique_key"))
+
     def new(self, id: str, now: int) -> NewJob:
         options = dict(self.options)
         if self.run_in is not None:

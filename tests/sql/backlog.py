@@ -1,12 +1,13 @@
 """A table as it looks after a year: what there is to do is little, what lies around it is much.
 
     part                      of the backlog   what a claim must not do with it
-    finished                  60 %             read it
+    finished                  50 %             read it
     future, higher priority   10 %             walk past it
     future, same, expiring     5 %             walk past it
     future, lower priority     5 %             count it
     unknown, in front         10 %             walk past it: due, but of a task this worker lacks
     paused                    10 %             read it
+    deep                      10 %             read more of it than it takes: due, known, in a queue of its own
 
 In front of all that, the same however large the backlog: READY jobs in each of two queues (``default``,
 among the unknown; ``clean``, alone), RUNNING jobs of five workers one of whom is gone, EXPIRED jobs that
@@ -25,7 +26,7 @@ from tests.sql.recorder import DEFINITION
 NOW = 1_800_000_000 * SECOND
 DAY = 86_400 * SECOND
 READY, RUNNING, EXPIRED, WORKERS = 1000, 500, 100, 5
-GROUPS = 5
+GROUPS = 6
 """Of queue and priority that have ready jobs and are not paused."""
 
 Execute = Callable[[str, Mapping[str, Any]], Any]
@@ -57,12 +58,13 @@ def constant() -> list[Part]:
 def backlog(size: int, *, number: int) -> list[Part]:
     percent = size // 100
     return [
-        Part(number + 1, 60 * percent, state="succeeded", token=1),
+        Part(number + 1, 50 * percent, state="succeeded", token=1),
         Part(number + 2, 10 * percent, priority=9, run_at=NOW + DAY),
         Part(number + 3, 5 * percent, run_at=NOW + DAY, expires_at=NOW + 2 * DAY),
         Part(number + 4, 5 * percent, priority=-9, run_at=NOW + DAY),
         Part(number + 5, 10 * percent, task="legacy", run_at=NOW - 2 * DAY),
         Part(number + 6, 10 * percent, queue="paused", run_at=NOW - 2 * DAY),
+        Part(number + 7, 10 * percent, queue="deep"),
     ]
 
 

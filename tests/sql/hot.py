@@ -37,6 +37,7 @@ def _claims(n: int) -> Mapping[str, Hot]:
         "claim from all queues": claim(n, None),
         "claim where all is known": claim(n, '["clean"]'),
         "claim behind the unknown": claim(n, '["default"]'),
+        "claim from the deep": claim(n, '["deep"]'),
         "claim where nothing is due": claim(n, '["paused", "empty"]'),
         # Few rows of its own: a single page too many would show.
         "claim one from all queues": claim(1, None),

@@ -38,7 +38,8 @@ class Connection:
     """A connection that has prepared every statement, and plans them as told."""
 
     def __init__(self, url: str) -> None:
-        self._connection = psycopg.connect(url, autocommit=True)
+        # Without psycopg's own prepared statements: to forget them it forgets all.
+        self._connection = psycopg.connect(url, autocommit=True, prepare_threshold=None)
         for name, statement in PREPARED.items():
             self._connection.execute(f"PREPARE {name} AS ".encode() + statement.text)
 

@@ -48,7 +48,7 @@ def growth(costs: Costs) -> Iterator[str]:
     for mode in ("kept generic", "custom"):
         for name in HOT:
             small, large = (costs[mode, "stale", size][name] for size in (SMALL, LARGE))
-            if large.visited > small.visited or large.pages > 1.5 * small.pages + 10 * HOT[name].n:
+            if large.visited > 1.05 * small.visited or large.pages > 1.5 * small.pages + 10 * HOT[name].n:
                 yield f"{name}, {mode}: {small} became {large}"
 
 

@@ -73,15 +73,22 @@ class _Names(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         self.generic_visit(node)
-        if not (isinstance(node.func, ast.Name) and node.func.id in ASKS):
-            return
-        match node.args[:1]:
-            case [ast.Constant(value=str(name))]:
-                self.found.add(name)
-            case [ast.Name(id=variable)] if any(variable in loop for loop in self._loops):
+        match node:
+            case ast.Call(func=ast.Name(id=function), args=[name, *_]) if function in ASKS:
+                self._read(name)
+            case ast.Call(
+                func=ast.Attribute(attr="_replace"), keywords=[ast.keyword(arg="name", value=name)]
+            ):
+                self._read(name)
+
+    def _read(self, name: ast.expr) -> None:
+        match name:
+            case ast.Constant(value=str(text)):
+                self.found.add(text)
+            case ast.Name(id=variable) if any(variable in loop for loop in self._loops):
                 self.found.update(*(loop.get(variable, ()) for loop in self._loops))
             case _:
-                raise AssertionError(f"{self._module}:{node.lineno}: a statement's name must be written out")
+                raise AssertionError(f"{self._module}:{name.lineno}: a statement's name must be written out")
 
 
 def _literals(loop: ast.comprehension) -> Iterator[tuple[str, set[str]]]:

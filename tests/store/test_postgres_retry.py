@@ -254,7 +254,7 @@ def test_a_lock_is_waited_for_within_patience(
 
 def test_every_connection_in_use_is_busy_except_for_what_is_urgent(admin, postgres_url: str) -> None:
     store = postgres_store(postgres_url, size=1, patience=0.2)
-    with store._pool.lend(urgent=False, timeout=1):
+    with store._pool.lend("ordinary", timeout=1):
         with pytest.raises(StoreBusy, match="in use"):
             store.perform(run, "one")
         assert store.perform(run_urgently, "one") == [(1,)]

@@ -213,7 +213,7 @@ def test_timeouts_hold_inside_and_leave_no_trace(store: PostgresStore, admin: ps
     assert store.perform(settings) == ["30s", "5s", "30s"]
     assert store.perform(run, "setting", setting="statement_timeout") == [("30s",)]
     assert store.perform(run_urgently, "setting", setting="statement_timeout") == [("10s",)]
-    with store._pool.lend(urgent=False, timeout=1) as session:
+    with store._pool.lend("ordinary", timeout=1) as session:
         for name in names:
             session.send(store._parsed["setting"], {"setting": name})
         session.sync()
@@ -268,13 +268,13 @@ def test_the_pool_lends_the_last_used_and_closes_the_idle(
 ) -> None:
     def lend_two() -> tuple[Session, Session]:
         with (
-            store._pool.lend(urgent=False, timeout=1) as one,
-            store._pool.lend(urgent=False, timeout=1) as two,
+            store._pool.lend("ordinary", timeout=1) as one,
+            store._pool.lend("ordinary", timeout=1) as two,
         ):
             return one, two
 
     one, _ = lend_two()
-    with store._pool.lend(urgent=False, timeout=1) as last:
+    with store._pool.lend("ordinary", timeout=1) as last:
         assert last is one
     monkeypatch.setattr("perdure.store.postgres_pool.IDLE_SECONDS", 0.0)
     store.perform(run, "one")

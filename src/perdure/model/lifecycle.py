@@ -132,6 +132,13 @@ class Released(msgspec.Struct, frozen=True):
 Outcome: TypeAlias = Succeeded | Failed | Snoozed | Throttled | Continued | Canceled | Released
 
 
+def stripped(outcome: Outcome) -> Outcome:
+    """What is left of an outcome that cannot be stored as it is: how the attempt ended."""
+    if isinstance(outcome, Succeeded):
+        return Succeeded(outcome.lease, None, "result.unencodable")
+    return msgspec.structs.replace(outcome, report=None)
+
+
 class Running(msgspec.Struct, frozen=True, gc=False):
     """A running job under its lock, with what decides about it."""
 
@@ -277,10 +284,14 @@ def merge_progress(job: Running, report: Report) -> tuple[int | None, int | None
     """Done and total after the report, or None where they cannot both be true."""
     done = job.progress_done if report.done is None else report.done
     total = job.progress_total if report.total is None else report.total
-    fits = all(number is None or 0 <= number <= MOST_PROGRESS for number in (done, total))
+    fits = all(number is None or _counts(number) for number in (done, total))
     if not fits or (done is not None and total is not None and done > total):
         return None
     return done, total
+
+
+def _counts(number: object) -> bool:
+    return isinstance(number, int) and 0 <= number <= MOST_PROGRESS
 
 
 def _last_word(job: Running, failure: Failed, crashes: int) -> str | None:
@@ -356,4 +367,4 @@ def _change(job: Running, state: State, **fields: object) -> Change:
 
 
 def _bounded(delay: Span) -> Span:
-    return min(max(delay, 0), MAX_DELAY)
+    return min(max(int(delay), 0), MAX_DELAY)

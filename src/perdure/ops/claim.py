@@ -27,6 +27,16 @@ def claim(worker: str, *, tasks: Sequence[str], n: int, queues: Sequence[str] | 
     return read_claims(rows, queues)
 
 
+@operation("write")
+def claim_around(
+    worker: str, *, tasks: Sequence[str], n: int, queues: Sequence[str] | None = None
+) -> Op[list[Claimed]]:
+    """The same where others hold the rows that are due first: whatever is free behind them."""
+    query = claim_query(worker, tasks=tasks, n=n, queues=queues)
+    (rows,) = yield Step((query._replace(name="claim_around"),), final=True)
+    return read_claims(rows, queues).jobs
+
+
 def claim_query(worker: str, *, tasks: Sequence[str], n: int, queues: Sequence[str] | None) -> Query:
     return Query(
         "claim_jobs",

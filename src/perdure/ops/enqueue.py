@@ -154,10 +154,10 @@ def _insert(jobs: Sequence[NewJob]) -> Op[tuple[dict[str, Enqueued], set[str]]]:
 
 
 def _find_twins(jobs: Sequence[NewJob]) -> Op[dict[str, Enqueued]]:
+    keys = [_scope(job) | {"unique_key": job.unique_key} for job in jobs]
+    yield from ask_all(*(Query("expire_active", key) for key in keys))
     own = yield from ask_all(*(Query("find_job", {"id": job.id}) for job in jobs))
-    active = yield from ask_all(
-        *(Query("find_active", _scope(job) | {"unique_key": job.unique_key}) for job in jobs)
-    )
+    active = yield from ask_all(*(Query("find_active", key) for key in keys))
     twins: dict[str, Enqueued] = {}
     for job, mine, others in zip(jobs, own, active, strict=True):
         for id, queue, state, run, attempt in (*mine, *others)[:1]:

@@ -10,6 +10,8 @@ from perdure.model.job import Lease
 from perdure.model.lifecycle import (
     QUIET,
     Change,
+    Continued,
+    Failed,
     Outcome,
     Running,
     Succeeded,
@@ -195,7 +197,13 @@ def _cool_one(row: Row, asked: dict[str, int]) -> list[Query]:
 
 
 def _same(outcome: Outcome, state: str, kind: str | None) -> bool:
-    """Was it this outcome that put the job into this state? A rescue leaves an attempt of kind ``lost``."""
-    if isinstance(outcome, Succeeded):
-        return state == "succeeded"
-    return state != "succeeded" and kind != "lost"
+    """Was it this outcome that put the job into this state? The kind of its attempt tells it from any other."""
+    match outcome:
+        case Succeeded():
+            return state == "succeeded"
+        case Failed():
+            return state != "succeeded" and kind == outcome.kind
+        case Continued() if state == "ready":
+            return kind == "continued"
+        case _:
+            return state != "succeeded" and kind is None

@@ -21,7 +21,7 @@ T = TypeVar("T")
 Param: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = tuple[Any, ...]
 Rows: TypeAlias = Sequence[Row]
-Kind: TypeAlias = Literal["read", "write", "urgent"]
+Kind: TypeAlias = Literal["read", "write", "urgent", "beat"]
 
 
 class Query(NamedTuple):
@@ -51,7 +51,8 @@ Op: TypeAlias = Generator[Step, Answers, T]
 class Operation(Generic[P, T]):
     """An operation and how a store should treat it.
 
-    ``read`` changes nothing; ``urgent`` (heartbeats, finishes) goes ahead of ``write`` where writers queue.
+    ``read`` changes nothing; ``urgent`` (finishes, reports) goes ahead of ``write`` where writers queue; a ``beat``
+    keeps a worker alive and waits behind nothing that may itself wait for somebody's lock.
     """
 
     start: Callable[P, Op[T]]

@@ -73,7 +73,8 @@ def requeue(
         return refusal
     if job.unique_key is not None:
         scope = {"task": job.task, "tenant": job.tenant, "unique_key": job.unique_key}
-        if (yield from ask("find_active", **scope)):
+        _, active = yield from ask_all(Query("expire_active", scope), Query("find_active", scope))
+        if active:
             return "unique_key_taken"
     dropped = (
         {"result": job.result} if keep_checkpoint else {"checkpoint": job.checkpoint, "result": job.result}

@@ -27,7 +27,7 @@ class WorkerRow(NamedTuple):
     retired_at: Instant | None
 
 
-@operation("urgent")
+@operation("beat")
 def register(worker: str, *, name: str, lease: Span) -> Op[None]:
     """Begin a worker's life: its jobs are its own for as long as it renews its lease."""
     if lease <= 0:
@@ -35,7 +35,7 @@ def register(worker: str, *, name: str, lease: Span) -> Op[None]:
     yield from ask_last("register_worker", worker=worker, name=name, lease=lease)
 
 
-@operation("urgent")
+@operation("beat")
 def heartbeat(worker: str) -> Op[Beat]:
     """Renew the one row that keeps all of a worker's leases, and read back what it is believed to run."""
     alive, rows = yield from ask_all(
@@ -45,7 +45,7 @@ def heartbeat(worker: str) -> Op[Beat]:
     return Beat(bool(alive), running, [Lease(id, token) for id, token, cancel in rows if cancel])
 
 
-@operation("urgent")
+@operation("beat")
 def retire(worker: str) -> Op[None]:
     """End a worker's life in order; whatever it still runs is rescued by the next sweep."""
     yield from ask_last("retire_worker", worker=worker)

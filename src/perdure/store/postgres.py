@@ -19,7 +19,7 @@ from perdure.store.listeners import Listeners
 from perdure.store.postgres_adapt import Statement
 from perdure.store.postgres_connect import wishes
 from perdure.store.postgres_migrate import target
-from perdure.store.postgres_pool import URGENT_SIZE, Pool
+from perdure.store.postgres_pool import LANES, Pool, lanes
 from perdure.store.postgres_retry import Retry
 from perdure.store.postgres_transaction import Transaction
 from perdure.store.statements import DEFAULT_SCHEMA, Dialect, load
@@ -118,7 +118,7 @@ class PostgresStore:
                 except BaseException as error:
                     outcome.set_exception(error)
 
-        (self._urgent if operation.kind == "urgent" else self._ordinary).submit(work)
+        self._threads[LANES[operation.kind]].submit(work)
         return await answer
 
     def migrate(self) -> list[int]:
@@ -140,7 +140,7 @@ class PostgresStore:
         self._dismiss()
 
     def _run(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with self._pool.lend(urgent=operation.kind == "urgent", timeout=self.patience) as session:
+        with self._pool.lend(LANES[operation.kind], timeout=self.patience) as session:
             transaction = Transaction(
                 session, self._parsed, kind=operation.kind, now=self.now(), channel=self.channel
             )
@@ -161,10 +161,11 @@ class PostgresStore:
             migrate.check(database)
 
     def _hire(self) -> None:
-        self._ordinary = Daemons("perdure-postgres", limit=self._size)
-        self._urgent = Daemons("perdure-postgres-urgent", limit=URGENT_SIZE)
+        self._threads = {
+            lane: Daemons(f"perdure-postgres-{lane}", limit=n) for lane, n in lanes(self._size).items()
+        }
         # For those who never close: idle threads would outlive the store.
-        self._dismiss = finalize(self, _dismiss, self._ordinary, self._urgent)
+        self._dismiss = finalize(self, _dismiss, *self._threads.values())
         self._dismiss.atexit = False
 
     def _after_fork(self) -> None:

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock, Semaphore
 from time import monotonic
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from perdure.errors import StoreBusy, StoreClosed
+from perdure.ops.op import Kind
 from perdure.store.postgres_connect import connect
 from perdure.store.postgres_session import Session
 
-# Heartbeats and finishes have connections of their own, or a flood of enqueues would cost a worker its jobs.
+# Finishes have connections of their own, or a flood of enqueues would cost a worker its jobs; so has the heartbeat,
+# for a finish may wait long for a row that somebody holds.
 URGENT_SIZE: Final = 2
 IDLE_SECONDS: Final = 60.0
 
 
+Lane: TypeAlias = Literal["ordinary", "urgent", "beat"]
+LANES: Final[Mapping[Kind, Lane]] = {
+    "read": "ordinary",
+    "write": "ordinary",
+    "urgent": "urgent",
+    "beat": "beat",
+}
+
+
+def lanes(size: int) -> Mapping[Lane, int]:
+    """How many operations of each lane may be under way."""
+    return {"ordinary": size, "urgent": URGENT_SIZE, "beat": 1}
+
+
 class Pool:
-    """At most ``size`` sessions for ordinary operations and two for urgent ones, the last used lent first.
+    """At most ``size`` sessions for ordinary operations, two for urgent ones and one for heartbeats.
+
+    The last used is lent first.
 
     No thread watches over them: a session idle for a minute is closed when another comes back.
     """
@@ -32,9 +50,9 @@ class Pool:
         self.forget()
 
     @contextmanager
-    def lend(self, *, urgent: bool, timeout: float | None) -> Iterator[Session]:
+    def lend(self, lane: Lane, *, timeout: float | None) -> Iterator[Session]:
         """A session for as long as the block lasts; it comes back only if the block left it clean."""
-        slots = self._urgent if urgent else self._ordinary
+        slots = self._slots[lane]
         if not slots.acquire(timeout=timeout):
             raise StoreBusy("Every connection of this process to the database is in use.")
         try:
@@ -63,8 +81,7 @@ class Pool:
         """Start with nothing. In a forked child: the parent's sessions are neither to be used nor closed."""
         self._lock = Lock()
         self._idle = []
-        self._ordinary = Semaphore(self._size)
-        self._urgent = Semaphore(URGENT_SIZE)
+        self._slots = {lane: Semaphore(n) for lane, n in lanes(self._size).items()}
 
     def _take(self) -> Session | None:
         if self._closed:

@@ -45,6 +45,7 @@ _PLANS: Mapping[str, str] = {
     "jit": "off",
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
+    "enable_indexonlyscan": "off",
 }
 
 
@@ -70,6 +71,7 @@ _SETTINGS: Mapping[Kind, Statement] = {
     "write": _settings(STATEMENT_SECONDS, 5, 30, _PLANS),
     # A heartbeat that waits as long as its lease lasts is of no use.
     "urgent": _settings(10, 3, 10, _PLANS),
+    "beat": _settings(5, 2, 5, _PLANS),
 }
 
 

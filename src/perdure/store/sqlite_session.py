@@ -46,11 +46,11 @@ class Session:
 
     def perform(self, kind: Kind, start: Callable[[], Op[T]], *, patience: float | None = None) -> T:
         until = self._until if patience is None else time.monotonic() + patience
-        call = ThreadCall(start, until=until, urgent=kind == "urgent")
+        call = ThreadCall(start, until=until, urgent=kind in ("urgent", "beat"))
         return self._readers.perform(call) if self._reads(kind) else self._writer.perform(call)
 
     async def aperform(self, kind: Kind, start: Callable[[], Op[T]]) -> T:
-        call = LoopCall(start, until=self._until, urgent=kind == "urgent")
+        call = LoopCall(start, until=self._until, urgent=kind in ("urgent", "beat"))
         return await (self._readers.aperform(call) if self._reads(kind) else self._writer.aperform(call))
 
     def migrate(self) -> list[int]:

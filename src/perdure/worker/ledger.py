@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from perdure.errors import InternalError, Invalid, InvalidOption
 from perdure.model.job import Claimed, Lease, Span
-from perdure.model.lifecycle import Outcome
+from perdure.model.lifecycle import Outcome, stripped
 from perdure.ops import claim as claim_ops
 from perdure.ops import finish as finish_ops
 from perdure.ops import report as report_ops
@@ -19,6 +19,12 @@ from perdure.ops.report import Heard, Said
 from perdure.ops.worker import Beat
 from perdure.store.plan import Plan, blocking, perform, waiting
 from perdure.store.store import Store
+
+CLAIM_ROUNDS = 5
+"""How often a claim that met expired jobs is repeated. It may come back short: there is always a next one."""
+
+UNSTORABLE = (Invalid, InternalError, UnicodeError)
+"""What an outcome raises that no database takes."""
 
 Queues = Sequence[str] | Mapping[str, float] | None
 """Strict order, weights, or every queue."""
@@ -49,19 +55,38 @@ class Ledger:
         """Take at most n due jobs, in order. Jobs met past their expiry are canceled and do not count."""
         order = self._order(queues)
         jobs: list[Claimed] = []
-        while n > len(jobs) and tasks and order != []:
+        for _ in range(CLAIM_ROUNDS if tasks and order != [] else 0):
+            if len(jobs) >= n:
+                break
             claims = yield from perform(claim_ops.claim, worker, tasks=tasks, n=n - len(jobs), queues=order)
             jobs += claims.jobs
             if not claims.expired:
                 break
-        return jobs
+            yield from perform(sweep_ops.expire)
+        return jobs or (
+            yield from self._claim_around(Appetite(worker, tasks if order != [] else (), n, order))
+        )
 
     def _finish(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
         """Record outcomes; one that finds itself recorded already counts as accepted."""
         if not outcomes:
             return Finished([], [])
-        finished = yield from perform(finish_ops.finish, outcomes, dice=self._rng.random)
+        try:
+            finished = yield from perform(finish_ops.finish, outcomes, dice=self._rng.random)
+        except UNSTORABLE:
+            return (yield from self._finish_apart(outcomes))
         return (yield from self._recheck(outcomes, finished))
+
+    def _finish_apart(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
+        """One outcome cannot be stored and must not stop the others: halve until it is alone, and strip it."""
+        if len(outcomes) == 1:
+            bare = [stripped(outcome) for outcome in outcomes]
+            finished = yield from perform(finish_ops.finish, bare, dice=self._rng.random)
+            return (yield from self._recheck(bare, finished))
+        middle = len(outcomes) // 2
+        first = yield from self._finish(outcomes[:middle])
+        second = yield from self._finish(outcomes[middle:])
+        return Finished(first.accepted + second.accepted, first.refused + second.refused)
 
     def _cycle(
         self, worker: str, outcomes: Sequence[Outcome], *, tasks: Sequence[str], n: int, queues: Queues = None
@@ -69,14 +94,27 @@ class Ledger:
         """Record outcomes and take the next jobs in one transaction."""
         order = self._order(queues)
         appetite = Appetite(worker, tasks if order != [] else (), n, order)
-        finished, claims = yield from perform(
-            finish_ops.cycle, outcomes, dice=self._rng.random, claim=appetite
-        )
+        try:
+            finished, claims = yield from perform(
+                finish_ops.cycle, outcomes, dice=self._rng.random, claim=appetite
+            )
+        except UNSTORABLE:
+            if not outcomes:
+                raise
+            finished = yield from self._finish_apart(outcomes)
+            return finished, (yield from self._claim(worker, tasks=tasks, n=n, queues=order))
         finished = yield from self._recheck(outcomes, finished)
-        jobs = claims.jobs
         if claims.expired:
-            jobs = jobs + (yield from self._claim(worker, tasks=tasks, n=n - len(jobs), queues=order))
-        return finished, jobs
+            more = yield from self._claim(worker, tasks=tasks, n=n - len(claims.jobs), queues=order)
+            return finished, claims.jobs + more
+        return finished, claims.jobs or (yield from self._claim_around(appetite))
+
+    def _claim_around(self, appetite: Appetite) -> Plan[list[Claimed]]:
+        """After an empty claim: somebody may hold the rows that are due first, and others be free behind them."""
+        worker, tasks, n, queues = appetite
+        if n <= 0 or not tasks:
+            return []
+        return (yield from perform(claim_ops.claim_around, worker, tasks=tasks, n=n, queues=queues))
 
     def _report(self, said: Sequence[Said]) -> Plan[list[Heard]]:
         """Store what running jobs say about themselves."""

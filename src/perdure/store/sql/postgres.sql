@@ -88,6 +88,48 @@ UPDATE perdure.job
 RETURNING CAST(id AS text), token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
           tenant, meta, crashes, scheduled_for, workflow_id, step_key, state;
 
+-- name: claim_around
+-- differs: somebody may hold the rows that are due first for long, in a transaction of their own. claim_jobs counts its
+-- shares without locks and then finds nothing, though other groups have work. This one locks as it reads: dearer, and
+-- asked only after an empty claim.
+WITH RECURSIVE
+every AS (
+    SELECT '' AS queue WHERE CAST(:queues AS text) IS NULL
+    UNION ALL
+    SELECT (SELECT j.queue FROM perdure.job j
+             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
+             ORDER BY j.queue LIMIT 1)
+      FROM every WHERE every.queue IS NOT NULL),
+asked AS (
+    SELECT queue, CAST(0 AS bigint) AS rank FROM every WHERE queue <> ''
+    UNION ALL
+    SELECT value, rank FROM json_array_elements_text(CAST(:queues AS json)) WITH ORDINALITY AS q(value, rank)),
+grp(queue, rank, priority) AS (
+    SELECT queue, rank, 32768 FROM asked
+     WHERE NOT EXISTS (SELECT FROM perdure.queue q
+                        WHERE q.name = asked.queue AND (q.paused OR q.cool_until > :now))
+    UNION ALL
+    SELECT grp.queue, grp.rank, (SELECT CAST(j.priority AS integer) FROM perdure.job j
+                                  WHERE j.state = 'ready' AND j.held IS NULL
+                                    AND j.queue = grp.queue AND j.priority < grp.priority
+                                  ORDER BY j.priority DESC LIMIT 1)
+      FROM grp WHERE grp.priority IS NOT NULL),
+locked AS MATERIALIZED (
+    SELECT grp.rank, grp.priority, row.run_at, row.id
+      FROM grp CROSS JOIN json_array_elements_text(CAST(:tasks AS json)) AS known (task) CROSS JOIN LATERAL (
+           SELECT j.run_at, j.id FROM perdure.job j
+            WHERE j.state = 'ready' AND j.held IS NULL
+              AND j.queue = grp.queue AND j.priority = grp.priority AND j.task = known.task AND j.run_at <= :now
+            ORDER BY j.run_at, j.id LIMIT :n
+              FOR UPDATE SKIP LOCKED) row
+     WHERE grp.priority < 32768)
+UPDATE perdure.job
+   SET state = 'running', worker = :worker, token = token + 1, attempt = attempt + 1, started_at = :now, reason = NULL
+ WHERE id = ANY (ARRAY(SELECT id FROM locked ORDER BY rank, priority DESC, run_at, id LIMIT :n))
+   AND (expires_at IS NULL OR expires_at > :now)
+RETURNING CAST(id AS text), token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
+          tenant, meta, crashes, scheduled_for, workflow_id, step_key, state;
+
 -- name: lock_job
 -- differs: an operator's act locks its row, so that what it decides on stays true until it is written.
 SELECT state, run, token, worker, checkpoint, result, unique_key, task, coalesce(tenant, ''), run_at <= :now

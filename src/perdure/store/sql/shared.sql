@@ -96,6 +96,13 @@ SELECT id, queue, state, run, attempt
   FROM perdure.job
  WHERE id = :id;
 
+-- name: expire_active
+-- A twin that expired and that nobody has canceled yet must not answer for a new request.
+UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
+ WHERE task = :task AND coalesce(tenant, '') = :tenant AND unique_key = :unique_key
+   AND unique_key IS NOT NULL AND state IN ('waiting', 'ready', 'running', 'open')
+   AND state IN ('waiting', 'ready') AND expires_at <= :now;
+
 -- name: find_active
 SELECT id, queue, state, run, attempt
   FROM perdure.job

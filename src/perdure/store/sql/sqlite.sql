@@ -54,6 +54,10 @@ UPDATE perdure.job
 RETURNING id, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
           tenant, meta, crashes, scheduled_for, workflow_id, step_key, state;
 
+-- name: claim_around
+-- differs: nobody holds a row while another writes, so there is nothing to go around.
+SELECT NULL WHERE 0;
+
 -- name: lock_job
 -- differs: the writer's transaction is the lock.
 SELECT state, run, token, worker, checkpoint, result, unique_key, task, coalesce(tenant, ''), run_at <= :now
