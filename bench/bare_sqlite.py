@@ -1,6 +1,6 @@
 """The work done by SQL written by hand on Python's own sqlite3: the least that can be done for the same rows.
 
-Many rows travel as one JSON array, which takes 40 % less time than ``executemany``; one row as parameters.
+Many rows travel as one JSON object, which takes 40 % less time than ``executemany``; one row as parameters.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from time import time_ns
+from typing import Any
 
 import msgspec
 
@@ -21,7 +22,7 @@ VALUES (?1, '{TASK}', '{QUEUE}', ?2, 'ready', 0, {MAX_ATTEMPTS}, {TIMEOUT}, ?3, 
 
 INSERT_MANY = f"""
 INSERT INTO perdure_job (id, task, queue, payload, state, priority, max_attempts, timeout, run_at, created_at)
-SELECT value ->> '$[0]', '{TASK}', '{QUEUE}', value ->> '$[1]', 'ready', 0, {MAX_ATTEMPTS}, {TIMEOUT}, ?2, ?2
+SELECT key, '{TASK}', '{QUEUE}', value, 'ready', 0, {MAX_ATTEMPTS}, {TIMEOUT}, ?2, ?2
   FROM json_each(?1)
 """
 
@@ -31,9 +32,9 @@ UPDATE perdure_job SET state = 'succeeded', worker = NULL, finished_at = ?4, res
 """
 
 FINISH_MANY = """
-UPDATE perdure_job SET state = 'succeeded', worker = NULL, finished_at = ?2, result = x.value ->> '$[2]'
+UPDATE perdure_job SET state = 'succeeded', worker = NULL, finished_at = ?2, result = x.value ->> '$[1]'
   FROM json_each(?1) AS x
- WHERE perdure_job.id = x.value ->> '$[0]' AND token = x.value ->> '$[1]' AND worker IS NOT NULL
+ WHERE perdure_job.id = x.key AND token = x.value ->> '$[0]' AND worker IS NOT NULL
 """
 
 CLAIM = f"""
@@ -60,7 +61,7 @@ class BareSqlite:
         self._connection.execute("PRAGMA temp_store = MEMORY")
         self._ids = Ids()
         self._encode = msgspec.json.Encoder().encode
-        self._claimed: list[tuple[str, int, str]] = []
+        self._claimed: list[tuple[Any, ...]] = []
         self._group = GroupCommit(self.enqueue_many)
 
     def enqueue(self, mail: Mail) -> None:
@@ -71,7 +72,7 @@ class BareSqlite:
         self._group.join(mail)
 
     def enqueue_many(self, mails: Sequence[Mail]) -> None:
-        rows = list(zip(self._ids.new(len(mails)), map(self._payload, mails), strict=True))
+        rows = dict(zip(self._ids.new(len(mails)), map(self._payload, mails), strict=True))
         self._connection.execute(INSERT_MANY, (self._encode(rows).decode(), _now()))
 
     def cycle(self, n: int) -> int:
@@ -79,14 +80,15 @@ class BareSqlite:
         execute = self._connection.execute
         execute("BEGIN IMMEDIATE")
         if len(self._claimed) == 1:
-            assert execute(FINISH, (*self._claimed[0], now)).rowcount == 1
+            id, token, *_ = self._claimed[0]
+            assert execute(FINISH, (id, token, RESULT, now)).rowcount == 1
         elif self._claimed:
-            done = execute(FINISH_MANY, (self._encode(self._claimed).decode(), now))
+            outcomes = {job[0]: (job[1], RESULT) for job in self._claimed}
+            done = execute(FINISH_MANY, (self._encode(outcomes).decode(), now))
             assert done.rowcount == len(self._claimed)
-        jobs = execute(CLAIM, (now, n)).fetchall()
+        self._claimed = execute(CLAIM, (now, n)).fetchall()
         execute("COMMIT")
-        self._claimed = [(job[0], job[1], RESULT) for job in jobs]
-        return len(jobs)
+        return len(self._claimed)
 
     def tidy(self) -> None:
         """SQLite leaves nothing to clean up."""

@@ -307,7 +307,7 @@ class Company:
     def check_claimed(
         self, worker: Worker, hunger: requests.Hunger, claimed: Sequence[Claimed]
     ) -> list[Lease]:
-        expected = self.model.claim(worker.id, hunger.tasks, hunger.n, hunger.order(self.model.roll))
+        expected, met = self.model.claim(worker.id, hunger.tasks, hunger.n, hunger.order(self.model.roll))
         assert [job.lease for job in claimed] == expected
         for job in claimed:
             known = self.model.jobs[job.id]
@@ -317,10 +317,24 @@ class Company:
                 known.checkpoint,
                 known.tenant,
             )
+        self.check_expired(met)
         self.witness.see_claims(worker.id, expected)
         self.leases += expected
         worker.leases += expected
         return expected
+
+    def check_expired(self, met: Sequence[str]) -> None:
+        """A claim cancels the expired jobs it meets; it may cancel others, and may count them as claimed."""
+        late = self.model.expired()
+        rows = self.pair.look().jobs if late else {}
+        for job in late:
+            row = rows[job.id]
+            if row.state == "canceled":
+                assert job.token <= row.token <= job.token + 1
+                job.token = row.token
+                job.end("canceled", self.model.now, "expired")
+            else:
+                assert job.id not in met
 
     def settle(self, outcomes: list[Outcome]) -> None:
         refused = not any(self.model.holder(outcome.lease) for outcome in outcomes)
@@ -330,9 +344,10 @@ class Company:
             self.witness.see_nothing_changed(self.pair.look().jobs)
 
     def check_finished(self, outcomes: Sequence[Outcome], finished: Finished) -> None:
-        expected = self.model.finish(outcomes)
-        assert set(finished.accepted) == expected
-        assert set(finished.refused) == {outcome.lease for outcome in outcomes} - expected
+        stands = self.model.finish(outcomes)
+        assert sorted([*finished.accepted, *finished.refused]) == sorted(stands)
+        assert not any(stands[lease] is False for lease in finished.accepted)
+        assert not any(stands[lease] is True for lease in finished.refused)
         self.told += outcomes
         for worker in self.workers:
             worker.leases = [lease for lease in worker.leases if self.model.holder(lease)]

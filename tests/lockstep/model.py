@@ -66,8 +66,8 @@ class Model:
         self.queues: dict[str, Queue] = {}
         self.workers: dict[str, Worker] = {}
         self.attempts: dict[Lease, Past] = {}
-        self.recorded: dict[Lease, Outcome] = {}
-        """The outcome each lease was used for; a rescued one was used for none."""
+        self.recorded: dict[Lease, tuple[Outcome, int]] = {}
+        """What each lease was used for, and the job's run after it; a rescued one was used for nothing."""
 
     # Enqueue
 
@@ -126,8 +126,12 @@ class Model:
         if unique_key is None:
             return None
         scope = task, tenant, unique_key
-        same = (job for job in self.jobs.values() if (job.task, job.tenant, job.unique_key) == scope)
-        return next((job.id for job in same if job.active), None)
+        for job in self.jobs.values():
+            if (job.task, job.tenant, job.unique_key) == scope and job.active:
+                if not self._has_expired(job):
+                    return job.id
+                job.end("canceled", self.now, "expired")
+        return None
 
     # What a worker does
 
@@ -146,20 +150,22 @@ class Model:
         asked = [Lease(job.id, job.token) for job in mine if job.cancel_requested_at is not None]
         return live, [Lease(job.id, job.token) for job in mine], asked
 
-    def claim(self, worker: str, tasks: Sequence[str], n: int, queues: Sequence[str] | None) -> list[Lease]:
+    def claim(
+        self, worker: str, tasks: Sequence[str], n: int, queues: Sequence[str] | None
+    ) -> tuple[list[Lease], list[str]]:
+        """The leases taken, and the expired jobs that were met on the way: those must be canceled by now."""
         taken: list[Lease] = []
+        met: list[str] = []
         for job in self.due(tasks, queues):
             if len(taken) >= n:
                 break
-            # Also what it finds expired was claimed, if only to be canceled.
-            job.token += 1
-            if job.expires_at is not None and job.expires_at <= self.now:
-                job.end("canceled", self.now, "expired")
+            if self._has_expired(job):
+                met.append(job.id)
                 continue
             job.state, job.worker, job.started_at = "running", worker, self.now
-            job.attempt += 1
+            job.token, job.attempt = job.token + 1, job.attempt + 1
             taken.append(Lease(job.id, job.token))
-        return taken
+        return taken, met
 
     def due(self, tasks: Sequence[str], queues: Sequence[str] | None) -> list[Job]:
         """Strictly by queue where queues are named; then by priority, time and id."""
@@ -179,8 +185,8 @@ class Model:
         settings = self.queues.get(queue, Queue())
         return not settings.paused and (settings.cool_until is None or settings.cool_until <= self.now)
 
-    def finish(self, outcomes: Sequence[Outcome]) -> set[Lease]:
-        """The leases whose outcome stands: written now, or by a call whose answer was lost."""
+    def finish(self, outcomes: Sequence[Outcome]) -> dict[Lease, bool | None]:
+        """Whether each outcome stands: written now, or by a call whose answer was lost. None: nobody can tell."""
         told: dict[Lease, Outcome] = {}
         for outcome in outcomes:
             told.setdefault(outcome.lease, outcome)
@@ -192,24 +198,31 @@ class Model:
             if outcome.report is not None:
                 tell(job, outcome.report, lenient=True)
             self._settle(job, outcome)
-            self.recorded[lease] = outcome
+            self.recorded[lease] = outcome, job.run
             if isinstance(outcome, Throttled) and outcome.cool_queue:
                 throttled[job.queue] = max(throttled.get(job.queue, 0), outcome.delay or 0)
         for queue, asked in throttled.items():
             self._cool(queue, asked)
-        return {lease for lease, outcome in told.items() if self._stands(lease, outcome)}
+        return {lease: self._stands(lease, outcome) for lease, outcome in told.items()}
 
     def holder(self, lease: Lease) -> Job | None:
         """The job this lease may write to."""
         job = self.jobs.get(lease.job)
         return job if job is not None and job.state == "running" and job.token == lease.token else None
 
-    def _stands(self, lease: Lease, outcome: Outcome) -> bool:
+    def _stands(self, lease: Lease, outcome: Outcome) -> bool | None:
         job = self.jobs.get(lease.job)
-        recorded = self.recorded.get(lease)
-        if job is None or recorded is None or job.token != lease.token:
+        if job is None or job.token != lease.token or lease not in self.recorded:
             return False
-        return isinstance(outcome, Succeeded) == isinstance(recorded, Succeeded)
+        recorded, run = self.recorded[lease]
+        if isinstance(outcome, Succeeded | Failed) or isinstance(recorded, Succeeded | Failed):
+            if (type(outcome), _kind(outcome)) != (type(recorded), _kind(recorded)):
+                return False
+        elif type(outcome) is not type(recorded):
+            # These leave nothing behind that tells one from another.
+            return None
+        # A requeue takes the lease away; what it leaves behind may still tell that the outcome was recorded.
+        return True if job.run == run else None
 
     def _settle(self, job: Job, outcome: Outcome) -> None:
         task, queue = self.tasks[job.task], self.queues.get(job.queue, Queue())
@@ -254,15 +267,18 @@ class Model:
     def _is_live(self, worker: str) -> bool:
         return worker in self.workers and not self.workers[worker].retired
 
+    def expired(self) -> list[Job]:
+        """Those that should have been started by now."""
+        return [job for job in self.jobs.values() if self._has_expired(job)]
+
     def expire(self) -> int:
-        late = [
-            job
-            for job in self.jobs.values()
-            if job.state == "ready" and (job.expires_at or self.now + 1) <= self.now
-        ]
+        late = self.expired()
         for job in late:
             job.end("canceled", self.now, "expired")
         return len(late)
+
+    def _has_expired(self, job: Job) -> bool:
+        return job.state == "ready" and job.expires_at is not None and job.expires_at <= self.now
 
     # What an operator does
 
@@ -349,6 +365,10 @@ _KEPT = (
     "created_at",
     "token",
 )
+
+
+def _kind(outcome: Outcome) -> str | None:
+    return outcome.kind if isinstance(outcome, Failed) else None
 
 
 def _key(new: NewJob) -> Key:

@@ -121,6 +121,7 @@ KEYED: SearchStrategy[Asked] = st.builds(
             "tenant": TENANT,
             "unique_key": st.sampled_from([None, "u"]),
             "idempotency_key": st.sampled_from([None, "k", "k", "l"]),
+            "expires_in": _sometimes(st.just(SECOND)),
         }
     ),
     run_in=st.none(),

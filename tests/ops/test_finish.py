@@ -45,7 +45,7 @@ def test_plain_successes_are_one_final_step() -> None:
     assert play(script, Succeeded(TWO, "2"), Succeeded(ONE, "1", "large")) == ([TWO, ONE], [])
     assert (script.asked, script.final, script.woken) == ([["finish_succeeded"]], True, set())
     (params,) = script.params("finish_succeeded")
-    assert json.loads(params["outcomes"]) == [[A, 1, "1", "large"], [B, 1, "2", None]], "in the order of ids"
+    assert json.loads(params["outcomes"]) == {A: [1, "1", "large"], B: [1, "2", None]}
 
 
 def test_large_results_are_several_statements_of_one_step() -> None:
@@ -67,7 +67,9 @@ def test_a_success_whose_lease_is_gone_is_refused() -> None:
 
 def test_a_stale_lease_is_told_from_the_live_one() -> None:
     script = Script(finish_succeeded=[[(A, 2)]])
-    assert play(script, Succeeded(ONE), Succeeded(Lease(A, 2))) == ([Lease(A, 2)], [ONE])
+    assert play(script, Succeeded(Lease(A, 2)), Succeeded(ONE)) == ([Lease(A, 2)], [ONE])
+    (params,) = script.params("finish_succeeded")
+    assert json.loads(params["outcomes"]) == {A: [2, None, None]}, "only the later can be live"
 
 
 def test_what_must_be_decided_is_locked_first() -> None:

@@ -98,7 +98,7 @@ def test_requeue_gives_way_to_an_active_twin() -> None:
     row = locked("failed", unique_key="u", tenant="acme")
     script = Script(lock_job=[[row]], find_active=[[(B, "mail", "ready", 1, 0)]])
     assert script.play(operate.requeue(A)) == "unique_key_taken"
-    assert script.asked == [["lock_job"], ["find_active"]]
+    assert script.asked == [["lock_job"], ["expire_active", "find_active"]]
     assert script.params("find_active") == [{"task": "work", "tenant": "acme", "unique_key": "u"}]
     script = Script(lock_job=[[row]], requeue_job=[[("mail",)]])
     assert script.play(operate.requeue(A)) == "requeued"

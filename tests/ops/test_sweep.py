@@ -99,14 +99,9 @@ def test_a_heartbeat_renews_and_reads_back_in_one_step() -> None:
 
 
 def test_what_is_urgent_goes_ahead_of_what_is_not() -> None:
-    urgent: list[Operation[..., Any]] = [
-        worker.register,
-        worker.heartbeat,
-        worker.retire,
-        finish.finish,
-        finish.cycle,
-        report.report,
-    ]
+    beats: list[Operation[..., Any]] = [worker.register, worker.heartbeat, worker.retire]
+    assert {operation.kind for operation in beats} == {"beat"}
+    urgent: list[Operation[..., Any]] = [finish.finish, finish.cycle, report.report]
     assert {operation.kind for operation in urgent} == {"urgent"}
     others: list[Operation[..., Any]] = [claim.claim, enqueue.enqueue, enqueue.enqueue_keyed, sweep.rescue]
     assert {operation.kind for operation in others} == {"write"}

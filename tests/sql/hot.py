@@ -34,6 +34,8 @@ def _claims(n: int) -> Mapping[str, Hot]:
         return Hot("claim_jobs", params, n + GROUPS)
 
     return {
+        # It may lock n of each group before it knows which are first.
+        "claim_around": Hot("claim_around", claim(n, None).params, n * GROUPS),
         "claim from all queues": claim(n, None),
         "claim where all is known": claim(n, '["clean"]'),
         "claim behind the unknown": claim(n, '["default"]'),
@@ -51,7 +53,7 @@ def _endings(n: int) -> Mapping[str, Hot]:
     changes = rows_of([_failed(id) for id in mine])
     return {
         "finish_succeeded": Hot(
-            "finish_succeeded", {"outcomes": rows_of([(id, 1, "0", None) for id in mine])}, n
+            "finish_succeeded", {"outcomes": rows_of({id: (1, "0", None) for id in mine})}, n
         ),
         "lock_running": Hot("lock_running", {"leases": leases}, n),
         "find_outcomes": Hot("find_outcomes", {"leases": leases}, n),
@@ -67,7 +69,7 @@ def _enqueues(n: int) -> Mapping[str, Hot]:
     return {
         "insert_jobs": Hot("insert_jobs", {"jobs": rows_of(new)}, n),
         "insert_alike": Hot(
-            "insert_alike", {**alike, "jobs": rows_of([(job.id, job.payload) for job in new])}, n
+            "insert_alike", {**alike, "jobs": rows_of({job.id: job.payload for job in new})}, n
         ),
         "insert_keys": Hot("insert_keys", {"jobs": rows_of(new)}, n),
         "find_active": Hot("find_active", {"task": "work", "tenant": "", "unique_key": "only-1"}, 1),

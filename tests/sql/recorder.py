@@ -85,6 +85,7 @@ def live(store: Recorder) -> None:
     store.perform(enqueue.enqueue_keyed, [new_job(idempotency_key="k", unique_key="u")])
     store.perform(enqueue.enqueue_keyed, [new_job(idempotency_key="l", unique_key="u")])
     first, second, third, *_ = take(store, n=4)
+    store.perform(claim.claim_around, "ann", tasks=["work"], n=1)
     store.perform(worker.heartbeat, "ann")
     said = report.Said(first, Report(stage="half", checkpoint="1"), [report.LogLine("info", "so far")])
     store.perform(report.report, [said])

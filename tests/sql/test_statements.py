@@ -64,10 +64,9 @@ def test_no_statement_speaks_to_a_driver(spelling: str) -> None:
 
 
 def test_both_dialects_of_a_statement_take_the_same_parameters() -> None:
-    differ = [
-        (s.name, s.params ^ p.params) for s, p in zip(SQLITE, POSTGRES, strict=True) if s.params != p.params
-    ]
-    assert differ == []
+    """Apart from ``now``, which the store adds whether it is named or not."""
+    pairs = zip(SQLITE, POSTGRES, strict=True)
+    assert [(s.name, s.params ^ p.params) for s, p in pairs if s.params - {"now"} != p.params - {"now"}] == []
 
 
 def test_states_are_spelled_out() -> None:

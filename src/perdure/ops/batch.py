@@ -1,8 +1,8 @@
-"""Many rows as one parameter: a JSON array, which both databases take apart into rows."""
+"""Many rows as one parameter: a JSON array or object, which both databases take apart into rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -18,7 +18,7 @@ CHARACTERS = 16 << 20
 _encode = msgspec.json.Encoder().encode
 
 
-def rows_of(values: Sequence[object]) -> str:
+def rows_of(values: Sequence[object] | Mapping[str, object]) -> str:
     return _encode(values).decode()
 
 

@@ -50,7 +50,10 @@ def enqueue_alike(
     shared = {"task": task, **{name: getattr(options, name) for name in _SHARED}}
     some = portions(jobs, [len(payload) for _, payload in jobs])
     *_, found = yield from ask_all(
-        *(Query("insert_alike", {**shared, "first": part[0][0], "jobs": rows_of(part)}) for part in some),
+        *(
+            Query("insert_alike", {**shared, "first": part[0][0], "jobs": rows_of(dict(part))})
+            for part in some
+        ),
         Query("find_queue", {"task": task}),
         final=True,
         wake=wake,
@@ -155,7 +158,8 @@ def _insert(jobs: Sequence[NewJob]) -> Op[tuple[dict[str, Enqueued], set[str]]]:
 
 def _find_twins(jobs: Sequence[NewJob]) -> Op[dict[str, Enqueued]]:
     keys = [_scope(job) | {"unique_key": job.unique_key} for job in jobs]
-    yield from ask_all(*(Query("expire_active", key) for key in keys))
+    pairs = zip(jobs, keys, strict=True)
+    yield from ask_all(*(Query("expire_active", key | {"id": job.id}) for job, key in pairs))
     own = yield from ask_all(*(Query("find_job", {"id": job.id}) for job in jobs))
     active = yield from ask_all(*(Query("find_active", key) for key in keys))
     twins: dict[str, Enqueued] = {}

@@ -109,12 +109,16 @@ def _finish(outcomes: Sequence[Outcome], dice: Dice, claim: Appetite | None) -> 
 
 
 def _succeed(plain: Sequence[Succeeded]) -> list[Query]:
-    """Sorted: rows are locked in the order of their ids."""
     if not plain:
         return []
-    rows = [(*o.lease, o.result, o.reason) for o in sorted(plain, key=attrgetter("lease"))]
-    sizes = [len(result or "") for _, _, result, _ in rows]
-    return [Query("finish_succeeded", {"outcomes": rows_of(some)}) for some in portions(rows, sizes)]
+    ordered = sorted(plain, key=attrgetter("lease"))
+    parts = portions(ordered, [len(o.result or "") for o in ordered])
+    return [Query("finish_succeeded", {"outcomes": rows_of(_by_job(part))}) for part in parts]
+
+
+def _by_job(ordered: Iterable[Succeeded]) -> dict[str, tuple[int, str | None, str | None]]:
+    """Of two leases of a job the later stays. The other is refused: its token is stale."""
+    return {o.lease.job: (o.lease.token, o.result, o.reason) for o in ordered}
 
 
 def _sum_up(
@@ -203,7 +207,7 @@ def _same(outcome: Outcome, state: str, kind: str | None) -> bool:
             return state == "succeeded"
         case Failed():
             return state != "succeeded" and kind == outcome.kind
-        case Continued() if state == "ready":
-            return kind == "continued"
+        case Continued():
+            return kind == "continued" or (state == "canceled" and kind is None)
         case _:
             return state != "succeeded" and kind is None

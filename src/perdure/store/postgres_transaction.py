@@ -39,7 +39,8 @@ _log = logging.getLogger("perdure.store")
 
 # Each statement that writes finds its rows by an index it was written for. Its plan is made once for a
 # connection and kept, perhaps from when the table was empty: it must never be a scan of what has piled up
-# since. And the compiler takes longer than such a plan runs.
+# since, nor a walk through another index, and a sort, because that one holds all that is asked for after a
+# vacuum. And the compiler takes longer than such a plan runs.
 _PLANS: Mapping[str, str] = {
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",

@@ -24,18 +24,17 @@ head(queue, rank, priority, known, run_ats, ids) AS (
     UNION ALL
     SELECT head.queue, head.rank, next.priority, first.known, first.run_ats, first.ids
       FROM head CROSS JOIN LATERAL (
-           SELECT CAST(j.priority AS integer), j.run_at, j.id FROM perdure.job j
+           SELECT CAST(j.priority AS integer), j.run_at FROM perdure.job j
             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = head.queue AND j.priority < head.priority
-            ORDER BY j.priority DESC, j.run_at, j.id LIMIT 1) next (priority, run_at, id)
+            ORDER BY j.priority DESC, j.run_at, j.id LIMIT 1) next (priority, run_at)
            CROSS JOIN LATERAL (
            SELECT bool_and(due.task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))),
                   array_agg(due.run_at), array_agg(due.id)
              FROM (SELECT j.task, j.run_at, j.id FROM perdure.job j
                     WHERE j.state = 'ready' AND j.held IS NULL
                       AND j.queue = head.queue AND j.priority = next.priority
-                      -- From the first on: what was taken before lies dead in the index until a vacuum. Compared as
-                      -- rows, because two bounds of one column pass for so few rows that sorting them is cheap.
-                      AND (j.run_at, j.id) >= (next.run_at, next.id) AND j.run_at <= :now
+                      -- From the first on: what was taken before lies dead in the index until a vacuum.
+                      AND j.run_at BETWEEN next.run_at AND :now
                     ORDER BY j.run_at, j.id LIMIT :n) due) first (known, run_ats, ids)
      WHERE NOT head.known OR coalesce(cardinality(head.ids), 0) < :n),
 due AS (
@@ -53,15 +52,12 @@ due AS (
      WHERE NOT head.known
      ORDER BY rank, priority DESC, run_at, id LIMIT :n),
 share AS MATERIALIZED (
-    SELECT queue, priority, task, count(*) AS n,
-           min(run_at) AS since, CAST('00000000-0000-0000-0000-000000000000' AS uuid) AS nil
-      FROM due GROUP BY queue, priority, task),
+    SELECT queue, priority, task, min(run_at) AS since, count(*) AS n FROM due GROUP BY queue, priority, task),
 taken AS MATERIALIZED (
     SELECT locked.id FROM share CROSS JOIN LATERAL (
            SELECT j.id FROM perdure.job j
             WHERE j.state = 'ready' AND j.held IS NULL
-              AND j.queue = share.queue AND j.priority = share.priority
-              AND (j.run_at, j.id) >= (share.since, share.nil) AND j.run_at <= :now
+              AND j.queue = share.queue AND j.priority = share.priority AND j.run_at BETWEEN share.since AND :now
               AND j.task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))
             ORDER BY j.run_at, j.id LIMIT share.n
               FOR UPDATE SKIP LOCKED) locked
@@ -71,7 +67,7 @@ taken AS MATERIALIZED (
            SELECT j.id FROM perdure.job j
             WHERE j.state = 'ready' AND j.held IS NULL
               AND j.queue = share.queue AND j.priority = share.priority AND j.task = share.task
-              AND (j.run_at, j.id) >= (share.since, share.nil) AND j.run_at <= :now
+              AND j.run_at BETWEEN share.since AND :now
             ORDER BY j.run_at, j.id LIMIT share.n
               FOR UPDATE SKIP LOCKED) locked
      WHERE share.task IS NOT NULL)
@@ -162,18 +158,18 @@ SELECT x.id, t.name, coalesce(x.queue, t.queue), x.tenant, CAST(x.payload AS jso
 RETURNING id, queue, run_at <= :now;
 
 -- name: insert_alike
--- differs: how a JSON array becomes rows. What is one value for all of them is a parameter of its own, nothing is
+-- differs: how a JSON object becomes rows. What is one value for all of them is a parameter of its own, nothing is
 -- returned, and one look at the first job tells whether a commit we never heard of wrote them: ON CONFLICT DO NOTHING
 -- would look at each. Together that is half the time of insert_jobs.
 INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
                          expires_at, created_at)
-SELECT CAST(x.value ->> 0 AS uuid), t.name, coalesce(CAST(:queue AS text), t.queue), CAST(:tenant AS text),
-       CAST(x.value ->> 1 AS json), CAST(:meta AS json), CAST(:tags AS json), 'ready',
+SELECT CAST(x.key AS uuid), t.name, coalesce(CAST(:queue AS text), t.queue), CAST(:tenant AS text),
+       CAST(x.value AS json), CAST(:meta AS json), CAST(:tags AS json), 'ready',
        coalesce(CAST(:priority AS smallint), t.priority), coalesce(CAST(:max_attempts AS integer), t.max_attempts),
        coalesce(CAST(:timeout AS bigint), t.timeout), coalesce(:now + span(:delay), :now),
        coalesce(instant(:expires_at), :now + span(:expires_in)), :now
   FROM (SELECT 1) AS one LEFT JOIN perdure.task t ON t.name = :task AND t.enabled
-       CROSS JOIN json_array_elements(CAST(:jobs AS json)) AS x (value)
+       CROSS JOIN json_each_text(CAST(:jobs AS json)) AS x
  WHERE NOT EXISTS (SELECT FROM perdure.job WHERE id = CAST(:first AS uuid));
 
 -- name: insert_keys
@@ -202,18 +198,16 @@ UPDATE perdure.task SET enabled = false
  WHERE enabled AND name NOT IN (SELECT x.name FROM json_to_recordset(CAST(:tasks AS json)) AS x (name text));
 
 -- name: finish_succeeded
--- differs: how a JSON array becomes rows. Joined to them, a plan from when nothing ran would walk the whole table in search
--- of what runs; here there is no join to turn around. A running job is known by its worker.
-WITH told AS MATERIALIZED (
-    SELECT array_agg(CAST(value ->> 0 AS uuid)) AS ids, jsonb_object_agg(value ->> 0, value) AS outcomes
-      FROM json_array_elements(CAST(:outcomes AS json)) AS x (value))
+-- differs: how a JSON object becomes rows. Joined to them, a plan from when nothing ran would walk the whole table in
+-- search of what runs; here there is no join to turn around. A running job is known by its worker.
+WITH told AS MATERIALIZED (SELECT CAST(:outcomes AS jsonb) AS outcomes)
 UPDATE perdure.job
    SET state = 'succeeded', worker = NULL, finished_at = :now,
-       result = CAST((SELECT outcomes FROM told) -> CAST(id AS text) ->> 2 AS json),
-       reason = (SELECT outcomes FROM told) -> CAST(id AS text) ->> 3,
+       result = CAST((SELECT outcomes FROM told) -> CAST(id AS text) ->> 1 AS json),
+       reason = (SELECT outcomes FROM told) -> CAST(id AS text) ->> 2,
        error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
- WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[])) AND worker IS NOT NULL
-   AND token = CAST((SELECT outcomes FROM told) -> CAST(id AS text) ->> 1 AS integer)
+ WHERE id = ANY (ARRAY(SELECT CAST(jsonb_object_keys(outcomes) AS uuid) FROM told)) AND worker IS NOT NULL
+   AND token = CAST((SELECT outcomes FROM told) -> CAST(id AS text) ->> 0 AS integer)
 RETURNING CAST(id AS text), token;
 
 -- name: lock_running

@@ -101,7 +101,7 @@ SELECT id, queue, state, run, attempt
 UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
  WHERE task = :task AND coalesce(tenant, '') = :tenant AND unique_key = :unique_key
    AND unique_key IS NOT NULL AND state IN ('waiting', 'ready', 'running', 'open')
-   AND state IN ('waiting', 'ready') AND expires_at <= :now;
+   AND state IN ('waiting', 'ready') AND expires_at <= :now AND id <> :id;
 
 -- name: find_active
 SELECT id, queue, state, run, attempt

@@ -56,7 +56,7 @@ RETURNING id, token, task, queue, priority, run_at, run, attempt, max_attempts, 
 
 -- name: claim_around
 -- differs: nobody holds a row while another writes, so there is nothing to go around.
-SELECT NULL WHERE 0;
+SELECT :worker, :tasks, :queues, :n WHERE false;
 
 -- name: lock_job
 -- differs: the writer's transaction is the lock.
@@ -84,11 +84,11 @@ SELECT x.value ->> 'id', t.name, coalesce(x.value ->> 'queue', t.queue), x.value
 RETURNING id, queue, run_at <= :now;
 
 -- name: insert_alike
--- differs: how a JSON array becomes rows. A look at the first job would put all of them into a temporary table; to meet
+-- differs: how a JSON object becomes rows. A look at the first job would put all of them into a temporary table; to meet
 -- conflicts costs nothing.
 INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
                          expires_at, created_at)
-SELECT x.value ->> 0, t.name, coalesce(:queue, t.queue), :tenant, x.value ->> 1, :meta, :tags, 'ready',
+SELECT x.key, t.name, coalesce(:queue, t.queue), :tenant, x.value, :meta, :tags, 'ready',
        coalesce(:priority, t.priority), coalesce(:max_attempts, t.max_attempts), coalesce(:timeout, t.timeout),
        :now + coalesce(:delay, 0), coalesce(:expires_at, :now + :expires_in), :now
   FROM (SELECT 1) LEFT JOIN perdure.task t ON t.name = :task AND t.enabled CROSS JOIN json_each(:jobs) x
@@ -121,12 +121,12 @@ UPDATE perdure.task SET enabled = 0
  WHERE enabled AND name NOT IN (SELECT value ->> 'name' FROM json_each(:tasks));
 
 -- name: finish_succeeded
--- differs: how a JSON array becomes rows.
+-- differs: how a JSON object becomes rows.
 UPDATE perdure.job AS job
-   SET state = 'succeeded', worker = NULL, finished_at = :now, result = x.value ->> 2, reason = x.value ->> 3,
+   SET state = 'succeeded', worker = NULL, finished_at = :now, result = x.value ->> 1, reason = x.value ->> 2,
        error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
   FROM json_each(:outcomes) x
- WHERE job.id = x.value ->> 0 AND job.token = x.value ->> 1 AND job.worker IS NOT NULL
+ WHERE job.id = x.key AND job.token = x.value ->> 0 AND job.worker IS NOT NULL
 RETURNING id, token;
 
 -- name: lock_running
