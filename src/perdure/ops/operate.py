@@ -73,7 +73,9 @@ def requeue(
         return refusal
     if job.unique_key is not None:
         scope = {"task": job.task, "tenant": job.tenant, "unique_key": job.unique_key}
-        _, active = yield from ask_all(Query("expire_active", scope | {"id": id}), Query("find_active", scope))
+        _, active = yield from ask_all(
+            Query("expire_active", scope | {"id": id}), Query("find_active", scope)
+        )
         if active:
             return "unique_key_taken"
     dropped = (
