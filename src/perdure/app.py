@@ -125,9 +125,10 @@ class App(Verbs):
         """Register a function as a task: ``@app.task`` or ``@app.task(queue="mail")``."""
         if not function:
             return _Register(self, options)
-        if len(function) > 1 or not callable(function[0]):
+        first, *others = function
+        if others or not callable(first):
             raise InvalidTask("task() takes a function; a name goes by its name: @app.task(name=...).")
-        return self._register(*function, **options)
+        return self._register(first, **options)
 
     def _register(
         self,
