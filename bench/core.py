@@ -6,6 +6,7 @@ within minutes: what counts is the ratio of two neighbours, and the median of th
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from collections.abc import Callable
 from statistics import median, quantiles
@@ -46,6 +47,7 @@ class Case(NamedTuple):
 def main() -> int:
     report = Report()
     with databases(report) as made:
+        report.fact(database="sqlite", version=sqlite3.sqlite_version, journal_mode="wal", synchronous="full")
         for kind in ("sqlite", "postgres"):
             _measure_all(report, made, kind)
     return report.status()

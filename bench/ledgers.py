@@ -70,8 +70,6 @@ class Ledger:
     """
 
     def __init__(self, url: str) -> None:
-        if url.startswith("postgresql"):
-            url += "?options=-csynchronous_commit%3Doff"
         self._app = App(url, synchronous="normal")
         self._app.migrate()
         self._ledger = self._app.ledger

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sqlite3
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,15 +46,19 @@ class Databases:
 
 
 @contextmanager
-def databases(report: Report) -> Iterator[Databases]:
-    """A directory and a server for as long as the block lasts; nothing of them is left behind."""
+def databases(report: Report, *, synchronous: bool = True) -> Iterator[Databases]:
+    """A directory and a server for as long as the block lasts; nothing of them is left behind.
+
+    ``synchronous``: whether a commit of the server waits for the disk.
+    """
     with tempfile.TemporaryDirectory(prefix="perdure-bench-", dir=_disk()) as name:
         directory = Path(name)
         directory.chmod(0o755)  # for the server's own user, where we are root
         _tell_about_machine(report, directory)
-        with Server.start({**DURABLE, "shared_buffers": "512MB"}, directory) as server:
+        commit = "on" if synchronous else "off"
+        settings = {**DURABLE, "synchronous_commit": commit, "shared_buffers": "512MB"}
+        with Server.start(settings, directory) as server:
             _tell_about_postgres(report, server.url())
-            _tell_about_sqlite(report)
             yield Databases(directory, server)
 
 
@@ -108,7 +111,3 @@ def _tell_about_postgres(report: Report, url: str) -> None:
         driver=f"psycopg {psycopg.__version__} ({psycopg.pq.__impl__})",
         **{name: row[0] for name, row in shown.items() if row},
     )
-
-
-def _tell_about_sqlite(report: Report) -> None:
-    report.fact(database="sqlite", version=sqlite3.sqlite_version, journal_mode="wal", synchronous="full")

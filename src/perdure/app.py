@@ -190,7 +190,7 @@ class App(Verbs):
         if not isinstance(jobs, Iterable):
             raise InvalidOption("enqueue_many takes a list of what task.job(...) returns.")
         jobs = list(jobs)
-        if not all(isinstance(job, JobRequest) for job in jobs):
+        if not set(map(type, jobs)) <= {JobRequest}:
             raise InvalidOption("enqueue_many takes what task.job(...) returns.")
         return (yield from self._enqueue_all(jobs, conn))
 
@@ -209,19 +209,19 @@ class App(Verbs):
         template, *others = {request.template for request in requests}
         if len(requests) > 1 and not others and template.bulk:
             ids = new_ids(len(requests))
-            jobs = list(zip(ids, [request.payload for request in requests], strict=True))
+            jobs = dict(zip(ids, [request.payload for request in requests], strict=True))
             task, options, wake = template.task, template.options, _whom_to_wake(requests[:1])
             queue = yield from perform_on(
                 conn, enqueue_ops.enqueue_alike, task, options, jobs, wake or frozenset()
             )
-            return [Job(self, id, task, template.decode)._new(queue) for id in ids]
+            return [Job(self, template.decode, id, task, queue, "ready", True) for id in ids]
         new = [request.new() for request in requests]
         if any(request.template.options.keyed for request in requests):
             outcomes = yield from perform_on(conn, enqueue_ops.enqueue_keyed, new)
         else:
             outcomes = yield from perform_on(conn, enqueue_ops.enqueue, new, _whom_to_wake(requests))
         return [
-            Job(self, outcome.id, request.template.task, request.template.decode)._enqueued(outcome)
+            Job(self, request.template.decode, outcome.id, request.template.task)._enqueued(outcome)
             for request, outcome in zip(requests, outcomes, strict=True)
         ]
 
@@ -305,7 +305,7 @@ class App(Verbs):
     def _handle(self, row: JobRow) -> Job[Any]:
         task = self.tasks.get(row.task)
         decode = _PLAIN_RESULT if task is None else task.results.decode
-        return Job[Any](self, row.id, row.task, decode)._seen(row)
+        return Job[Any](self, decode, row.id, row.task)._seen(row)
 
 
 class _Register:

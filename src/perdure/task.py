@@ -81,7 +81,6 @@ class Enqueuer(Generic[P, R]):
         self._asked = asked
         self._conn = asked.get("conn")
         options = checked(asked)
-        self._bind = task.signature.bind
         self._arguments = task.arguments
         self._template = Template(
             task.name,
@@ -102,9 +101,15 @@ class Enqueuer(Generic[P, R]):
         """A request for ``app.enqueue_many``; nothing is written yet."""
         if self._conn is not None:
             raise InvalidOption("A job request has no connection of its own: give conn to enqueue_many.")
-        return self._request(self._bind(args, kwargs))
+        return self._request(args, kwargs)
 
-    def _request(self, values: dict[str, object]) -> JobRequest[R]:
+    def _request(self, args: tuple[object, ...], kwargs: dict[str, object]) -> JobRequest[R]:
+        template = self._template
+        if template.options.idempotency_key is None:
+            return JobRequest(template, self._arguments.encode_call(args, kwargs))
+        return self._request_values(self._task.signature.bind(args, kwargs))
+
+    def _request_values(self, values: dict[str, object]) -> JobRequest[R]:
         """Of arguments by their parameters' names."""
         template, payload = self._template, self._arguments.encode(values)
         if template.options.idempotency_key is None:
@@ -113,10 +118,11 @@ class Enqueuer(Generic[P, R]):
 
     def _enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Plan[Job[R]]:
         """Enqueue the task with these arguments."""
-        return (yield from self._enqueue_values(self._bind(args, kwargs)))
+        jobs = yield from self._task.app._enqueue_all([self._request(args, kwargs)], self._conn)
+        return jobs[0]
 
     def _enqueue_values(self, values: dict[str, object]) -> Plan[Job[R]]:
-        jobs = yield from self._task.app._enqueue_all([self._request(values)], self._conn)
+        jobs = yield from self._task.app._enqueue_all([self._request_values(values)], self._conn)
         return jobs[0]
 
     enqueue, aenqueue = blocking(_enqueue), waiting(_enqueue)

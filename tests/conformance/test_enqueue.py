@@ -139,7 +139,7 @@ def test_a_lost_answer_is_asked_for_again_without_a_second_job(world: World) -> 
     world.app.sync()
     plain = work.job(1).new()
     keyed = work.using(idempotency_key="k", unique_key="u").job(1).new()
-    alike = [(new_id(), "{}") for _ in range(1200)]
+    alike = {new_id(): "{}" for _ in range(1200)}
     for _ in range(2):
         (first,) = world.store.perform(ops.enqueue, [plain])
         (second,) = world.store.perform(ops.enqueue_keyed, [keyed])

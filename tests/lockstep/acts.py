@@ -192,13 +192,17 @@ class Company:
         self.model.retire(worker.id)
 
     def change_hands(self, draw: Draw) -> None:
-        """What one worker holds is taken from it and given to another."""
+        """What one worker holds is taken from it and given to another; only then it tells how it ended."""
         one, other = draw(st.permutations(self.workers))[:2]
         self.take(one, EVERYTHING)
+        late = list(one.leases)
         self.ask(lambda ledger: ledger.retire(one.id))
         self.model.retire(one.id)
         self.rescue()
         self.take(other, EVERYTHING)
+        self.compare()
+        if late:
+            self.settle([draw(requests.SUCCESS | requests.ENDINGS).of(lease) for lease in late])
 
     # The sweeper
 

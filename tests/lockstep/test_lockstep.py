@@ -13,7 +13,7 @@ from tests.lockstep.machine import Lockstep
 from tests.lockstep.pair import open_pair
 
 SHORT = settings(
-    max_examples=100,
+    max_examples=80,
     stateful_step_count=30,
     deadline=None,
     # Not `explain`: it traces every line, from the first example on.

@@ -60,17 +60,18 @@ def test_what_was_not_asked_is_not_sent() -> None:
 
 def test_jobs_alike_share_what_is_the_same_for_all() -> None:
     script = Script(find_queue=[[("mail",)]])
-    jobs = [(f"{A[:-4]}{n:04}", f'{{"n":{n}}}') for n in range(1500)]
+    jobs = {f"{A[:-4]}{n:04}": f'{{"n":{n}}}' for n in range(1500)}
     options = Options(priority=3, tenant="acme")
     assert script.play(enqueue_alike("work", options, jobs, frozenset(["queue/mail"]))) == "mail"
     assert script.asked == [["insert_alike", "insert_alike", "find_queue"]]
     assert (script.final, script.woken) == (True, {"queue/mail"})
     first, second = script.params("insert_alike")
     assert (first["task"], first["priority"], first["tenant"], first["queue"]) == ("work", 3, "acme", None)
-    assert json.loads(first["jobs"]) | json.loads(second["jobs"]) == dict(jobs)
-    assert (first["first"], second["first"]) == (jobs[0][0], jobs[1000][0]), "each chunk tells a lost commit"
+    assert json.loads(first["jobs"]) | json.loads(second["jobs"]) == jobs
+    ids = list(jobs)
+    assert (first["first"], second["first"]) == (ids[0], ids[1000]), "each chunk tells a lost commit"
 
 
 def test_a_queue_that_was_asked_for_is_the_queue_of_jobs_alike() -> None:
     script = Script(find_queue=[[("mail",)]])
-    assert script.play(enqueue_alike("work", Options(queue="fast"), [(A, "{}")], frozenset())) == "fast"
+    assert script.play(enqueue_alike("work", Options(queue="fast"), {A: "{}"}, frozenset())) == "fast"

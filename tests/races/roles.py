@@ -71,10 +71,14 @@ def claim_until_empty(url: str, diaries: Path, start: Barrier, seed: int) -> Non
 
 
 def live_dangerously(url: str, diaries: Path, enough: Path, stop: Path, seed: int) -> None:
-    """Enqueue, claim and finish, round after round, ready to die at any of them and sometimes much too late."""
+    """Enqueue, claim and finish, round after round, ready to die at any of them.
+
+    What is claimed in one round is finished in the next. Now and then others are led to believe that this
+    worker fell silent; it finds out when its jobs were taken away.
+    """
     ledger, diary, rng = open_ledger(url, seed), Diary(diaries), random.Random(seed)
     worker = hire(ledger, LEASE)
-    late: list[Outcome] = []
+    held: list[Outcome] = []
     while not stop.exists():
         if not ledger.heartbeat(worker).live:
             worker = hire(ledger, LEASE)
@@ -82,13 +86,13 @@ def live_dangerously(url: str, diaries: Path, enough: Path, stop: Path, seed: in
             diary.note("enqueued", send(ledger.store, rng.randint(0, 3)))
         jobs = ledger.claim(worker, tasks=[TASK], n=rng.randint(1, 5))
         diary.note("claimed", [job.lease for job in jobs])
-        outcomes = [_some_end(job.lease, rng) for job in jobs]
-        if rng.random() < 0.1:
-            # As if it had slept: its jobs may be taken away before it tells how they ended.
+        ended, held = held, [_some_end(job.lease, rng) for job in jobs]
+        finished = ledger.finish(ended)
+        told = [(*outcome.lease, _kind(outcome)) for outcome in ended]
+        diary.note("accepted", [one for one in told if Lease(*one[:2]) in finished.accepted])
+        diary.note("refused", [one for one in told if Lease(*one[:2]) in finished.refused])
+        if rng.random() < 0.2:
             ledger.retire(worker)
-            late, outcomes = outcomes, late
-        finished = ledger.finish(outcomes)
-        diary.note("accepted", [(*o.lease, _kind(o)) for o in outcomes if o.lease in finished.accepted])
         if not jobs:
             time.sleep(0.002)
 
@@ -113,7 +117,7 @@ def race_for_keys(url: str, diaries: Path, start: Barrier, keys: Sequence[str], 
 def _some_end(lease: Lease, rng: random.Random) -> Outcome:
     chance = rng.random()
     if chance < 0.6:
-        return Succeeded(lease)
+        return Succeeded(lease, result=str(lease.token))
     if chance < 0.7:
         return Failed(lease, "fatal")
     if chance < 0.8:

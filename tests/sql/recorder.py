@@ -80,7 +80,7 @@ def set_up(store: Recorder) -> None:
 def live(store: Recorder) -> None:
     """Jobs from their enqueue to their end, and requests that meet one which is there already."""
     store.perform(enqueue.enqueue, [new_job() for _ in range(4)], None)
-    store.perform(enqueue.enqueue_alike, "work", Options(), [(new_id(), "{}")], frozenset())
+    store.perform(enqueue.enqueue_alike, "work", Options(), {new_id(): "{}"}, frozenset())
     store.perform(enqueue.enqueue_keyed, [new_job(idempotency_key="k", unique_key="u")])
     store.perform(enqueue.enqueue_keyed, [new_job(idempotency_key="k", unique_key="u")])
     store.perform(enqueue.enqueue_keyed, [new_job(idempotency_key="l", unique_key="u")])

@@ -37,7 +37,7 @@ class Worker:
         self.recorder.perform(enqueue.enqueue, [new_job() for _ in range(n)], WAKE)
 
     def enqueue_alike(self, n: int = 1000) -> None:
-        jobs = [(new_id(), '{"to":"ann@example.com"}') for _ in range(n)]
+        jobs = {new_id(): '{"to":"ann@example.com"}' for _ in range(n)}
         self.recorder.perform(enqueue.enqueue_alike, "work", Options(), jobs, WAKE)
 
     def claim(self, n: int = 100) -> None:
@@ -189,7 +189,7 @@ def test_bytes_of_log_on_sqlite(sqlite_url: str) -> None:
 def test_bytes_of_log_on_postgres(postgres_url: str) -> None:
     ann, server = Worker(postgres_url), Connection(postgres_url)
     ann.enqueue(10)
-    alike = [(new_id(), '{"to":"ann@example.com"}') for _ in range(1000)]
+    alike = {new_id(): '{"to":"ann@example.com"}' for _ in range(1000)}
     measured = {
         "a single enqueue": (server.log(enqueue.enqueue([new_job()])), 471),
         "1000 at once": (server.log(enqueue.enqueue_alike("work", Options(), alike, WAKE)), 462_800),

@@ -23,13 +23,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from perdure.errors import PayloadTooLarge
+from perdure.model.plain import GREATEST, LEAST, are_plain, shortcut
 from perdure.model.signature import PLAIN, Fault, Signature, misfit, path_of, plain_kinds, readable, refused
 
 MAX_PAYLOAD = 1 << 20
 MAX_DEPTH = 200
-
-# msgspec would keep more digits, but most other readers of JSON make a float of such a number.
-_LEAST, _GREATEST = -(2**63), 2**64 - 1
 
 _EXACT = frozenset({str, bool, NoneType, bytes, bytearray, UUID, date, timedelta, UnsetType})
 _WITH_CARE = frozenset({int, float, Decimal, datetime, time})
@@ -58,18 +56,30 @@ class ArgumentCodec:
         self._required = frozenset(parameter.name for parameter in parameters if parameter.required)
         self._kinds = {name: plain_kinds(annotation) for name, annotation in annotations.items()}
         self._decoder = _arguments_decoder(annotations, self._required)
+        self._bind = signature.bind
+        self._shortcut = shortcut(parameters, self._kinds, _ENCODER.encode)
+
+    def encode_call(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
+        """Bind and encode."""
+        if len(args) + len(kwargs) == len(self._names):
+            try:
+                encoded = self._shortcut(*args, **kwargs)
+            except Exception:
+                encoded = None  # the long way tells what is wrong
+            if encoded is not None and len(encoded) <= MAX_PAYLOAD:
+                return encoded.decode()
+        return self.encode(self._bind(args, kwargs))
 
     def encode(self, values: dict[str, object]) -> str:
         """The JSON object that ``decode`` turns into equal values. Raises BadArguments, PayloadTooLarge."""
         encoded = _encoded(values)
-        complete = len(values) == len(self._names) or values.keys() >= self._required
-        if not (complete and _are_plain(values, self._kinds)):
+        if not (values.keys() >= self._required and are_plain(values, self._kinds)):
             _verify(values, encoded, self._decoded)
         return encoded.decode()
 
     def encode_canonical(self, values: dict[str, object]) -> str:
         """Values that ``encode`` accepted, each set in an order that follows from its elements."""
-        if not _are_plain(values, self._kinds):
+        if not are_plain(values, self._kinds):
             values = {name: _ordered(value) for name, value in values.items()}
         return _ENCODER.encode(values).decode()
 
@@ -149,19 +159,6 @@ def _result_decoder(annotation: Any) -> msgspec.json.Decoder[Any]:
         return msgspec.json.Decoder()
 
 
-def _are_plain(values: Mapping[str, Any], kinds: Mapping[str, frozenset[type]]) -> bool:
-    for name, value in values.items():
-        kind = type(value)
-        if kind not in kinds.get(name, ()):
-            return False
-        if kind is int:
-            if not _LEAST <= value <= _GREATEST:
-                return False
-        elif kind is float and not math.isfinite(value):
-            return False
-    return True
-
-
 def _encoded(values: dict[str, object]) -> bytes:
     try:
         encoded = _ENCODER.encode(values)
@@ -224,7 +221,7 @@ def _first_fault(values: dict[str, object], arrived: dict[str, object]) -> Fault
 def _fault(sent: Any, arrived: Any, depth: int = 0) -> Fault | None:
     """The first place where ``arrived`` is not ``sent``, or where ``sent`` is nothing that we store."""
     kind = type(sent)
-    certain = kind in _EXACT or (kind is int and _LEAST <= sent <= _GREATEST)
+    certain = kind in _EXACT or (kind is int and LEAST <= sent <= GREATEST)
     if certain and kind is type(arrived) and sent == arrived:
         return None
     if flaw := _flaw(sent):
@@ -251,7 +248,7 @@ def _fault(sent: Any, arrived: Any, depth: int = 0) -> Fault | None:
 def _flaw(value: object) -> str | None:
     """What is wrong with a value whatever becomes of it."""
     match value:
-        case int() if not _LEAST <= value <= _GREATEST:
+        case int() if not LEAST <= value <= GREATEST:
             return "is an integer of more than 64 bits"
         case float() if not math.isfinite(value):
             return "is not a finite number"

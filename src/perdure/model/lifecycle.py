@@ -67,7 +67,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str | None = None
 
 
-class Succeeded(msgspec.Struct, frozen=True):
+class Succeeded(msgspec.Struct, frozen=True, gc=False):
     """The handler returned."""
 
     lease: Lease

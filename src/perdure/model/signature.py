@@ -89,7 +89,6 @@ class Signature:
         self._required = frozenset(each.name for each in parameters if each.required)
         self._defaults = {each.name: each.default for each in parameters}
         self._by_name_only = not (self._positional_only or self._rest or self._extra)
-        self._bind_all = self._binder() if self._by_name_only else None
 
     @classmethod
     def of(cls, function: Callable[..., object], context_default: object) -> Signature:
@@ -105,11 +104,6 @@ class Signature:
 
     def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
         """What the caller gave, by parameter name. Defaults are not filled in."""
-        if self._bind_all is not None and len(args) + len(kwargs) == len(self.parameters):
-            try:
-                return self._bind_all(*args, **kwargs)
-            except TypeError:
-                pass  # what does not fit is told below, and better
         positional = self._positional
         # ``strict=False`` would say the same and cost 0.26 µs, a fifth of the whole.
         values: dict[str, object] = dict(zip(positional, args)) if args else {}  # noqa: B905
@@ -142,17 +136,6 @@ class Signature:
         if not named.keys().isdisjoint(extra) or self.context in extra:
             raise _refused(str(self._extra), "repeats a parameter of the function")
         return (*args, *rest), {**named, **extra}
-
-    def _binder(self) -> Callable[..., dict[str, object]]:
-        """A function that takes every parameter and returns them by name.
-
-        Python itself sorts arguments fastest: 0.3 µs instead of 0.9, a tenth of what one of many jobs costs.
-        """
-        by_name = self._names(_NAMED_ONLY)
-        takes = ", ".join((*self._positional, *(("*", *by_name) if by_name else ())))
-        returns = ", ".join(f"{name!r}: {name}" for name in (*self._positional, *by_name))
-        binder: Callable[..., dict[str, object]] = eval(f"lambda {takes}: {{{returns}}}")
-        return binder
 
     def _names(self, *kinds: inspect._ParameterKind) -> tuple[str, ...]:
         return tuple(each.name for each in self.parameters if each.kind in kinds)

@@ -39,3 +39,10 @@ def portions(values: Sequence[T], sizes: Sequence[int]) -> Iterator[Sequence[T]]
             start, size = end, 0
         size += own
     yield values[start:]
+
+
+def portions_by_key(rows: Mapping[str, T], sizes: Sequence[int]) -> Iterator[Mapping[str, T]]:
+    if len(rows) <= CHUNK and sum(sizes) <= CHARACTERS:
+        yield rows
+    else:
+        yield from map(dict, portions([*rows.items()], sizes))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from perdure.errors import IdempotencyConflict, InternalError, UnsupportedIsolation
 from perdure.model.canonical import difference
 from perdure.model.job import NewJob, State
-from perdure.ops.batch import portions, rows_of
+from perdure.ops.batch import portions, portions_by_key, rows_of
 from perdure.ops.op import Op, Query, ask_all, operation
 from perdure.ops.topics import queue_topics
 from perdure.options import Options
@@ -44,20 +44,15 @@ def enqueue(jobs: Sequence[NewJob], wake: frozenset[str] | None = frozenset()) -
 
 @operation("write")
 def enqueue_alike(
-    task: str, options: Options, jobs: Sequence[tuple[str, str]], wake: frozenset[str]
+    task: str, options: Options, jobs: Mapping[str, str], wake: frozenset[str]
 ) -> Op[str | None]:
-    """Insert jobs without keys that differ in id and payload only; return their queue."""
+    """Insert jobs without keys, each a payload by its id, that are alike in all else; return their queue."""
     shared = {"task": task, **{name: getattr(options, name) for name in _SHARED}}
-    some = portions(jobs, [len(payload) for _, payload in jobs])
-    *_, found = yield from ask_all(
-        *(
-            Query("insert_alike", {**shared, "first": part[0][0], "jobs": rows_of(dict(part))})
-            for part in some
-        ),
-        Query("find_queue", {"task": task}),
-        final=True,
-        wake=wake,
-    )
+    inserts = [
+        Query("insert_alike", {**shared, "first": next(iter(some)), "jobs": rows_of(some)})
+        for some in portions_by_key(jobs, [*map(len, jobs.values())])
+    ]
+    *_, found = yield from ask_all(*inserts, Query("find_queue", {"task": task}), final=True, wake=wake)
     return options.queue or (found[0][0] if found else None)
 
 
