@@ -46,6 +46,7 @@ ERRORS = """
     Unavailable            store.unavailable          unavailable
     StoreAway              store.away                 unavailable
     StoreBusy              store.busy                 unavailable
+    RowsHeld               store.rows_held            unavailable
     StoreReadOnly          store.read_only            unavailable
     StoreFull              store.full                 unavailable
     StoreClosed            store.closed               unavailable

@@ -16,7 +16,8 @@
     ├── JobEnded           what ``job.get()`` raises: JobFailed, JobCanceled, JobGone
     ├── WaitTimeout
     ├── Unavailable        the database cannot serve now; the same call may succeed later
-    │   ├── StoreAway, StoreBusy, StoreClosed
+    │   ├── StoreAway, StoreClosed
+    │   ├── StoreBusy      RowsHeld
     │   └── StoreReadOnly, StoreFull
     ├── SchemaError        SchemaMissing, SchemaOutdated, SchemaNewer, SchemaChanged, SchemaDirty
     ├── UnsupportedDatabase
@@ -230,6 +231,12 @@ class StoreBusy(Unavailable):
     """The database's lock was held for too long. If by a transaction of your own, give its connection as conn."""
 
     code = "store.busy"
+
+
+class RowsHeld(StoreBusy):
+    """Somebody holds rows in an open transaction for too long."""
+
+    code = "store.rows_held"
 
 
 class StoreReadOnly(Unavailable):

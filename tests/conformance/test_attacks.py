@@ -117,3 +117,31 @@ async def test_finishes_that_wait_for_a_row_do_not_hold_up_the_heartbeat(postgre
         await connection.rollback()
     assert [finished.refused for finished in await asyncio.gather(*finishing)] == [[], []]
     await app.aclose()
+
+
+def test_one_row_that_somebody_holds_stops_no_other_outcome(postgres_world: World) -> None:
+    world = postgres_world
+    task = world.task()
+    jobs = world.app.enqueue_many([task.job() for _ in range(5)])
+    claimed = world.claim(5)
+    outcomes = [Succeeded(job.lease, "1") for job in claimed]
+    with psycopg.connect(world.url) as connection:
+        world.app.cancel_job(claimed[2].id, conn=connection)
+        others = [outcome.lease for outcome in outcomes if outcome.lease != claimed[2].lease]
+        assert world.finish(*outcomes) == (others, [])
+        assert world.ledger.cycle(world.worker, outcomes[2:3], tasks=["work"], n=5) == (([], []), [])
+        connection.rollback()
+    assert world.finish(outcomes[2]).accepted == [claimed[2].lease]
+    assert {world.row(job).state for job in jobs} == {"succeeded"}
+
+
+def test_an_outcome_of_a_lost_lease_is_refused_beside_one_that_is_held(postgres_world: World) -> None:
+    world = postgres_world
+    task = world.task()
+    world.app.enqueue_many([task.job() for _ in range(2)])
+    lost, kept = world.claim(2)
+    world.finish(Released(lost.lease))
+    with psycopg.connect(world.url) as connection:
+        world.app.cancel_job(kept.id, conn=connection)
+        assert world.finish(Succeeded(lost.lease), Succeeded(kept.lease)) == ([], [lost.lease])
+        connection.rollback()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.errors import InvalidLease
+from perdure.errors import InvalidLease, WorkerRetired
 from perdure.model.job import SECOND
+from perdure.ops import sweep
 from tests.conformance.world import LEASE, NOON, World
 
 
@@ -53,9 +54,26 @@ def test_a_retired_worker_is_not_live_and_stays_so(world: World) -> None:
     world.ledger.retire(world.worker)
     beat = world.ledger.heartbeat(world.worker)
     assert (beat.live, beat.running) == (False, [(job.id, 1)])
-    world.ledger.register(world.worker, name="again", lease=LEASE)
+    with pytest.raises(WorkerRetired):
+        world.ledger.register(world.worker, name="again", lease=LEASE)
     assert not world.ledger.heartbeat(world.worker).live, "it needs a new identity"
     assert world.app.list_workers() == []
+
+
+def test_a_registration_whose_answer_was_lost_is_made_again(world: World) -> None:
+    for _ in range(2):
+        world.ledger.register("twice", name="twice", lease=LEASE)
+        world.advance(1)
+    assert [worker.id for worker in world.app.list_workers()].count("twice") == 1
+
+
+def test_nobody_is_retired_for_one_lease_after_the_clock_was_set(world: World) -> None:
+    world.advance(3600)
+    steady_since = world.now
+    world.now += LEASE - 1
+    assert world.store.perform(sweep.retire_silent, steady_since=steady_since) == []
+    world.now += 1
+    assert world.store.perform(sweep.retire_silent, steady_since=steady_since) == [world.worker]
 
 
 def test_a_worker_that_beats_in_time_is_not_retired(world: World) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.errors import InvalidLease
+from perdure.errors import InvalidLease, WorkerRetired
 from perdure.ops import claim, enqueue, finish, report, sweep, worker
 from perdure.ops.op import Operation
 from tests.ops.rows import running
@@ -81,14 +81,16 @@ def test_a_lease_of_nothing_is_refused_before_anything_is_asked(lease: int) -> N
     assert script.steps == []
 
 
-def test_a_registration_and_a_retirement_are_one_final_step() -> None:
-    for operation, name in (
-        (worker.register("w", name="one", lease=1), "register_worker"),
-        (worker.retire("w"), "retire_worker"),
-    ):
-        script = Script()
-        script.play(operation)
-        assert (script.asked, script.final) == ([[name]], True)
+def test_a_retired_worker_is_not_registered_again() -> None:
+    Script(register_worker=[[("w",)]]).play(worker.register("w", name="one", lease=1))
+    with pytest.raises(WorkerRetired):
+        Script(register_worker=[[]]).play(worker.register("w", name="one", lease=1))
+
+
+def test_a_retirement_is_one_final_step() -> None:
+    script = Script()
+    script.play(worker.retire("w"))
+    assert (script.asked, script.final) == ([["retire_worker"]], True)
 
 
 def test_a_heartbeat_renews_and_reads_back_in_one_step() -> None:

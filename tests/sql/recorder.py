@@ -114,6 +114,7 @@ def operate_on(store: Recorder) -> None:
 
 
 def sweep_up(store: Recorder) -> None:
+    store.perform(finish.finish_free, [], dice=dice)
     store.perform(sweep.expire)
     store.perform(sweep.retire_silent)
     store.perform(worker.retire, "ann")

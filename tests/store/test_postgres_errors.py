@@ -19,6 +19,7 @@ from perdure.errors import (
     PerdureError,
     SchemaMissing,
     SchemaOutdated,
+    RowsHeld,
     StoreAway,
     StoreBusy,
     StoreFull,
@@ -55,7 +56,7 @@ def assert_secret_is_kept(error: BaseException, caplog: pytest.LogCaptureFixture
     [
         ("40001", StoreBusy, "store.busy"),
         ("40P01", StoreBusy, "store.busy"),
-        ("55P03", StoreBusy, "store.busy"),
+        ("55P03", RowsHeld, "store.rows_held"),
         ("57014", StoreBusy, "store.busy"),
         ("08006", StoreAway, "store.away"),
         ("57P01", StoreAway, "store.away"),

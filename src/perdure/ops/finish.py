@@ -38,7 +38,7 @@ Dice = Callable[[], float]
 
 
 class Finished(NamedTuple):
-    """Which outcomes were recorded and which came too late."""
+    """Which outcomes were recorded and which came too late. One that is neither must be told again."""
 
     accepted: list[Lease]
     refused: list[Lease]
@@ -64,6 +64,16 @@ def finish(outcomes: Sequence[Outcome], *, dice: Dice) -> Op[Finished]:
 def cycle(outcomes: Sequence[Outcome], *, dice: Dice, claim: Appetite) -> Op[tuple[Finished, Claims]]:
     """Record outcomes and take the next jobs: one transaction, and one round trip where all succeeded."""
     return (yield from _finish(outcomes, dice, claim))
+
+
+@operation("urgent")
+def finish_free(outcomes: Sequence[Outcome], *, dice: Dice) -> Op[Finished]:
+    """The same around rows that others hold in transactions of their own: those outcomes stay untold."""
+    leases = rows_of(sorted({outcome.lease for outcome in outcomes}))
+    (rows,) = yield from ask_all(Query("lock_free", {"leases": leases}))
+    held = {Lease(id, token) for id, token, free in rows if not free}
+    finished, _ = yield from _finish([o for o in outcomes if o.lease not in held], dice, None)
+    return finished
 
 
 @operation("read")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 from uuid import UUID
 
+from perdure.model.job import Instant
 from perdure.model.lifecycle import Change, Failed, Running, settle
 from perdure.ops.finish import Dice, apply, ready_topics
 from perdure.ops.op import Op, ask, ask_all, ask_last, operation
@@ -22,9 +23,9 @@ class Rescued(NamedTuple):
 
 
 @operation("write")
-def retire_silent() -> Op[list[str]]:
-    """Retire the workers whose lease ran out."""
-    rows = yield from ask_last("retire_silent_workers")
+def retire_silent(*, steady_since: Instant | None = None) -> Op[list[str]]:
+    """Retire the workers whose lease ran out: also by a clock that was set, if that is a lease ago."""
+    rows = yield from ask_last("retire_silent_workers", steady_since=steady_since)
     return [row[0] for row in rows]
 
 

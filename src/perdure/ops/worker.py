@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from perdure.errors import InvalidLease
+from perdure.errors import InvalidLease, WorkerRetired
 from perdure.model.job import Instant, Lease, Span
-from perdure.ops.op import Op, Query, ask_all, ask_last, operation
+from perdure.ops.op import Op, Query, ask, ask_all, ask_last, operation
 
 
 class Beat(NamedTuple):
@@ -32,7 +32,8 @@ def register(worker: str, *, name: str, lease: Span) -> Op[None]:
     """Begin a worker's life: its jobs are its own for as long as it renews its lease."""
     if lease <= 0:
         raise InvalidLease
-    yield from ask_last("register_worker", worker=worker, name=name, lease=lease)
+    if not (yield from ask("register_worker", worker=worker, name=name, lease=lease)):
+        raise WorkerRetired
 
 
 @operation("beat")

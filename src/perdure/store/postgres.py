@@ -95,7 +95,9 @@ class PostgresStore:
         return self._clock() if self._clock else None
 
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._retry.until_done(lambda: self._run(operation, *args, **kwargs))
+        return self._retry.until_done(
+            lambda: self._run(operation, *args, **kwargs), urgent=operation.kind == "urgent"
+        )
 
     def perform_at_once(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         # No lock of PostgreSQL's is on the whole database.
@@ -104,7 +106,11 @@ class PostgresStore:
     async def aperform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         self._retry.refuse_if_stopped()
         outcome: Future[T] = Future()
+        urgent = operation.kind == "urgent"
         answer = asyncio.wrap_future(outcome)
+
+        def run() -> T:
+            return self._run(operation, *args, **kwargs)
 
         def wanted() -> bool:
             return not answer.cancelled()
@@ -112,9 +118,7 @@ class PostgresStore:
         def work() -> None:
             if outcome.set_running_or_notify_cancel():
                 try:
-                    outcome.set_result(
-                        self._retry.until_done(lambda: self._run(operation, *args, **kwargs), wanted=wanted)
-                    )
+                    outcome.set_result(self._retry.until_done(run, wanted=wanted, urgent=urgent))
                 except BaseException as error:
                     outcome.set_exception(error)
 

@@ -17,6 +17,7 @@ from perdure.errors import (
     InternalError,
     Invalid,
     PerdureError,
+    RowsHeld,
     SchemaMissing,
     SchemaOutdated,
     StoreAway,
@@ -31,6 +32,7 @@ class Cure(Enum):
 
     NONE = auto()
     LOOK_AGAIN = auto()  # somebody else wrote the row first: an operation that looks again will find it
+    WAIT = auto()  # somebody holds a row: an urgent operation goes around it, any other waits
     AGAIN = auto()  # two were in each other's way: one after the other they are not
     AFRESH = auto()  # what this connection has prepared no longer fits: another connection
     RECONNECT = auto()  # the database is away: another connection, when there is one
@@ -81,7 +83,7 @@ _MEANINGS: Mapping[str, _Meaning] = {
     "42P05": (Cure.AFRESH, _says(InternalError, _UNPREPARED, code="store.unprepared")),
     # "Cached plan must not change result type": somebody migrated the schema under us.
     "0A000": (Cure.AFRESH, _says(InternalError, _UNSUPPORTED, code="store.refused")),
-    "55P03": (Cure.AGAIN, StoreBusy),
+    "55P03": (Cure.WAIT, RowsHeld),
     "57014": (Cure.NONE, _says(StoreBusy, _TOO_SLOW)),
     "25006": (Cure.RECONNECT, StoreReadOnly),
     "25P03": (Cure.RECONNECT, StoreAway),

@@ -35,8 +35,13 @@ class Retry:
         self._stopped = Event()
         self._away = False
 
-    def until_done(self, run: Callable[[], T], *, wanted: Callable[[], bool] = lambda: True) -> T:
-        """Run until it succeeds, or nothing helps, or patience runs out, or nobody waits for it any more."""
+    def until_done(
+        self, run: Callable[[], T], *, wanted: Callable[[], bool] = lambda: True, urgent: bool = False
+    ) -> T:
+        """Run until it succeeds, or nothing helps, or patience runs out, or nobody waits for it any more.
+
+        What is urgent does not wait again for a row that somebody holds.
+        """
         deadline = math.inf if self.patience is None else monotonic() + self.patience
         tries: Counter[Cure] = Counter()
         while True:
@@ -51,6 +56,8 @@ class Retry:
             tries[diagnosis.cure] += 1
             pause = _pause(tries.total())
             if tries[diagnosis.cure] > _MOST_TRIES.get(diagnosis.cure, math.inf):
+                raise diagnosis.error
+            if urgent and diagnosis.cure is Cure.WAIT:
                 raise diagnosis.error
             if monotonic() + pause > deadline or not wanted():
                 raise diagnosis.error

@@ -6,8 +6,8 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 
-from perdure.errors import InternalError, Invalid, InvalidOption
-from perdure.model.job import Claimed, Lease, Span
+from perdure.errors import InternalError, Invalid, InvalidOption, RowsHeld
+from perdure.model.job import Claimed, Instant, Lease, Span
 from perdure.model.lifecycle import Outcome, stripped
 from perdure.ops import claim as claim_ops
 from perdure.ops import finish as finish_ops
@@ -19,6 +19,7 @@ from perdure.ops.report import Heard, Said
 from perdure.ops.worker import Beat
 from perdure.store.plan import Plan, blocking, perform, waiting
 from perdure.store.store import Store
+from perdure.worker.clock import ClockWatch
 
 CLAIM_ROUNDS = 5
 """How often a claim that met expired jobs is repeated. It may come back short: there is always a next one."""
@@ -36,6 +37,7 @@ class Ledger:
     def __init__(self, store: Store, *, rng: random.Random | None = None) -> None:
         self.store = store
         self._rng = rng or random.Random()
+        self._watch = ClockWatch()
 
     def _register(self, worker: str, *, name: str, lease: Span) -> Plan[None]:
         """Begin a worker's life."""
@@ -68,13 +70,23 @@ class Ledger:
         )
 
     def _finish(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
-        """Record outcomes; one that finds itself recorded already counts as accepted."""
+        """Record outcomes; one that finds itself recorded already counts as accepted.
+
+        One whose row somebody holds for long is neither accepted nor refused, and to be told again.
+        """
         if not outcomes:
             return Finished([], [])
         try:
             finished = yield from perform(finish_ops.finish, outcomes, dice=self._rng.random)
         except UNSTORABLE:
             return (yield from self._finish_apart(outcomes))
+        except RowsHeld:
+            return (yield from self._finish_free(outcomes))
+        return (yield from self._recheck(outcomes, finished))
+
+    def _finish_free(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
+        """Record the outcomes whose rows nobody holds; the others are to be told again."""
+        finished = yield from perform(finish_ops.finish_free, outcomes, dice=self._rng.random)
         return (yield from self._recheck(outcomes, finished))
 
     def _finish_apart(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
@@ -103,6 +115,9 @@ class Ledger:
                 raise
             finished = yield from self._finish_apart(outcomes)
             return finished, (yield from self._claim(worker, tasks=tasks, n=n, queues=order))
+        except RowsHeld:
+            finished = yield from self._finish_free(outcomes)
+            return finished, (yield from self._claim(worker, tasks=tasks, n=n, queues=order))
         finished = yield from self._recheck(outcomes, finished)
         if claims.expired:
             more = yield from self._claim(worker, tasks=tasks, n=n - len(claims.jobs), queues=order)
@@ -124,7 +139,7 @@ class Ledger:
 
     def _rescue(self, *, page: int = 500) -> Plan[list[str]]:
         """Free the jobs of workers that fell silent. A page that cannot be written is tried row by row."""
-        yield from perform(sweep_ops.retire_silent)
+        yield from perform(sweep_ops.retire_silent, steady_since=self._steady_since())
         rescued: list[str] = []
         after = sweep_ops.FIRST
         while True:
@@ -177,6 +192,10 @@ class Ledger:
         return Finished(
             finished.accepted + recorded, [lease for lease in finished.refused if lease not in known]
         )
+
+    def _steady_since(self) -> Instant | None:
+        """On SQLite leases are judged by this host's clock, which may have been set; PostgreSQL judges by its own."""
+        return self._watch.steady_since() if self.store.dialect == "sqlite" else None
 
     def _order(self, queues: Queues) -> list[str] | None:
         """The order of queues for one claim. Weights draw it anew each time: the odds of standing first."""

@@ -221,6 +221,17 @@ SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.
        LEFT JOIN perdure.task t ON t.name = j.task
        LEFT JOIN perdure.queue q ON q.name = j.queue;
 
+-- name: lock_free
+-- differs: rows are locked, in the order given, except those that somebody holds.
+SELECT j.id, j.token, free.id IS NOT NULL
+  FROM json_array_elements(CAST(:leases AS json)) AS x (value) CROSS JOIN LATERAL (
+       SELECT id, token FROM perdure.job
+        WHERE id = CAST(x.value ->> 0 AS uuid) AND token = CAST(x.value ->> 1 AS integer) AND worker IS NOT NULL
+        LIMIT 1) j LEFT JOIN LATERAL (
+       SELECT id FROM perdure.job
+        WHERE id = j.id AND token = j.token AND worker IS NOT NULL
+          FOR UPDATE SKIP LOCKED) free ON true;
+
 -- name: find_orphans
 -- differs: a row somebody holds is being finished; the next sweep sees it. Under the lock it is looked at again: others may
 -- have rescued it and claimed it anew. Found by primary key, or the whole table would be walked for its order.

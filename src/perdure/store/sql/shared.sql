@@ -124,9 +124,11 @@ UPDATE perdure.key SET kept_until = :now + span(:keep) WHERE job = :job;
 DELETE FROM perdure.key WHERE job = :job;
 
 -- name: register_worker
-INSERT INTO perdure.worker (id, name, lease, started_at, beat_at, expires_at)
+INSERT INTO perdure.worker AS w (id, name, lease, started_at, beat_at, expires_at)
 VALUES (:worker, :name, :lease, :now, :now, :now + span(:lease))
-    ON CONFLICT (id) DO NOTHING;
+    ON CONFLICT (id) DO UPDATE SET beat_at = :now, expires_at = :now + span(excluded.lease)
+ WHERE w.retired_at IS NULL
+RETURNING id;
 
 -- name: beat_worker
 UPDATE perdure.worker SET beat_at = :now, expires_at = :now + span(lease)
@@ -137,8 +139,10 @@ RETURNING id;
 UPDATE perdure.worker SET retired_at = :now WHERE id = :worker AND retired_at IS NULL;
 
 -- name: retire_silent_workers
+-- Where the clock was set, a whole lease must have passed since.
 UPDATE perdure.worker SET retired_at = :now
  WHERE retired_at IS NULL AND expires_at <= :now
+   AND (CAST(:steady_since AS bigint) IS NULL OR instant(:steady_since) + span(lease) <= :now)
 RETURNING id;
 
 -- name: list_workers

@@ -138,6 +138,12 @@ SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.
        LEFT JOIN perdure.task t ON t.name = j.task
        LEFT JOIN perdure.queue q ON q.name = j.queue;
 
+-- name: lock_free
+-- differs: the writer's transaction is the lock, and nobody else holds one.
+SELECT j.id, j.token, 1
+  FROM json_each(:leases) x
+       CROSS JOIN perdure.job j ON j.id = x.value ->> 0 AND j.token = x.value ->> 1 AND j.worker IS NOT NULL;
+
 -- name: find_orphans
 -- differs: one writer at a time, so there is nothing to skip. For the sake of their order alone the whole table would
 -- be walked by its ids.
