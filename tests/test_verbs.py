@@ -22,7 +22,7 @@ VERBS = {
     """,
     Job: "cancel get join refresh requeue",
     Enqueuer: "delay enqueue",
-    Ledger: "claim cycle expire finish heartbeat register report rescue retire",
+    Ledger: "claim cycle expire finish heartbeat lead register report rescue retire",
 }
 
 

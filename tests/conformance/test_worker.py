@@ -92,3 +92,23 @@ def test_a_worker_that_beats_too_late_lives_until_it_was_retired(world: World) -
     world.now += LEASE
     world.ledger.rescue()
     assert not world.ledger.heartbeat(world.worker).live
+
+
+def test_one_worker_leads_until_its_lease_ends(world: World) -> None:
+    one, two = world.worker, world.new_worker()
+    assert world.ledger.lead("sweeper", one, lease=5 * SECOND)
+    assert world.ledger.lead("sweeper", one, lease=5 * SECOND), "it may go on"
+    assert not world.ledger.lead("sweeper", two, lease=5 * SECOND)
+    assert world.ledger.lead("other", two, lease=5 * SECOND), "each thing has a leader of its own"
+    world.now += 5 * SECOND - 1
+    assert not world.ledger.lead("sweeper", two, lease=5 * SECOND)
+    world.now += 1
+    assert world.ledger.lead("sweeper", two, lease=5 * SECOND)
+    assert not world.ledger.lead("sweeper", one, lease=5 * SECOND)
+
+
+def test_the_lead_falls_with_its_worker(world: World) -> None:
+    one, two = world.worker, world.new_worker()
+    assert world.ledger.lead("sweeper", one, lease=LEASE)
+    world.ledger.retire(one)
+    assert world.ledger.lead("sweeper", two, lease=LEASE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from perdure.model.backoff import load_backoff
 from perdure.model.job import JobRow, Lease
 from perdure.ops.browse import LAST
 from perdure.ops.op import Op, Operation, Query, ask_all, operation
+from perdure.ops.worker import WorkerRow
 from perdure.store.postgres import PostgresStore
 from perdure.store.sqlite import SqliteStore
 from perdure.store.statements import Dialect, load, render
@@ -23,7 +25,7 @@ from tests.lockstep.model import Queue
 P = ParamSpec("P")
 T = TypeVar("T")
 
-TABLES = ("job", "key", "attempt", "event", "log", "queue", "task", "worker")
+TABLES = ("job", "key", "attempt", "event", "log", "queue", "task", "worker", "leader")
 EVERYTHING = 10_000
 
 OWN = {f"wipe_{table}": f"DELETE FROM perdure.{table}" for table in TABLES} | {
@@ -142,7 +144,7 @@ def look() -> Op[Seen]:
             name: Queue(bool(paused), cool_until, throttles, backoff and load_backoff(backoff))
             for name, paused, cool_until, throttles, backoff in queues
         },
-        workers={id: expires_at for id, _, _, _, _, expires_at, _ in workers},
+        workers={row.id: row.expires_at for row in itertools.starmap(WorkerRow, workers)},
         counts={(queue, view): number for queue, view, number in counts},
     )
 

@@ -108,8 +108,8 @@ SELECT «id», :task, :queue, '{"to": "ann@example.com", "subject": "hello"}', C
   FROM «numbers»
 """
 WORKER = """
-INSERT INTO perdure.worker (id, name, lease, started_at, beat_at, expires_at)
-VALUES (:worker, :worker, 30000000, :now, :now, instant(:later))
+INSERT INTO perdure.worker (id, name, lease, tasks, slots, started_at, beat_at, expires_at)
+VALUES (:worker, :worker, 30000000, '[]', 1, :now, :now, instant(:later))
 """
 QUEUE = "INSERT INTO perdure.queue (name, paused) VALUES ('paused', :paused)"
 TASK = """

@@ -75,6 +75,7 @@ def set_up(store: Recorder) -> None:
     store.perform(queues.list_queues)
     store.perform(worker.register, "ann", name="ann", lease=SECOND)
     store.perform(worker.list_workers)
+    store.perform(worker.lead, "sweeper", "ann", lease=SECOND)
 
 
 def live(store: Recorder) -> None:

@@ -13,7 +13,7 @@ import psycopg
 
 from perdure.store.statements import Dialect, render
 
-TABLES = ("job", "key", "attempt", "event", "log", "queue", "task", "worker")
+TABLES = ("job", "key", "attempt", "event", "log", "queue", "task", "worker", "leader")
 ACTS = ("INSERT", "UPDATE", "DELETE")
 
 _TRIGGER: Mapping[Dialect, str] = {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from perdure.errors import InvalidLease, WorkerRetired
 from perdure.model.job import Instant, Lease, Span
+from perdure.ops.batch import rows_of
 from perdure.ops.op import Op, Query, ask, ask_all, ask_last, operation
 
 
@@ -21,6 +23,9 @@ class WorkerRow(NamedTuple):
     id: str
     name: str
     lease: Span
+    tasks: str
+    queues: str | None
+    slots: int
     started_at: Instant
     beat_at: Instant
     expires_at: Instant
@@ -28,11 +33,31 @@ class WorkerRow(NamedTuple):
 
 
 @operation("beat")
-def register(worker: str, *, name: str, lease: Span) -> Op[None]:
-    """Begin a worker's life: its jobs are its own for as long as it renews its lease."""
+def register(
+    worker: str,
+    *,
+    name: str,
+    lease: Span,
+    tasks: Sequence[str] = (),
+    queues: Sequence[str] | None = None,
+    slots: int = 1,
+) -> Op[None]:
+    """Begin a worker's life: its jobs are its own for as long as it renews its lease.
+
+    Which tasks and queues it serves, and how many jobs at a time, is for operators to read.
+    """
     if lease <= 0:
         raise InvalidLease
-    if not (yield from ask("register_worker", worker=worker, name=name, lease=lease)):
+    rows = yield from ask(
+        "register_worker",
+        worker=worker,
+        name=name,
+        lease=lease,
+        tasks=rows_of(tasks),
+        queues=None if queues is None else rows_of(queues),
+        slots=slots,
+    )
+    if not rows:
         raise WorkerRetired
 
 
@@ -50,6 +75,13 @@ def heartbeat(worker: str) -> Op[Beat]:
 def retire(worker: str) -> Op[None]:
     """End a worker's life in order; whatever it still runs is rescued by the next sweep."""
     yield from ask_last("retire_worker", worker=worker)
+
+
+@operation("beat")
+def lead(name: str, worker: str, *, lease: Span) -> Op[bool]:
+    """Whether this worker is the one that does what only one should do, from now on for a lease."""
+    rows = yield from ask_last("lead", name=name, worker=worker, lease=lease)
+    return bool(rows)
 
 
 @operation("read")

@@ -39,9 +39,21 @@ class Ledger:
         self._rng = rng or random.Random()
         self._watch = ClockWatch()
 
-    def _register(self, worker: str, *, name: str, lease: Span) -> Plan[None]:
+    def _register(
+        self,
+        worker: str,
+        *,
+        name: str,
+        lease: Span,
+        tasks: Sequence[str] = (),
+        queues: Queues = None,
+        slots: int = 1,
+    ) -> Plan[None]:
         """Begin a worker's life."""
-        yield from perform(worker_ops.register, worker, name=name, lease=lease)
+        served = None if queues is None else list(queues)
+        yield from perform(
+            worker_ops.register, worker, name=name, lease=lease, tasks=tasks, queues=served, slots=slots
+        )
 
     def _heartbeat(self, worker: str) -> Plan[Beat]:
         """Renew the worker's lease and read back what it is believed to run."""
@@ -50,6 +62,10 @@ class Ledger:
     def _retire(self, worker: str) -> Plan[None]:
         """End a worker's life in order."""
         yield from perform(worker_ops.retire, worker)
+
+    def _lead(self, name: str, worker: str, *, lease: Span) -> Plan[bool]:
+        """Whether this worker is the one that does what only one should do."""
+        return (yield from perform(worker_ops.lead, name, worker, lease=lease))
 
     def _claim(
         self, worker: str, *, tasks: Sequence[str], n: int, queues: Queues = None
@@ -175,6 +191,7 @@ class Ledger:
 
     register, aregister = blocking(_register), waiting(_register)
     heartbeat, aheartbeat = blocking(_heartbeat), waiting(_heartbeat)
+    lead, alead = blocking(_lead), waiting(_lead)
     retire, aretire = blocking(_retire), waiting(_retire)
     claim, aclaim = blocking(_claim), waiting(_claim)
     finish, afinish = blocking(_finish), waiting(_finish)

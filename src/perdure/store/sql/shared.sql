@@ -124,8 +124,8 @@ UPDATE perdure.key SET kept_until = :now + span(:keep) WHERE job = :job;
 DELETE FROM perdure.key WHERE job = :job;
 
 -- name: register_worker
-INSERT INTO perdure.worker AS w (id, name, lease, started_at, beat_at, expires_at)
-VALUES (:worker, :name, :lease, :now, :now, :now + span(:lease))
+INSERT INTO perdure.worker AS w (id, name, lease, tasks, queues, slots, started_at, beat_at, expires_at)
+VALUES (:worker, :name, :lease, :tasks, :queues, :slots, :now, :now, :now + span(:lease))
     ON CONFLICT (id) DO UPDATE SET beat_at = :now, expires_at = :now + span(excluded.lease)
  WHERE w.retired_at IS NULL
 RETURNING id;
@@ -145,8 +145,16 @@ UPDATE perdure.worker SET retired_at = :now
    AND (CAST(:steady_since AS bigint) IS NULL OR instant(:steady_since) + span(lease) <= :now)
 RETURNING id;
 
+-- name: lead
+-- The one who leads goes on; another takes over when the lease ran out, or when that worker is not live.
+INSERT INTO perdure.leader AS l (name, worker, expires_at) VALUES (:name, :worker, :now + span(:lease))
+    ON CONFLICT (name) DO UPDATE SET worker = excluded.worker, expires_at = excluded.expires_at
+ WHERE l.worker = excluded.worker OR l.expires_at <= :now
+    OR NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = l.worker AND w.retired_at IS NULL)
+RETURNING worker;
+
 -- name: list_workers
-SELECT id, name, lease, started_at, beat_at, expires_at, retired_at
+SELECT id, name, lease, tasks, queues, slots, started_at, beat_at, expires_at, retired_at
   FROM perdure.worker
  WHERE retired_at IS NULL
  ORDER BY started_at, id;

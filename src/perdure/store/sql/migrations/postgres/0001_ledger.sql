@@ -25,10 +25,21 @@ CREATE TABLE perdure.worker (
     id            text PRIMARY KEY CHECK (id <> ''),
     name          text NOT NULL,
     lease         bigint NOT NULL CHECK (lease > 0),
+    tasks         json NOT NULL,
+    -- NULL: it serves every queue.
+    queues        json,
+    slots         integer NOT NULL,
     started_at    timestamptz NOT NULL,
     beat_at       timestamptz NOT NULL,
     expires_at    timestamptz NOT NULL,
     retired_at    timestamptz
+) WITH (fillfactor = 50);
+
+-- Which worker does what only one should do.
+CREATE TABLE perdure.leader (
+    name          text PRIMARY KEY,
+    worker        text NOT NULL,
+    expires_at    timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
 CREATE TABLE perdure.job (

@@ -25,10 +25,21 @@ CREATE TABLE perdure.worker (
     id            text NOT NULL PRIMARY KEY CHECK (id <> ''),
     name          text NOT NULL,
     lease         integer NOT NULL CHECK (lease > 0),
+    tasks         text NOT NULL,
+    -- NULL: it serves every queue.
+    queues        text,
+    slots         integer NOT NULL,
     started_at    integer NOT NULL,
     beat_at       integer NOT NULL,
     expires_at    integer NOT NULL,
     retired_at    integer
+) STRICT;
+
+-- Which worker does what only one should do.
+CREATE TABLE perdure.leader (
+    name          text NOT NULL PRIMARY KEY,
+    worker        text NOT NULL,
+    expires_at    integer NOT NULL
 ) STRICT;
 
 CREATE TABLE perdure.job (
