@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure import CONTEXT, App, Backoff, Context
-from perdure.context import _current
+from perdure.context import current_context
 from perdure.errors import InvalidOption, InvalidTask
 from perdure.task import AsyncTask, SyncTask
 
@@ -85,12 +85,12 @@ class TestAPlainCall:
 
     def test_inside_a_job_sees_the_context_of_that_job(self) -> None:
         around = Context(job="0198a1b2-0000-7000-8000-000000000000", attempt=3)
-        token = _current.set(around)
+        token = current_context.set(around)
         try:
             assert Context.current() is around
             assert add(1)[1] is around
         finally:
-            _current.reset(token)
+            current_context.reset(token)
 
     def test_raises_what_the_function_raises(self) -> None:
         with pytest.raises(LookupError, match="no such customer"):

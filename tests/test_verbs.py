@@ -16,13 +16,13 @@ from perdure.worker.ledger import Ledger
 
 VERBS = {
     App: """
-        cancel_job check_schema close count_jobs delete_job enqueue enqueue_many get_job get_jobs job_history
+        cancel_job check_schema close count_jobs delete_job enqueue enqueue_many explain_job get_job get_jobs job_history
         list_jobs list_queues list_workers migrate oldest_ready pause_queue requeue_job resume_queue run_now
-        set_queue set_task sync
+        set_queue set_task stats sync
     """,
     Job: "cancel get join refresh requeue",
     Enqueuer: "delay enqueue",
-    Ledger: "claim cycle expire finish heartbeat lead register report rescue retire",
+    Ledger: "claim cycle expire finish glance heartbeat lead register report rescue retire",
 }
 
 

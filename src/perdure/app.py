@@ -6,49 +6,46 @@ import inspect
 import os
 import re
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from importlib import import_module
-from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 import msgspec
 
+from perdure.enqueuing import PLAIN_RESULT, Enqueuing
 from perdure.errors import (
-    BadArguments,
-    InternalError,
     InvalidConfig,
-    InvalidOption,
     InvalidTask,
     StoreBusy,
-    TaskDisabled,
     TaskNotSynced,
-    UnknownTask,
 )
+from perdure.events import EventName, Listener
 from perdure.handle import Job
-from perdure.ids import new_ids
+from perdure.middleware import Middleware
 from perdure.model.backoff import DEFAULT_BACKOFF, Backoff, as_backoff, dump_backoff
-from perdure.model.codec import ResultCodec, encode_plain
 from perdure.model.job import JobRow, Span, TaskDefinition
 from perdure.moments import span
-from perdure.ops import enqueue as enqueue_ops
 from perdure.ops import tasks as task_ops
-from perdure.ops.topics import queue_topics
-from perdure.options import INTEGER, SMALLINT, Asked, checked, number, text, texts, whole
-from perdure.store.plan import Plan, aside, blocking, perform, perform_at_once, perform_on, waiting
+from perdure.options import INTEGER, SMALLINT, number, text, texts, whole
+from perdure.serving import Serving
+from perdure.store.plan import Plan, aside, blocking, perform, perform_at_once, waiting
 from perdure.store.store import Store, open_store
-from perdure.task import AsyncTask, JobRequest, SyncTask, Task, Template
+from perdure.task import AsyncTask, Handling, SyncTask, Task
 from perdure.verbs import Verbs
+from perdure.worker.handler import RunIn
 from perdure.worker.ledger import Ledger
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_PLAIN_RESULT = ResultCodec().decode
 
-
-class App(Verbs):
+class App(Enqueuing, Verbs, Serving):
     """Tasks and a database. Nothing is opened or read before the first use."""
+
+    # Seconds for which a call goes on trying while the database is away; the command line has less.
+    _patience: float | None = 30.0
 
     def __init__(
         self,
@@ -77,6 +74,8 @@ class App(Verbs):
         self._opening = threading.RLock()
         self.tasks: dict[str, Task[..., Any]] = {}
         """Every task by its name and by its aliases."""
+        self.middleware: list[Middleware] = []
+        self.listeners: dict[EventName, list[Listener]] = {}
         self._unsynced: dict[str, TaskDefinition] = {}
 
     @property
@@ -92,6 +91,8 @@ class App(Verbs):
                         schema=self._schema,
                         synchronous=self._synchronous,
                         prepare=self._prepare,
+                        patience=self._patience,
+                        listen_url=self.listen_url,
                     )
         return self._store
 
@@ -120,6 +121,10 @@ class App(Verbs):
         timeout: float | timedelta | None = 900,
         backoff: float | Backoff = DEFAULT_BACKOFF,
         max_crashes: int | None = 3,
+        run_in: RunIn | None = None,
+        fatal: type[BaseException] | Sequence[type[BaseException]] = (),
+        timeout_grace: float | timedelta = 30,
+        on_failed: Callable[..., object] | None = None,
     ) -> _Register: ...
     def task(self, *function: Any, **options: Any) -> Any:
         """Register a function as a task: ``@app.task`` or ``@app.task(queue="mail")``."""
@@ -142,6 +147,7 @@ class App(Verbs):
         timeout: float | timedelta | None = 900,
         backoff: float | Backoff = DEFAULT_BACKOFF,
         max_crashes: int | None = 3,
+        **handling: Any,
     ) -> Task[..., Any]:
         definition = TaskDefinition(
             name=text("name", name if name is not None else _name_of(function)),
@@ -154,8 +160,10 @@ class App(Verbs):
         )
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise InvalidTask("A generator cannot be a task: its job would have no result.")
-        kind = AsyncTask if inspect.iscoroutinefunction(function) else SyncTask
-        task: Task[..., Any] = kind(self, function, definition, tuple(texts("aliases", aliases)))
+        is_async = inspect.iscoroutinefunction(function)
+        kind = AsyncTask if is_async else SyncTask
+        handled = Handling.checked(**handling, is_async=is_async)
+        task: Task[..., Any] = kind(self, function, definition, tuple(texts("aliases", aliases)), handled)
         for known in (task.name, *task.aliases):
             if known in self.tasks:
                 raise InvalidTask(f"There is a task named {known} already.", code="task.duplicate")
@@ -164,75 +172,12 @@ class App(Verbs):
             self._unsynced[known] = _renamed(definition, known)
         return task
 
-    def _enqueue(
-        self, task: str, arguments: Mapping[str, object] | None = None, **asked: Unpack[Asked]
-    ) -> Plan[Job[Any]]:
-        """Enqueue by name: for a producer without the code. Arguments are plain JSON values."""
-        if not isinstance(arguments, Mapping | None):
-            raise BadArguments("$: the arguments are given by name, as a dict")
-        if text("task", task) in self.tasks:
-            known = self.tasks[task].using(**asked)
-            return (yield from known._enqueue_values(dict(arguments or {})))
-        conn = asked.pop("conn", None)
-        options = checked(asked)
-        payload = encode_plain({} if arguments is None else arguments)
-        template = Template(task, options, _PLAIN_RESULT, options.queue)
-        request: JobRequest[Any] = JobRequest(
-            template, payload, payload if options.idempotency_key is not None else None
-        )
-        jobs = yield from self._enqueue_all([request], conn)
-        return jobs[0]
-
-    def _enqueue_many(
-        self, jobs: Sequence[JobRequest[R]], *, conn: object | None = None
-    ) -> Plan[list[Job[R]]]:
-        """Enqueue jobs in one transaction; the outcomes are in the order of the requests."""
-        if not isinstance(jobs, Iterable):
-            raise InvalidOption("enqueue_many takes a list of what task.job(...) returns.")
-        jobs = list(jobs)
-        if not set(map(type, jobs)) <= {JobRequest}:
-            raise InvalidOption("enqueue_many takes what task.job(...) returns.")
-        return (yield from self._enqueue_all(jobs, conn))
-
-    def _enqueue_all(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:
-        if not requests:
-            return []
-        yield from self._ready(conn)
-        try:
-            return (yield from self._write(requests, conn))
-        except InternalError as error:
-            yield from self._blame_tasks({request.template.task for request in requests}, error)
-            raise
-
-    def _write(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:
-        """Insert jobs in whichever way asks least of the database."""
-        template, *others = {request.template for request in requests}
-        if len(requests) > 1 and not others and template.bulk:
-            ids = new_ids(len(requests))
-            jobs = dict(zip(ids, [request.payload for request in requests], strict=True))
-            task, options, wake = template.task, template.options, _whom_to_wake(requests[:1])
-            queue = yield from perform_on(
-                conn, enqueue_ops.enqueue_alike, task, options, jobs, wake or frozenset()
-            )
-            return [Job(self, template.decode, id, task, queue, "ready", True) for id in ids]
-        new = [request.new() for request in requests]
-        if any(request.template.options.keyed for request in requests):
-            outcomes = yield from perform_on(conn, enqueue_ops.enqueue_keyed, new)
-        else:
-            outcomes = yield from perform_on(conn, enqueue_ops.enqueue, new, _whom_to_wake(requests))
-        return [
-            Job(self, request.template.decode, outcome.id, request.template.task)._enqueued(outcome)
-            for request, outcome in zip(requests, outcomes, strict=True)
-        ]
-
     def _sync(self, *, exact: bool = False) -> Plan[None]:
         """Write the tasks of this program into the database; ``exact`` disables those it does not have."""
         definitions = [_renamed(task.definition, name) for name, task in self.tasks.items()]
         yield from perform(task_ops.sync, definitions, exact=exact)
         self._synced(definitions)
 
-    enqueue, aenqueue = blocking(_enqueue), waiting(_enqueue)
-    enqueue_many, aenqueue_many = blocking(_enqueue_many), waiting(_enqueue_many)
     sync, async_ = blocking(_sync), waiting(_sync)
 
     def _migrate(self) -> Plan[list[int]]:
@@ -289,22 +234,9 @@ class App(Verbs):
             if self._unsynced.get(definition.name) == definition:
                 del self._unsynced[definition.name]
 
-    def _blame_tasks(self, names: set[str], error: InternalError) -> Plan[None]:
-        """An insert broke on a constraint: by a task that is unknown or disabled, or by a bug."""
-        if error.code != "store.constraint":
-            return
-        known = yield from perform(task_ops.list_tasks)
-        for name in sorted(names):
-            if name not in known:
-                raise UnknownTask(
-                    f"No task named {name} is in the database: sync the program that has it (app.sync())."
-                ) from None
-            if not known[name].enabled:
-                raise TaskDisabled(f"The task {name} was disabled by an operator.") from None
-
     def _handle(self, row: JobRow) -> Job[Any]:
         task = self.tasks.get(row.task)
-        decode = _PLAIN_RESULT if task is None else task.results.decode
+        decode = PLAIN_RESULT if task is None else task.results.decode
         return Job[Any](self, decode, row.id, row.task)._seen(row)
 
 
@@ -329,18 +261,6 @@ def _name_of(function: Callable[..., Any]) -> str:
     if module in (None, "__main__") or name is None:
         raise InvalidTask("A task in the program's main module needs a name: @app.task(name=...).")
     return f"{module}.{name}"
-
-
-def _whom_to_wake(requests: Sequence[JobRequest[Any]]) -> frozenset[str] | None:
-    """The queues with something to do now; None where only the database knows what is due, or where."""
-    queues: set[str] = set()
-    for template in {request.template for request in requests}:
-        if template.options.delay:
-            continue
-        if template.queue is None or template.options.run_at is not None:
-            return None
-        queues.add(template.queue)
-    return queue_topics(queues)
 
 
 def _renamed(definition: TaskDefinition, name: str) -> TaskDefinition:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextvars import ContextVar
+from datetime import datetime
+from typing import Any
 
 
 class Context:
@@ -11,7 +14,7 @@ class Context:
     A plain call of a task gets one of its own, outside any job: what it says goes nowhere.
     """
 
-    __slots__ = ("attempt", "cancel_requested", "checkpoint", "job", "run", "tenant", "worker")
+    __slots__ = ("attempt", "cancel_requested", "job", "run", "tenant", "worker")
 
     def __init__(
         self,
@@ -21,20 +24,38 @@ class Context:
         attempt: int = 1,
         tenant: str | None = None,
         worker: str | None = None,
-        checkpoint: object = None,
     ) -> None:
         self.job = job
         self.run = run
         self.attempt = attempt
         self.tenant = tenant
         self.worker = worker
-        self.checkpoint = checkpoint
         self.cancel_requested = False
 
     @staticmethod
     def current() -> Context:
         """The context of the job that runs here; one of its own outside any."""
-        return _current.get(None) or Context()
+        return current_context.get(None) or Context()
+
+    @property
+    def checkpoint(self) -> Any:
+        """What the last attempt saved."""
+        return None
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When this attempt times out."""
+        return None
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        """The instant of its schedule that this job stands for."""
+        return None
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """What the enqueuer attached."""
+        return {}
 
     def progress(self, done: int | None = None, total: int | None = None, message: str | None = None) -> None:
         """Say how far the job is."""
@@ -45,8 +66,14 @@ class Context:
     def log(self, message: str, *, level: str = "info") -> None:
         """Leave a line with the job."""
 
+    def save(self, checkpoint: object) -> None:
+        """Keep this for the next attempt: durable when it returns."""
 
-_current: ContextVar[Context] = ContextVar("perdure_context")
+    async def asave(self, checkpoint: object) -> None:
+        """The same for async code."""
+
+
+current_context: ContextVar[Context] = ContextVar("perdure_context")
 
 CONTEXT = Context()
 """The default of a context parameter: it lets callers and type checkers leave it out."""

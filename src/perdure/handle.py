@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import os
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -14,7 +17,10 @@ from perdure.model.job import ENDED, JobRow, State
 from perdure.moments import moment
 from perdure.ops import browse
 from perdure.ops.operate import CancelOutcome, RequeueOutcome
-from perdure.store.plan import Plan, blocking, pause, perform, waiting
+from perdure.ops.topics import ANYTHING
+from perdure.ops.topics import ENDED as SOME_ENDED
+from perdure.store.bell import Bell
+from perdure.store.plan import Plan, blocking, hear, pause, perform, waiting
 from perdure.store.store import Store
 
 if TYPE_CHECKING:
@@ -24,7 +30,14 @@ if TYPE_CHECKING:
 R_co = TypeVar("R_co", covariant=True)
 
 FIRST_LOOK, SLOWEST_LOOK = 0.01, 0.5
-"""Seconds between two looks at a job that is waited for, at first and at most."""
+"""Seconds between two looks at a job that is waited for: at least, and if nothing is heard at most."""
+
+# Jobs may end in such numbers that each of a thousand who wait would look a hundred times a second, all in vain.
+_MOST_LOOKS_PER_SECOND = 2000
+
+_waiters: set[Bell] = set()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_waiters.clear)
 
 
 class JobError(NamedTuple):
@@ -126,14 +139,34 @@ class Job(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
         """Wait until the job has ended, however it did."""
         if isinstance(timeout, timedelta):
             timeout = timeout.total_seconds()
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        if (yield from self._refresh()).state in ENDED:
+            return
+        if time.monotonic() >= deadline:
+            raise WaitTimeout
+        bell = Bell()
+        # First listen, then look: an end in between is heard.
+        end_listening = self.store.listen(partial(_ring, bell))
+        _waiters.add(bell)
+        try:
+            yield from self._wait_for_end(bell, deadline)
+        finally:
+            _waiters.discard(bell)
+            end_listening()
+
+    def _wait_for_end(self, bell: Bell, deadline: float) -> Plan[None]:
         wait = FIRST_LOOK
         while (yield from self._refresh()).state not in ENDED:
-            left = wait if deadline is None else deadline - time.monotonic()
-            if left <= 0:
+            looked = time.monotonic()
+            if looked >= deadline:
                 raise WaitTimeout
-            yield from pause(min(wait, left))
+            # Where nothing arrives this is all there is: soon at first, for most jobs are short.
+            yield from hear(bell, seconds=min(wait, deadline - looked))
             wait = min(wait * 1.5, SLOWEST_LOOK)
+            least = max(FIRST_LOOK, len(_waiters) / _MOST_LOOKS_PER_SECOND)
+            early = min(looked + least, deadline) - time.monotonic()
+            if early > 0:
+                yield from pause(early)
 
     def _get(self, timeout: float | timedelta | None = None) -> Plan[R_co]:
         """Wait for the job and return its result, or raise JobFailed, JobCanceled, JobGone or WaitTimeout."""
@@ -167,3 +200,8 @@ class Job(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
         self.created = outcome.created
         self.queue, self.state, self.run, self.attempt = outcome[2:]
         return self
+
+
+def _ring(bell: Bell, topics: frozenset[str]) -> None:
+    if not topics.isdisjoint((SOME_ENDED, ANYTHING)):
+        bell.ring()

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast
+from datetime import timedelta
+from functools import cached_property, update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, Unpack, cast
 
 import msgspec
 
 from perdure.context import CONTEXT, Context
-from perdure.errors import InvalidOption
+from perdure.errors import InvalidOption, InvalidTask
+from perdure.events import Listener
 from perdure.handle import Job
 from perdure.ids import new_id
 from perdure.model.canonical import canonical
 from perdure.model.codec import ArgumentCodec, ResultCodec
-from perdure.model.job import NewJob, TaskDefinition
+from perdure.model.job import SECOND, NewJob, TaskDefinition
 from perdure.model.signature import Signature
+from perdure.moments import span
 from perdure.options import Asked, Options, checked
 from perdure.store.plan import Plan, blocking, waiting
 from perdure.store.store import Store
+from perdure.worker.handler import Handler, RunIn
 
 if TYPE_CHECKING:
     from perdure.app import App
@@ -41,6 +45,18 @@ class Template(msgspec.Struct, frozen=True, eq=False):
     def bulk(self) -> bool:
         """Whether many of them can be written as one: there is nothing to ask the database about each."""
         return self.queue is not None and not self.options.keyed and self.options.run_at is None
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        text = self.options.meta
+        return {} if text is None else msgspec.json.decode(text, type=dict[str, Any])
+
+    def with_meta(self, meta: dict[str, Any]) -> Template:
+        if meta == self.meta:
+            return self
+        asked: Asked = {"meta": meta}
+        options = msgspec.structs.replace(self.options, meta=checked(asked).meta)
+        return msgspec.structs.replace(self, options=options)
 
 
 class JobRequest(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
@@ -129,6 +145,37 @@ class Enqueuer(Generic[P, R]):
     delay, adelay = blocking(_enqueue), waiting(_enqueue)
 
 
+class Handling(NamedTuple):
+    """How a task's jobs are run: of interest to workers only, so the database does not know it."""
+
+    run_in: RunIn | None = None
+    fatal: tuple[type[BaseException], ...] = ()
+    timeout_grace: float = 30.0
+    on_failed: Listener | None = None
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        run_in: object = None,
+        fatal: object = (),
+        timeout_grace: float | timedelta = 30,
+        on_failed: object = None,
+        is_async: bool,
+    ) -> Handling:
+        if run_in not in (None, "async", "thread", "process") or (run_in == "thread" and is_async):
+            raise InvalidTask('run_in is "async" for an async function, "thread" for another, or "process".')
+        if run_in == "async" and not is_async:
+            raise InvalidTask('A plain function blocks the event loop: run_in="thread" or "process".')
+        kinds = fatal if isinstance(fatal, tuple | list) else (fatal,)
+        if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+            raise InvalidTask("fatal names classes of exceptions.")
+        if on_failed is not None and not callable(on_failed):
+            raise InvalidTask("on_failed is a function.")
+        grace = span("timeout_grace", timeout_grace) / SECOND
+        return cls(cast(Any, run_in), tuple(kinds), grace, on_failed)
+
+
 class Task(Enqueuer[P, R]):
     """A registered function with its defaults. A plain call is the function itself."""
 
@@ -140,6 +187,7 @@ class Task(Enqueuer[P, R]):
         function: Callable[P, Any],
         definition: TaskDefinition,
         aliases: tuple[str, ...] = (),
+        handling: Handling = Handling(),  # noqa: B008
     ) -> None:
         self.app = app
         self.function = function
@@ -149,11 +197,31 @@ class Task(Enqueuer[P, R]):
         self.signature = Signature.of(function, CONTEXT)
         self.arguments = ArgumentCodec(self.signature)
         self.results = ResultCodec(self.signature.returns)
+        self.handling = handling
         super().__init__(self, {})
         update_wrapper(cast(Any, self), function, updated=())
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
+
+    @cached_property
+    def handler(self) -> Handler:
+        """What a worker needs to run it."""
+        is_async = isinstance(self, AsyncTask)
+        handling = self.handling
+        return Handler(
+            self.name,
+            self.function,
+            is_async,
+            handling.run_in or ("async" if is_async else "thread"),
+            self.signature,
+            self.arguments,
+            self.results,
+            handling.fatal,
+            handling.timeout_grace,
+            handling.on_failed,
+            self.app.middleware,
+        )
 
     def _call(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         if not self.signature.gives_context(args, kwargs):

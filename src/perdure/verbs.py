@@ -11,11 +11,15 @@ from perdure.errors import InvalidOption, JobNotFound
 from perdure.handle import Job
 from perdure.history import Entry, tell
 from perdure.model.backoff import Backoff, as_backoff
+from perdure.model.explain import Explanation, explain
 from perdure.model.job import JobRow, Span, State
 from perdure.moments import moment
 from perdure.ops import browse, operate, queues, tasks, worker
+from perdure.ops.explain import examine
 from perdure.ops.operate import CancelOutcome, DeleteOutcome, RequeueOutcome, RunNowOutcome
+from perdure.ops.stats import measure
 from perdure.options import INTEGER, filter_text, number, text, whole
+from perdure.stats import Stats, show
 from perdure.store.plan import Plan, blocking, perform, perform_on, waiting
 from perdure.store.store import Store
 
@@ -105,6 +109,13 @@ class Verbs:
             raise JobNotFound
         return tell(traces)
 
+    def _explain_job(self, id: JobId) -> Plan[Explanation]:
+        """Why a job is not running, or where it runs, or how it ended."""
+        case = yield from perform(examine, job_id(id))
+        if case is None:
+            raise JobNotFound
+        return explain(case)
+
     def _cancel_job(
         self, id: JobId, *, reason: str | None = None, by: str | None = None, conn: object | None = None
     ) -> Plan[CancelOutcome]:
@@ -168,12 +179,18 @@ class Verbs:
         """The workers that are not retired."""
         return (yield from perform(worker.list_workers))
 
+    def _stats(self) -> Plan[Stats]:
+        """Queues, workers, the database and our connections to it, at a glance."""
+        numbers = yield from perform(measure)
+        return show(numbers, self.store.facts(), self.store.dialect)
+
     get_job, aget_job = blocking(_get_job), waiting(_get_job)
     get_jobs, aget_jobs = blocking(_get_jobs), waiting(_get_jobs)
     list_jobs, alist_jobs = blocking(_list_jobs), waiting(_list_jobs)
     count_jobs, acount_jobs = blocking(_count_jobs), waiting(_count_jobs)
     oldest_ready, aoldest_ready = blocking(_oldest_ready), waiting(_oldest_ready)
     job_history, ajob_history = blocking(_job_history), waiting(_job_history)
+    explain_job, aexplain_job = blocking(_explain_job), waiting(_explain_job)
     cancel_job, acancel_job = blocking(_cancel_job), waiting(_cancel_job)
     requeue_job, arequeue_job = blocking(_requeue_job), waiting(_requeue_job)
     run_now, arun_now = blocking(_run_now), waiting(_run_now)
@@ -184,6 +201,7 @@ class Verbs:
     list_queues, alist_queues = blocking(_list_queues), waiting(_list_queues)
     set_task, aset_task = blocking(_set_task), waiting(_set_task)
     list_workers, alist_workers = blocking(_list_workers), waiting(_list_workers)
+    stats, astats = blocking(_stats), waiting(_stats)
 
 
 def job_id(id: JobId) -> str:

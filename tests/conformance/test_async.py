@@ -100,7 +100,7 @@ async def test_a_sweep_has_twins(aworld: World) -> None:
     )
     await aworld.ledger.aclaim(aworld.worker, tasks=["work"], n=1)
     await aworld.ledger.aretire(aworld.worker)
-    assert await aworld.ledger.arescue() == [running.id]
+    assert [change.id for change in await aworld.ledger.arescue()] == [running.id]
     aworld.advance(1)
     assert await aworld.ledger.aexpire() == 1
     assert (await expiring.arefresh()).state == "canceled"

@@ -128,8 +128,9 @@ def test_one_row_that_somebody_holds_stops_no_other_outcome(postgres_world: Worl
     with psycopg.connect(world.url) as connection:
         world.app.cancel_job(claimed[2].id, conn=connection)
         others = [outcome.lease for outcome in outcomes if outcome.lease != claimed[2].lease]
-        assert world.finish(*outcomes) == (others, [])
-        assert world.ledger.cycle(world.worker, outcomes[2:3], tasks=["work"], n=5) == (([], []), [])
+        assert world.finish(*outcomes)[:2] == (others, [])
+        again, more = world.ledger.cycle(world.worker, outcomes[2:3], tasks=["work"], n=5)
+        assert (again[:2], more) == (([], []), [])
         connection.rollback()
     assert world.finish(outcomes[2]).accepted == [claimed[2].lease]
     assert {world.row(job).state for job in jobs} == {"succeeded"}
@@ -143,5 +144,5 @@ def test_an_outcome_of_a_lost_lease_is_refused_beside_one_that_is_held(postgres_
     world.finish(Released(lost.lease))
     with psycopg.connect(world.url) as connection:
         world.app.cancel_job(kept.id, conn=connection)
-        assert world.finish(Succeeded(lost.lease), Succeeded(kept.lease)) == ([], [lost.lease])
+        assert world.finish(Succeeded(lost.lease), Succeeded(kept.lease))[:2] == ([], [lost.lease])
         connection.rollback()

@@ -70,7 +70,7 @@ def test_expiry_and_silence_are_noticed_by_the_clock_of_the_database(app: App) -
     rescued: list[str] = []
     deadline = time.monotonic() + 30
     while not rescued and time.monotonic() < deadline:
-        rescued = app.ledger.rescue()
+        rescued = [change.id for change in app.ledger.rescue()]
     assert rescued == [lost.id]
     assert app.ledger.heartbeat("w").live
     assert not app.ledger.heartbeat("silent").live

@@ -25,7 +25,7 @@ def test_a_success_is_told_by_the_row(world: World, report: Report | None) -> No
     world.advance(1)
     claimed = world.claim_one()
     world.advance(2)
-    assert world.finish(Succeeded(claimed.lease, "7", "large", report)) == ([claimed.lease], [])
+    assert world.finish(Succeeded(claimed.lease, "7", "large", report))[:2] == ([claimed.lease], [])
     row = world.row(job)
     assert (row.state, row.result, row.reason, row.attempt) == ("succeeded", "7", "large", 1)
     assert (row.worker, row.error_kind, row.token) == (None, None, 1)
@@ -244,7 +244,7 @@ def test_a_cycle_finishes_and_claims_in_one_transaction(world: World) -> None:
     assert sorted(finished.accepted) == sorted(job.lease for job in first)
     assert ids(claimed) == ids([jobs[1], jobs[2]]), "what was given back is due again"
     finished, claimed = world.ledger.cycle(world.worker, [], tasks=["work"], n=9, queues=["default"])
-    assert finished == ([], [])
+    assert finished[:2] == ([], [])
     assert ids(claimed) == ids(jobs[3:])
     lease = claimed[0].lease
     for n, tasks, queues in ((0, ["work"], None), (9, [], None), (9, ["work"], [])):

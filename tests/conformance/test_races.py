@@ -190,7 +190,7 @@ def test_a_finish_and_a_rescue_agree_on_one_outcome(world: World) -> None:
     def finish_one_by_one() -> list[str]:
         return [lease.job for lease in leases if world.finish(Succeeded(lease)).accepted]
 
-    finished, rescued = at_once(finish_one_by_one, partial(world.ledger.rescue, page=5))
+    finished, rescued = at_once(finish_one_by_one, partial(world.rescue, page=5))
     assert sorted(finished + rescued) == sorted(ids(jobs))
     assert {world.row(id).state for id in finished} <= {"succeeded"}
     assert {world.row(id).state for id in rescued} <= {"failed"}

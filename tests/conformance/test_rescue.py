@@ -17,11 +17,11 @@ def test_the_jobs_of_a_silent_worker_are_freed(world: World) -> None:
     world.claim(1)
     world.now += LEASE - 5_000_000
     assert world.ledger.heartbeat(alive).live
-    assert world.ledger.rescue() == ids(jobs[:2])
+    assert world.rescue() == ids(jobs[:2])
     assert [world.row(job).state for job in jobs] == ["ready", "ready", "running"]
     assert [worker.id for worker in world.app.list_workers()] == [alive]
     assert not world.ledger.heartbeat(silent).live
-    assert world.ledger.rescue() == []
+    assert world.rescue() == []
 
 
 def test_a_rescued_job_says_what_happened(world: World) -> None:
@@ -38,21 +38,21 @@ def test_a_claim_that_committed_after_the_retirement_is_freed(world: World) -> N
     world.ledger.retire(world.worker)
     world.claim_one()
     assert world.row(job).state == "running"
-    assert world.ledger.rescue() == [job.id]
+    assert world.rescue() == [job.id]
 
 
 def test_a_claim_of_a_worker_nobody_knows_is_freed(world: World) -> None:
     job = world.task().enqueue()
     world.worker = "never registered"
     world.claim_one()
-    assert world.ledger.rescue() == [job.id]
+    assert world.rescue() == [job.id]
 
 
 def test_a_job_that_ended_in_time_is_left_alone(world: World) -> None:
     job = world.task().enqueue()
     world.attempt(Succeeded)
     world.ledger.retire(world.worker)
-    assert world.ledger.rescue() == []
+    assert world.rescue() == []
     assert world.row(job).state == "succeeded"
 
 
@@ -62,7 +62,7 @@ def test_more_than_a_page_is_freed_in_one_call(world: World, jobs: int) -> None:
     made = world.app.enqueue_many([work.job() for _ in range(jobs)])
     world.claim(jobs)
     world.ledger.retire(world.worker)
-    assert world.ledger.rescue(page=2) == ids(made)
+    assert world.rescue(page=2) == ids(made)
 
 
 @pytest.mark.parametrize("sqlstate", ["P0001", "23514", "22003"])
@@ -73,10 +73,10 @@ def test_a_row_that_cannot_be_written_blocks_no_other(world: World, sqlstate: st
     world.claim(len(jobs))
     world.ledger.retire(world.worker)
     world.poison(sqlstate)
-    assert world.ledger.rescue(page=2) == [jobs[0].id, jobs[2].id, jobs[5].id]
-    assert world.ledger.rescue(page=2) == [], "they stay for the next sweep"
+    assert world.rescue(page=2) == [jobs[0].id, jobs[2].id, jobs[5].id]
+    assert world.rescue(page=2) == [], "they stay for the next sweep"
     world.cure()
-    assert world.ledger.rescue() == [jobs[1].id, jobs[3].id, jobs[4].id]
+    assert world.rescue() == [jobs[1].id, jobs[3].id, jobs[4].id]
 
 
 def test_a_full_page_of_them_blocks_no_other(world: World) -> None:
@@ -86,10 +86,10 @@ def test_a_full_page_of_them_blocks_no_other(world: World) -> None:
     world.claim(6)
     world.ledger.retire(world.worker)
     world.poison()
-    assert world.ledger.rescue(page=2) == [jobs[-1].id]
+    assert world.rescue(page=2) == [jobs[-1].id]
     assert world.app.count_jobs()["default"] == {"running": 5, "ready": 1}
     world.cure()
-    assert len(world.ledger.rescue(page=2)) == 5
+    assert len(world.rescue(page=2)) == 5
 
 
 def test_a_policy_that_was_damaged_by_hand_blocks_nothing(world: World) -> None:
@@ -97,7 +97,7 @@ def test_a_policy_that_was_damaged_by_hand_blocks_nothing(world: World) -> None:
     world.claim(2)
     world.sql("UPDATE perdure.task SET backoff = '{\"base\": -1}' WHERE name = 'one'")
     world.ledger.retire(world.worker)
-    assert world.ledger.rescue() == ids(jobs)
+    assert world.rescue() == ids(jobs)
     world.sql("INSERT INTO perdure.queue (name, backoff) VALUES ('default', '[]')")
     world.new_worker()
     for claimed in world.claim(2):

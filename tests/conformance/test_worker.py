@@ -80,17 +80,17 @@ def test_a_worker_that_beats_in_time_is_not_retired(world: World) -> None:
     world.task().enqueue()
     world.claim_one()
     world.now += LEASE - 1
-    assert world.ledger.rescue() == []
+    assert world.rescue() == []
     assert world.ledger.heartbeat(world.worker).live
     world.now += LEASE - 1
-    assert world.ledger.rescue() == []
+    assert world.rescue() == []
 
 
 def test_a_worker_that_beats_too_late_lives_until_it_was_retired(world: World) -> None:
     world.now += 2 * LEASE
     assert world.ledger.heartbeat(world.worker).live
     world.now += LEASE
-    world.ledger.rescue()
+    world.rescue()
     assert not world.ledger.heartbeat(world.worker).live
 
 

@@ -96,9 +96,13 @@ class World:
         Returns the jobs that were rescued.
         """
         self.advance(LEASE / SECOND)
-        rescued = self.ledger.rescue()
+        rescued = self.rescue()
         self.new_worker()
         return rescued
+
+    def rescue(self, *, page: int = 500) -> list[str]:
+        """Sweep; return the jobs that were rescued."""
+        return [change.id for change in self.ledger.rescue(page=page)]
 
     def row(self, job: Job[Any] | Claimed | str) -> JobRow:
         row = self.store.perform(browse.get_job, _id(job))

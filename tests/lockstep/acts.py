@@ -212,7 +212,7 @@ class Company:
         self.rescue()
 
     def rescue(self, _: Draw | None = None) -> None:
-        assert self.ask(lambda ledger: ledger.rescue(page=2)) == self.model.rescue()
+        assert self.ask(lambda ledger: [change.id for change in ledger.rescue(page=2)]) == self.model.rescue()
 
     def expire(self, _: Draw) -> None:
         assert self.ask(lambda ledger: ledger.expire(page=2)) == self.model.expire()

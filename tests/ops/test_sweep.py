@@ -25,7 +25,8 @@ def changes(script: Script) -> list[dict[str, Any]]:
 def test_a_rescue_loses_each_orphan_and_wakes_its_queue() -> None:
     orphans = [running(A), running(B, queue="fast", cancel_requested=True), running(C, crashes=1)]
     script = Script(find_orphans=[orphans])
-    assert script.play(sweep.rescue(dice=half, n=5)) == ([A, B, C], None)
+    rescued = script.play(sweep.rescue(dice=half, n=5))
+    assert ([change.id for change in rescued.changes], rescued.last) == ([A, B, C], None)
     assert script.asked == [["find_orphans"], ["record_attempts", "apply_changes"]]
     assert [step.final for step in script.steps] == [False, True]
     assert [(row["state"], row["error_kind"], row["delay"]) for row in changes(script)] == [
@@ -51,7 +52,7 @@ def test_no_orphans_are_nothing_to_write() -> None:
 
 def test_one_orphan_is_rescued_alone() -> None:
     script = Script(find_orphans=[[running(B)]])
-    assert script.play(sweep.rescue_one(B, dice=half)) == [B]
+    assert [change.id for change in script.play(sweep.rescue_one(B, dice=half))] == [B]
     assert script.params("find_orphans") == [{"after": A, "n": 1}]
     assert [row["id"] for row in changes(script)] == [B]
 

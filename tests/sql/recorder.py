@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 from perdure.ids import new_id
 from perdure.model.job import SECOND, Lease, NewJob, TaskDefinition
 from perdure.model.lifecycle import Failed, Outcome, Report, Succeeded, Throttled
-from perdure.ops import browse, claim, enqueue, finish, operate, queues, report, sweep, tasks, worker
+from perdure.ops import browse, claim, crew, enqueue, explain, finish, operate, queues, report, stats, sweep, tasks, worker
 from perdure.ops.op import Op, Operation, Query
 from perdure.options import Options
 from perdure.store.store import Store
@@ -75,6 +75,7 @@ def set_up(store: Recorder) -> None:
     store.perform(queues.list_queues)
     store.perform(worker.register, "ann", name="ann", lease=SECOND)
     store.perform(worker.list_workers)
+    store.perform(worker.glance, "ann")
     store.perform(worker.lead, "sweeper", "ann", lease=SECOND)
 
 
@@ -102,6 +103,9 @@ def look(store: Recorder) -> None:
     store.perform(browse.trace_job, job.id)
     store.perform(browse.count_jobs)
     store.perform(browse.oldest_ready)
+    store.perform(explain.examine, job.id)
+    store.perform(stats.measure)
+    store.perform(crew.muster)
 
 
 def operate_on(store: Recorder) -> None:

@@ -38,10 +38,14 @@ Dice = Callable[[], float]
 
 
 class Finished(NamedTuple):
-    """Which outcomes were recorded and which came too late. One that is neither must be told again."""
+    """Which outcomes were recorded and which came too late. One that is neither must be told again.
+
+    ``changes``: what became of the accepted ones, except of plain successes.
+    """
 
     accepted: list[Lease]
     refused: list[Lease]
+    changes: Sequence[Change] = ()
 
 
 class Appetite(NamedTuple):
@@ -99,6 +103,7 @@ def _finish(outcomes: Sequence[Outcome], dice: Dice, claim: Appetite | None) -> 
     writes = [*successes]
     wake: frozenset[str] = frozenset()
     accepted: list[Lease] = []
+    changes: list[Change] = []
     if others:
         # All of them, in order: a report about a plain one may be under way, and locks in order, too.
         (locked,) = yield from ask_all(_lock(told))
@@ -115,7 +120,7 @@ def _finish(outcomes: Sequence[Outcome], dice: Dice, claim: Appetite | None) -> 
     answers = yield from ask_all(*writes, final=True, wake=wake)
     recorded = [row for rows in answers[: len(successes)] for row in rows]
     claims = read_claims(answers[-1], claim.queues) if claim is not None and hungry else Claims([])
-    return _sum_up(outcomes, accepted, plain, recorded), claims
+    return _sum_up(outcomes, accepted, plain, recorded)._replace(changes=changes), claims
 
 
 def _succeed(plain: Sequence[Succeeded]) -> list[Query]:

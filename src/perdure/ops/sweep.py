@@ -18,7 +18,7 @@ FIRST = "00000000-0000-0000-0000-000000000000"
 class Rescued(NamedTuple):
     """One page of a rescue. ``last``: where the next page begins; None after the last one."""
 
-    jobs: list[str]
+    changes: list[Change]
     last: str | None
 
 
@@ -36,7 +36,7 @@ def rescue(*, dice: Dice, after: str = FIRST, n: int = 500) -> Op[Rescued]:
     jobs = [read_running(row) for row in rows]
     changes = [_lose(job, dice) for job in jobs]
     yield from ask_all(*apply(changes), final=True, wake=ready_topics(jobs, changes))
-    return Rescued([job.id for job in jobs], jobs[-1].id if len(jobs) == n else None)
+    return Rescued(changes, jobs[-1].id if len(jobs) == n else None)
 
 
 @operation("write")
@@ -54,14 +54,14 @@ def list_orphans(*, after: str = FIRST, n: int = 500) -> Op[list[str]]:
 
 
 @operation("write")
-def rescue_one(id: str, *, dice: Dice) -> Op[list[str]]:
+def rescue_one(id: str, *, dice: Dice) -> Op[list[Change]]:
     """Rescue this job and no other, if it is still an orphan."""
     before = _just_before(id)
     rows = yield from ask("find_orphans", after=before, n=1)
     jobs = [job for job in map(read_running, rows) if job.id == id]
     changes = [_lose(job, dice) for job in jobs]
     yield from ask_all(*apply(changes), final=True, wake=ready_topics(jobs, changes))
-    return [job.id for job in jobs]
+    return changes
 
 
 def _lose(job: Running, dice: Dice) -> Change:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+ANYTHING = "*"
+"""Something changed, and nobody knows what."""
+ENDED = "ended"
+"""Some job has ended."""
+
 
 def queue_topic(queue: str) -> str:
     """Something in this queue may be claimed now."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from perdure.errors import InvalidLease, WorkerRetired
 from perdure.model.job import Instant, Lease, Span
 from perdure.ops.batch import rows_of
-from perdure.ops.op import Op, Query, ask, ask_all, ask_last, operation
+from perdure.ops.op import Op, Query, Rows, ask, ask_all, ask_last, operation
 
 
 class Beat(NamedTuple):
@@ -67,8 +67,16 @@ def heartbeat(worker: str) -> Op[Beat]:
     alive, rows = yield from ask_all(
         Query("beat_worker", {"worker": worker}), Query("list_running", {"worker": worker}), final=True
     )
-    running = [Lease(id, token) for id, token, _ in rows]
-    return Beat(bool(alive), running, [Lease(id, token) for id, token, cancel in rows if cancel])
+    return _beat(alive, rows)
+
+
+@operation("read")
+def glance(worker: str) -> Op[Beat]:
+    """The same without a renewal: has anything been asked of it meanwhile?"""
+    alive, rows = yield from ask_all(
+        Query("find_worker", {"worker": worker}), Query("list_running", {"worker": worker}), final=True
+    )
+    return _beat(alive, rows)
 
 
 @operation("beat")
@@ -88,3 +96,8 @@ def lead(name: str, worker: str, *, lease: Span) -> Op[bool]:
 def list_workers() -> Op[list[WorkerRow]]:
     rows = yield from ask_last("list_workers")
     return [WorkerRow(*row) for row in rows]
+
+
+def _beat(alive: Rows, rows: Rows) -> Beat:
+    running = [Lease(id, token) for id, token, _ in rows]
+    return Beat(bool(alive), running, [Lease(id, token) for id, token, cancel in rows if cancel])

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple, Protocol
 
 from perdure.errors import SchemaChanged, SchemaDirty, SchemaMissing, SchemaNewer, SchemaOutdated
 from perdure.ops.op import Param, Row
-from perdure.store.statements import Dialect, name_tables
+from perdure.store.statements import DEFAULT_SCHEMA, Dialect, name_tables
 
-COMMAND: Final = "call app.migrate()"
+COMMAND: Final = "call app.migrate() or run perdure migrate"
 
 
 class Target(Protocol):
@@ -71,6 +71,19 @@ def check(target: Target) -> None:
         raise SchemaOutdated(f"The database lacks {_list(missing)}; {COMMAND}.")
 
 
+def script(dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> str:
+    """What ``apply`` would do to an empty database, to be read, or run by hand; ``check`` is content with it."""
+    head = [f"CREATE SCHEMA IF NOT EXISTS {_quoted(schema)};\n"] if dialect == "postgres" else []
+    parts = [*head, _history(dialect)]
+    for migration in migrations(dialect):
+        values = f"{migration.version}, '{migration.name}', '{migration.checksum}', true"
+        parts.append(
+            f"{migration.text}\n"
+            f"INSERT INTO perdure.migration (version, name, checksum, finished) VALUES ({values});\n"
+        )
+    return "BEGIN;\n\n" + name_tables("\n".join(parts), dialect, schema) + "\nCOMMIT;\n"
+
+
 @lru_cache
 def migrations(dialect: Dialect) -> tuple[Migration, ...]:
     """Every migration of this version, in order."""
@@ -106,7 +119,11 @@ def _take_turn(target: Target) -> None:
     if not target.rows(
         "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = CAST(:schema AS text)", _schema(target)
     ):
-        target.script('CREATE SCHEMA "{}"'.format(target.schema.replace('"', '""')))
+        target.script(f"CREATE SCHEMA {_quoted(target.schema)}")
+
+
+def _quoted(schema: str) -> str:
+    return '"{}"'.format(schema.replace('"', '""'))
 
 
 def _lock_key(schema: str) -> int:

@@ -35,6 +35,7 @@ from typing import (
 from perdure.errors import BlockingCall
 from perdure.ops.op import Operation
 from perdure.store import borrowed
+from perdure.store.bell import Bell
 from perdure.store.store import Store
 
 P = ParamSpec("P")
@@ -63,7 +64,14 @@ class Pause(NamedTuple):
     seconds: float
 
 
-Need: TypeAlias = Call | Aside | Pause
+class Hear(NamedTuple):
+    """Wait until a bell rings, for so many seconds at most."""
+
+    bell: Bell
+    seconds: float
+
+
+Need: TypeAlias = Call | Aside | Pause | Hear
 Plan: TypeAlias = Generator[Need, Any, T]
 
 
@@ -90,6 +98,10 @@ def pause(seconds: float) -> Plan[None]:
     yield Pause(seconds)
 
 
+def hear(bell: Bell, *, seconds: float) -> Plan[None]:
+    yield Hear(bell, seconds)
+
+
 def run(store: Store, plan: Plan[T]) -> T:
     """Carry out a plan in this thread."""
     try:
@@ -103,6 +115,9 @@ def run(store: Store, plan: Plan[T]) -> T:
                 need = plan.send(answer)
     except StopIteration as end:
         return cast(T, end.value)
+    finally:
+        # Interrupted: what the plan has begun ends now, not when somebody lets go of the traceback.
+        plan.close()
 
 
 async def arun(store: Store, plan: Plan[T]) -> T:
@@ -118,12 +133,17 @@ async def arun(store: Store, plan: Plan[T]) -> T:
                 need = plan.send(answer)
     except StopIteration as end:
         return cast(T, end.value)
+    finally:
+        plan.close()
 
 
 def _wait(store: Store, need: Need) -> object:
     match need:
         case Pause(seconds):
             time.sleep(seconds)
+            return None
+        case Hear(bell, seconds):
+            bell.wait(seconds)
             return None
         case Aside(function):
             return function()
@@ -140,6 +160,9 @@ async def _await(store: Store, need: Need) -> object:
     match need:
         case Pause(seconds):
             await asyncio.sleep(seconds)
+            return None
+        case Hear(bell, seconds):
+            await bell.await_(seconds)
             return None
         case Aside(function):
             return await asyncio.to_thread(function)

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from functools import cached_property
+from contextlib import ExitStack
+from functools import cached_property, partial
 from hashlib import sha256
 from typing import Final, ParamSpec, TypeVar
 from weakref import WeakSet, finalize
 
 from perdure.errors import InvalidConfig
 from perdure.ops.op import Operation
+from perdure.ops.ring import ring
+from perdure.ops.topics import ANYTHING
 from perdure.store import migrate
 from perdure.store.daemons import Daemons
+from perdure.store.ear import Ear
 from perdure.store.listeners import Listeners
 from perdure.store.postgres_adapt import Statement
 from perdure.store.postgres_connect import wishes
+from perdure.store.postgres_ear import ANSWER_SECONDS, PostgresEar
+from perdure.store.postgres_facts import facts
 from perdure.store.postgres_migrate import target
 from perdure.store.postgres_pool import LANES, Pool, lanes
 from perdure.store.postgres_retry import Retry
 from perdure.store.postgres_transaction import Transaction
 from perdure.store.statements import DEFAULT_SCHEMA, Dialect, load
+from perdure.store.store import Facts
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,7 +44,7 @@ class PostgresStore:
     ``size``: how many connections ordinary operations may use at a time. Async callers are served by as many
     threads over the same connections, from any number of event loops; one that is cancelled leaves its
     operation to end by itself. ``prepare``: whether to prepare statements on the server; None finds out for
-    each connection.
+    each connection. ``listen_url``: where notifications arrive, if not at ``url``, which may be a pooler's.
     """
 
     dialect: Dialect = "postgres"
@@ -52,6 +59,7 @@ class PostgresStore:
         clock: Callable[[], int] | None = None,
         statements: Mapping[str, str] | None = None,
         size: int = 10,
+        listen_url: str | None = None,
     ) -> None:
         if not 0 < len(schema.encode()) <= _LONGEST_NAME or "\0" in schema:
             raise InvalidConfig(f"A schema's name has 1 to {_LONGEST_NAME} bytes and no NUL.")
@@ -65,6 +73,7 @@ class PostgresStore:
         self._pool = Pool(url, prepare=prepare, size=size)
         self._retry = Retry(patience, drop_connections=self._pool.drop_idle)
         self.schema = schema
+        self._ear = PostgresEar(listen_url or url, self.channel, announce=partial(_say_something, self._pool))
         self._hire()
         _stores.add(self)
 
@@ -134,12 +143,30 @@ class PostgresStore:
     def subscribe(self, listener: Callable[[frozenset[str]], None]) -> Callable[[], None]:
         return self._listeners.add(listener)
 
+    def listen(self, listener: Callable[[frozenset[str]], None]) -> Callable[[], None]:
+        self._retry.refuse_if_stopped()
+        ends = ExitStack()
+        ends.callback(self._ear.add(listener))
+        ends.callback(self._listeners.add(listener))
+        return ends.close
+
+    def hold(self, worker: str) -> Callable[[], None]:
+        # No sign of life but its lease: it may be on any host.
+        return lambda: None
+
+    def absent(self, workers: Iterable[str]) -> list[str]:
+        return []
+
     def announce(self, topics: frozenset[str]) -> None:
         """Tell this process."""
         self._listeners.tell(topics)
 
+    def facts(self) -> Facts:
+        return facts(self._pool)
+
     def close(self) -> None:
         self._retry.stop()
+        self._ear.stop()
         self._pool.close()
         self._dismiss()
 
@@ -169,20 +196,26 @@ class PostgresStore:
             lane: Daemons(f"perdure-postgres-{lane}", limit=n) for lane, n in lanes(self._size).items()
         }
         # For those who never close: idle threads would outlive the store.
-        self._dismiss = finalize(self, _dismiss, *self._threads.values())
+        self._dismiss = finalize(self, _dismiss, self._ear, *self._threads.values())
         self._dismiss.atexit = False
 
     def _after_fork(self) -> None:
         self._dismiss.detach()
         self._pool.forget()
         self._retry.forget()
+        self._ear.forget()
         self._hire()
 
 
 _stores: WeakSet[PostgresStore] = WeakSet()
 
 
-def _dismiss(*threads: Daemons) -> None:
+def _say_something(pool: Pool, channel: str) -> None:
+    with pool.lend("ordinary", timeout=ANSWER_SECONDS) as session:
+        Transaction(session, {}, kind="write", now=None, channel=channel).run(ring(frozenset([ANYTHING])))
+
+
+def _dismiss(*threads: Daemons | Ear) -> None:
     for group in threads:
         group.stop(wait=False)
 

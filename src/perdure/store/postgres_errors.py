@@ -64,8 +64,8 @@ def _says(error: type[PerdureError], message: str = "", *, code: str | None = No
 
 
 _REFUSED = _says(StoreAway, "The database refused the login: user, password or access rules do not fit.")
-_MIGRATE = "perdure's tables do not exist in this database; call app.migrate()."
-_OUTDATED = "perdure's tables are older than this version; call app.migrate()."
+_MIGRATE = "perdure's tables do not exist in this database; call app.migrate() or run perdure migrate."
+_OUTDATED = "perdure's tables are older than this version; call app.migrate() or run perdure migrate."
 _CONTENDED = "Others kept changing the same rows; try again."
 _TOO_SLOW = "The database took too long for a statement."
 _FORBIDDEN = "The database role lacks rights on perdure's tables."

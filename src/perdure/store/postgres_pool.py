@@ -44,7 +44,7 @@ class Pool:
     def __init__(self, url: str, *, prepare: bool | None, size: int) -> None:
         self._url = url
         self._prepare = prepare
-        self._size = size
+        self.size = size
         self._closed = False
         self._idle: list[tuple[Session, float]] = []
         self.forget()
@@ -57,12 +57,18 @@ class Pool:
             raise StoreBusy("Every connection of this process to the database is in use.")
         try:
             session = self._take() or self._open()
+            self._lent.add(session)
             try:
                 yield session
             finally:
+                self._lent.discard(session)
                 self._give_back(session)
         finally:
             slots.release()
+
+    def use(self) -> tuple[int, int]:
+        """How many sessions are lent out, and how many lie idle."""
+        return len(self._lent), len(self._idle)
 
     def drop_idle(self) -> None:
         """Close what lies idle: the database went away, and they went with it."""
@@ -81,7 +87,8 @@ class Pool:
         """Start with nothing. In a forked child: the parent's sessions are neither to be used nor closed."""
         self._lock = Lock()
         self._idle = []
-        self._slots = {lane: Semaphore(n) for lane, n in lanes(self._size).items()}
+        self._slots = {lane: Semaphore(n) for lane, n in lanes(self.size).items()}
+        self._lent: set[Session] = set()
 
     def _take(self) -> Session | None:
         if self._closed:

@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 
 import psycopg
 
+from perdure import failpoints
 from perdure.errors import InternalError
 from perdure.ops.op import Answers, Kind, Op, Query, Step
 from perdure.store.postgres_adapt import Statement
@@ -151,6 +152,8 @@ class Transaction:
         return self._session.receive()
 
     def _commit(self) -> Answers:
+        if failpoints.armed:
+            failpoints.reach("before_commit")
         if self._explicit:
             self._session.send(_COMMIT, rows=False)
         self._session.sync()
@@ -158,6 +161,8 @@ class Transaction:
         try:
             answers = self._session.receive()
             self._begun = False
+            if failpoints.armed:
+                failpoints.reach("after_commit")
         finally:
             if announces:
                 self._hear_of_notice()

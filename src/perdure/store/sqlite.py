@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import ParamSpec, TypeVar
 from weakref import finalize
@@ -13,8 +14,11 @@ from perdure.errors import StoreClosed, UnsupportedDatabase
 from perdure.ops.op import Operation
 from perdure.store.listeners import Listeners
 from perdure.store.sqlite_connect import Database, Synchronous
+from perdure.store.sqlite_facts import facts
+from perdure.store.sqlite_presence import Presence
 from perdure.store.sqlite_session import Session
 from perdure.store.statements import Dialect, load
+from perdure.store.store import Facts
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,6 +46,7 @@ class SqliteStore:
         self._clock = clock or _host_clock
         self._given = statements
         self._listeners = Listeners()
+        self._presence = None if self._database.in_memory else Presence(self._database.path)
         self._closed = False
         # By process. What a parent had open stays here, untouched.
         self._sessions: dict[int, Session] = {}
@@ -82,9 +87,24 @@ class SqliteStore:
     def subscribe(self, listener: Callable[[frozenset[str]], None]) -> Callable[[], None]:
         return self._listeners.add(listener)
 
+    def listen(self, listener: Callable[[frozenset[str]], None]) -> Callable[[], None]:
+        ends = ExitStack()
+        ends.callback(self._session.listen(listener))
+        ends.callback(self._listeners.add(listener))
+        return ends.close
+
+    def hold(self, worker: str) -> Callable[[], None]:
+        return self._presence.hold(worker) if self._presence else _nothing
+
+    def absent(self, workers: Iterable[str]) -> list[str]:
+        return self._presence.absent(workers) if self._presence else []
+
     def announce(self, topics: frozenset[str]) -> None:
         """Tell this process."""
         self._listeners.tell(topics)
+
+    def facts(self) -> Facts:
+        return facts(self._database, self._sessions.get(os.getpid()))
 
     def close(self) -> None:
         self._closed = True
@@ -115,6 +135,10 @@ class SqliteStore:
         if chosen is session:
             finalize(self, session.abandon)
         return chosen
+
+
+def _nothing() -> None:
+    pass
 
 
 def _host_clock() -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from perdure import failpoints
 from perdure.errors import SchemaMissing, StoreClosed
 from perdure.store.drive import Execute
 from perdure.store.sqlite_call import Call
@@ -69,6 +70,21 @@ class GroupCommit:
             if self._connection is not None:
                 self._checkpoints.after_commit(self._connection)
 
+    def seen(self) -> object | None:
+        """Differs from its last value if others have committed since; None while the connection is in use."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            if self._connection is None:
+                # Nothing to compare with: all may be new.
+                return object()
+            # To the last row, or the statement would go on reading.
+            return self._connection, self._connection.execute("PRAGMA data_version").fetchall()
+        except sqlite3.Error:
+            return None
+        finally:
+            self._lock.release()
+
     def stop_waiting(self) -> None:
         """Whoever waits for another process's lock is told that the store is closed."""
         self._closing.set()
@@ -110,7 +126,11 @@ class GroupCommit:
         for call in followers:
             group.append(call)
             self._run_apart(connection, call)
+        if failpoints.armed:
+            failpoints.reach("before_commit")
         connection.execute("COMMIT")
+        if failpoints.armed:
+            failpoints.reach("after_commit")
         for call in group:
             call.done = True
 

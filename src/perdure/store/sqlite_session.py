@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from perdure.ops.op import Kind, Op
+from perdure.store.listeners import Listener
 from perdure.store.sqlite_call import LoopCall, ThreadCall
 from perdure.store.sqlite_connect import Database
+from perdure.store.sqlite_ear import SqliteEar
 from perdure.store.sqlite_errors import translate
 from perdure.store.sqlite_fork import close_before_forks, keep_for_ever
 from perdure.store.sqlite_group import GroupCommit
@@ -42,6 +44,7 @@ class Session:
         self._readers = Readers(
             database, statements=statements, clock=clock, prepare=self._group_commit.prepare
         )
+        self._ear = SqliteEar(database.path, seen=self._group_commit.seen)
         close_before_forks(self)
 
     def perform(self, kind: Kind, start: Callable[[], Op[T]], *, patience: float | None = None) -> T:
@@ -61,6 +64,10 @@ class Session:
         with _translated():
             self._group_commit.check(until=self._until)
 
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Tell it of other processes' commits; nobody else commits to a database in memory."""
+        return _nothing if self._database.in_memory else self._ear.add(listener)
+
     def pause(self, *, timeout: float) -> bool:
         """Close every connection and let nobody open one; False, and nothing is changed, if it takes long."""
         # In this order: the first reader waits for the writer, never the other way round.
@@ -76,6 +83,7 @@ class Session:
         self._readers.resume()
 
     def close(self) -> None:
+        self._ear.stop()
         self._writer.close()
         self._readers.close()
 
@@ -84,8 +92,14 @@ class Session:
         if self._pid != os.getpid():
             keep_for_ever(self._database.connections)
         else:
+            self._ear.stop(wait=False)
             self._writer.abandon()
             self._readers.abandon()
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._database.connections)
 
     @property
     def is_open(self) -> bool:
@@ -98,6 +112,10 @@ class Session:
     def _reads(self, kind: Kind) -> bool:
         # A database in memory has one connection, and that is the writer's.
         return kind == "read" and not self._database.in_memory
+
+
+def _nothing() -> None:
+    pass
 
 
 @contextmanager

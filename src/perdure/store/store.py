@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Literal, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from perdure.errors import InvalidConfig
 from perdure.ops.op import Operation
@@ -11,6 +11,19 @@ from perdure.store.statements import DEFAULT_SCHEMA, Dialect
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Facts(NamedTuple):
+    """What a store knows of itself in this process; None is what its kind does not know."""
+
+    connections: int
+    """Open now."""
+    busy: int | None = None
+    """Of those, at work now."""
+    most: int | None = None
+    """As many may be open."""
+    wal_bytes: int | None = None
+    """The size of the log beside the file."""
 
 
 class Store(Protocol):
@@ -49,6 +62,26 @@ class Store(Protocol):
         """
         ...
 
+    def listen(self, listener: Callable[[frozenset[str]], None]) -> Callable[[], None]:
+        """The same, and tell of other processes' commits as soon as they are heard, from any thread.
+
+        A topic may be told more than once, or be ``ANYTHING``, or be missed: whoever listens also looks now and
+        then. In a forked child nobody listens yet.
+        """
+        ...
+
+    def hold(self, worker: str) -> Callable[[], None]:
+        """Keep a sign of life that falls with this process; returns what gives it up."""
+        ...
+
+    def absent(self, workers: Iterable[str]) -> list[str]:
+        """Those of these workers that are certainly dead, each told to one who asks. Others may be dead too."""
+        ...
+
+    def facts(self) -> Facts:
+        """What can be told without asking the database."""
+        ...
+
     def close(self) -> None:
         """Give back what the store holds; later calls raise StoreClosed."""
         ...
@@ -77,6 +110,7 @@ def open_store(
     prepare: bool | None = None,
     patience: float | None = 30.0,
     clock: Callable[[], int] | None = None,
+    listen_url: str | None = None,
 ) -> Store:
     """The store behind a URL. It connects at its first use."""
     if not isinstance(url, str):
@@ -85,7 +119,9 @@ def open_store(
     if separator and scheme == "sqlite" and rest.startswith("/"):
         return _open_sqlite(rest[1:], synchronous=synchronous, patience=patience, clock=clock)
     if separator and scheme in ("postgresql", "postgres"):
-        return _open_postgres(url, schema=schema, prepare=prepare, patience=patience, clock=clock)
+        return _open_postgres(
+            url, schema=schema, prepare=prepare, patience=patience, clock=clock, listen_url=listen_url
+        )
     raise InvalidConfig(
         "A database's URL begins with sqlite:/// (a path or :memory: follows), postgresql:// or postgres://."
     )
@@ -106,10 +142,18 @@ def _open_sqlite(
 
 
 def _open_postgres(
-    url: str, *, schema: str, prepare: bool | None, patience: float | None, clock: Callable[[], int] | None
+    url: str,
+    *,
+    schema: str,
+    prepare: bool | None,
+    patience: float | None,
+    clock: Callable[[], int] | None,
+    listen_url: str | None,
 ) -> Store:
     try:
         from perdure.store.postgres import PostgresStore
     except ImportError:
         raise InvalidConfig("PostgreSQL needs a driver: pip install 'perdure[postgres]'.") from None
-    return PostgresStore(url, schema=schema, prepare=prepare, patience=patience, clock=clock)
+    return PostgresStore(
+        url, schema=schema, prepare=prepare, patience=patience, clock=clock, listen_url=listen_url
+    )

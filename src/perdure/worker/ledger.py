@@ -6,9 +6,10 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 
+from perdure import failpoints
 from perdure.errors import InternalError, Invalid, InvalidOption, RowsHeld
 from perdure.model.job import Claimed, Instant, Lease, Span
-from perdure.model.lifecycle import Outcome, stripped
+from perdure.model.lifecycle import Change, Outcome, stripped
 from perdure.ops import claim as claim_ops
 from perdure.ops import finish as finish_ops
 from perdure.ops import report as report_ops
@@ -58,6 +59,10 @@ class Ledger:
     def _heartbeat(self, worker: str) -> Plan[Beat]:
         """Renew the worker's lease and read back what it is believed to run."""
         return (yield from perform(worker_ops.heartbeat, worker))
+
+    def _glance(self, worker: str) -> Plan[Beat]:
+        """Read back what the worker is believed to run, and nothing else."""
+        return (yield from perform(worker_ops.glance, worker))
 
     def _retire(self, worker: str) -> Plan[None]:
         """End a worker's life in order."""
@@ -114,7 +119,11 @@ class Ledger:
         middle = len(outcomes) // 2
         first = yield from self._finish(outcomes[:middle])
         second = yield from self._finish(outcomes[middle:])
-        return Finished(first.accepted + second.accepted, first.refused + second.refused)
+        return Finished(
+            first.accepted + second.accepted,
+            first.refused + second.refused,
+            [*first.changes, *second.changes],
+        )
 
     def _cycle(
         self, worker: str, outcomes: Sequence[Outcome], *, tasks: Sequence[str], n: int, queues: Queues = None
@@ -153,17 +162,19 @@ class Ledger:
             return []
         return (yield from perform(report_ops.report, said))
 
-    def _rescue(self, *, page: int = 500) -> Plan[list[str]]:
+    def _rescue(self, *, page: int = 500) -> Plan[list[Change]]:
         """Free the jobs of workers that fell silent. A page that cannot be written is tried row by row."""
         yield from perform(sweep_ops.retire_silent, steady_since=self._steady_since())
-        rescued: list[str] = []
+        if failpoints.armed:
+            failpoints.reach("between_retirement_and_rescue")
+        rescued: list[Change] = []
         after = sweep_ops.FIRST
         while True:
             try:
                 one = yield from perform(sweep_ops.rescue, dice=self._rng.random, after=after, n=page)
             except (InternalError, Invalid):
                 one = yield from self._rescue_singly(after, page)
-            rescued += one.jobs
+            rescued += one.changes
             if one.last is None:
                 return rescued
             after = one.last
@@ -171,7 +182,7 @@ class Ledger:
     def _rescue_singly(self, after: str, page: int) -> Plan[sweep_ops.Rescued]:
         """The same page with a transaction for each row; those that refuse to be written stay for the next sweep."""
         orphans = yield from perform(sweep_ops.list_orphans, after=after, n=page)
-        rescued: list[str] = []
+        rescued: list[Change] = []
         for id in orphans:
             try:
                 one = yield from perform(sweep_ops.rescue_one, id, dice=self._rng.random)
@@ -192,6 +203,7 @@ class Ledger:
     register, aregister = blocking(_register), waiting(_register)
     heartbeat, aheartbeat = blocking(_heartbeat), waiting(_heartbeat)
     lead, alead = blocking(_lead), waiting(_lead)
+    glance, aglance = blocking(_glance), waiting(_glance)
     retire, aretire = blocking(_retire), waiting(_retire)
     claim, aclaim = blocking(_claim), waiting(_claim)
     finish, afinish = blocking(_finish), waiting(_finish)
@@ -207,7 +219,9 @@ class Ledger:
         recorded = yield from perform(finish_ops.find_recorded, [o for o in outcomes if o.lease in late])
         known: set[Lease] = set(recorded)
         return Finished(
-            finished.accepted + recorded, [lease for lease in finished.refused if lease not in known]
+            finished.accepted + recorded,
+            [lease for lease in finished.refused if lease not in known],
+            finished.changes,
         )
 
     def _steady_since(self) -> Instant | None:

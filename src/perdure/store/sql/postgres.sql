@@ -346,3 +346,14 @@ UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired
                         ORDER BY expires_at LIMIT :n
                           FOR UPDATE SKIP LOCKED))
 RETURNING id;
+
+-- name: describe_database
+-- differs: what there is to know. A migration's row tells the schema; a snapshot that is held for long keeps dead rows.
+SELECT current_setting('server_version'), pg_database_size(current_database()),
+       (SELECT CAST(sum(s.n_dead_tup) AS bigint)
+          FROM pg_catalog.pg_stat_all_tables s JOIN pg_catalog.pg_class c ON c.oid = s.relid
+         WHERE c.relnamespace IN (SELECT o.relnamespace
+                                    FROM perdure.migration m JOIN pg_catalog.pg_class o ON o.oid = m.tableoid)),
+       (SELECT CAST(extract(epoch FROM max(statement_timestamp() - a.xact_start)) * 1000000 AS bigint)
+          FROM pg_catalog.pg_stat_activity a
+         WHERE a.datname = current_database() AND a.backend_xmin IS NOT NULL AND a.pid <> pg_backend_pid());

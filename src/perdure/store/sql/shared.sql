@@ -45,6 +45,27 @@ SELECT queue, min(run_at)
  GROUP BY queue
  ORDER BY queue;
 
+-- name: list_ready
+-- What could run now, by queue and task; the oldest tells the lag.
+SELECT queue, task, count(*), min(run_at)
+  FROM perdure.job
+ WHERE state = 'ready' AND held IS NULL AND run_at <= :now
+ GROUP BY queue, task
+ ORDER BY queue, task;
+
+-- name: count_ahead
+-- What stands before a job in its queue. Who is behind a thousand needs no exact number, and it would not stay cheap.
+SELECT count(*)
+  FROM (SELECT 1
+          FROM perdure.job me JOIN perdure.job j ON j.queue = me.queue
+         WHERE me.id = :id AND j.state = 'ready' AND j.held IS NULL AND j.run_at <= :now
+           AND (j.priority > me.priority
+                OR (j.priority = me.priority AND (j.run_at, j.id) < (me.run_at, me.id)))
+         LIMIT 1000) ahead;
+
+-- name: read_clock
+SELECT :now;
+
 -- name: list_attempts
 SELECT token, run, attempt, kind, code, message, trace, worker, started_at, finished_at, delay, decided_by
   FROM perdure.attempt
@@ -134,6 +155,9 @@ RETURNING id;
 UPDATE perdure.worker SET beat_at = :now, expires_at = :now + span(lease)
  WHERE id = :worker AND retired_at IS NULL
 RETURNING id;
+
+-- name: find_worker
+SELECT id FROM perdure.worker WHERE id = :worker AND retired_at IS NULL;
 
 -- name: retire_worker
 UPDATE perdure.worker SET retired_at = :now WHERE id = :worker AND retired_at IS NULL;

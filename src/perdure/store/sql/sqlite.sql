@@ -236,3 +236,8 @@ UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired
                   WHERE state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now
                   ORDER BY expires_at LIMIT :n)
 RETURNING id;
+
+-- name: describe_database
+-- differs: what there is to know. One file, no server; the log beside it is known to the store.
+SELECT sqlite_version(), page_count * page_size, NULL, NULL
+  FROM pragma_page_count(), pragma_page_size();

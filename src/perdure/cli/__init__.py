@@ -1,0 +1,100 @@
+"""The command line. Each verb is a module that loads the rest of perdure only when it runs."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+import perdure
+from perdure.cli.failures import failure
+from perdure.cli.suggest import did_you_mean
+from perdure.cli.target import Target, where
+
+VERBS = {
+    "worker": "worker",
+    "enqueue": "enqueue",
+    "jobs": "jobs",
+    "job": "job",
+    "explain": "job",
+    "queues": "fleet",
+    "workers": "fleet",
+    "stats": "fleet",
+    "migrate": "schema",
+    "check": "schema",
+    "sql": "schema",
+}
+"""In which module each verb is."""
+
+
+def main() -> None:
+    """What the command ``perdure`` runs."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that lacks a letter is no reason to fail.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    program(prog_name="perdure")
+
+
+class Program(click.Group):
+    """Finds verbs by name, suggests one for a slip of the pen, and turns our errors into a line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        home = VERBS.get(name)
+        if home is None:
+            return None
+        verb: click.Command = getattr(import_module(f"perdure.cli.{home}"), name)
+        return verb
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}.{did_you_mean(args[0], VERBS)}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            from perdure.errors import PerdureError
+
+            if isinstance(error, PerdureError):
+                raise failure(error) from None
+            raise
+
+
+@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(perdure.__version__, prog_name="perdure")
+@where
+@click.pass_context
+def program(ctx: click.Context) -> None:
+    """Durable jobs on SQLite and PostgreSQL.
+
+    Verbs that only read need a database; worker, and arguments that are more than plain JSON, need your app.
+    Without --app or --url the database is $PERDURE_URL, then $DATABASE_URL, then sqlite:///perdure.db.
+
+    \b
+    Examples:
+      perdure worker shop.jobs:app --queues mail,default
+      perdure --url postgresql://localhost/shop jobs --state failed
+      perdure explain 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10
+
+    \b
+    Exit codes:
+      0  done
+      1  not found, or refused
+      2  used wrongly: an option, a URL, a module
+      3  the database is not available
+      4  the database's schema is missing or does not fit
+
+    \b
+    Completion of verbs and options, in bash (for zsh and fish replace the word):
+      eval "$(_PERDURE_COMPLETE=bash_source perdure)"
+    """
+    ctx.ensure_object(Target)

@@ -1,0 +1,98 @@
+"""What ``--json`` prints: one document, the names of the database's columns, times in ISO 8601 and UTC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from perdure.history import Entry
+    from perdure.model.job import JobRow
+    from perdure.ops.browse import AttemptRow
+    from perdure.ops.worker import WorkerRow
+    from perdure.stats import QueueStats, Stats
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+_HEAVY = frozenset(("payload", "checkpoint", "result", "error_trace"))
+_JSON = frozenset(("payload", "meta", "tags", "checkpoint", "result", "tasks", "queues"))
+_SPANS = frozenset(("timeout", "lease", "delay"))
+
+
+def print_json(document: object) -> None:
+    """ASCII only: safe in any encoding, and for any terminal."""
+    import json
+
+    click.echo(json.dumps(document, indent=2))
+
+
+def job_document(row: JobRow, *, whole: bool = True) -> dict[str, Any]:
+    """A job; in a list without what may be large."""
+    names = [name for name in row.__struct_fields__ if whole or name not in _HEAVY]
+    return _document({name: getattr(row, name) for name in names})
+
+
+def attempt_document(row: AttemptRow) -> dict[str, Any]:
+    return _document(row._asdict())
+
+
+def worker_document(row: WorkerRow, *, live: bool) -> dict[str, Any]:
+    return {**_document(row._asdict()), "live": live}
+
+
+def entry_document(entry: Entry) -> dict[str, Any]:
+    return {**entry._asdict(), "at": iso(entry.at)}
+
+
+def queue_document(name: str, queue: QueueStats, stats: Stats) -> dict[str, Any]:
+    return {
+        "name": name,
+        "counts": queue.counts,
+        "lag": queue.lag,
+        "oldest_ready": iso(queue.oldest_ready),
+        "paused": queue.paused,
+        "cool_until": iso(queue.cool_until),
+        "unserved": [
+            {"task": lost.task, "ready": lost.ready, "lacks": lost.lacks}
+            for lost in stats.unserved
+            if lost.queue == name
+        ],
+    }
+
+
+def stats_document(stats: Stats) -> dict[str, Any]:
+    facts = stats.connections
+    return {
+        "at": iso(stats.at),
+        "database": stats.database._asdict(),
+        "connections": {"open": facts.connections, "busy": facts.busy, "most": facts.most},
+        "queues": [queue_document(name, queue, stats) for name, queue in stats.queues.items()],
+        "workers": [worker_document(worker, live=True) for worker in stats.workers],
+        "unserved": [lost._asdict() for lost in stats.unserved],
+    }
+
+
+def iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _document(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _value(name, value) for name, value in fields.items()}
+
+
+def _value(name: str, value: Any) -> Any:
+    from msgspec.json import decode
+
+    from perdure.model.job import SECOND
+    from perdure.moments import moment
+
+    if value is None:
+        return None
+    if name in _JSON:
+        return decode(value)
+    if name in _SPANS:
+        return value / SECOND
+    return iso(moment(value)) if name.endswith("_at") or name == "scheduled_for" else value

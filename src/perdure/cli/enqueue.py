@@ -1,0 +1,89 @@
+"""``perdure enqueue``: ask for a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perdure.cli import typed
+from perdure.cli.documents import as_json, print_json
+from perdure.cli.failures import failure
+from perdure.cli.suggest import did_you_mean
+from perdure.cli.target import Target, pass_target, where
+
+if TYPE_CHECKING:
+    from perdure.app import App
+    from perdure.handle import Job
+
+
+@click.command()
+@click.argument("task")
+@click.argument("arguments", callback=typed.json_object, default="{}")
+@click.option("--queue")
+@click.option("--priority", type=int, help="Higher runs first.")
+@click.option("--delay", metavar="SPAN", callback=typed.seconds, help="Not before so long: 90, 5m, 2h, 1d.")
+@click.option(
+    "--run-at", metavar="TIME", callback=typed.moment, help="Not before: 2026-03-01T12:00:00+01:00."
+)
+@click.option(
+    "--expires", metavar="SPAN", callback=typed.seconds, help="Cancel it if it has not begun by then."
+)
+@click.option("--max-attempts", type=int)
+@click.option("--timeout", metavar="SPAN", callback=typed.seconds, help="For one attempt.")
+@click.option("--tenant")
+@click.option("--idempotency-key", "--key", help="The same request under the same key gives the same job.")
+@click.option("--unique-key", help="Only one job at a time is active under it.")
+@click.option("--tag", "tags", multiple=True, help="May be given several times.")
+@click.option("--meta", metavar="JSON", callback=typed.json_object)
+@as_json
+@where
+@pass_target
+def enqueue(
+    target: Target,
+    /,
+    task: str,
+    arguments: dict[str, object],
+    tags: tuple[str, ...],
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Enqueue a job of TASK.
+
+    ARGUMENTS is a JSON object; - reads it from stdin.
+    With --app the arguments are checked against the task's signature.
+
+    \b
+    Examples:
+      perdure enqueue mail.send '{"to": "ann@example.com"}'
+      perdure enqueue report --queue slow --delay 2h --key report-2026-03
+    """
+    with target.program() as app:
+        if not app.tasks:
+            app.check_schema()
+        job = _enqueue(app, task, arguments, {**options, "tags": list(tags) or None})
+        if as_json:
+            print_json(
+                {
+                    "id": job.id,
+                    "task": job.task,
+                    "queue": job.queue,
+                    "state": job.state,
+                    "created": job.created,
+                }
+            )
+        else:
+            click.echo(job.id)
+            if not job.created:
+                click.echo("It was there already.", err=True)
+
+
+def _enqueue(app: App, task: str, arguments: dict[str, object], options: dict[str, Any]) -> Job[Any]:
+    from perdure.errors import UnknownTask
+    from perdure.ops.tasks import list_tasks
+
+    try:
+        return app.enqueue(task, arguments, **options)
+    except UnknownTask as error:
+        known = app.store.perform(list_tasks)
+        raise failure(error, did_you_mean(task, known)) from None

@@ -1,0 +1,46 @@
+"""How a verb fails: one line on stderr and an exit code a script can rely on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from perdure.errors import PerdureError
+
+
+class Failure(click.ClickException):
+    """Not found, or refused."""
+
+    exit_code = 1
+
+
+class Misuse(Failure):
+    """An option, a URL or a module is wrong."""
+
+    exit_code = 2
+
+
+class Away(Failure):
+    """The database is not available."""
+
+    exit_code = 3
+
+
+class Unfit(Failure):
+    """The database's schema is missing or does not fit."""
+
+    exit_code = 4
+
+
+_KINDS = {"invalid": Misuse, "unavailable": Away, "unsupported": Away, "schema": Unfit}
+_HINTS = {"schema.missing": " Run perdure migrate.", "schema.outdated": " Run perdure migrate."}
+
+
+def failure(error: PerdureError, hint: str = "") -> Failure:
+    """An error of ours: its message is fit to be shown, its code to be searched for."""
+    message = str(error)
+    if "perdure migrate" not in message:
+        hint = hint or _HINTS.get(error.code, "")
+    return _KINDS.get(error.category, Failure)(f"{message}{hint} [{error.code}]")

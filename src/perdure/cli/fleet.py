@@ -1,0 +1,181 @@
+"""``perdure queues``, ``perdure workers`` and ``perdure stats``: how it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from perdure.cli.documents import as_json, print_json, queue_document, stats_document, worker_document
+from perdure.cli.tables import Column, facts, table
+from perdure.cli.target import Target, pass_target, where
+from perdure.model.telling import distance, length
+
+if TYPE_CHECKING:
+    from perdure.model.serving import Unserved
+    from perdure.ops.worker import WorkerRow
+    from perdure.stats import QueueStats, Stats
+
+COUNTS = ("ready", "scheduled", "retrying", "running", "waiting", "open", "failed", "canceled", "succeeded")
+_LATE = {"waiting": 5, "open": 5, "canceled": 6, "succeeded": 4, "failed": 2, "scheduled": 3, "retrying": 3}
+
+QUEUES = (
+    Column("QUEUE", least=8),
+    *(Column(name.upper(), rank=_LATE.get(name, 0), right=True) for name in COUNTS),
+    Column("LAG", rank=1, right=True),
+    Column("STATUS", rank=1, least=10),
+)
+WORKERS = (
+    Column("NAME", least=8),
+    Column("ID", rank=4),
+    Column("STATE"),
+    Column("SLOTS", rank=3, right=True),
+    Column("QUEUES", rank=1, least=10),
+    Column("TASKS", rank=5, least=10),
+    Column("STARTED", rank=3),
+    Column("BEAT", rank=2),
+)
+
+
+@click.command()
+@as_json
+@where
+@pass_target
+def queues(target: Target, as_json: bool) -> None:
+    """Count the jobs of each queue.
+
+    Names ready jobs that no live worker serves. LAG is for how long the oldest job that could run has waited.
+
+    \b
+    Examples:
+      perdure queues
+      perdure queues --json | jq '.[] | select(.lag > 60) | .name'
+    """
+    with target.reading() as app:
+        stats = app.stats()
+    if as_json:
+        print_json([queue_document(name, queue, stats) for name, queue in stats.queues.items()])
+        return
+    _show_queues(stats)
+    if not stats.queues:
+        click.echo("No queues: no jobs were enqueued.", err=True)
+
+
+@click.command()
+@as_json
+@where
+@pass_target
+def workers(target: Target, as_json: bool) -> None:
+    """List the workers. A silent one did not renew its lease; the next sweep retires it.
+
+    \b
+    Examples:
+      perdure workers
+      perdure workers --json | jq 'map(.slots) | add'
+    """
+    from perdure.ops.crew import muster
+
+    with target.reading() as app:
+        now, crew = app.store.perform(muster)
+    if as_json:
+        print_json([worker_document(worker, live=worker.expires_at > now) for worker in crew])
+        return
+    table(WORKERS, [_worker(worker, now) for worker in crew])
+    if not crew:
+        click.echo("No workers.", err=True)
+
+
+@click.command()
+@as_json
+@where
+@pass_target
+def stats(target: Target, as_json: bool) -> None:
+    """Show queues, workers and the database at a glance.
+
+    \b
+    Examples:
+      perdure stats
+      perdure stats --json | jq .database.bytes
+    """
+    with target.reading() as app:
+        seen = app.stats()
+    if as_json:
+        print_json(stats_document(seen))
+        return
+    facts(_database(seen))
+    if seen.queues:
+        click.echo()
+        _show_queues(seen)
+
+
+def unserved_lines(unserved: Sequence[Unserved]) -> list[str]:
+    """What no live worker would ever claim, in sentences."""
+    said = {
+        "worker": "no worker is live",
+        "queue": "no live worker serves the queue",
+        "task": "no live worker knows the task",
+        "both": "no live worker that serves the queue knows the task",
+    }
+    return [
+        f"{lost.ready} ready in queue {lost.queue} of task {lost.task}: {said[lost.lacks]}."
+        for lost in unserved
+    ]
+
+
+def _show_queues(stats: Stats) -> None:
+    table(QUEUES, [_queue(name, queue, stats) for name, queue in stats.queues.items()])
+    if stats.unserved:
+        click.echo()
+        for line in unserved_lines(stats.unserved):
+            click.echo(line)
+
+
+def _queue(name: str, queue: QueueStats, stats: Stats) -> list[str]:
+    status = ["paused"] if queue.paused else []
+    if queue.cool_until is not None:
+        status.append(f"cools for {length((queue.cool_until - stats.at).total_seconds())}")
+    if any(lost.queue == name for lost in stats.unserved):
+        status.append("unserved")
+    counts = [str(queue.counts.get(count, 0) or "") for count in COUNTS]
+    return [name, *counts, length(queue.lag) if queue.lag else "", ", ".join(status)]
+
+
+def _worker(worker: WorkerRow, now: int) -> list[str]:
+    from msgspec.json import decode
+
+    return [
+        worker.name,
+        worker.id,
+        "live" if worker.expires_at > now else "silent",
+        str(worker.slots),
+        "every" if worker.queues is None else ", ".join(decode(worker.queues, type=list[str])),
+        ", ".join(decode(worker.tasks, type=list[str])),
+        distance(worker.started_at, now),
+        distance(worker.beat_at, now),
+    ]
+
+
+def _database(stats: Stats) -> list[tuple[str, str | None]]:
+    base, lines = stats.database, stats.connections
+    used = str(lines.connections) if lines.most is None else f"{lines.connections} of {lines.most}"
+    return [
+        ("database", f"{base.dialect} {base.version}"),
+        ("size", _size(base.bytes)),
+        ("log", None if base.wal_bytes is None else _size(base.wal_bytes)),
+        ("dead rows", None if base.dead_rows is None else str(base.dead_rows)),
+        ("oldest snapshot", None if base.oldest_snapshot is None else length(base.oldest_snapshot)),
+        ("connections", used),
+        (
+            "workers",
+            f"{len(stats.workers)} live, {sum(worker.slots for worker in stats.workers)} slots",
+        ),
+    ]
+
+
+def _size(number: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TB"

@@ -1,0 +1,203 @@
+"""``perdure job`` and ``perdure explain``: one job's whole story, and why it is not running."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perdure.cli.documents import as_json, attempt_document, entry_document, job_document, print_json
+from perdure.cli.jobs import view
+from perdure.cli.tables import Column, facts, printable, table
+from perdure.cli.target import Target, pass_target, where
+from perdure.model.telling import distance, length, stamp
+
+if TYPE_CHECKING:
+    from perdure.app import App
+    from perdure.history import Entry
+    from perdure.model.explain import Explanation
+    from perdure.model.job import JobRow
+    from perdure.ops.browse import AttemptRow, Traces
+
+TIMELINE = (Column("WHEN"), Column("WHAT"), Column("RUN", rank=2, right=True), Column("DETAIL", least=20))
+ATTEMPTS = (
+    Column("RUN", right=True),
+    Column("ATTEMPT", right=True),
+    Column("OUTCOME"),
+    Column("TOOK", rank=1, right=True),
+    Column("WORKER", rank=3, least=8),
+    Column("CODE", rank=2, least=8),
+    Column("MESSAGE", rank=4, least=16),
+)
+
+
+@click.command()
+@click.argument("id")
+@as_json
+@where
+@pass_target
+def job(target: Target, id: str, as_json: bool) -> None:
+    """Tell a job's whole story.
+
+    Its timeline, attempts, error, arguments, progress, checkpoint, result and log.
+
+    \b
+    Examples:
+      perdure job 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10
+      perdure job 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 --json | jq .result
+    """
+    with target.reading() as app:
+        traces, why = _traces(app, id), app.explain_job(id)
+    if as_json:
+        print_json(_document(traces, why))
+    else:
+        _tell(traces, why)
+
+
+@click.command()
+@click.argument("id")
+@as_json
+@where
+@pass_target
+def explain(target: Target, id: str, as_json: bool) -> None:
+    """Say why a job is not running, in a sentence.
+
+    \b
+    Examples:
+      perdure explain 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10
+      perdure explain 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 --json | jq -r .code
+    """
+    with target.reading() as app:
+        why = app.explain_job(id)
+    if as_json:
+        print_json(_explanation(why))
+        return
+    click.echo(printable(why.sentence))
+    for reason in why.also:
+        click.echo(printable(f"Also: {reason.sentence}"))
+
+
+def _traces(app: App, id: str) -> Traces:
+    from perdure.errors import JobNotFound
+    from perdure.ops.browse import trace_job
+    from perdure.verbs import job_id
+
+    traces = app.store.perform(trace_job, job_id(id))
+    if traces is None:
+        raise JobNotFound
+    return traces
+
+
+def _document(traces: Traces, why: Explanation) -> dict[str, Any]:
+    from perdure.history import tell
+
+    return {
+        **job_document(traces.job),
+        "explanation": _explanation(why),
+        "history": [entry_document(entry) for entry in tell(traces)],
+        "attempts": [attempt_document(attempt) for attempt in traces.attempts],
+    }
+
+
+def _explanation(why: Explanation) -> dict[str, Any]:
+    return {**why._asdict(), "also": [reason._asdict() for reason in why.also]}
+
+
+def _tell(traces: Traces, why: Explanation) -> None:
+    from perdure.history import tell
+
+    row, now = traces.job, time.time_ns() // 1000
+    facts(_summary(row, why, now))
+    entries = tell(traces)
+    _section("Timeline")
+    table(TIMELINE, [_entry(entry) for entry in entries if entry.what != "log"])
+    attempts = [_attempt(attempt) for attempt in traces.attempts] + _current_attempt(row)
+    if attempts:
+        _section("Attempts")
+        table(ATTEMPTS, attempts)
+    if row.error_kind is not None:
+        _section("Error")
+        click.echo(printable(f"{row.error_kind} {row.error_code}: {row.error_message}"))
+        if row.error_trace:
+            click.echo(printable(row.error_trace.rstrip()))
+    values = (("Arguments", row.payload), ("Checkpoint", row.checkpoint), ("Result", row.result))
+    for title, text in values:
+        if text is not None:
+            _section(title)
+            click.echo(_pretty(text))
+    if traces.logs:
+        _section("Log")
+        for log in traces.logs:
+            click.echo(printable(f"{stamp(log.at)}  {log.level:7}  {log.message}"))
+
+
+def _summary(row: JobRow, why: Explanation, now: int) -> list[tuple[str, str | None]]:
+    return [
+        ("job", row.id),
+        ("task", row.task),
+        ("state", view(row, now)),
+        ("why", why.sentence),
+        ("queue", row.queue),
+        ("priority", str(row.priority)),
+        ("attempt", f"{row.attempt} of {row.max_attempts}, run {row.run}"),
+        ("progress", _progress(row)),
+        ("created", _at(row.created_at, now)),
+        ("run at", _at(row.run_at, now)),
+        ("expires", _at(row.expires_at, now)),
+        ("timeout", None if row.timeout is None else length(row.timeout / 1e6)),
+        ("tenant", row.tenant),
+        ("unique key", row.unique_key),
+        ("tags", row.tags),
+        ("meta", row.meta),
+        ("workflow", row.workflow_id),
+        ("step", row.step_key),
+        ("parent", row.parent_job),
+        ("replay of", row.replay_of),
+        ("throttles", str(row.throttles) if row.throttles else None),
+        ("snoozes", str(row.snoozes) if row.snoozes else None),
+        ("crashes", str(row.crashes) if row.crashes else None),
+    ]
+
+
+def _progress(row: JobRow) -> str | None:
+    numbers = None
+    if row.progress_done is not None:
+        numbers = str(row.progress_done) + (f" of {row.progress_total}" if row.progress_total else "")
+    said = [part for part in (row.stage, numbers, row.progress_message) if part]
+    return ", ".join(said) or None
+
+
+def _at(at: int | None, now: int) -> str | None:
+    return None if at is None else f"{stamp(at)} ({distance(at, now)})"
+
+
+def _entry(entry: Entry) -> list[str]:
+    detail = ", ".join(f"{name} {value}" for name, value in entry.detail.items())
+    return [f"{entry.at:%Y-%m-%d %H:%M:%S.%f}"[:-3], entry.what, str(entry.run or ""), detail]
+
+
+def _attempt(attempt: AttemptRow) -> list[str]:
+    took = "" if attempt.started_at is None else length((attempt.finished_at - attempt.started_at) / 1e6)
+    who = (attempt.worker or "", attempt.code or "", attempt.message or "")
+    return [str(attempt.run), str(attempt.attempt), attempt.kind, took, *who]
+
+
+def _current_attempt(row: JobRow) -> list[list[str]]:
+    """The one that the row tells, not the ledger."""
+    if row.started_at is None:
+        return []
+    took = "" if row.finished_at is None else length((row.finished_at - row.started_at) / 1e6)
+    who = (row.worker or "", row.error_code or "", row.error_message or "")
+    return [[str(row.run), str(row.attempt), row.error_kind or row.state, took, *who]]
+
+
+def _section(title: str) -> None:
+    click.echo()
+    click.secho(title, bold=True)
+
+
+def _pretty(text: str) -> str:
+    import json
+
+    return printable(json.dumps(json.loads(text), indent=2, ensure_ascii=False))

@@ -1,0 +1,106 @@
+"""``perdure jobs``: a page of jobs."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from perdure.cli import typed
+from perdure.cli.documents import as_json, job_document, print_json
+from perdure.cli.suggest import did_you_mean
+from perdure.cli.tables import Column, table
+from perdure.cli.target import Target, pass_target, where
+from perdure.model.telling import distance
+
+if TYPE_CHECKING:
+    from perdure.app import App
+    from perdure.model.job import JobRow, State
+
+COLUMNS = (
+    Column("ID"),
+    Column("STATE"),
+    Column("TASK", least=12),
+    Column("QUEUE", rank=3, least=6),
+    Column("ATTEMPT", rank=4, right=True),
+    Column("WHEN", rank=2),
+    Column("NOTE", rank=5, least=10),
+)
+
+
+@click.command()
+@click.option("--queue")
+@click.option("--task")
+@click.option("--state", metavar="STATE", callback=typed.state, help=", ".join(typed.STATES) + ".")
+@click.option("--tenant")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option("--before", metavar="ID", help="The next page: the last id of this one.")
+@as_json
+@where
+@pass_target
+def jobs(
+    target: Target,
+    queue: str | None,
+    task: str | None,
+    state: State | None,
+    tenant: str | None,
+    limit: int,
+    before: str | None,
+    as_json: bool,
+) -> None:
+    """List jobs, the newest first.
+
+    \b
+    Examples:
+      perdure jobs --state failed --queue mail
+      perdure jobs --limit 200 --json | jq -r '.[].id'
+    """
+    with target.reading() as app:
+        found = app.list_jobs(queue=queue, task=task, state=state, tenant=tenant, limit=limit, before=before)
+        rows = [job.row for job in found if job.row is not None]
+        if as_json:
+            print_json([job_document(row, whole=False) for row in rows])
+            return
+        now = time.time_ns() // 1000
+        table(COLUMNS, [line(row, now) for row in rows])
+        if not rows:
+            click.echo(f"No jobs.{_meant(app, queue, task)}", err=True)
+        elif len(rows) == limit:
+            click.echo(f"More with --before {rows[-1].id}", err=True)
+
+
+def line(row: JobRow, now: int) -> list[str]:
+    """A job as the cells of a table."""
+    at = row.finished_at or row.started_at or row.run_at
+    note = row.reason or row.error_message or row.progress_message or row.held or ""
+    return [
+        row.id,
+        view(row, now),
+        row.task,
+        row.queue,
+        f"{row.attempt}/{row.max_attempts}",
+        distance(at, now),
+        note,
+    ]
+
+
+def view(row: JobRow, now: int) -> str:
+    """The state, with what is scheduled and what waits for a retry told apart."""
+    if row.state != "ready" or row.run_at <= now:
+        return row.state
+    return "scheduled" if row.error_kind is None else "retrying"
+
+
+def _meant(app: App, queue: str | None, task: str | None) -> str:
+    """A filter may have a slip in it; what tasks and settings name is cheap to read."""
+    from perdure.ops.tasks import list_tasks
+
+    if queue is None and task is None:
+        return ""
+    tasks = app.store.perform(list_tasks)
+    queues = {known.definition.queue for known in tasks.values()} | {
+        known.name for known in app.list_queues()
+    }
+    said = "" if queue is None or queue in queues else did_you_mean(queue, queues)
+    return said + ("" if task is None or task in tasks else did_you_mean(task, tasks))

@@ -1,0 +1,70 @@
+"""Log lines of a worker: for people, or as one JSON object each."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+# What every record has, so that what is left is what the caller added.
+_OWN = vars(logging.makeLogRecord({})).keys() | {"message", "asctime", "taskName"}
+
+
+def set_up(level: str, form: str) -> None:
+    """Send everything that is logged from here on to stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+class JsonFormatter(logging.Formatter):
+    """Time, level, logger, message, and every extra field under its own name."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": _time(record).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = self.formatStack(record.stack_info)
+        return _encode(
+            {**line, **{name: value for name, value in extras(record).items() if name not in line}}
+        )
+
+
+class TextFormatter(logging.Formatter):
+    """The same, for eyes: extra fields stand behind the message."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        return f"{_time(record):%Y-%m-%d %H:%M:%S}Z"
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        fields = "".join(f" {name}={value}" for name, value in extras(record).items())
+        return super().formatMessage(record) + fields
+
+
+def extras(record: logging.LogRecord) -> dict[str, Any]:
+    """What the caller gave as ``extra=``."""
+    return {
+        name: value for name, value in vars(record).items() if name not in _OWN and not name.startswith("_")
+    }
+
+
+def _time(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created, UTC)
+
+
+def _encode(line: dict[str, Any]) -> str:
+    try:
+        return json.dumps(line, default=str, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        # A line that cannot be written as it is, is worth more as text than not at all.
+        return json.dumps({name: str(value) for name, value in line.items()})

@@ -1,0 +1,130 @@
+"""``perdure migrate``, ``perdure check`` and ``perdure sql``: the tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perdure.cli.documents import as_json, print_json
+from perdure.cli.failures import Failure, failure
+from perdure.cli.fleet import unserved_lines
+from perdure.cli.tables import facts
+from perdure.cli.target import Target, pass_target, where
+
+if TYPE_CHECKING:
+    from perdure.stats import Stats
+    from perdure.store.statements import Dialect
+
+SAFE_SQLITE = (3, 51, 3)
+
+
+@click.command()
+@as_json
+@where
+@pass_target
+def migrate(target: Target, as_json: bool) -> None:
+    """Bring the database's tables up to date. Doing so twice does no harm.
+
+    \b
+    Examples:
+      perdure --url postgresql://localhost/shop migrate
+      perdure migrate --app shop.jobs:app --json
+    """
+    from perdure.store.migrate import migrations
+
+    with target.database() as app:
+        applied = app.migrate()
+        known = {migration.version: str(migration) for migration in migrations(app.store.dialect)}
+    if as_json:
+        print_json({"applied": applied, "version": max(known)})
+        return
+    for version in applied:
+        click.echo(f"Applied {known[version]}.")
+    click.echo(f"The schema is at version {max(known)}{'' if applied else '; nothing was to be done'}.")
+
+
+@click.command()
+@click.option("--strict", is_flag=True, help="Exit with 1 if there are warnings.")
+@as_json
+@where
+@pass_target
+@click.pass_context
+def check(ctx: click.Context, target: Target, strict: bool, as_json: bool) -> None:
+    """Check the schema, the database, and who serves.
+
+    Changes nothing. Warns of an old SQLite and of ready jobs that no live worker serves.
+    Exits with 4 if the schema is missing or unfit.
+
+    \b
+    Examples:
+      perdure check
+      perdure check --strict --json | jq '.warnings[]'
+    """
+    from perdure.errors import SchemaError
+
+    with target.database() as app:
+        try:
+            app.check_schema()
+        except SchemaError as error:
+            if as_json:
+                print_json(
+                    {"ok": False, "schema": {"fits": False, "code": error.code, "message": str(error)}}
+                )
+                ctx.exit(failure(error).exit_code)
+            raise
+        stats = app.stats()
+    warnings = [*_warnings(stats)]
+    if as_json:
+        print_json(_document(stats, warnings))
+    else:
+        facts([("database", f"{stats.database.dialect} {stats.database.version}"), ("schema", "fits")])
+        for warning in warnings:
+            click.echo(f"warning: {warning}")
+    ctx.exit(Failure.exit_code if strict and warnings else 0)
+
+
+@click.command()
+@click.argument("dialect", type=click.Choice(("sqlite", "postgres")), required=False)
+@as_json
+@where
+@pass_target
+def sql(target: Target, dialect: Dialect | None, as_json: bool) -> None:
+    """Print the tables' definition.
+
+    For one kind of database or for both; needs none. A database that was made by running it passes perdure check.
+
+    \b
+    Examples:
+      perdure sql postgres | psql shop
+      perdure sql postgres --schema jobs
+    """
+    from perdure.store.migrate import script
+    from perdure.store.statements import DEFAULT_SCHEMA
+
+    dialects: tuple[Dialect, ...] = ("sqlite", "postgres") if dialect is None else (dialect,)
+    scripts = {one: script(one, target.schema or DEFAULT_SCHEMA) for one in dialects}
+    if as_json:
+        print_json(scripts)
+        return
+    for one, text in scripts.items():
+        click.echo(f"-- perdure on {one}\n\n{text}")
+
+
+def _warnings(stats: Stats) -> list[str]:
+    version = tuple(map(int, stats.database.version.split("."))) if stats.database.dialect == "sqlite" else ()
+    old = [
+        f"SQLite {stats.database.version} can corrupt its log where two connections write and checkpoint at once; "
+        "perdure's own connections avoid it, another program's may not: use 3.51.3 or newer."
+    ]
+    return [*(old if version and version < SAFE_SQLITE else ()), *unserved_lines(stats.unserved)]
+
+
+def _document(stats: Stats, warnings: list[str]) -> dict[str, Any]:
+    return {
+        "ok": not warnings,
+        "schema": {"fits": True},
+        "database": {"dialect": stats.database.dialect, "version": stats.database.version},
+        "warnings": warnings,
+        "unserved": [lost._asdict() for lost in stats.unserved],
+    }

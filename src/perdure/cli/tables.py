@@ -1,0 +1,168 @@
+"""Tables that fit the terminal: unimportant columns go first, long cells are cut; a pipe gets everything.
+
+With rich installed a terminal gets colours. What is written to a pipe has none, and no line is cut or wrapped.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import click
+
+GAP = 2
+"""Spaces between two columns."""
+
+_STYLES = {
+    "running": "cyan",
+    "ready": "yellow",
+    "retrying": "magenta",
+    "succeeded": "green",
+    "live": "green",
+    "failed": "red",
+    "silent": "red",
+    "canceled": "dim",
+    "paused": "yellow",
+}
+
+
+class Column(NamedTuple):
+    """``rank``: the highest is left out first, 0 never. ``least``: may be cut to so many letters, None never."""
+
+    title: str
+    rank: int = 0
+    least: int | None = None
+    right: bool = False
+
+
+class Shown(NamedTuple):
+    """A column that is shown, by its place, and how wide."""
+
+    place: int
+    width: int
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table, or nothing if there are no rows."""
+    if not rows:
+        return
+    rows = [[one_line(cell) for cell in row] for row in rows]
+    shown = layout(columns, rows, terminal_width())
+    if terminal_width() is not None and _has_rich():
+        _draw_with_rich(columns, rows, shown)
+    else:
+        for line in draw(columns, rows, shown):
+            click.echo(line)
+
+
+def facts(pairs: Sequence[tuple[str, str | None]]) -> None:
+    """Print what is known, name by name; None is left out."""
+    widest = max((len(name) for name, value in pairs if value is not None), default=0)
+    for name, value in pairs:
+        if value is not None:
+            click.echo(f"{name:{widest}}  {one_line(value)}")
+
+
+def layout(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[Shown]:
+    """Which columns are shown, and how wide. Without a width there is room for all."""
+    widths = [max(map(cells, (column.title, *texts))) for column, *texts in zip(columns, *rows, strict=True)]
+    shown = list(range(len(columns)))
+    if width is None:
+        return [Shown(place, widths[place]) for place in shown]
+    widths = [
+        min(each, width) if column.least else each for column, each in zip(columns, widths, strict=True)
+    ]
+    least = [min(widths[place], columns[place].least or widths[place]) for place in shown]
+    while _total(least[place] for place in shown) > width:
+        last = max(shown, key=lambda place: columns[place].rank)
+        if columns[last].rank == 0:
+            break
+        shown.remove(last)
+    while _total(widths[place] for place in shown) > width:
+        widest = max(shown, key=lambda place: widths[place] - least[place])
+        if widths[widest] == least[widest]:
+            break
+        widths[widest] -= 1
+    return [Shown(place, widths[place]) for place in shown]
+
+
+def draw(columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Sequence[Shown]) -> list[str]:
+    """The lines of a table as plain text."""
+    titles = [column.title for column in columns]
+    return [
+        (" " * GAP)
+        .join(_fit(row[place], width, right=columns[place].right) for place, width in shown)
+        .rstrip()
+        for row in (titles, *rows)
+    ]
+
+
+def terminal_width() -> int | None:
+    """How wide the terminal is; None if there is none."""
+    if not sys.stdout.isatty():
+        return None
+    from shutil import get_terminal_size
+
+    return get_terminal_size().columns
+
+
+def one_line(text: str) -> str:
+    """Without line breaks, and without what a job could make a terminal do."""
+    return printable(" ".join(text.split()))
+
+
+def printable(text: str) -> str:
+    """Without control characters, apart from line breaks and tabs."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "�" for letter in text)
+
+
+def cells(text: str) -> int:
+    """How many places of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(0 if combining(letter) else 2 if east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def _total(widths: Iterable[int]) -> int:
+    each = list(widths)
+    return sum(each) + GAP * (len(each) - 1)
+
+
+def _fit(text: str, width: int, *, right: bool) -> str:
+    if cells(text) > width:
+        text = text[: width - 1]
+        while cells(text) >= width:
+            text = text[:-1]
+        text += "…"
+    space = " " * (width - cells(text))
+    return space + text if right else text + space
+
+
+def _has_rich() -> bool:
+    try:
+        import rich.table  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _draw_with_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Sequence[Shown]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for place, width in shown:
+        title, right = columns[place].title, columns[place].right
+        drawn.add_column(
+            title, width=width, no_wrap=True, overflow="ellipsis", justify="right" if right else "left"
+        )
+    for row in rows:
+        drawn.add_row(*(Text(row[place], style=_STYLES.get(row[place], "")) for place, _ in shown))
+    # At least as wide as what must not be cut: rich would cut it.
+    needed = _total(width for _, width in shown)
+    console = Console(highlight=False)
+    console.print(drawn, width=max(needed, console.width), crop=False, overflow="ignore")

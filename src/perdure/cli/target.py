@@ -1,0 +1,141 @@
+"""Which app or which database a verb is about: ``--app``, ``--url`` and ``--schema``, before the verb or after it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from perdure.cli.failures import Misuse
+from perdure.cli.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from perdure.app import App
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PATIENCE = 5.0
+"""Seconds: who types a command does not wait as long for a database as a worker does."""
+
+
+class Target:
+    """What was asked for; the environment answers where nothing was."""
+
+    def __init__(self) -> None:
+        self.app: str | None = None
+        self.url: str | None = None
+        self.schema: str | None = None
+
+    @contextmanager
+    def reading(self) -> Iterator[App]:
+        """An app to look through. It makes no tables: a slip in a URL leaves no new database behind."""
+        with self.database() as app:
+            app.check_schema()
+            yield app
+
+    def database(self) -> App:
+        """An app without tasks suffices where a URL is given; otherwise whatever the environment has."""
+        path = None if self.url is not None else self.path
+        app = self._bare() if path is None else load_app(path)
+        app._patience = PATIENCE
+        _be_quiet()
+        return app
+
+    def program(self) -> App:
+        """The app with its tasks, if there is one, on the database that was asked for."""
+        if self.path is None:
+            return self.database()
+        app = load_app(self.path)
+        if self.url is not None:
+            app._url = self.url
+        # Loads the modules of imports=, and with them their tasks.
+        _ = app.store
+        return app
+
+    @property
+    def path(self) -> str | None:
+        return self.app or os.environ.get("PERDURE_APP") or None
+
+    def _bare(self) -> App:
+        from perdure.app import App
+
+        return App(self.url) if self.schema is None else App(self.url, schema=self.schema)
+
+
+def where(function: F) -> F:
+    """The options that name the target."""
+    for option in (
+        click.option("--schema", help="The schema on PostgreSQL.  [default: perdure]", **_NOTED),
+        click.option("--url", help="The database.  [$PERDURE_URL]", **_NOTED),
+        click.option("--app", metavar="MODULE:APP", help="Where your app is.  [$PERDURE_APP]", **_NOTED),
+    ):
+        function = option(function)
+    return function
+
+
+pass_target = click.make_pass_decorator(Target, ensure=True)
+
+
+def load_app(path: str) -> App:
+    """The app that ``module:name`` means, with the working directory on the path as for ``python -m``."""
+    module_name, _, name = path.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    module = _import(module_name)
+    name = name or "app"
+    app: object = module
+    for part in name.split("."):
+        app = getattr(app, part, None)
+    from perdure.app import App
+
+    if isinstance(app, App):
+        return app
+    apps = [known for known, value in vars(module).items() if isinstance(value, App)]
+    what = "is not a perdure App" if app is not None else "does not exist"
+    raise Misuse(f"{name!r} in {module_name} {what}.{did_you_mean(name, apps)}")
+
+
+def _import(name: str) -> Any:
+    try:
+        return import_module(name)
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+        if isinstance(error, ModuleNotFoundError) and error.name is not None and _is_part(error.name, name):
+            said = f"there is no module {error.name!r} here or in this Python"
+        raise Misuse(f"Cannot import {name!r}: {said}{_place(error)}.") from None
+
+
+def _is_part(missing: str, name: str) -> bool:
+    return name == missing or name.startswith(f"{missing}.")
+
+
+def _place(error: BaseException) -> str:
+    """Where the user's code broke, if it was the user's."""
+    trace = error.__traceback__
+    place = ""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if file != __file__ and "importlib" not in file:
+            place = f" ({os.path.relpath(file)}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return place
+
+
+def _be_quiet() -> None:
+    """What the store has to say meanwhile, the error at the end says again."""
+    import logging
+
+    logging.getLogger("perdure").addHandler(logging.NullHandler())
+
+
+def _note(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None and param.name is not None:
+        setattr(ctx.ensure_object(Target), param.name, value)
+
+
+_NOTED: dict[str, Any] = {"expose_value": False, "callback": _note}

@@ -1,0 +1,78 @@
+"""What is typed, read or refused: spans of time, JSON, times, queues with weights, states."""
+
+from __future__ import annotations
+
+import re
+import sys
+from datetime import datetime
+
+import click
+
+from perdure.cli.suggest import did_you_mean
+
+STATES = ("waiting", "ready", "running", "open", "succeeded", "failed", "canceled")
+VIEWS = ("scheduled", "retrying")
+
+_SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|)", re.ASCII)
+_WEIGHT = re.compile(r"([^=]+)=([1-9]\d*)", re.ASCII)
+
+
+def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """``90``, ``90s``, ``5m``, ``2h``, ``1d``."""
+    if value is None:
+        return None
+    read = _SPAN.fullmatch(value.strip())
+    if read is None:
+        raise click.BadParameter(f"{value!r} is no span of time: use 90, 90s, 5m, 2h or 1d.")
+    return float(read[1]) * _SECONDS[read[2]]
+
+
+def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
+    """A time with its zone, in ISO 8601."""
+    try:
+        return None if value is None else datetime.fromisoformat(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no time: use 2026-03-01T12:00:00+01:00.") from None
+
+
+def json_object(ctx: click.Context, param: click.Parameter, value: str | None) -> dict[str, object] | None:
+    """A JSON object; ``-`` reads it from stdin."""
+    if value is None:
+        return None
+    import json
+
+    try:
+        read = json.loads(sys.stdin.read() if value == "-" else value)
+    except ValueError as error:
+        raise click.BadParameter(f"this is no JSON: {error}.") from None
+    if not isinstance(read, dict):
+        raise click.BadParameter('it must be a JSON object, such as {"to": "a@b.c"}.')
+    return read
+
+
+def queues(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> list[str] | dict[str, int] | None:
+    """``a,b`` is a list, in strict order; ``a=3,b=1`` are weights."""
+    if value is None:
+        return None
+    parts = [part.strip() for part in value.split(",")]
+    if not all(parts):
+        raise click.BadParameter("a queue has no name.")
+    if not any("=" in part for part in parts):
+        return parts
+    weights = [_WEIGHT.fullmatch(part) for part in parts]
+    if not all(weights):
+        raise click.BadParameter("give every queue a whole weight (a=3,b=1), or none (a,b).")
+    return {read[1].strip(): int(read[2]) for read in weights if read}
+
+
+def state(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """A state a job can be in."""
+    if value in VIEWS:
+        raise click.BadParameter(f"{value} jobs are in the state 'ready'; perdure queues counts them apart.")
+    if value is not None and value not in STATES:
+        known = did_you_mean(value, STATES) or f" Use one of {', '.join(STATES)}."
+        raise click.BadParameter(f"{value!r} is no state.{known}")
+    return value

@@ -1,0 +1,38 @@
+"""An optional diary of what this process did to jobs, for tests that kill it: ``PERDURE_HISTORY=directory``.
+
+One file for each process, one JSON object a line, each written by one system call as it happens: what a killed
+process has noted stays. ``enqueue`` is noted before and after (``invoke``, then ``ok`` or ``unknown``), a handler
+when it starts and ends, an outcome when it was ``accepted`` or ``refused``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+VARIABLE = "PERDURE_HISTORY"
+
+_directory = os.environ.get(VARIABLE)
+_files: dict[int, int] = {}
+
+kept = bool(_directory)
+
+
+def note(what: str, jobs: Iterable[str] = (), **more: object) -> None:
+    """Call it as ``if diary.kept: diary.note(...)``."""
+    line = {"at": time.time_ns() // 1000, "pid": os.getpid(), "what": what, "jobs": list(jobs), **more}
+    os.write(_file(), json.dumps(line).encode() + b"\n")
+
+
+def _file() -> int:
+    """This process's own: a forked child does not write into its parent's."""
+    pid = os.getpid()
+    if pid not in _files:
+        directory = Path(_directory or ".")
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / f"{time.time_ns()}-{pid}.jsonl"
+        _files[pid] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    return _files[pid]

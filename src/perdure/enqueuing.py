@@ -1,0 +1,165 @@
+"""From requests to jobs in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+import msgspec
+
+from perdure import diary, failpoints
+from perdure.errors import BadArguments, InternalError, InvalidOption, TaskDisabled, Unavailable, UnknownTask
+from perdure.handle import Job
+from perdure.ids import new_ids
+from perdure.middleware import Middleware, around_enqueue
+from perdure.model.codec import ResultCodec, encode_plain
+from perdure.ops import enqueue as enqueue_ops
+from perdure.ops import tasks as task_ops
+from perdure.ops.topics import queue_topics
+from perdure.options import Asked, checked, text
+from perdure.store.plan import Plan, blocking, perform, perform_on, waiting
+from perdure.store.store import Store
+from perdure.task import JobRequest, Task, Template
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+PLAIN_RESULT = ResultCodec().decode
+
+
+class Enqueuing:
+    """Mixed into App."""
+
+    if TYPE_CHECKING:
+        tasks: dict[str, Task[..., Any]]
+        middleware: list[Middleware]
+
+        @property
+        def store(self) -> Store: ...
+
+        def _ready(self, conn: object | None) -> Plan[None]: ...
+
+    def _enqueue(
+        self, task: str, arguments: Mapping[str, object] | None = None, **asked: Unpack[Asked]
+    ) -> Plan[Job[Any]]:
+        """Enqueue by name: for a producer without the code. Arguments are plain JSON values."""
+        if not isinstance(arguments, Mapping | None):
+            raise BadArguments("$: the arguments are given by name, as a dict")
+        if text("task", task) in self.tasks:
+            known = self.tasks[task].using(**asked)
+            return (yield from known._enqueue_values(dict(arguments or {})))
+        conn = asked.pop("conn", None)
+        options = checked(asked)
+        payload = encode_plain({} if arguments is None else arguments)
+        template = Template(task, options, PLAIN_RESULT, options.queue)
+        request: JobRequest[Any] = JobRequest(
+            template, payload, payload if options.idempotency_key is not None else None
+        )
+        jobs = yield from self._enqueue_all([request], conn)
+        return jobs[0]
+
+    def _enqueue_many(
+        self, jobs: Sequence[JobRequest[R]], *, conn: object | None = None
+    ) -> Plan[list[Job[R]]]:
+        """Enqueue jobs in one transaction; the outcomes are in the order of the requests."""
+        if not isinstance(jobs, Iterable):
+            raise InvalidOption("enqueue_many takes a list of what task.job(...) returns.")
+        jobs = list(jobs)
+        if not set(map(type, jobs)) <= {JobRequest}:
+            raise InvalidOption("enqueue_many takes what task.job(...) returns.")
+        return (yield from self._enqueue_all(jobs, conn))
+
+    enqueue, aenqueue = blocking(_enqueue), waiting(_enqueue)
+    enqueue_many, aenqueue_many = blocking(_enqueue_many), waiting(_enqueue_many)
+
+    def _enqueue_all(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:
+        if not requests:
+            return []
+        if self.middleware:
+            return (yield from self._enqueue_inside(requests, conn))
+        return (yield from self._insert(requests, conn))
+
+    def _enqueue_inside(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:
+        """The same inside the app's middleware, entered once for all requests of one task with the same options."""
+        with ExitStack() as stack:
+            inside: dict[Template, Template] = {}
+            for template in dict.fromkeys(request.template for request in requests):
+                meta = template.meta
+                stack.enter_context(around_enqueue(self.middleware, template.task, meta))
+                inside[template] = template.with_meta(meta)
+            changed = [msgspec.structs.replace(one, template=inside[one.template]) for one in requests]
+            return (yield from self._insert(changed, conn))
+
+    def _insert(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:
+        yield from self._ready(conn)
+        try:
+            return (yield from self._write(requests, conn))
+        except InternalError as error:
+            yield from self._blame_tasks({request.template.task for request in requests}, error)
+            raise
+
+    def _write(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:
+        """Insert jobs in whichever way asks least of the database."""
+        template, *others = {request.template for request in requests}
+        if len(requests) > 1 and not others and template.bulk:
+            ids = new_ids(len(requests))
+            jobs = dict(zip(ids, [request.payload for request in requests], strict=True))
+            task, options, wake = template.task, template.options, _whom_to_wake(requests[:1])
+            queue = yield from self._noted(
+                ids, perform_on(conn, enqueue_ops.enqueue_alike, task, options, jobs, wake or frozenset())
+            )
+            return [Job(self, template.decode, id, task, queue, "ready", True) for id in ids]
+        new = [request.new() for request in requests]
+        if any(request.template.options.keyed for request in requests):
+            plan = perform_on(conn, enqueue_ops.enqueue_keyed, new)
+        else:
+            plan = perform_on(conn, enqueue_ops.enqueue, new, _whom_to_wake(requests))
+        outcomes = yield from self._noted([job.id for job in new], plan)
+        return [
+            Job(self, request.template.decode, outcome.id, request.template.task)._enqueued(outcome)
+            for request, outcome in zip(requests, outcomes, strict=True)
+        ]
+
+    def _noted(self, ids: Sequence[str], plan: Plan[T]) -> Plan[T]:
+        """The same, with notes in the diary where one is kept."""
+        if not (diary.kept or failpoints.armed):
+            return (yield from plan)
+        failpoints.reach("before_enqueue")
+        if diary.kept:
+            diary.note("enqueue", ids, phase="invoke")
+        try:
+            value = yield from plan
+        except Unavailable:
+            if diary.kept:
+                diary.note("enqueue", ids, phase="unknown")
+            raise
+        failpoints.reach("after_enqueue_before_answer")
+        if diary.kept:
+            diary.note("enqueue", ids, phase="ok")
+        return value
+
+    def _blame_tasks(self, names: set[str], error: InternalError) -> Plan[None]:
+        """An insert broke on a constraint: by a task that is unknown or disabled, or by a bug."""
+        if error.code != "store.constraint":
+            return
+        known = yield from perform(task_ops.list_tasks)
+        for name in sorted(names):
+            if name not in known:
+                raise UnknownTask(
+                    f"No task named {name} is in the database: sync the program that has it (app.sync())."
+                ) from None
+            if not known[name].enabled:
+                raise TaskDisabled(f"The task {name} was disabled by an operator.") from None
+
+
+def _whom_to_wake(requests: Sequence[JobRequest[Any]]) -> frozenset[str] | None:
+    """The queues with something to do now; None where only the database knows what is due, or where."""
+    queues: set[str] = set()
+    for template in {request.template for request in requests}:
+        if template.options.delay:
+            continue
+        if template.queue is None or template.options.run_at is not None:
+            return None
+        queues.add(template.queue)
+    return queue_topics(queues)

@@ -1,0 +1,48 @@
+"""What happens to jobs, for those who subscribe: told after the commit, never before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+import msgspec
+
+EventName: TypeAlias = Literal[
+    "started",
+    "succeeded",
+    "retried",
+    "snoozed",
+    "throttled",
+    "continued",
+    "given_back",
+    "failed",
+    "canceled",
+    "lease_lost",
+    "rescued",
+]
+
+
+class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened to one job.
+
+    ``retried``: the attempt failed and there will be another; ``failed``: there will be none. A rescue is told as
+    ``rescued``, and as ``failed`` or ``canceled`` too where it ended the job.
+    """
+
+    name: EventName
+    job: str
+    task: str
+    queue: str
+    run: int
+    attempt: int
+    tenant: str | None = None
+    worker: str | None = None
+    kind: str | None = None
+    code: str | None = None
+    message: str | None = None
+    seconds: float | None = None
+    """How long the handler ran, where it did."""
+
+
+Listener: TypeAlias = Callable[[JobEvent], object]
+"""A plain or an async function."""

@@ -1,0 +1,46 @@
+"""Who serves what: which ready jobs no live worker would ever claim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+Lack: TypeAlias = Literal["worker", "queue", "task", "both"]
+"""What nobody serves: anything at all, the queue, the task, or both at once."""
+
+
+class Server(NamedTuple):
+    """A live worker, by what it takes. ``queues`` None is every queue."""
+
+    tasks: frozenset[str]
+    queues: frozenset[str] | None
+
+    def serves(self, queue: str) -> bool:
+        return self.queues is None or queue in self.queues
+
+
+class Unserved(NamedTuple):
+    """Ready jobs of one task in one queue that nobody will claim."""
+
+    queue: str
+    task: str
+    ready: int
+    lacks: Lack
+
+
+def lack(queue: str, task: str, servers: Sequence[Server]) -> Lack | None:
+    """What keeps every live worker from a job; None if one of them would take it."""
+    if not servers:
+        return "worker"
+    here = [server for server in servers if server.serves(queue)]
+    if any(task in server.tasks for server in here):
+        return None
+    if not here:
+        return "queue"
+    return "both" if any(task in server.tasks for server in servers) else "task"
+
+
+def unserved(ready: Iterable[tuple[str, str, int]], servers: Sequence[Server]) -> list[Unserved]:
+    """Of ready jobs, counted by queue and task, those that nobody serves."""
+    lacks = ((queue, task, n, lack(queue, task, servers)) for queue, task, n in ready)
+    return [Unserved(queue, task, n, missing) for queue, task, n, missing in lacks if missing]

@@ -1,0 +1,27 @@
+"""Times as people read them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+# Not from job.py, which would bring msgspec: the command line's help is to be there at once.
+_SECOND = 1_000_000
+
+
+def stamp(at: int) -> str:
+    """Microseconds since the epoch as ``2026-03-01 12:00:05 UTC``."""
+    return f"{datetime.fromtimestamp(at // _SECOND, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def distance(at: int, now: int) -> str:
+    """``in 2 h`` or ``5 min ago``."""
+    far = length(abs(at - now) / _SECOND)
+    return f"in {far}" if at > now else f"{far} ago"
+
+
+def length(seconds: float) -> str:
+    """Seconds in the largest unit of which there are at least two."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 1 or seconds == 0 else f"{seconds * 1000:.0f} ms"

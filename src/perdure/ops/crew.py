@@ -1,0 +1,44 @@
+"""Who is there to serve, at one moment of the database's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from perdure.model.job import Instant
+from perdure.model.serving import Server
+from perdure.ops.op import Op, Query, Rows, ask_all, operation
+from perdure.ops.worker import WorkerRow
+
+_names = msgspec.json.Decoder(list[str]).decode
+
+
+class Crew(NamedTuple):
+    """Every worker that was not retired, and what time it is: one whose lease ran out by then is silent."""
+
+    now: Instant
+    workers: list[WorkerRow]
+
+
+@operation("read")
+def muster() -> Op[Crew]:
+    clock, workers = yield from ask_all(Query("read_clock", {}), Query("list_workers", {}), final=True)
+    return Crew(clock[0][0], [WorkerRow(*row) for row in workers])
+
+
+def live(rows: Rows, now: Instant) -> list[WorkerRow]:
+    """Without those whose lease ran out, though nobody has retired them yet."""
+    workers = [WorkerRow(*row) for row in rows]
+    return [worker for worker in workers if worker.expires_at > now]
+
+
+def servers(workers: Sequence[WorkerRow]) -> list[Server]:
+    return [
+        Server(
+            frozenset(_names(worker.tasks)),
+            None if worker.queues is None else frozenset(_names(worker.queues)),
+        )
+        for worker in workers
+    ]

@@ -1,0 +1,142 @@
+"""How an app is asked to run its jobs. What does that is loaded only then: to enqueue needs no event loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
+
+from perdure.errors import InvalidConfig, InvalidOption
+from perdure.events import EventName, Listener
+from perdure.middleware import Middleware
+from perdure.model.job import Span
+from perdure.options import number, text
+from perdure.store.plan import refuse_in_event_loop
+from perdure.worker.ledger import Ledger, Queues
+from perdure.worker.options import WorkerOptions
+
+if TYPE_CHECKING:
+    from perdure.task import Task
+    from perdure.worker.worker import Worker
+
+L = TypeVar("L", bound=Listener)
+
+MOST_SLOTS = 10_000
+
+
+class Serving:
+    """Mixed into App."""
+
+    if TYPE_CHECKING:
+        tasks: dict[str, Task[..., Any]]
+        lease: Span
+
+        @property
+        def ledger(self) -> Ledger: ...
+
+        middleware: list[Middleware]
+        listeners: dict[EventName, list[Listener]]
+
+        async def async_(self, *, exact: bool = False) -> None: ...
+
+    def use(self, *middleware: Middleware) -> None:
+        """Surround every enqueue and every run of a handler; the first given is the outermost."""
+        self.middleware += middleware
+
+    def on(self, *names: EventName) -> Callable[[L], L]:
+        """Subscribe a plain or async function to what happens to jobs: ``@app.on("failed")``.
+
+        It is called in the worker where it happened, after the commit.
+        """
+        unknown = [name for name in names if name not in get_args(EventName)]
+        if unknown or not names:
+            raise InvalidOption(f"Events are named {', '.join(get_args(EventName))}.")
+
+        def subscribe(listener: L) -> L:
+            for name in names:
+                self.listeners.setdefault(name, []).append(listener)
+            return listener
+
+        return subscribe
+
+    @asynccontextmanager
+    async def worker(
+        self,
+        *,
+        queues: Queues = None,
+        concurrency: int = 20,
+        processes: int | None = None,
+        drain: float = 30,
+        poll: float = 1,
+        name: str | None = None,
+    ) -> AsyncIterator[Worker]:
+        """Run jobs for as long as the block lasts, for example a web application's lifespan."""
+        options = worker_options(
+            self,
+            queues=queues,
+            concurrency=concurrency,
+            processes=processes,
+            drain=drain,
+            poll=poll,
+            name=name,
+        )
+        from perdure import service
+
+        async with service.beside(self, options) as worker:
+            yield worker
+
+    def run_worker(
+        self,
+        *,
+        queues: Queues = None,
+        concurrency: int = 20,
+        processes: int | None = None,
+        burst: bool = False,
+        drain: float = 30,
+        poll: float = 1,
+        name: str | None = None,
+    ) -> int:
+        """Run jobs until SIGTERM or SIGINT; ``burst``: until there are none. Returns the exit code."""
+        refuse_in_event_loop("run_worker")
+        options = worker_options(
+            self,
+            queues=queues,
+            concurrency=concurrency,
+            processes=processes,
+            burst=burst,
+            drain=drain,
+            poll=poll,
+            name=name,
+        )
+        from perdure import service
+
+        return service.serve(self, options)
+
+
+def worker_options(app: Serving, **asked: Any) -> WorkerOptions:
+    """What a worker was asked to be, checked."""
+    queues = asked.pop("queues")
+    if isinstance(queues, str):
+        raise InvalidOption("queues is a list of names, or a dict of names and weights.")
+    if queues is not None:
+        names = [text("queue", name) for name in queues]
+        if not names:
+            raise InvalidOption("queues names no queue; leave it out for all of them.")
+        if isinstance(queues, Mapping) and not all(_is_weight(weight) for weight in queues.values()):
+            raise InvalidOption("The weight of a queue must be a finite number above 0.")
+        queues = dict(queues) if isinstance(queues, Mapping) else names
+    number("concurrency", asked["concurrency"], 1, MOST_SLOTS)
+    if asked["processes"] is not None:
+        number("processes", asked["processes"], 0, MOST_SLOTS)
+    for name in ("drain", "poll"):
+        seconds = asked[name]
+        if type(seconds) not in (int, float) or not 0 <= seconds < 1e9:
+            raise InvalidOption(f"{name} must be a number of seconds, 0 or more.")
+    if not app.tasks:
+        raise InvalidConfig("This app has no tasks: nothing to run.")
+    return WorkerOptions(queues=queues, lease=app.lease, **asked)
+
+
+def _is_weight(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < math.inf

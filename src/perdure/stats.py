@@ -1,0 +1,76 @@
+"""The state of a database at a glance, as ``app.stats()`` tells it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from perdure.model.job import SECOND, Instant
+from perdure.model.serving import Unserved
+from perdure.moments import moment
+from perdure.ops.stats import Numbers, QueueNumbers
+from perdure.ops.worker import WorkerRow
+from perdure.store.statements import Dialect
+from perdure.store.store import Facts
+
+
+class QueueStats(NamedTuple):
+    """``counts`` is by state, with ``scheduled`` and ``retrying`` apart from ``ready``; ``lag`` is in seconds."""
+
+    counts: dict[str, int]
+    lag: float
+    oldest_ready: datetime | None
+    paused: bool
+    cool_until: datetime | None
+
+
+class DatabaseStats(NamedTuple):
+    """None is what this kind of database does not know, or does not tell this user. Snapshots are in seconds."""
+
+    dialect: Dialect
+    version: str
+    bytes: int
+    wal_bytes: int | None
+    dead_rows: int | None
+    oldest_snapshot: float | None
+
+
+class Stats(NamedTuple):
+    """``workers`` are the live ones; ``unserved`` is what none of them would ever claim."""
+
+    at: datetime
+    database: DatabaseStats
+    connections: Facts
+    queues: dict[str, QueueStats]
+    workers: list[WorkerRow]
+    unserved: list[Unserved]
+
+
+def show(numbers: Numbers, facts: Facts, dialect: Dialect) -> Stats:
+    snapshot = numbers.oldest_snapshot
+    return Stats(
+        moment(numbers.now),
+        DatabaseStats(
+            dialect,
+            numbers.version,
+            numbers.bytes,
+            facts.wal_bytes,
+            numbers.dead_rows,
+            None if snapshot is None else snapshot / SECOND,
+        ),
+        facts,
+        {name: _queue(queue, numbers.now) for name, queue in numbers.queues.items()},
+        numbers.workers,
+        numbers.unserved,
+    )
+
+
+def _queue(queue: QueueNumbers, now: Instant) -> QueueStats:
+    oldest, cool = queue.oldest_ready, queue.cool_until
+    return QueueStats(
+        queue.counts,
+        0.0 if oldest is None else (now - oldest) / SECOND,
+        None if oldest is None else moment(oldest),
+        queue.paused,
+        moment(cool) if cool is not None and cool > now else None,
+    )

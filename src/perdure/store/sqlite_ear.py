@@ -1,0 +1,74 @@
+"""Hearing what other processes commit to an SQLite file: their commits write to the WAL.
+
+The write comes first and the commit can be seen later, for the disk is waited for in between: 2 ms here, and
+nothing tells of the second. So after each write we look a few times. A look is ``PRAGMA data_version`` on the
+write connection, 6 µs: there it changes by what others commit and never by our own; and while that connection
+is in use nobody else commits. Heard within 1 ms of the end of another process's COMMIT, by the median.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from time import monotonic
+from typing import Final
+
+from perdure.ops.topics import ANYTHING
+from perdure.store.ear import Ear, Watch
+from perdure.store.inotify import FileWatch
+
+POLL_SECONDS = 0.025
+"""Between two looks where the system tells nothing."""
+
+# Seconds from the first write of a commit to its last.
+_SETTLE: Final = 0.0003
+# Seconds between the looks after a write. A disk that takes longer than all of them is left to polling.
+_LOOKS: Final = (0.0007, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
+# After a look that found something: it may have been the commit before the one that was last written.
+_LAST_LOOKS: Final = (0.004, 0.016, 0.064)
+# Somebody who writes all the time is heard this often.
+_LEAST_PAUSE: Final = 0.002
+_IDLE: Final = 15.0
+
+
+class SqliteEar(Ear):
+    """``seen`` differs from its last value if others have committed since; it is None while nobody can tell."""
+
+    def __init__(self, path: str, *, seen: Callable[[], object | None]) -> None:
+        super().__init__("perdure-sqlite-ear")
+        self._wal = path + "-wal"
+        self._seen = seen
+        self._last: object | None = None
+
+    def hear(self, watch: Watch) -> None:
+        try:
+            file = FileWatch(self._wal)
+        except OSError:
+            self._poll(watch)
+        else:
+            with closing(file):
+                self._follow(watch, file)
+
+    def _poll(self, watch: Watch) -> None:
+        while True:
+            self._look()
+            watch.wait(POLL_SECONDS)
+
+    def _follow(self, watch: Watch, file: FileWatch) -> None:
+        looks, since = iter(_LOOKS), monotonic()
+        while True:
+            if self._look():
+                looks = iter(_LAST_LOOKS)
+            files = (file.fd,) if monotonic() - since >= _LEAST_PAUSE else ()
+            if watch.wait(next(looks, _IDLE), *files):
+                watch.wait(_SETTLE)
+                if file.changed():
+                    looks, since = iter(_LOOKS), monotonic()
+
+    def _look(self) -> bool:
+        seen = self._seen()
+        if seen is None or seen == self._last:
+            return False
+        self._last = seen
+        self.tell(frozenset([ANYTHING]))
+        return True

@@ -1,0 +1,296 @@
+"""A block in which an app works on a throw-away database, under a clock that stands still.
+
+The real worker runs its jobs when the test says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import time_ns
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Self, TypeVar, overload
+
+import msgspec
+
+from perdure.errors import Refused, UnsupportedConnection
+from perdure.handle import Job
+from perdure.model.job import Instant, JobRow, State
+from perdure.moments import instant, moment, span
+from perdure.ops.queues import Queue
+from perdure.ops.topics import ANYTHING
+from perdure.store.plan import Plan, arun, perform, refuse_in_event_loop, run
+from perdure.task import JobRequest, Task
+from perdure.testing.run import Run, in_a_loop
+from perdure.testing.throw_away import Place, ThrowAwayStore, run_inline
+from perdure.verbs import PAGE
+
+if TYPE_CHECKING:
+    from perdure.app import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MOST_ATTEMPTS = 1_000
+"""How many ``run_until_done`` runs before it believes that there is no end."""
+
+
+class EnqueuedJob(NamedTuple, Generic[R]):
+    """A job and what its task will be called with, by the names of the parameters. Defaults are not filled in."""
+
+    job: Job[R]
+    args: dict[str, Any]
+
+
+class Testing:
+    """What ``app.testing()`` returns: the block itself, and what a test does inside it."""
+
+    # Or pytest would take it for a class of tests wherever it is imported.
+    __test__ = False
+
+    def __init__(
+        self, app: App, *, at: datetime | None = None, inline: bool = False, raise_errors: bool | None = None
+    ) -> None:
+        self._app = app
+        self._now: Instant = time_ns() // 1000 if at is None else instant("at", at)
+        self._inline = inline
+        self._raise_errors = inline if raise_errors is None else raise_errors
+
+    def __enter__(self) -> Self:
+        app = self._app
+        with app._opening:
+            if isinstance(app._store, ThrowAwayStore):
+                raise Refused("This app is being tested already: leave that block first.", code="testing.nested")
+            for module in app._imports:
+                import_module(module)
+            self._directory = TemporaryDirectory(prefix="perdure-testing-", ignore_cleanup_errors=True)
+            path = str(Path(self._directory.name, "jobs.db"))
+            self._store = ThrowAwayStore(path, clock=lambda: self._now, inline=self._run_inline)
+            self._before = Place.taken(app, self._store)
+            if self._inline:
+                vars(app)["_enqueue_all"] = self._enqueue_and_run
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with self._app._opening:
+            vars(self._app).pop("_enqueue_all", None)
+            self._before.give_back(self._app)
+        self._store.close()
+        self._directory.cleanup()
+
+    async def __aenter__(self) -> Self:
+        # Nothing is opened yet, so that nothing blocks.
+        return self.__enter__()
+
+    async def __aexit__(self, *exc: object) -> None:
+        await asyncio.to_thread(self.__exit__)
+
+    @property
+    def url(self) -> str:
+        """Where the throw-away database lies."""
+        return f"sqlite:///{self._store.path}"
+
+    @property
+    def now(self) -> datetime:
+        """What the clock of the block says."""
+        return moment(self._now)
+
+    def advance(
+        self,
+        by: timedelta | None = None,
+        /,
+        *,
+        weeks: float = 0,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        milliseconds: float = 0,
+    ) -> datetime:
+        """Move the clock, never backwards, and return its new time. What is due by then waits to be run."""
+        named = timedelta(
+            weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
+        )
+        self._set(self._now + span("advance", (by or timedelta()) + named))
+        return self.now
+
+    def run_until_idle(
+        self, *, timeout: float = 10, raise_errors: bool | None = None, concurrency: int = 1
+    ) -> list[Job[Any]]:
+        """Run everything that is due, also what running jobs enqueue, and return the jobs that ran.
+
+        ``raise_errors``: raise the error of the first attempt that failed, once everything has run.
+        """
+        refuse_in_event_loop("run_until_idle")
+        return in_a_loop(
+            self.arun_until_idle(timeout=timeout, raise_errors=raise_errors, concurrency=concurrency)
+        )
+
+    async def arun_until_idle(
+        self, *, timeout: float = 10, raise_errors: bool | None = None, concurrency: int = 1
+    ) -> list[Job[Any]]:
+        """The same for async code; async handlers run on this event loop."""
+        one = self._begin(timeout, concurrency)
+        await one.until_idle()
+        return await self._end(one, raise_errors)
+
+    def run_until_done(
+        self,
+        *,
+        limit: int = MOST_ATTEMPTS,
+        timeout: float = 10,
+        raise_errors: bool | None = None,
+        concurrency: int = 1,
+    ) -> list[Job[Any]]:
+        """Run what is due and move the clock to whatever is next, until no job is left to run.
+
+        ``limit``: so many attempts at most, for jobs that come back for ever.
+        """
+        refuse_in_event_loop("run_until_done")
+        return in_a_loop(
+            self.arun_until_done(
+                limit=limit, timeout=timeout, raise_errors=raise_errors, concurrency=concurrency
+            )
+        )
+
+    async def arun_until_done(
+        self,
+        *,
+        limit: int = MOST_ATTEMPTS,
+        timeout: float = 10,
+        raise_errors: bool | None = None,
+        concurrency: int = 1,
+    ) -> list[Job[Any]]:
+        """The same for async code."""
+        one = self._begin(timeout, concurrency)
+        await one.until_idle()
+        while (at := await arun(self._store, self._next())) is not None:
+            if len(one.claimed) >= limit:
+                raise Refused(
+                    f"There are jobs left after {len(one.claimed)} attempts; limit= allows more.",
+                    code="testing.limit",
+                )
+            self._set(at)
+            await one.until_idle()
+        return await self._end(one, raise_errors)
+
+    @overload
+    def enqueued(self, task: Task[P, R], *, state: State | None = None) -> list[EnqueuedJob[R]]: ...
+    @overload
+    def enqueued(self, task: str | None = None, *, state: State | None = None) -> list[EnqueuedJob[Any]]: ...
+    def enqueued(
+        self, task: Task[..., Any] | str | None = None, *, state: State | None = None
+    ) -> list[EnqueuedJob[Any]]:
+        """The jobs of a task, or of all, in the order they were enqueued; in whichever state, or in this one.
+
+        Fit for async code as well: it waits for nobody.
+        """
+        name = task.name if isinstance(task, Task) else task
+        return [
+            EnqueuedJob(job, self._arguments(job)) for job in run(self._store, self._list(task=name, state=state))
+        ]
+
+    @overload
+    def assert_enqueued(self, task: Task[P, R], /, **args: object) -> EnqueuedJob[R]: ...
+    @overload
+    def assert_enqueued(self, task: str, /, **args: object) -> EnqueuedJob[Any]: ...
+    def assert_enqueued(self, task: Task[..., Any] | str, /, **args: object) -> EnqueuedJob[Any]:
+        """The last job of a task that was enqueued with these arguments, whatever its others are."""
+        __tracebackhide__ = True
+        jobs = self.enqueued(task)
+        for one in reversed(jobs):
+            if all(name in one.args and one.args[name] == value for name, value in args.items()):
+                return one
+        name = task.name if isinstance(task, Task) else task
+        seen = "".join(f"\n  {one.args}" for one in jobs) or " none at all"
+        raise AssertionError(f"No job of {name} was enqueued with {args}; there are:{seen}")
+
+    # The clock
+
+    def _set(self, now: Instant) -> None:
+        instant("advance", moment(now))
+        self._now = max(self._now, now)
+        # A worker that runs beside the test learns of it at once.
+        self._store.announce(frozenset((ANYTHING,)))
+
+    def _next(self) -> Plan[Instant | None]:
+        """When the next job can run or is over; None if there is none."""
+        app = self._app
+        ready = yield from self._list(state="ready")
+        running = yield from self._list(state="running")
+        if not (ready or running):
+            return None
+        queues = {queue.name: queue for queue in (yield from app._list_queues())}
+        moments = [self._moment(job.row, queues.get(job.row.queue)) for job in ready if job.row]
+        if running:
+            # Whoever runs them is not of this run, and falls silent.
+            moments += [worker.expires_at for worker in (yield from app._list_workers())]
+        at = min((at for at in moments if at is not None), default=0)
+        if at <= self._now:
+            job = (*ready, *running)[0]
+            raise Refused(
+                f"{len(ready) + len(running)} jobs are left that cannot run, the first of {job.task}; "
+                f"app.explain_job({job.id!r}) tells why.",
+                code="testing.stuck",
+            )
+        return at
+
+    def _moment(self, row: JobRow, queue: Queue | None) -> Instant | None:
+        if row.held is not None or row.task not in self._app.tasks or (queue is not None and queue.paused):
+            return row.expires_at
+        cool = queue.cool_until if queue is not None else None
+        return row.run_at if cool is None else max(row.run_at, cool)
+
+    # Running
+
+    def _begin(self, timeout: float, concurrency: int) -> Run:
+        if self._app._store is not self._store:
+            raise Refused("The block of app.testing() is over.", code="testing.over")
+        return Run(self._app, self._store, timeout=timeout, concurrency=concurrency)
+
+    async def _end(self, one: Run, raise_errors: bool | None) -> list[Job[Any]]:
+        __tracebackhide__ = True
+        if one.error is not None and (self._raise_errors if raise_errors is None else raise_errors):
+            raise one.error
+        jobs = await arun(self._store, self._app._get_jobs(one.jobs))
+        return [job for job in jobs if job is not None]
+
+    def _enqueue_and_run(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:
+        """In inline mode, the app's one way to enqueue."""
+        if conn is not None:
+            raise UnsupportedConnection(
+                "In inline mode a job runs before your transaction is committed and would not see it: "
+                "leave out inline=True, commit, and call run_until_idle().",
+                code="testing.inline",
+            )
+        jobs = yield from type(self._app)._enqueue_all(self._app, requests, None)
+        if jobs:
+            yield from perform(run_inline)
+        for job in jobs:
+            yield from job._refresh()
+        return jobs
+
+    async def _run_inline(self) -> None:
+        await self.arun_until_idle()
+
+    # Reading
+
+    def _list(self, *, task: str | None = None, state: State | None = None) -> Plan[list[Job[Any]]]:
+        """Every one of them, oldest first."""
+        jobs: list[Job[Any]] = []
+        while True:
+            page = yield from self._app._list_jobs(
+                task=task, state=state, limit=PAGE, before=jobs[-1].id if jobs else None
+            )
+            jobs += page
+            if len(page) < PAGE:
+                return jobs[::-1]
+
+    def _arguments(self, job: Job[Any]) -> dict[str, Any]:
+        payload = job.row.payload if job.row else "{}"
+        task = self._app.tasks.get(job.task)
+        decoded = msgspec.json.decode(payload, type=dict[str, Any])
+        return decoded if task is None else task.arguments.decode(payload)

@@ -1,0 +1,175 @@
+"""The real worker, run until nothing is due, and what it did."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from perdure.context import Context
+from perdure.errors import InternalError, JobFailed, WaitTimeout
+from perdure.middleware import Middleware
+from perdure.model.job import Claimed, Lease
+from perdure.model.lifecycle import Failed, Outcome
+from perdure.moments import LONGEST
+from perdure.ops.finish import Finished
+from perdure.store.plan import Plan, waiting
+from perdure.store.store import Store
+from perdure.worker.ledger import Ledger, Queues
+from perdure.worker.worker import Exit, Worker, WorkerOptions
+
+if TYPE_CHECKING:
+    from perdure.app import App
+
+T = TypeVar("T")
+
+POLL = 0.01
+"""Seconds between two looks for work: nobody else uses the database, so that looking often harms nobody."""
+
+
+def in_a_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run async code in a thread that has no event loop, and leave no trace of the one it gets."""
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        return runner.run(work)
+
+
+class Run:
+    """Workers one after the other, for at most so many seconds in all."""
+
+    def __init__(self, app: App, store: Store, *, timeout: float, concurrency: int) -> None:
+        self._app = app
+        self._timeout = timeout
+        self._until = monotonic() + timeout
+        self._witness = Witness()
+        self._ledger = WitnessedLedger(store, self._witness)
+        self._options = WorkerOptions(
+            burst=True,
+            concurrency=concurrency,
+            drain=0.0,
+            poll=POLL,
+            # It does not fall silent, however far a handler moves the clock.
+            lease=LONGEST,
+            name="testing",
+        )
+
+    @property
+    def claimed(self) -> dict[Lease, Claimed]:
+        """Every attempt that was begun, in order."""
+        return self._witness.claimed
+
+    @property
+    def jobs(self) -> list[str]:
+        """Whose attempts they were, each once."""
+        return list(dict.fromkeys(lease.job for lease in self.claimed))
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why the first attempt that failed did."""
+        return next(iter(self._witness.failed.values()), None)
+
+    async def until_idle(self) -> None:
+        await self._sweep()
+        await self._app.async_()
+        while await self._anything_due():
+            begun = len(self.claimed)
+            await self._burst()
+            if len(self.claimed) == begun:
+                # What is due cannot be run: its queue is paused, or its task is of another program.
+                return
+            await self._sweep()
+
+    async def _sweep(self) -> None:
+        await self._ledger.arescue()
+        await self._ledger.aexpire()
+
+    async def _anything_due(self) -> bool:
+        counts = await self._app.acount_jobs()
+        return any(views.get("ready") for views in counts.values())
+
+    async def _burst(self) -> None:
+        worker = Worker(self._ledger, self._handlers(), self._options, listeners=self._app.listeners)
+        running = asyncio.create_task(worker.run(), name="perdure testing")
+        try:
+            await asyncio.wait((running,), timeout=max(0.0, self._until - monotonic()))
+            late = () if running.done() else sorted({job.task for job in self._witness.running.values()})
+        finally:
+            worker.stop()
+            status = await running
+        if late:
+            raise WaitTimeout(f"After {self._timeout:g} s there were jobs at work still: of {', '.join(late)}.")
+        if status == Exit.CRASHED:
+            raise InternalError("The worker of this test died; the log of perdure.worker tells why.")
+
+    def _handlers(self) -> dict[str, Any]:
+        return {
+            name: replace(task.handler, middleware=(self._witness, *task.handler.middleware))
+            for name, task in self._app.tasks.items()
+        }
+
+
+class Witness(Middleware):
+    """Sees what handlers raise, and what is recorded of them."""
+
+    def __init__(self) -> None:
+        self.claimed: dict[Lease, Claimed] = {}
+        self.running: dict[Lease, Claimed] = {}
+        self.failed: dict[Lease, BaseException] = {}
+        self._raised: dict[str, BaseException] = {}
+
+    @contextmanager
+    def run(self, task: str, context: Context) -> Iterator[None]:
+        __tracebackhide__ = True
+        try:
+            yield
+        except asyncio.CancelledError:
+            # Not of the handler: it was stopped.
+            raise
+        except BaseException as error:
+            self._raised[context.job or ""] = error
+            raise
+
+    def begun(self, jobs: Sequence[Claimed]) -> None:
+        for job in jobs:
+            self.claimed[job.lease] = self.running[job.lease] = job
+
+    def ended(self, outcomes: Sequence[Outcome], finished: Finished) -> None:
+        accepted = set(finished.accepted)
+        for outcome in outcomes:
+            self.running.pop(outcome.lease, None)
+            error = self._raised.pop(outcome.lease.job, None)
+            if isinstance(outcome, Failed) and outcome.lease in accepted:
+                self.failed.setdefault(outcome.lease, error or _told(outcome))
+
+
+class WitnessedLedger(Ledger):
+    """The ledger of one run: a worker's every claim and outcome passes here."""
+
+    def __init__(self, store: Store, witness: Witness) -> None:
+        super().__init__(store)
+        self._witness = witness
+
+    def _cycle(
+        self, worker: str, outcomes: Sequence[Outcome], *, tasks: Sequence[str], n: int, queues: Queues = None
+    ) -> Plan[tuple[Finished, list[Claimed]]]:
+        finished, jobs = yield from super()._cycle(worker, outcomes, tasks=tasks, n=n, queues=queues)
+        self._witness.ended(outcomes, finished)
+        self._witness.begun(jobs)
+        return finished, jobs
+
+    def _finish(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
+        finished = yield from super()._finish(outcomes)
+        self._witness.ended(outcomes, finished)
+        return finished
+
+    acycle = waiting(_cycle)
+    afinish = waiting(_finish)
+
+
+def _told(outcome: Failed) -> BaseException:
+    """Where there is no exception to raise: the time was up, or the handler ran in another process."""
+    error = JobFailed(f"An attempt of job {outcome.lease.job} failed: {outcome.code or outcome.kind}.")
+    error.add_note(outcome.trace or outcome.message)
+    return error

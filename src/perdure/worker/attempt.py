@@ -1,0 +1,117 @@
+"""One job in a worker's hands, from its claim until its outcome is durable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
+
+from perdure.model.job import Claimed, Lease
+from perdure.model.lifecycle import Canceled, Failed, Outcome, Succeeded
+from perdure.worker.context import JobContext
+from perdure.worker.handler import Handler
+
+Why: TypeAlias = Literal["timeout", "cancel", "lost", "interrupt"]
+"""What a handler is stopped for: its time is up, somebody asked, its lease is gone, the worker stops."""
+
+
+class Runner(Protocol):
+    """Where handlers run. Whatever ends there is told once, in the event loop's thread."""
+
+    def start(self, attempt: Attempt) -> None: ...
+
+    def stop(self, attempt: Attempt) -> None:
+        """Stop the handler as far as it can be stopped."""
+        ...
+
+    def give_up(self, attempt: Attempt) -> None:
+        """The handler was told to stop and did not: go on without it."""
+        ...
+
+
+class Attempt:
+    """A claimed job and what becomes of it. Belongs to the event loop's thread."""
+
+    __slots__ = (
+        "_told",
+        "context",
+        "deadline",
+        "handler",
+        "job",
+        "lease",
+        "outcome",
+        "runner",
+        "started",
+        "why",
+    )
+
+    def __init__(
+        self, job: Claimed, handler: Handler, context: JobContext, runner: Runner, *, started: float
+    ) -> None:
+        self.job = job
+        self.lease: Lease = job.lease
+        self.handler = handler
+        self.context = context
+        self.runner = runner
+        self.started = started
+        self.deadline = None if job.timeout is None else started + job.timeout / 1_000_000
+        self.why: Why | None = None
+        self.outcome: Outcome | None = None
+        self._told: Callable[[Attempt], None] | None = None
+
+    def start(self, told: Callable[[Attempt], None]) -> None:
+        """Run the handler; ``told`` is called once, when it has ended or is given up."""
+        self._told = told
+        self.runner.start(self)
+
+    @property
+    def ended(self) -> bool:
+        return self._told is None
+
+    def stop(self, why: Why) -> None:
+        """Ask the handler to end. The first reason counts, except that a lost lease overrides all others."""
+        if self.ended or (self.why is not None and why != "lost"):
+            return
+        again, self.why = self.why is not None, why
+        self.context.cancel_requested = True
+        if not again:
+            self.runner.stop(self)
+
+    def end(self, outcome: Outcome | None, now: float) -> None:
+        """The handler has ended so, or stopped without a word."""
+        if self._told is None:
+            return
+        told, self._told = self._told, None
+        self.outcome = self._judge(outcome, now)
+        told(self)
+
+    def give_up(self) -> None:
+        """It does not end: tell how it ends without it. What it does from here on counts for nothing."""
+        self.end(None, self.started)
+
+    def _judge(self, outcome: Outcome | None, now: float) -> Outcome | None:
+        if self.why == "lost":
+            return None
+        if self.why == "timeout" or (self.deadline is not None and now > self.deadline):
+            return Failed(self.lease, "timeout", message=f"It ran for more than {self._allowed} s.")
+        if isinstance(outcome, Succeeded):
+            return outcome
+        if self.why == "interrupt" and (outcome is None or isinstance(outcome, Failed)):
+            return Failed(self.lease, "interrupted", message="Its worker stopped.")
+        if outcome is not None:
+            return outcome
+        if self.why == "cancel":
+            return Canceled(self.lease, "cancel requested")
+        return Failed(self.lease, "error", message="CancelledError: the handler cancelled itself.")
+
+    @property
+    def _allowed(self) -> float:
+        return (self.job.timeout or 0) / 1_000_000
+
+    def final(self) -> Outcome:
+        """The outcome, with the last report of its handler."""
+        assert self.outcome is not None, "a lost lease records nothing"
+        if (report := self.context.take_report()) is not None:
+            self.outcome = msgspec.structs.replace(self.outcome, report=report)
+        return self.outcome

@@ -1,0 +1,91 @@
+"""The context of a job that runs in a child: what it says goes to the worker, which writes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from itertools import count
+from typing import Any
+
+from perdure.model.codec import storable_text
+from perdure.model.lifecycle import MOST_PROGRESS, SHORT, TRACE, Report
+from perdure.store.plan import refuse_in_event_loop
+from perdure.worker.context import JobContext, encode_checkpoint
+from perdure.worker.ledger import Ledger
+from perdure.worker.wire import Answer, FromChild, Logged, Run, Save, Spoke
+
+
+class Desk:
+    """Requests to the worker and who waits for their answers. Used by any thread."""
+
+    def __init__(self, say: Callable[[FromChild], None]) -> None:
+        self.say = say
+        self._numbers = count()
+        self._waiting: dict[int, Future[Answer]] = {}
+
+    def ask(self, request: Callable[[int], FromChild]) -> Future[Answer]:
+        number, future = next(self._numbers), Future[Answer]()
+        self._waiting[number] = future
+        self.say(request(number))
+        return future
+
+    def answered(self, answer: Answer) -> None:
+        future = self._waiting.pop(answer.request, None)
+        if future is not None and future.set_running_or_notify_cancel():
+            future.set_result(answer)
+
+
+class ChildContext(JobContext):
+    """Like the worker's own. Its ledger is the child's: it opens the database only if it is used."""
+
+    __slots__ = ("_desk", "_number")
+
+    def __init__(self, run: Run, ledger: Ledger, desk: Desk) -> None:
+        super().__init__(run.job, worker=run.worker, ledger=ledger)
+        self.deadline_at = run.deadline
+        self._number = run.number
+        self._desk = desk
+
+    def log(self, message: str, *, level: str = "info") -> None:
+        said = storable_text(str(message), TRACE)
+        self._desk.say(Logged(self._number, storable_text(str(level), SHORT), said))
+
+    def save(self, checkpoint: object) -> None:
+        """Keep this for the next attempt: durable when it returns."""
+        refuse_in_event_loop("save")
+        self._hear(self._ask_to_save(checkpoint).result())
+
+    async def asave(self, checkpoint: object) -> None:
+        self._hear(await asyncio.wrap_future(self._ask_to_save(checkpoint)))
+
+    def _ask_to_save(self, checkpoint: object) -> Future[Answer]:
+        text = encode_checkpoint(checkpoint)
+        return self._desk.ask(lambda request: Save(self._number, request, text))
+
+    def _hear(self, answer: Answer) -> None:
+        if answer.cancel_requested:
+            self.cancel_requested = True
+        if answer.fault is not None:
+            raise answer.fault.error()
+
+    def _say(self, report: Report) -> None:
+        self._desk.say(Spoke(self._number, _tellable(report)))
+
+
+def _tellable(report: Report) -> Report:
+    """No encoder takes every number or text; what is too large stays too large, and is refused as such."""
+    most = MOST_PROGRESS + 1
+
+    def number(value: int | None) -> int | None:
+        return None if value is None else min(value, most)
+
+    def words(value: Any) -> str | None:
+        return None if value is None else storable_text(value, TRACE)
+
+    return Report(
+        stage=words(report.stage),
+        done=number(report.done),
+        total=number(report.total),
+        message=words(report.message),
+    )

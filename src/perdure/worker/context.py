@@ -1,0 +1,152 @@
+"""What a handler says while it runs, and what it can learn of its job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from threading import Lock
+from typing import Any
+
+import msgspec
+
+from perdure.context import Context
+from perdure.errors import InvalidOption, LeaseLost
+from perdure.model.codec import encode_plain
+from perdure.model.job import Claimed
+from perdure.model.lifecycle import Report
+from perdure.moments import moment
+from perdure.ops.report import LogLine, Said
+from perdure.store.plan import Plan, blocking, waiting
+from perdure.store.store import Store
+from perdure.worker.ledger import Ledger
+
+MOST_LOGS = 1_000
+"""Lines kept until the next report; a handler that says more loses the rest, and a line says how many."""
+
+
+class JobContext(Context):
+    """The context of a job that a worker runs. It may be used from any thread."""
+
+    __slots__ = ("_dropped", "_ledger", "_lock", "_logs", "_report", "deadline_at", "row", "spoken")
+
+    def __init__(
+        self, job: Claimed, *, worker: str, ledger: Ledger, spoken: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__(job=job.id, run=job.run, attempt=job.attempt, tenant=job.tenant, worker=worker)
+        self.row = job
+        self.deadline_at: float | None = None
+        self.spoken = spoken
+        """Called, from whichever thread, when there is something to report."""
+        self._ledger = ledger
+        self._lock = Lock()
+        self._report: Report | None = None
+        self._logs: list[LogLine] = []
+        self._dropped = 0
+
+    @property
+    def store(self) -> Store:
+        return self._ledger.store
+
+    @property
+    def checkpoint(self) -> Any:
+        """What the last attempt saved."""
+        text = self.row.checkpoint
+        return None if text is None else msgspec.json.decode(text)
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When this attempt times out, by the host's clock."""
+        return None if self.deadline_at is None else datetime.fromtimestamp(self.deadline_at, UTC)
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        at = self.row.scheduled_for
+        return None if at is None else moment(at)
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        return {} if self.row.meta is None else msgspec.json.decode(self.row.meta, type=dict[str, Any])
+
+    def progress(self, done: int | None = None, total: int | None = None, message: str | None = None) -> None:
+        for name, number in (("done", done), ("total", total)):
+            if number is not None and (type(number) is not int or number < 0):
+                raise InvalidOption(f"{name} must be a whole number, 0 or more.")
+        self._say(Report(done=done, total=total, message=None if message is None else str(message)))
+
+    def stage(self, name: str) -> None:
+        self._say(Report(stage=str(name)))
+
+    def log(self, message: str, *, level: str = "info") -> None:
+        with self._lock:
+            if len(self._logs) < MOST_LOGS:
+                self._logs.append(LogLine(str(level), str(message)))
+            else:
+                self._dropped += 1
+        self._tell()
+
+    def take(self) -> Said | None:
+        """What was said since the last time, for whoever writes it."""
+        with self._lock:
+            report, logs, dropped = self._report, self._logs, self._dropped
+            if report is None and not logs:
+                return None
+            self._report, self._logs, self._dropped = None, [], 0
+        if dropped:
+            logs.append(LogLine("warning", f"{dropped} more lines were dropped"))
+        return Said(self.row.lease, report or Report(), logs)
+
+    def take_report(self) -> Report | None:
+        """The same without the lines, which stay."""
+        with self._lock:
+            report, self._report = self._report, None
+        return report
+
+    def take_logs(self) -> Said | None:
+        """Only the lines."""
+        with self._lock:
+            logs, self._logs = self._logs, []
+        return Said(self.row.lease, Report(), logs) if logs else None
+
+    def put_back(self, said: Said) -> None:
+        """What could not be written is said again, behind nothing that was said since."""
+        with self._lock:
+            self._report = said.report if self._report is None else merged(said.report, self._report)
+            self._logs = [*said.logs, *self._logs][:MOST_LOGS]
+
+    def _save(self, checkpoint: object) -> Plan[None]:
+        """Keep this for the next attempt: durable when it returns."""
+        report = Report(checkpoint=encode_checkpoint(checkpoint))
+        # What was said before comes first, or a stage would appear behind the checkpoint that ends it.
+        before = self.take()
+        if before is not None:
+            report = merged(before.report, report)
+        said = Said(self.row.lease, report, before.logs if before else ())
+        (heard,) = yield from self._ledger._report([said])
+        if heard == "lease lost":
+            raise LeaseLost
+        if heard == "invalid progress":
+            yield from self._ledger._report([said._replace(report=Report(checkpoint=report.checkpoint))])
+        if heard == "cancel requested":
+            self.cancel_requested = True
+
+    save, asave = blocking(_save), waiting(_save)
+
+    def _say(self, report: Report) -> None:
+        with self._lock:
+            self._report = report if self._report is None else merged(self._report, report)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.spoken is not None:
+            self.spoken()
+
+
+def encode_checkpoint(value: object) -> str:
+    """Refused like an argument of that name, with its path."""
+    return encode_plain({"checkpoint": value})[len('{"checkpoint":') : -1]
+
+
+def merged(earlier: Report, later: Report) -> Report:
+    """Both, where each omitted value keeps the earlier one."""
+    said = {name: value for name, value in msgspec.structs.asdict(later).items() if value is not None}
+    return msgspec.structs.replace(earlier, **said)

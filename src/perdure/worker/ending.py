@@ -1,0 +1,68 @@
+"""How a handler's end is told as the outcome of its attempt."""
+
+from __future__ import annotations
+
+import traceback
+
+from perdure.errors import PerdureError
+from perdure.model.job import Lease
+from perdure.model.lifecycle import (
+    Canceled,
+    Continued,
+    Failed,
+    FailureKind,
+    Outcome,
+    Snoozed,
+    Succeeded,
+    Throttled,
+)
+from perdure.signals import Cancel, Continue, Fatal, Retry, Snooze, Throttle
+from perdure.worker.handler import Handler
+
+MESSAGE = 2_000
+"""Characters of a message that are looked at: a handler may raise a gigabyte."""
+
+
+def returned(handler: Handler, lease: Lease, value: object) -> Succeeded:
+    """What a handler returned is recorded, and if that is impossible, at least that it returned."""
+    if value is None:
+        return Succeeded(lease, "null")
+    return Succeeded(lease, *handler.results.encode(value))
+
+
+def raised(handler: Handler, lease: Lease, error: BaseException) -> Outcome:
+    match error:
+        case Snooze():
+            return Snoozed(lease, error.delay)
+        case Throttle():
+            return Throttled(lease, error.delay, error.cool_queue)
+        case Continue():
+            return Continued(lease, error.delay)
+        case Cancel():
+            return Canceled(lease, error.reason)
+        case Fatal():
+            return Failed(lease, "fatal", error.code, _said(error), traced(error))
+        case Retry():
+            return Failed(lease, "error", error.code, _said(error), traced(error), error.delay)
+    kind: FailureKind = "fatal" if isinstance(error, handler.fatal) else "error"
+    code = error.code if isinstance(error, PerdureError) else None
+    name = type(error).__name__
+    said = _said(error)
+    return Failed(lease, kind, code, f"{name}: {said}" if said else name, traced(error))
+
+
+def traced(error: BaseException) -> str | None:
+    """The traceback without our own frames. Nothing that an error does to be shown may hide that it was raised."""
+    try:
+        # The first frame is ours, the one that called the handler.
+        frames = error.__traceback__.tb_next if error.__traceback__ else None
+        return "".join(traceback.format_exception(type(error), error, frames))
+    except Exception:
+        return None
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)[:MESSAGE]
+    except Exception:
+        return ""

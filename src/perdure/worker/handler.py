@@ -1,0 +1,47 @@
+"""What a worker needs to know of a task to run its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from perdure import failpoints
+from perdure.context import Context
+from perdure.events import Listener
+from perdure.middleware import Middleware, around_run
+from perdure.model.codec import ArgumentCodec, ResultCodec
+from perdure.model.signature import Signature
+
+RunIn: TypeAlias = Literal["async", "thread", "process"]
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A task's function, how it is called and where it runs."""
+
+    name: str
+    function: Callable[..., Any]
+    is_async: bool
+    run_in: RunIn
+    signature: Signature
+    arguments: ArgumentCodec
+    results: ResultCodec
+    fatal: tuple[type[BaseException], ...] = ()
+    timeout_grace: float = 30.0
+    on_failed: Listener | None = None
+    middleware: Sequence[Middleware] = ()
+
+    def call(self, payload: str, context: Context) -> Any:
+        """Call the function with a job's arguments; of an async one this is only its coroutine."""
+        if failpoints.armed:
+            failpoints.reach("before_handler")
+        args, kwargs = self.signature.call_arguments(self.arguments.decode(payload))
+        if self.signature.context is not None:
+            kwargs[self.signature.context] = context
+        return self.function(*args, **kwargs)
+
+    def around(self, context: Context) -> AbstractContextManager[None]:
+        """What surrounds a run of the function, to be entered where that runs."""
+        return around_run(self.middleware, self.name, context) if self.middleware else nullcontext()

@@ -1,0 +1,33 @@
+"""What a worker is asked to be, and how it says that it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from perdure.model.job import SECOND, Span
+from perdure.worker.ledger import Queues
+
+
+class Exit(IntEnum):
+    """How a worker ended, as the exit code of its process."""
+
+    DONE = 0
+    CRASHED = 1
+    """One of its own loops died; it stopped the others in order."""
+    GAVE_BACK = 10
+    """The time to drain was over: jobs were given back unfinished."""
+    SLOTS_LOST = 11
+    """Every thread was taken by a handler that would not end."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    queues: Queues = None
+    concurrency: int = 20
+    processes: int | None = None
+    burst: bool = False
+    drain: float = 30.0
+    poll: float = 1.0
+    lease: Span = 30 * SECOND
+    name: str | None = None

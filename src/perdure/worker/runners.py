@@ -1,0 +1,106 @@
+"""Where handlers run inside the worker's own process: on the event loop, or in threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
+from time import monotonic
+
+from perdure.context import current_context
+from perdure.model.lifecycle import Outcome
+from perdure.store.daemons import Daemons
+from perdure.worker.attempt import Attempt
+from perdure.worker.ending import raised, returned
+
+
+class LoopRunner:
+    """Async handlers, each a task of the event loop."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[Attempt, asyncio.Task[Outcome]] = {}
+
+    def start(self, attempt: Attempt) -> None:
+        task = asyncio.create_task(_live(attempt), name=f"perdure {attempt.job.task}")
+        self._tasks[attempt] = task
+
+        def ended(task: asyncio.Task[Outcome]) -> None:
+            del self._tasks[attempt]
+            # Here and not at the end of its coroutine: a task cancelled early never begins.
+            attempt.end(None if task.cancelled() else task.result(), monotonic())
+
+        task.add_done_callback(ended)
+
+    def stop(self, attempt: Attempt) -> None:
+        if task := self._tasks.get(attempt):
+            task.cancel()
+
+    def give_up(self, attempt: Attempt) -> None:
+        """It does not let itself be cancelled. It costs no slot: others run beside it."""
+        attempt.give_up()
+
+
+async def _live(attempt: Attempt) -> Outcome:
+    current_context.set(attempt.context)
+    handler, job = attempt.handler, attempt.job
+    try:
+        with handler.around(attempt.context):
+            value = await handler.call(job.payload, attempt.context)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        # Also SystemExit: a handler may end itself, not its worker.
+        return raised(handler, attempt.lease, error)
+    return returned(handler, attempt.lease, value)
+
+
+class ThreadRunner:
+    """Plain handlers, each in a daemon thread: one that never ends does not hold up the end of the program."""
+
+    def __init__(self, slots: int, freed: Callable[[], None]) -> None:
+        self._threads = Daemons("perdure-handler", limit=slots)
+        self._loop = asyncio.get_running_loop()
+        self._freed = freed
+        self._given_up: set[Attempt] = set()
+
+    @property
+    def lost(self) -> int:
+        """How many threads are still busy with handlers that were given up."""
+        return len(self._given_up)
+
+    def start(self, attempt: Attempt) -> None:
+        context = copy_context()
+        self._threads.submit(lambda: context.run(self._run, attempt))
+
+    def stop(self, attempt: Attempt) -> None:
+        """A thread cannot be stopped: its handler can look at ``ctx.cancel_requested``."""
+
+    def give_up(self, attempt: Attempt) -> None:
+        """The attempt is over, its thread is not: until it ends there is one slot less."""
+        self._given_up.add(attempt)
+        attempt.give_up()
+
+    def close(self) -> None:
+        self._threads.stop(wait=False)
+
+    def _run(self, attempt: Attempt) -> None:
+        current_context.set(attempt.context)
+        handler, lease = attempt.handler, attempt.lease
+        outcome: Outcome
+        try:
+            with handler.around(attempt.context):
+                value = handler.call(attempt.job.payload, attempt.context)
+        except BaseException as error:
+            outcome = raised(handler, lease, error)
+        else:
+            outcome = returned(handler, lease, value)
+        now = monotonic()
+        with suppress(RuntimeError):  # the loop is gone, and with it everyone who would record this
+            self._loop.call_soon_threadsafe(self._ended, attempt, outcome, now)
+
+    def _ended(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
+        if attempt in self._given_up:
+            self._given_up.discard(attempt)
+            self._freed()
+        attempt.end(outcome, now)

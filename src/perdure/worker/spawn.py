@@ -1,0 +1,80 @@
+"""A child process: started from nothing, watched, and killed with everything it started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+
+class Spawned:
+    """A new interpreter in a session, and so a process group, of its own. Belongs to the event loop's thread."""
+
+    def __init__(self, module: str, died: Callable[[int], None]) -> None:
+        """``died`` is called once, in the loop, with the exit code; by a signal it is negative."""
+        self._died = died
+        self._loop = asyncio.get_running_loop()
+        self._pidfd: int | None = None
+        ours, theirs = socket.socketpair()
+        self.socket = ours
+        try:
+            # Here and not in a passing thread: Linux kills the child when the thread that started it ends.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._watch()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the child and to all that it started."""
+        # As long as it is not waited for, nobody else gets its number.
+        if self._process.returncode is None:
+            self._signal_group(number)
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        try:
+            os.killpg(self._process.pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass  # nobody is left; of a group of dead processes macOS says that it is not permitted
+
+    def _watch(self) -> None:
+        """The end of the process itself: its socket may live on in what it forked."""
+        try:
+            self._pidfd = os.pidfd_open(self._process.pid)
+        except (AttributeError, OSError):
+            threading.Thread(target=self._wait, name="perdure-child", daemon=True).start()
+        else:
+            self._loop.add_reader(self._pidfd, self._ended)
+
+    def _wait(self) -> None:
+        if hasattr(os, "waitid"):
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            self._process.wait()
+        try:
+            self._loop.call_soon_threadsafe(self._ended)
+        except RuntimeError:
+            pass  # the loop was closed
+
+    def _ended(self) -> None:
+        self._signal_group(signal.SIGKILL)
+        if self._pidfd is not None:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+        self._died(self._process.wait())

@@ -1,0 +1,99 @@
+"""What one worker does for all: rescue the jobs of those that fell silent, cancel what expired."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from time import monotonic
+from typing import Protocol
+
+from perdure import failpoints
+from perdure.errors import Unavailable
+from perdure.model.job import SECOND
+from perdure.model.lifecycle import Change
+from perdure.ops import browse
+from perdure.ops import worker as worker_ops
+from perdure.worker.health import Health
+from perdure.worker.hooks import Hooks
+from perdure.worker.ledger import Ledger
+
+NAME = "sweeper"
+TICK = 1.0
+LEASE = 5.0
+"""Seconds the lead lasts without renewal: within these another takes over."""
+
+_log = logging.getLogger("perdure.worker")
+
+
+class Sweeping(Protocol):
+    @property
+    def identity(self) -> str: ...
+
+
+class Sweeper:
+    """Runs in every worker; the one that is elected sweeps."""
+
+    def __init__(self, worker: Sweeping, ledger: Ledger, health: Health, hooks: Hooks) -> None:
+        self._worker = worker
+        self._ledger = ledger
+        self._store = ledger.store
+        self._health = health
+        self._hooks = hooks
+        self._renew_at = 0.0
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.sweep()
+                self._health.worked()
+            except Unavailable as error:
+                await asyncio.sleep(self._health.failed(error))
+            # Not in step with the others.
+            await asyncio.sleep(random.uniform(0.75, 1.0) * TICK)
+
+    async def sweep(self) -> None:
+        dead = await self._bury()
+        if not await self._lead(anew=dead):
+            return
+        if failpoints.armed:
+            failpoints.reach("before_rescue")
+        if rescued := await self._ledger.arescue():
+            if failpoints.armed:
+                failpoints.reach("after_rescue")
+            _log.warning("Rescued %d jobs of workers that fell silent", len(rescued))
+            await self._tell(rescued)
+        await self._ledger.aexpire()
+
+    async def _tell(self, rescued: Sequence[Change]) -> None:
+        if self._hooks.quiet:
+            return
+        rows = await self._store.aperform(browse.get_jobs, [change.id for change in rescued])
+        for change, row in zip(rescued, rows, strict=True):
+            if row is None:
+                continue
+            self._hooks.row("rescued", row)
+            if change.state == "failed":
+                self._hooks.row("failed", row)
+            elif change.state == "canceled":
+                self._hooks.row("canceled", row)
+
+    async def _bury(self) -> bool:
+        """Retire workers that certainly died: on one host that is known at once, long before their lease ends."""
+        if self._store.dialect != "sqlite":
+            return False
+        workers = await self._store.aperform(worker_ops.list_workers)
+        others = [worker.id for worker in workers if worker.id != self._worker.identity]
+        dead = self._store.absent(others)
+        for worker in dead:
+            await self._ledger.aretire(worker)
+        return bool(dead)
+
+    async def _lead(self, *, anew: bool) -> bool:
+        """The lead is renewed well before it ends, not at every sweep: each renewal is a write."""
+        if not anew and monotonic() < self._renew_at:
+            return True
+        leads = await self._ledger.alead(NAME, self._worker.identity, lease=int(LEASE * SECOND))
+        self._renew_at = monotonic() + LEASE / 2 if leads else 0.0
+        return leads

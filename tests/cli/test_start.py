@@ -1,0 +1,138 @@
+"""How the command begins and how it fails: help, typos, exit codes, one line on stderr."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perdure.cli import VERBS
+from tests.cli.shop import NOBODY, Shop, run, start
+
+HEAVY = {"asyncio", "sqlite3", "psycopg", "rich", "msgspec", "perdure.app", "perdure.errors", "logging"}
+
+
+def test_help_is_there_before_anything_heavy_is_loaded() -> None:
+    program = (
+        "import atexit, sys; from perdure.cli import main; sys.argv = ['perdure', '--help'];"
+        "atexit.register(lambda: print('loaded', *sorted(sys.modules), file=sys.stderr)); main()"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    loaded = set(ran.stderr.split())
+    assert "perdure.cli.jobs" in loaded, "the verbs were asked for their help"
+    assert HEAVY & loaded == set()
+
+
+def test_the_help_tells_verbs_exit_codes_and_completion() -> None:
+    told = run("--help").stdout
+    assert [verb for verb in VERBS if f"\n  {verb} " not in told] == []
+    assert "4  the database's schema is missing" in told
+    assert 'eval "$(_PERDURE_COMPLETE=bash_source perdure)"' in told
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_examples(verb: str) -> None:
+    result = run(verb, "--help")
+    assert result.exit_code == 0
+    examples = result.stdout.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
+    assert len(examples) >= 2
+    assert all(f" {verb}" in line for line in examples)
+    assert "--json" in result.stdout or verb == "worker"
+
+
+def test_the_completion_that_the_help_shows_works(tmp_path: Path) -> None:
+    script = start(cwd=tmp_path, _PERDURE_COMPLETE="bash_source")
+    assert "COMP_WORDS" in script.stdout
+    words = start(
+        cwd=tmp_path, _PERDURE_COMPLETE="bash_complete", COMP_WORDS="perdure wor", COMP_CWORD="1"
+    ).stdout
+    assert words.split() == ["plain,worker", "plain,workers"]
+
+
+def test_a_slip_of_the_pen_gets_a_suggestion() -> None:
+    result = run("jbos")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == "Error: No such command 'jbos'. Did you mean 'jobs'?"
+    assert run("xyzzy").stderr.splitlines()[-1] == "Error: No such command 'xyzzy'."
+
+
+def test_the_target_may_stand_before_the_verb_or_behind_it(shop: Shop) -> None:
+    job = shop.send.enqueue()
+    for args in (["--url", shop.url, "jobs"], ["jobs", "--url", shop.url]):
+        assert job.id in run(*args).stdout
+
+
+def test_the_environment_names_the_database(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = shop.send.enqueue()
+    monkeypatch.setenv("PERDURE_URL", shop.url)
+    assert job.id in run("jobs").stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["job", NOBODY], 1, "There is no job with this id. [job.not_found]"),
+        (["job", "no id"], 1, "There is no job with this id. [job.not_found]"),
+        (["explain", NOBODY], 1, "There is no job with this id. [job.not_found]"),
+        (["jobs", "--limit", "0"], 2, "Invalid value for '--limit': 0 is not in the range 1<=x<=1000."),
+        (["jobs", "--queue", " "], 2, "queue must not be blank. [job.invalid_option]"),
+    ],
+)
+def test_a_failure_is_one_line_and_an_exit_code(shop: Shop, args: list[str], code: int, said: str) -> None:
+    result = shop.run(*args)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert result.stderr.splitlines()[-1] == f"Error: {said}"
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "said"),
+    [
+        ("mysql://x/y", 2, "[config.invalid]"),
+        ("", 2, "[config.invalid]"),
+        ("sqlite:///no/such/directory/jobs.db", 4, "Run perdure migrate. [schema.missing]"),
+        ("sqlite:///typo.db", 4, "tables do not exist in this database. Run perdure migrate. [schema.missing]"),
+    ],
+)
+def test_a_wrong_url_is_told_and_leaves_nothing_behind(
+    url: str, code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for verb in (["jobs"], ["job", NOBODY], ["enqueue", "x"], ["queues"], ["workers"], ["stats"], ["check"]):
+        result = run(*verb, "--url", url)
+        assert result.exit_code == code
+        assert result.stdout == ""
+        assert result.stderr.startswith("Error: ")
+        assert result.stderr.endswith(f"{said}\n")
+        assert result.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_without_our_tables_is_told(postgres_server: str) -> None:
+    result = run("jobs", "--url", postgres_server, "--schema", "nobody's")
+    assert result.exit_code == 4
+    assert result.stderr.endswith("run perdure migrate. [schema.missing]\n")
+
+
+def test_a_database_that_is_away_is_told_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.cli.target.PATIENCE", 0.1)
+    result = run("jobs", "--url", "postgresql://localhost:1/x")
+    assert result.exit_code == 3
+    assert result.stderr == "Error: The database cannot be reached. [store.away]\n"
+
+
+def test_a_process_exits_so_too(tmp_path: Path) -> None:
+    ran = start("jobs", cwd=tmp_path)
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (4, "", 1)
+    ran = start("migrate", cwd=tmp_path)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    ran = start("jobs", cwd=tmp_path)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "No jobs.\n")
+    assert (tmp_path / "perdure.db").exists()
+
+
+def test_the_installed_command_is_this_program(tmp_path: Path) -> None:
+    command = Path(sys.executable).with_name("perdure")
+    ran = subprocess.run([command, "--version"], check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert ran.stdout.startswith("perdure, version 0.")
