@@ -7,6 +7,8 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
+from perdure.errors import InvalidOption
+
 
 class Context:
     """Passed to a handler that has a parameter with the default ``CONTEXT``.
@@ -71,6 +73,24 @@ class Context:
 
     async def asave(self, checkpoint: object) -> None:
         """The same for async code."""
+
+    def enqueue(self, *requests: Any, at_once: bool = False) -> list[str]:
+        """Enqueue jobs with the success of this attempt; ``at_once`` writes them now."""
+        raise InvalidOption("Only a job that a worker runs enqueues with its success: this is a plain call.")
+
+    async def aenqueue(self, *requests: Any, at_once: bool = False) -> list[str]:
+        """The same for async code."""
+        return self.enqueue(*requests, at_once=at_once)
+
+    def succeed(self, result: object = None, *, conn: object) -> None:
+        """Record success as the last statements of your own transaction, which you then commit."""
+
+    async def asucceed(self, result: object = None, *, conn: object) -> None:
+        """The same for async code."""
+
+    def transaction(self) -> Any:
+        """``with`` or ``async with``: a connection, in a transaction that ends with the job's success."""
+        raise InvalidOption("Only a job that a worker runs has a transaction: this is a plain call.")
 
 
 current_context: ContextVar[Context] = ContextVar("perdure_context")

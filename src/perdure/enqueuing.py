@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -21,6 +21,9 @@ from perdure.options import Asked, checked, text
 from perdure.store.plan import Plan, blocking, perform, perform_on, waiting
 from perdure.store.store import Store
 from perdure.task import JobRequest, Task, Template
+
+if TYPE_CHECKING:
+    from perdure.app import App
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -101,6 +104,7 @@ class Enqueuing:
 
     def _write(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:
         """Insert jobs in whichever way asks least of the database."""
+        app = cast("App", self)
         template, *others = {request.template for request in requests}
         if len(requests) > 1 and not others and template.bulk:
             ids = new_ids(len(requests))
@@ -109,7 +113,7 @@ class Enqueuing:
             queue = yield from self._noted(
                 ids, perform_on(conn, enqueue_ops.enqueue_alike, task, options, jobs, wake or frozenset())
             )
-            return [Job(self, template.decode, id, task, queue, "ready", True) for id in ids]
+            return [Job(app, template.decode, id, task, queue, "ready", True) for id in ids]
         new = [request.new() for request in requests]
         if any(request.template.options.keyed for request in requests):
             plan = perform_on(conn, enqueue_ops.enqueue_keyed, new)
@@ -117,7 +121,7 @@ class Enqueuing:
             plan = perform_on(conn, enqueue_ops.enqueue, new, _whom_to_wake(requests))
         outcomes = yield from self._noted([job.id for job in new], plan)
         return [
-            Job(self, request.template.decode, outcome.id, request.template.task)._enqueued(outcome)
+            Job(app, request.template.decode, outcome.id, request.template.task)._enqueued(outcome)
             for request, outcome in zip(requests, outcomes, strict=True)
         ]
 

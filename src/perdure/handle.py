@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 R_co = TypeVar("R_co", covariant=True)
 
 FIRST_LOOK, SLOWEST_LOOK = 0.01, 0.5
-"""Seconds between two looks at a job that is waited for: at least, and if nothing is heard at most."""
-
-# Jobs may end in such numbers that each of a thousand who wait would look a hundred times a second, all in vain.
-_MOST_LOOKS_PER_SECOND = 2000
+"""Seconds between two looks at a job that is waited for and not heard of, at first and at most."""
+LEAST_PAUSE = 0.01
+"""Seconds between two looks, however much is heard."""
+MOST_LOOKS = 2000
+"""In a second, by all who wait: so many jobs may end that a thousand waiters would do nothing but look in vain."""
 
 _waiters: set[Bell] = set()
 if hasattr(os, "register_at_fork"):
@@ -163,7 +164,7 @@ class Job(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
             # Where nothing arrives this is all there is: soon at first, for most jobs are short.
             yield from hear(bell, seconds=min(wait, deadline - looked))
             wait = min(wait * 1.5, SLOWEST_LOOK)
-            least = max(FIRST_LOOK, len(_waiters) / _MOST_LOOKS_PER_SECOND)
+            least = max(LEAST_PAUSE, len(_waiters) / MOST_LOOKS)
             early = min(looked + least, deadline) - time.monotonic()
             if early > 0:
                 yield from pause(early)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sqlite3
 from pathlib import Path
 
@@ -10,14 +11,16 @@ import psycopg
 import pytest
 
 from perdure import App
+from perdure.model.job import SECOND
 from perdure.model.lifecycle import Failed
 from perdure.store.migrate import migrations
 from tests.cli.shop import Shop, run
+from tests.postgres import with_database
 
 
 def test_queues_are_counted(shop: Shop) -> None:
     shop.serve()
-    shop.end(Failed, "error", message="later")
+    shop.end(Failed, "error", message="later", delay=3600 * SECOND)
     shop.send.using(delay=60).enqueue()
     shop.send.enqueue()
     shop.app.pause_queue("idle")
@@ -129,13 +132,10 @@ def test_check_warns_of_an_old_sqlite(version: str, warned: bool, monkeypatch: p
 @pytest.mark.parametrize("schema", ["perdure", 'a "strange" one'])
 def test_the_printed_sql_makes_a_database_that_fits_on_postgresql(postgres_server: str, schema: str) -> None:
     script = run("sql", "postgres", "--schema", schema).stdout
-    name = "printed_by_perdure"
-    url = postgres_server.replace("/postgres?", f"/{name}?")
+    name = f"perdure_{secrets.token_hex(6)}"
     with psycopg.connect(postgres_server, autocommit=True) as server:
         server.execute(f"CREATE DATABASE {name} TEMPLATE template0".encode())
         try:
-            from tests.postgres import with_database
-
             url = with_database(postgres_server, name)
             with psycopg.connect(url, autocommit=True) as connection:
                 connection.execute(script.encode())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from perdure.model.job import SECOND
 from perdure.model.lifecycle import Failed, Report, Succeeded
 from perdure.ops.report import LogLine, Said
 from tests.cli.shop import Shop
@@ -20,7 +21,8 @@ def lines(text: str) -> list[list[str]]:
 def test_jobs_are_listed_with_what_matters(shop: Shop) -> None:
     shop.serve()
     done = shop.end(Succeeded, result='"ann"')
-    retrying = shop.end(Failed, "error", code="smtp.down", message="no\nroute \x1b[31mto host")
+    message = "no\nroute \x1b[31mto host"
+    retrying = shop.end(Failed, "error", code="smtp.down", message=message, delay=3600 * SECOND)
     later = shop.send.using(delay=7200).enqueue()
     running = shop.send.enqueue()
     shop.claim()
@@ -34,7 +36,7 @@ def test_jobs_are_listed_with_what_matters(shop: Shop) -> None:
         [done.id, "succeeded", "mail.send", "mail", "1/8"],
     ]
     assert rows[1][5:] == ["in", "119", "min"]
-    assert " ".join(rows[2][-5:]) == "no route �[31mto host", "one line, and nothing a terminal would obey"
+    assert " ".join(rows[2][-4:]) == "no route �[31mto host", "one line, and nothing a terminal would obey"
 
 
 def test_lists_are_filtered_and_paged(shop: Shop) -> None:
@@ -115,7 +117,7 @@ def test_a_job_tells_its_whole_story(shop: Shop) -> None:
 
 def test_the_story_as_json(shop: Shop) -> None:
     shop.serve()
-    job = shop.end(Failed, "error", code="smtp.down", message="no route", trace="Traceback")
+    job = shop.end(Failed, "error", code="smtp.down", message="no route", trace="Traceback", delay=SECOND)
     shop.app.run_now(job.id)
     shop.app.ledger.finish([Succeeded(shop.claim().lease, result='"ann"')])
     told = shop.json("job", job.id)

@@ -11,7 +11,7 @@ import msgspec
 
 from perdure.model.backoff import DEFAULT_BACKOFF, MAX_DELAY, Backoff
 from perdure.model.codec import storable_text
-from perdure.model.job import Lease, Span, State
+from perdure.model.job import Lease, NewJob, Span, State
 
 FailureKind: TypeAlias = Literal["error", "fatal", "timeout", "lost", "panic", "interrupted"]
 FAILURE_CODES: dict[FailureKind, str] = {
@@ -74,6 +74,7 @@ class Succeeded(msgspec.Struct, frozen=True, gc=False):
     result: str | None = None
     reason: str | None = None
     report: Report | None = None
+    children: tuple[NewJob, ...] = ()
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -111,6 +112,7 @@ class Continued(msgspec.Struct, frozen=True):
     lease: Lease
     delay: Span = 0
     report: Report | None = None
+    children: tuple[NewJob, ...] = ()
 
 
 class Canceled(msgspec.Struct, frozen=True):
@@ -133,7 +135,12 @@ Outcome: TypeAlias = Succeeded | Failed | Snoozed | Throttled | Continued | Canc
 
 
 def stripped(outcome: Outcome) -> Outcome:
-    """What is left of an outcome that cannot be stored as it is: how the attempt ended."""
+    """What is left of an outcome that cannot be stored as it is: how the attempt ended.
+
+    A success whose jobs were refused is none: they were to be enqueued with it, or not at all.
+    """
+    if isinstance(outcome, Succeeded | Continued) and outcome.children:
+        return Failed(outcome.lease, "error", "job.children_refused", "Its own jobs could not be enqueued.")
     if isinstance(outcome, Succeeded):
         return Succeeded(outcome.lease, None, "result.unencodable")
     return msgspec.structs.replace(outcome, report=None)

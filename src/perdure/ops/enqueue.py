@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from perdure.errors import IdempotencyConflict, InternalError, UnsupportedIsolation
+from perdure.errors import IdempotencyConflict, InternalError, LeaseLost, UnsupportedIsolation
 from perdure.model.canonical import difference
-from perdure.model.job import NewJob, State
+from perdure.model.job import Lease, NewJob, State
 from perdure.ops.batch import portions, portions_by_key, rows_of
 from perdure.ops.op import Op, Query, ask_all, operation
 from perdure.ops.topics import queue_topics
@@ -73,18 +73,35 @@ _SHARED = (
 @operation("write")
 def enqueue_keyed(jobs: Sequence[NewJob]) -> Op[list[Enqueued]]:
     """Insert jobs some of which carry an idempotency key or a unique key."""
+    outcomes, queues = yield from put(jobs)
+    yield from ask_all(final=True, wake=queue_topics(queues))
+    return outcomes
+
+
+@operation("urgent")
+def enqueue_under(lease: Lease, jobs: Sequence[NewJob]) -> Op[list[Enqueued]]:
+    """The same on behalf of a running job, for as long as its lease holds."""
+    (held,) = yield from ask_all(Query("lock_running", {"leases": rows_of([lease])}))
+    if not held:
+        raise LeaseLost
+    outcomes, queues = yield from put(jobs)
+    yield from ask_all(final=True, wake=queue_topics(queues))
+    return outcomes
+
+
+def put(jobs: Sequence[NewJob]) -> Op[tuple[list[Enqueued], set[str]]]:
+    """Insert jobs of any kind, as a part of an operation; return the queues that have something to do now, too."""
     keyed = sorted((job for job in jobs if job.idempotency_key is not None), key=_key_order)
     outcomes = yield from _claim_keys(keyed)
     fresh = [job for job in jobs if job.id not in outcomes]
     # Two batches that hold the same unique keys in opposite order would otherwise wait for each other.
     inserted, queues = yield from _insert(sorted(fresh, key=_unique_order))
-    yield from ask_all(final=True, wake=queue_topics(queues))
     for asked, owner in outcomes.items():
         if owner.id in inserted:
             # The key belongs to another request of this batch: what became of that one is the answer.
             outcomes[asked] = inserted[owner.id]._replace(created=False)
     outcomes.update(inserted)
-    return [outcomes[job.id] for job in jobs]
+    return [outcomes[job.id] for job in jobs], queues
 
 
 def _claim_keys(keyed: Sequence[NewJob]) -> Op[dict[str, Enqueued]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from perdure.model.job import Lease
+from perdure.model.job import Lease, NewJob
 from perdure.model.lifecycle import (
     QUIET,
     Change,
@@ -22,6 +22,7 @@ from perdure.model.lifecycle import (
 )
 from perdure.ops.batch import portions, rows_of
 from perdure.ops.claim import Claims, claim_query, read_claims
+from perdure.ops.enqueue import put
 from perdure.ops.op import Op, Query, Row, Rows, ask_all, operation
 from perdure.ops.running import (
     Record,
@@ -93,12 +94,11 @@ def _finish(outcomes: Sequence[Outcome], dice: Dice, claim: Appetite | None) -> 
     told: dict[Lease, Outcome] = {}
     for outcome in outcomes:
         told.setdefault(outcome.lease, outcome)
-    plain = [o for o in told.values() if isinstance(o, Succeeded) and o.report is None]
+    plain = [o for o in told.values() if isinstance(o, Succeeded) and o.report is None and not o.children]
     others: dict[Lease, Outcome] = {}
     if len(plain) < len(told):
-        others = {
-            lease: o for lease, o in told.items() if not (isinstance(o, Succeeded) and o.report is None)
-        }
+        simple = {o.lease for o in plain}
+        others = {lease: o for lease, o in told.items() if lease not in simple}
     successes = _succeed(plain)
     writes = [*successes]
     wake: frozenset[str] = frozenset()
@@ -111,7 +111,7 @@ def _finish(outcomes: Sequence[Outcome], dice: Dice, claim: Appetite | None) -> 
         accepted = [job.lease for job in jobs]
         changes = [settle(job, others[job.lease], roll=dice()) for job in jobs]
         writes += _reports(jobs, others) + apply(changes) + (yield from _cool(jobs, others))
-        wake = ready_topics(jobs, changes)
+        wake = ready_topics(jobs, changes) | (yield from _enqueue_children(jobs, others))
     hungry = claim is not None and claim.n > 0 and bool(claim.tasks)
     if claim is not None and hungry:
         writes.append(claim_query(claim.worker, tasks=claim.tasks, n=claim.n, queues=claim.queues))
@@ -121,6 +121,19 @@ def _finish(outcomes: Sequence[Outcome], dice: Dice, claim: Appetite | None) -> 
     recorded = [row for rows in answers[: len(successes)] for row in rows]
     claims = read_claims(answers[-1], claim.queues) if claim is not None and hungry else Claims([])
     return _sum_up(outcomes, accepted, plain, recorded)._replace(changes=changes), claims
+
+
+def _enqueue_children(jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -> Op[frozenset[str]]:
+    """Jobs that were to be enqueued with the success of others; return whom to wake."""
+    children: list[NewJob] = []
+    for job in jobs:
+        outcome = outcomes[job.lease]
+        if isinstance(outcome, Succeeded) or (isinstance(outcome, Continued) and not job.cancel_requested):
+            children += outcome.children
+    if not children:
+        return frozenset()
+    _, queues = yield from put(children)
+    return queue_topics(queues)
 
 
 def _succeed(plain: Sequence[Succeeded]) -> list[Query]:

@@ -9,8 +9,10 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import cached_property, partial
 from hashlib import sha256
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 from weakref import WeakSet, finalize
+
+import psycopg
 
 from perdure.errors import InvalidConfig
 from perdure.ops.op import Operation
@@ -21,8 +23,9 @@ from perdure.store.daemons import Daemons
 from perdure.store.ear import Ear
 from perdure.store.listeners import Listeners
 from perdure.store.postgres_adapt import Statement
-from perdure.store.postgres_connect import wishes
+from perdure.store.postgres_connect import connect, connect_async, wishes
 from perdure.store.postgres_ear import ANSWER_SECONDS, PostgresEar
+from perdure.store.postgres_errors import diagnose
 from perdure.store.postgres_facts import facts
 from perdure.store.postgres_migrate import target
 from perdure.store.postgres_pool import LANES, Pool, lanes
@@ -160,6 +163,19 @@ class PostgresStore:
     def announce(self, topics: frozenset[str]) -> None:
         """Tell this process."""
         self._listeners.tell(topics)
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """A connection for the caller to use, commit and close, which begins a transaction by itself."""
+        connection = self._retry.until_done(lambda: connect(self._url))
+        connection.autocommit = False
+        return connection
+
+    async def aconnect(self) -> psycopg.AsyncConnection[Any]:
+        """The same for async code; a database that is away is an error of ours at once."""
+        try:
+            return await connect_async(self._url)
+        except psycopg.Error as error:
+            raise diagnose(error).error from None
 
     def facts(self) -> Facts:
         return facts(self._pool)

@@ -36,6 +36,13 @@ def connect(url: str) -> psycopg.Connection[Any]:
     return connection
 
 
+async def connect_async(url: str) -> psycopg.AsyncConnection[Any]:
+    """A connection of a caller's own, with transactions."""
+    return await psycopg.AsyncConnection.connect(
+        make_conninfo(**{**_DEFAULTS, **wishes(url), "client_encoding": "utf8"}), prepare_threshold=None
+    )
+
+
 def wishes(url: str) -> dict[str, Any]:
     """What a URL asks for."""
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -10,10 +12,11 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 from weakref import finalize
 
-from perdure.errors import StoreClosed, UnsupportedDatabase
+from perdure.errors import StoreClosed, UnsupportedConnection, UnsupportedDatabase
 from perdure.ops.op import Operation
 from perdure.store.listeners import Listeners
 from perdure.store.sqlite_connect import Database, Synchronous
+from perdure.store.sqlite_errors import patiently, translate
 from perdure.store.sqlite_facts import facts
 from perdure.store.sqlite_presence import Presence
 from perdure.store.sqlite_session import Session
@@ -102,6 +105,24 @@ class SqliteStore:
     def announce(self, topics: frozenset[str]) -> None:
         """Tell this process."""
         self._listeners.tell(topics)
+
+    def connect(self) -> sqlite3.Connection:
+        """A connection for the caller to use, commit and close, which has begun a transaction."""
+        if self._database.in_memory:
+            raise UnsupportedConnection("A database in memory has one connection, and that is perdure's own.")
+        until = time.monotonic() + (math.inf if self._patience is None else self._patience)
+        database = self._database.anew()
+        try:
+            connection = patiently(database.open, until=until)
+            patiently(lambda: connection.execute("BEGIN IMMEDIATE"), until=until)
+        except sqlite3.Error as error:
+            raise translate(error) from None
+        return connection
+
+    async def aconnect(self) -> sqlite3.Connection:
+        import asyncio
+
+        return await asyncio.to_thread(self.connect)
 
     def facts(self) -> Facts:
         return facts(self._database, self._sessions.get(os.getpid()))

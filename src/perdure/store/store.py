@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from perdure.errors import InvalidConfig
 from perdure.ops.op import Operation
@@ -80,6 +80,14 @@ class Store(Protocol):
 
     def facts(self) -> Facts:
         """What can be told without asking the database."""
+        ...
+
+    def connect(self) -> Any:
+        """A connection of the driver's for the caller to use, commit and close, inside a transaction."""
+        ...
+
+    async def aconnect(self) -> Any:
+        """The same for async code, as far as the driver has async connections."""
         ...
 
     def close(self) -> None:

@@ -19,7 +19,8 @@ from perdure.ops.finish import Finished
 from perdure.store.plan import Plan, waiting
 from perdure.store.store import Store
 from perdure.worker.ledger import Ledger, Queues
-from perdure.worker.worker import Exit, Worker, WorkerOptions
+from perdure.worker.options import Exit, WorkerOptions
+from perdure.worker.worker import Worker
 
 if TYPE_CHECKING:
     from perdure.app import App

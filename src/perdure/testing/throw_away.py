@@ -48,16 +48,19 @@ class ThrowAwayStore(SqliteStore):
 class Place(NamedTuple):
     """What of an app belongs to its database."""
 
+    url: str | None
     store: Store | None
     ledger: Ledger | None
     tasks: frozenset[str]
     unsynced: dict[str, TaskDefinition]
 
     @classmethod
-    def taken(cls, app: App, store: Store) -> Place:
+    def taken(cls, app: App, store: SqliteStore) -> Place:
         """Put a new store, which knows none of the tasks yet, into the place of the app's own."""
-        before = cls(app._store, vars(app).pop("ledger", None), frozenset(app.tasks), app._unsynced)
-        app._store = store
+        ledger = vars(app).pop("ledger", None)
+        before = cls(app._url, app._store, ledger, frozenset(app.tasks), app._unsynced)
+        # The processes of a worker open the database by themselves.
+        app._url, app._store = f"sqlite:///{store.path}", store
         app._unsynced = _definitions(app)
         return before
 
@@ -65,7 +68,7 @@ class Place(NamedTuple):
         vars(app).pop("ledger", None)
         if self.ledger is not None:
             vars(app)["ledger"] = self.ledger
-        app._store = self.store
+        app._url, app._store = self.url, self.store
         # What the block has registered is new to the app's own database.
         app._unsynced = {
             name: definition

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
 from perdure.model.job import Claimed, Lease
-from perdure.model.lifecycle import Canceled, Failed, Outcome, Succeeded
+from perdure.model.lifecycle import Canceled, Continued, Failed, Outcome, Succeeded
 from perdure.worker.context import JobContext
 from perdure.worker.handler import Handler
 
 Why: TypeAlias = Literal["timeout", "cancel", "lost", "interrupt"]
 """What a handler is stopped for: its time is up, somebody asked, its lease is gone, the worker stops."""
+
+
+NOT_COMMITTED = "job.success_not_committed"
+
+_log = logging.getLogger("perdure.worker")
 
 
 class Runner(Protocol):
@@ -73,6 +79,8 @@ class Attempt:
         """Ask the handler to end. The first reason counts, except that a lost lease overrides all others."""
         if self.ended or (self.why is not None and why != "lost"):
             return
+        if why == "lost" and self.context.has_succeeded:
+            return  # of its own accord: what follows runs after the fact
         again, self.why = self.why is not None, why
         self.context.cancel_requested = True
         if not again:
@@ -96,7 +104,7 @@ class Attempt:
         if self.why == "timeout" or (self.deadline is not None and now > self.deadline):
             return Failed(self.lease, "timeout", message=f"It ran for more than {self._allowed} s.")
         if isinstance(outcome, Succeeded):
-            return outcome
+            return _uncommitted(self.lease) if self.context.has_succeeded else outcome
         if self.why == "interrupt" and (outcome is None or isinstance(outcome, Failed)):
             return Failed(self.lease, "interrupted", message="Its worker stopped.")
         if outcome is not None:
@@ -105,13 +113,27 @@ class Attempt:
             return Canceled(self.lease, "cancel requested")
         return Failed(self.lease, "error", message="CancelledError: the handler cancelled itself.")
 
+    def overrule(self, success: Succeeded) -> None:
+        """The handler's own transaction was committed: an error after it is only logged."""
+        outcome, self.outcome = self.outcome, success
+        if isinstance(outcome, Failed) and outcome.code != NOT_COMMITTED:
+            _log.error("Job %s had succeeded, and then: %s", self.job.id, outcome.trace or outcome.message)
+
     @property
     def _allowed(self) -> float:
         return (self.job.timeout or 0) / 1_000_000
 
     def final(self) -> Outcome:
-        """The outcome, with the last report of its handler."""
+        """The outcome, with the last report of its handler and the jobs it enqueues."""
         assert self.outcome is not None, "a lost lease records nothing"
+        if isinstance(self.outcome, Succeeded | Continued) and self.context.children:
+            self.outcome = msgspec.structs.replace(self.outcome, children=self.context.children)
         if (report := self.context.take_report()) is not None:
             self.outcome = msgspec.structs.replace(self.outcome, report=report)
         return self.outcome
+
+
+def _uncommitted(lease: Lease) -> Failed:
+    """What is told of a handler that succeeded by itself; refused if its transaction was committed."""
+    message = "ctx.succeed() was called, but its transaction was not committed."
+    return Failed(lease, "error", NOT_COMMITTED, message)

@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from contextvars import copy_context
@@ -22,16 +23,19 @@ from queue import SimpleQueue
 from typing import Any, Literal, TypeAlias
 
 from perdure.context import current_context
-from perdure.model.lifecycle import Failed, Outcome
+from perdure.model.codec import storable_text
+from perdure.model.lifecycle import LONG, Failed, Outcome
 from perdure.worker.child_context import ChildContext, Desk
 from perdure.worker.ending import raised, returned
 from perdure.worker.handler import Handler
-from perdure.worker.wire import Answer, Ended, FromChild, FromWorker, Line, Load, Loaded, Run, Unfit
+from perdure.worker.ledger import Ledger
+from perdure.worker.wire import Answer, Ended, FromChild, Line, Load, Loaded, Run, Unfit
 
 GRACE = 2.0
 """Seconds that the interpreter gets to end in order once the worker has let it go."""
 
-Phase: TypeAlias = Literal["loading", "idle", "handling", "telling"]
+Phase: TypeAlias = Literal["loading", "idle", "calling", "awaiting", "telling"]
+"""What its main thread does; calling and awaiting: it runs a plain handler, or an async one."""
 
 
 class Stopped(BaseException):
@@ -57,7 +61,8 @@ class Child:
         self._phase: Phase = "loading"
         self._sending = False
         self._stopped = False
-        self._app: Any = None
+        self._context: ChildContext | None = None
+        self._ledger: Ledger | None = None
         self._handlers: Mapping[str, Handler] = {}
 
     def run(self) -> None:
@@ -75,31 +80,33 @@ class Child:
                 self._desk.answered(message)
             else:
                 self._inbox.put(message)
-        # The worker let it go, or is dead.
-        if self._phase == "idle":
+        # The worker has let it go, or is dead.
+        if self._phase in ("idle", "telling"):
             self._inbox.put(None)
             time.sleep(GRACE)
         _end_group()
 
     def _load(self, load: Load) -> None:
         try:
-            self._app = load_app(load)
-            self._handlers = self._app.handlers()
-            missing = [name for name in load.tasks if name not in self._handlers]
+            app = load_app(load)
+            self._ledger, self._handlers = app.ledger, app.handlers()
         except BaseException as error:
-            self._say(Unfit(f"{type(error).__name__}: {str(error)[:500]}"))
+            traceback.print_exc()
+            self._say(Unfit(storable_text(f"{type(error).__name__}: {error}", LONG)))
             return
-        if missing:
-            self._say(Unfit(f"{load.target} does not know the task {missing[0]} there"))
+        if missing := [name for name in load.tasks if name not in self._handlers]:
+            self._say(Unfit(f"the task {missing[0]} is unknown there"))
             return
         self._phase = "idle"
         self._say(Loaded())
 
     def _run(self, run: Run) -> None:
-        context = ChildContext(run, self._app.ledger, self._desk)
+        assert self._ledger is not None, "a child without an app is given no job"
+        self._context = context = ChildContext(run, self._ledger, self._desk)
         handler = self._handlers.get(run.job.task)
+        outcome: Outcome | None
         if handler is None:
-            outcome: Outcome | None = Failed(run.job.lease, "error", message="Its process lacks the task.")
+            outcome = Failed(run.job.lease, "error", message="The app of its process lacks this task.")
         elif handler.is_async:
             outcome = asyncio.run(self._live(handler, context))
             # The loop took the signal away.
@@ -111,13 +118,14 @@ class Child:
             with suppress(Exception):
                 stream.flush()
         self._say(Ended.of(run.number, outcome, resident=_resident()))
+        self._context = None
         self._phase = "idle"
 
     def _call(self, handler: Handler, context: ChildContext) -> Outcome | None:
         current_context.set(context)
         lease = context.row.lease
         try:
-            self._phase = "handling"
+            self._phase = "calling"
             try:
                 value = handler.call(context.row.payload, context)
             finally:
@@ -132,12 +140,9 @@ class Child:
     async def _live(self, handler: Handler, context: ChildContext) -> Outcome | None:
         current_context.set(context)
         lease = context.row.lease
-        task = asyncio.current_task()
-        assert task is not None
-        stop = partial(_cancel, task, context)
+        stop = partial(_cancel, asyncio.current_task(), context)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
-        # Not "handling": nothing is raised here out of turn.
-        self._phase = "telling"
+        self._phase = "awaiting"
         try:
             value = await handler.call(context.row.payload, context)
         except asyncio.CancelledError:
@@ -147,26 +152,23 @@ class Child:
         return returned(handler, lease, value)
 
     def _told_to_stop(self, number: int, _frame: object) -> None:
-        match self._phase:
-            case "loading" | "idle":
-                os._exit(128 + number)
-            case "handling":
-                self._desk.stop()
-                self._stopped = True
-                # A message that was half sent could never be read.
-                if not self._sending:
-                    raise Stopped
-            case "telling":
-                pass
+        if self._phase in ("loading", "idle"):
+            os._exit(128 + number)
+        if self._phase == "calling" and self._context is not None:
+            self._context.cancel_requested = self._stopped = True
+            # A message that is half sent could never be read.
+            if not self._sending:
+                raise Stopped
 
     def _say(self, message: FromChild) -> None:
         if threading.current_thread() is not threading.main_thread():
-            self._line.send(message)
-            return
+            return self._line.send(message)
         self._sending = True
-        self._line.send(message)
-        self._sending = False
-        if self._stopped and self._phase == "handling":
+        try:
+            self._line.send(message)
+        finally:
+            self._sending = False
+        if self._stopped and self._phase == "calling":
             raise Stopped
 
 
@@ -184,9 +186,10 @@ def load_app(load: Load) -> Any:
     return app
 
 
-def _cancel(task: asyncio.Task[Any], context: ChildContext) -> None:
+def _cancel(task: asyncio.Task[Any] | None, context: ChildContext) -> None:
     context.cancel_requested = True
-    task.cancel()
+    if task is not None:
+        task.cancel()
 
 
 def _die_with(worker: int) -> None:

@@ -2,46 +2,78 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from datetime import UTC, datetime
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from perdure.context import Context
 from perdure.errors import InvalidOption, LeaseLost
-from perdure.model.codec import encode_plain
-from perdure.model.job import Claimed
-from perdure.model.lifecycle import Report
+from perdure.model.codec import ResultCodec, encode_plain
+from perdure.model.job import Claimed, NewJob
+from perdure.model.lifecycle import Report, Succeeded
 from perdure.moments import moment
+from perdure.ops.enqueue import enqueue_under
+from perdure.ops.finish import finish
 from perdure.ops.report import LogLine, Said
-from perdure.store.plan import Plan, blocking, waiting
+from perdure.store.plan import Plan, blocking, perform, perform_on, waiting
 from perdure.store.store import Store
 from perdure.worker.ledger import Ledger
+from perdure.worker.transaction import TransactionBlock
 
 MOST_LOGS = 1_000
 """Lines kept until the next report; a handler that says more loses the rest, and a line says how many."""
 
 
+class Requested(Protocol):
+    """What ``task.job(...)`` returns."""
+
+    def new(self) -> NewJob: ...
+
+
 class JobContext(Context):
     """The context of a job that a worker runs. It may be used from any thread."""
 
-    __slots__ = ("_dropped", "_ledger", "_lock", "_logs", "_report", "deadline_at", "row", "spoken")
+    __slots__ = (
+        "_children",
+        "_dropped",
+        "_ledger",
+        "_lock",
+        "_logs",
+        "_report",
+        "_results",
+        "deadline_at",
+        "row",
+        "spoken",
+        "success",
+    )
 
     def __init__(
-        self, job: Claimed, *, worker: str, ledger: Ledger, spoken: Callable[[], None] | None = None
+        self,
+        job: Claimed,
+        *,
+        worker: str,
+        ledger: Ledger,
+        results: ResultCodec,
+        spoken: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(job=job.id, run=job.run, attempt=job.attempt, tenant=job.tenant, worker=worker)
         self.row = job
         self.deadline_at: float | None = None
         self.spoken = spoken
         """Called, from whichever thread, when there is something to report."""
+        self.success: Succeeded | None = None
+        """What the handler wrote into a transaction of its own, which may or may not have been committed."""
         self._ledger = ledger
+        self._results = results
         self._lock = Lock()
         self._report: Report | None = None
         self._logs: list[LogLine] = []
         self._dropped = 0
+        self._children: list[NewJob] = []
 
     @property
     def store(self) -> Store:
@@ -129,7 +161,45 @@ class JobContext(Context):
         if heard == "cancel requested":
             self.cancel_requested = True
 
+    def _enqueue(self, *requests: Requested, at_once: bool = False) -> Plan[list[str]]:
+        """Enqueue jobs with the success of this attempt: if it fails there are none. Returns their ids.
+
+        ``at_once`` writes them now, if this attempt still has its lease.
+        """
+        new = [msgspec.structs.replace(request.new(), parent_job=self.row.id) for request in requests]
+        if not at_once:
+            self._children += new
+            return [job.id for job in new]
+        enqueued = yield from perform(enqueue_under, self.row.lease, new)
+        return [outcome.id for outcome in enqueued]
+
+    @property
+    def children(self) -> tuple[NewJob, ...]:
+        """The jobs to enqueue with the success of this attempt."""
+        return tuple(self._children)
+
+    @property
+    def has_succeeded(self) -> bool:
+        return self.success is not None
+
+    def _succeed(self, result: object = None, *, conn: object) -> Plan[None]:
+        """Record success as the last statements of the caller's own transaction, which the caller commits."""
+        if self.success is not None:
+            raise InvalidOption("This job has succeeded already: ctx.succeed() is called once.")
+        encoded, reason = self._results.encode(result)
+        success = Succeeded(self.row.lease, encoded, reason, self.take_report(), self.children)
+        finished = yield from perform_on(conn, finish, [success], dice=random.random)
+        if finished.refused:
+            raise LeaseLost
+        self.success = success
+
+    def transaction(self) -> TransactionBlock:
+        """A connection, in a transaction that ends with the block and with the job's success."""
+        return TransactionBlock(self)
+
     save, asave = blocking(_save), waiting(_save)
+    enqueue, aenqueue = blocking(_enqueue), waiting(_enqueue)
+    succeed, asucceed = blocking(_succeed), waiting(_succeed)
 
     def _say(self, report: Report) -> None:
         with self._lock:

@@ -23,6 +23,10 @@ MESSAGE = 2_000
 """Characters of a message that are looked at: a handler may raise a gigabyte."""
 
 
+OURS = __name__.rpartition(".")[0]
+"""Where the frames are that called the handler."""
+
+
 def returned(handler: Handler, lease: Lease, value: object) -> Succeeded:
     """What a handler returned is recorded, and if that is impossible, at least that it returned."""
     if value is None:
@@ -54,8 +58,9 @@ def raised(handler: Handler, lease: Lease, error: BaseException) -> Outcome:
 def traced(error: BaseException) -> str | None:
     """The traceback without our own frames. Nothing that an error does to be shown may hide that it was raised."""
     try:
-        # The first frame is ours, the one that called the handler.
-        frames = error.__traceback__.tb_next if error.__traceback__ else None
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith(OURS):
+            frames = frames.tb_next
         return "".join(traceback.format_exception(type(error), error, frames))
     except Exception:
         return None

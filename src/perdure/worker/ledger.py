@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from perdure import failpoints
-from perdure.errors import InternalError, Invalid, InvalidOption, RowsHeld
+from perdure.errors import Conflict, InternalError, Invalid, InvalidOption, RowsHeld
 from perdure.model.job import Claimed, Instant, Lease, Span
 from perdure.model.lifecycle import Change, Outcome, stripped
 from perdure.ops import claim as claim_ops
@@ -25,7 +25,7 @@ from perdure.worker.clock import ClockWatch
 CLAIM_ROUNDS = 5
 """How often a claim that met expired jobs is repeated. It may come back short: there is always a next one."""
 
-UNSTORABLE = (Invalid, InternalError, UnicodeError)
+UNSTORABLE = (Invalid, Conflict, InternalError, UnicodeError)
 """What an outcome raises that no database takes."""
 
 Queues = Sequence[str] | Mapping[str, float] | None

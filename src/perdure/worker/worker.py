@@ -6,10 +6,10 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic, time
-from typing import Any
+from typing import Any, TypeVar
 
 from perdure import diary, failpoints
 from perdure.errors import Unavailable
@@ -17,6 +17,7 @@ from perdure.events import EventName, Listener
 from perdure.ids import new_id
 from perdure.model.job import SECOND, Claimed, Lease
 from perdure.model.lifecycle import Change, Failed, Outcome, Released
+from perdure.ops.finish import find_recorded
 from perdure.ops.topics import ANYTHING, queue_topic, worker_topic
 from perdure.ops.worker import Beat
 from perdure.worker.attempt import Attempt, Runner
@@ -33,6 +34,8 @@ from perdure.worker.reports import Reports
 from perdure.worker.runners import LoopRunner, ThreadRunner
 from perdure.worker.sweeper import Sweeper
 from perdure.worker.telling import Teller
+
+T = TypeVar("T")
 
 STOP_GRACE = 5.0
 """Seconds that handlers get to end once they are told that the worker stops."""
@@ -65,7 +68,7 @@ class Worker:
         self._status = Exit.DONE
         self._attempts: dict[Lease, Attempt] = {}
         self._unknown: dict[Lease, int] = {}
-        self._errands: set[asyncio.Task[None]] = set()
+        self._errands: set[asyncio.Task[object]] = set()
         self._release: Callable[[], None] = lambda: None
         self.identity = ""
         self.ready = asyncio.Event()
@@ -198,7 +201,13 @@ class Worker:
     def _start(self, job: Claimed) -> None:
         handler = self._handlers[job.task]
         runner: Runner = self._on_loop if handler.run_in == "async" else self._threads
-        context = JobContext(job, worker=self.identity, ledger=self._ledger, spoken=self._reports.spoken)
+        context = JobContext(
+            job,
+            worker=self.identity,
+            ledger=self._ledger,
+            results=handler.results,
+            spoken=self._reports.spoken,
+        )
         attempt = Attempt(job, handler, context, runner, started=monotonic())
         if attempt.deadline is not None:
             context.deadline_at = time() + attempt.deadline - attempt.started
@@ -226,15 +235,27 @@ class Worker:
             self.stop()
 
     def recorded(self, attempt: Attempt, change: Change | None, *, accepted: bool) -> None:
+        if not accepted and attempt.context.has_succeeded:
+            self._errand(self._confirm(attempt))
+            return
         self._forget(attempt)
         if diary.kept:
-            outcome = type(attempt.outcome).__name__.lower()
             said = "accepted" if accepted else "refused"
+            outcome = type(attempt.outcome).__name__.lower()
             diary.note(said, [attempt.job.id], token=attempt.job.token, outcome=outcome)
         if accepted:
             self._teller.ended(attempt, change)
         else:
             self._teller.lost(attempt)
+
+    async def _confirm(self, attempt: Attempt) -> None:
+        """The handler recorded its success by itself: then whatever came after has nothing to say."""
+        success = attempt.context.success
+        assert success is not None
+        recorded = await self._until_answered(lambda: self._store.aperform(find_recorded, [success]))
+        if recorded:
+            attempt.overrule(success)
+        self.recorded(attempt, None, accepted=bool(recorded))
 
     def _forget(self, attempt: Attempt) -> None:
         del self._attempts[attempt.lease]
@@ -244,7 +265,8 @@ class Worker:
         self._cycle.wake()
 
     def _give_back(self, leases: Sequence[Lease] | set[Lease]) -> None:
-        self._errand(self._finish_now([Released(lease) for lease in sorted(leases)]))
+        outcomes = [Released(lease) for lease in sorted(leases)]
+        self._errand(self._until_answered(lambda: self._ledger.afinish(outcomes)))
 
     # The end
 
@@ -320,21 +342,20 @@ class Worker:
         if self._attempts and (anything or worker_topic(self.identity) in topics):
             self._pulse.kick()
 
-    def _errand(self, work: Any) -> None:
+    def _errand(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.create_task(work)
         self._errands.add(task)
 
-        def done(task: asyncio.Task[None]) -> None:
+        def done(task: asyncio.Task[object]) -> None:
             self._errands.discard(task)
             self._changed.set()
 
         task.add_done_callback(done)
 
-    async def _finish_now(self, outcomes: Sequence[Outcome]) -> None:
+    async def _until_answered(self, ask: Callable[[], Awaitable[T]]) -> T:
         while True:
             try:
-                await self._ledger.afinish(outcomes)
-                return
+                return await ask()
             except Unavailable as error:
                 await asyncio.sleep(self._health.failed(error))
 

@@ -1,0 +1,195 @@
+"""Where handlers run in processes of their own: a child for each busy slot, kept for the next job."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+
+from perdure.errors import InvalidConfig
+from perdure.model.job import SECOND
+from perdure.model.lifecycle import SUSPECT_AFTER, Released
+from perdure.worker.attempt import Attempt
+from perdure.worker.slot import GRACE, Slot
+from perdure.worker.wire import Load
+
+IDLE = 60.0
+"""Seconds after which a child without a job is let go."""
+LOADING = 60.0
+"""Seconds that the first child gets to load the app."""
+PAUSE = 5.0
+"""Seconds for which no process is started after one that could not be."""
+
+_log = logging.getLogger("perdure.worker")
+
+
+class ProcessRunner:
+    """At most ``slots`` jobs at a time. Whatever becomes of one child, the others do not notice.
+
+    ``freed`` is called when it takes jobs again, ``in_place`` with a suspect that finds no process to run in.
+    """
+
+    def __init__(
+        self,
+        slots: int,
+        load: Load | None,
+        *,
+        freed: Callable[[], None] = lambda: None,
+        in_place: Callable[[Attempt], None] | None = None,
+    ) -> None:
+        self.slots = slots if load is not None else 0
+        self._load = load
+        self._freed = freed
+        self._in_place = in_place
+        self._loop = asyncio.get_running_loop()
+        self._busy: dict[Attempt, Slot] = {}
+        self._idle: list[Slot] = []
+        self._all: set[Slot] = set()
+        self._waiting: deque[Attempt] = deque()
+        self._first: asyncio.Future[str | None] | None = None
+        self._none_left = asyncio.Event()
+        self._paused = False
+        self._closed = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether processes can be started now."""
+        return self.slots > 0 and not self._paused
+
+    @property
+    def pids(self) -> list[int]:
+        return [slot.pid for slot in self._all]
+
+    async def check(self) -> None:
+        """Start the first child, and refuse to go on if it does not find the app."""
+        self._first = self._loop.create_future()
+        try:
+            self._rest(self._open())
+            async with asyncio.timeout(LOADING):
+                reason = await self._first
+        except TimeoutError:
+            reason = f"it took more than {LOADING:.0f} s"
+        except OSError as error:
+            reason = f"no process can be started: {error.strerror}"
+        finally:
+            self._first = None
+        if reason is not None:
+            target = self._load.target if self._load else ""
+            raise InvalidConfig(f"Tasks run in processes, and a new process cannot load {target}: {reason}.")
+
+    def start(self, attempt: Attempt) -> None:
+        if len(self._busy) < self.slots:
+            self._begin(attempt)
+        else:
+            self._waiting.append(attempt)
+
+    def stop(self, attempt: Attempt) -> None:
+        if (slot := self._busy.get(attempt)) is not None:
+            slot.stop()
+        elif attempt in self._waiting:
+            self._waiting.remove(attempt)
+            attempt.end(None, monotonic())
+
+    def give_up(self, attempt: Attempt) -> None:
+        """Not even SIGKILL ended it: the system holds it. Its slot is given to another process."""
+        if (slot := self._busy.pop(attempt, None)) is not None:
+            slot.kill()
+        attempt.give_up()
+        self._serve_waiting()
+
+    async def close(self) -> None:
+        """End every child; what still runs is killed."""
+        self._closed = True
+        for slot in list(self._all):
+            if slot.attempt is None and slot.loaded:
+                slot.let_go()
+            else:
+                slot.kill()
+        try:
+            async with asyncio.timeout(2 * GRACE):
+                while self._all:
+                    self._none_left.clear()
+                    await self._none_left.wait()
+        except TimeoutError:
+            _log.warning("%d processes of this worker do not end", len(self._all))
+
+    # What slots tell
+
+    def fit(self, slot: Slot) -> None:
+        self._answer(None)
+
+    def unfit(self, slot: Slot, reason: str) -> None:
+        attempt, slot.attempt = slot.attempt, None
+        if self._answer(reason) or self._closed:
+            return
+        self._pause(reason)
+        if attempt is not None:
+            self._busy.pop(attempt, None)
+            self._turn_away(attempt)
+
+    def done(self, slot: Slot) -> None:
+        self._busy = {attempt: busy for attempt, busy in self._busy.items() if busy is not slot}
+        if not slot.worn and not self._closed:
+            self._rest(slot)
+        elif slot.loaded:
+            slot.let_go()
+        self._loop.call_soon(self._serve_waiting)
+
+    def gone(self, slot: Slot) -> None:
+        self._all.discard(slot)
+        if slot in self._idle:
+            self._idle.remove(slot)
+        self._none_left.set()
+
+    def _begin(self, attempt: Attempt) -> None:
+        alone = attempt.job.crashes >= SUSPECT_AFTER
+        while True:
+            try:
+                slot = self._idle.pop() if self._idle and not alone else self._open(alone=alone)
+            except OSError as error:
+                self._pause(f"no process can be started: {error.strerror}")
+                return self._turn_away(attempt)
+            if (not slot.worn and not alone) or (slot.attempt is None and slot.give(attempt)):
+                self._busy[attempt] = slot
+                return None
+
+    def _open(self, *, alone: bool = False) -> Slot:
+        assert self._load is not None, "without an app to load there are no slots"
+        slot = Slot(self._load, self, alone=alone)
+        self._all.add(slot)
+        return slot
+
+    def _rest(self, slot: Slot) -> None:
+        """The last to rest is the first to work, so that those not needed end."""
+        self._idle.append(slot)
+        slot.retire_after(IDLE)
+
+    def _serve_waiting(self) -> None:
+        while self._waiting and len(self._busy) < self.slots and not self._closed:
+            self._begin(self._waiting.popleft())
+
+    def _turn_away(self, attempt: Attempt) -> None:
+        """Its handler has not begun: a suspect runs where it always did, another goes back to the queue."""
+        if self._in_place is not None and attempt.handler.run_in != "process" and attempt.why is None:
+            self._in_place(attempt)
+        else:
+            attempt.end(Released(attempt.lease, int(PAUSE * SECOND)), monotonic())
+
+    def _answer(self, reason: str | None) -> bool:
+        """Whether somebody waits to hear of the first child."""
+        if self._first is None or self._first.done():
+            return False
+        self._first.set_result(reason)
+        return True
+
+    def _pause(self, reason: str) -> None:
+        _log.error("A process of this worker could not load the app: %s. Trying again in %.0f s", reason, PAUSE)
+        if not self._paused:
+            self._paused = True
+            self._loop.call_later(PAUSE, self._go_on)
+
+    def _go_on(self) -> None:
+        self._paused = False
+        self._freed()

@@ -1,0 +1,199 @@
+"""One child of a worker, as the worker sees it, and the job it has."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from time import monotonic
+from typing import Protocol
+
+import msgspec
+
+from perdure.errors import PerdureError
+from perdure.model.lifecycle import Failed, Outcome
+from perdure.worker.attempt import Attempt
+from perdure.worker.spawn import Spawned
+from perdure.worker.wire import (
+    Answer,
+    Channel,
+    Ended,
+    Fault,
+    FromChild,
+    Load,
+    Loaded,
+    Logged,
+    Run,
+    Save,
+    Spoke,
+    Unfit,
+)
+
+CHILD = "perdure.worker.child"
+GRACE = 2.0
+"""Seconds between SIGTERM and SIGKILL."""
+MOST_JOBS = 1_000
+MOST_GROWTH = 256 * 1024 * 1024
+"""When a child is replaced: after so many jobs, or once it holds so many bytes more than after its first one.
+
+Not sooner: a new one costs 0.3 s and whatever the app imports, a job in one that is there 0.2 ms.
+"""
+
+
+class Crew(Protocol):
+    """Whoever keeps the slots."""
+
+    def fit(self, slot: Slot) -> None:
+        """It has loaded the app."""
+        ...
+
+    def unfit(self, slot: Slot, reason: str) -> None:
+        """It cannot load the app; whatever it was given has not begun."""
+        ...
+
+    def done(self, slot: Slot) -> None:
+        """Its job has ended and it could take another one."""
+        ...
+
+    def gone(self, slot: Slot) -> None:
+        """The process has ended, and what it had is told."""
+        ...
+
+
+class Slot:
+    """Belongs to the event loop's thread."""
+
+    def __init__(self, load: Load, crew: Crew, *, alone: bool = False) -> None:
+        self._crew = crew
+        self._loop = asyncio.get_running_loop()
+        self._process = Spawned(CHILD, self._died)
+        self._channel = Channel(self._process.socket, self._heard)
+        self._number = 0
+        self._resident: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._saving: set[asyncio.Task[None]] = set()
+        self.loaded = False
+        self.attempt: Attempt | None = None
+        self.worn = alone
+        """To be given no further job."""
+        self._channel.send(load)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def give(self, attempt: Attempt) -> bool:
+        """Whether it was still there to take the job."""
+        self._number += 1
+        context = attempt.context
+        taken = self._channel.send(
+            Run(self._number, attempt.job, context.worker or "", context.deadline_at)
+        )
+        if taken:
+            self.attempt = attempt
+            self._set_timer(None)
+        return taken
+
+    def retire_after(self, seconds: float) -> None:
+        """Let it go if it is given no job until then."""
+        self._set_timer(self._loop.call_later(seconds, self.let_go))
+
+    def let_go(self) -> None:
+        """It ends by itself, having no job."""
+        self.worn = True
+        self._channel.close()
+        self._set_timer(self._loop.call_later(GRACE, self.kill))
+
+    def stop(self) -> None:
+        """Its handler may clean up, and has not long for it."""
+        self.worn = True
+        self._process.signal(signal.SIGTERM)
+        self._set_timer(self._loop.call_later(GRACE, self.kill))
+
+    def kill(self) -> None:
+        self.worn = True
+        self._process.signal(signal.SIGKILL)
+
+    def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = timer
+
+    def _heard(self, message: FromChild) -> None:
+        match message:
+            case Loaded():
+                self.loaded = True
+                self._crew.fit(self)
+            case Unfit(reason):
+                self._give_back(reason)
+            case Spoke() | Logged() | Save() | Ended():
+                # A thread that a handler left behind may still speak in the name of its job.
+                if self.attempt is not None and not self.attempt.ended and message.number == self._number:
+                    self._heard_of(self.attempt, message)
+
+    def _heard_of(self, attempt: Attempt, message: Spoke | Logged | Save | Ended) -> None:
+        context = attempt.context
+        match message:
+            case Spoke(report=report):
+                if report.stage is not None:
+                    context.stage(report.stage)
+                else:
+                    context.progress(report.done, report.total, report.message)
+            case Logged(level=level, message=line):
+                context.log(line, level=level)
+            case Save():
+                task = asyncio.create_task(self._save(attempt, message))
+                self._saving.add(task)
+                task.add_done_callback(self._saving.discard)
+            case Ended():
+                self._wear(message.resident)
+                self._tell(message.told())
+
+    async def _save(self, attempt: Attempt, save: Save) -> None:
+        context, fault = attempt.context, None
+        try:
+            await context.asave(msgspec.json.decode(save.checkpoint))
+        except PerdureError as error:
+            fault = Fault.of(error)
+        self._channel.send(Answer(save.request, context.cancel_requested, fault))
+
+    def _wear(self, resident: int) -> None:
+        if self._resident is None:
+            self._resident = resident
+        if self._number >= MOST_JOBS or resident > self._resident + MOST_GROWTH:
+            self.worn = True
+
+    def _tell(self, outcome: Outcome | None) -> None:
+        """The job is over; the slot is free before anybody hears of it."""
+        attempt, self.attempt = self.attempt, None
+        if attempt is None:
+            return
+        if attempt.why is not None:
+            # It was asked to end, and what it started is to end as well.
+            self.kill()
+        self._crew.done(self)
+        attempt.end(outcome, monotonic())
+
+    def _give_back(self, reason: str) -> None:
+        self.kill()
+        self._crew.unfit(self, reason)
+
+    def _died(self, code: int) -> None:
+        self._channel.drain()
+        self._channel.close()
+        self._set_timer(None)
+        self.worn = True
+        if not self.loaded:
+            self._crew.unfit(self, _how(code))
+        elif (attempt := self.attempt) is not None:
+            panic = Failed(attempt.lease, "panic", message=f"Its process {_how(code)}.")
+            self._tell(panic if attempt.why is None else None)
+        self._crew.gone(self)
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code} before its handler did"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

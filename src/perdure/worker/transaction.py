@@ -1,0 +1,99 @@
+"""A block in which a handler's own writes and its job's success are one transaction."""
+
+from __future__ import annotations
+
+import logging
+from threading import Timer
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import StoreBusy
+from perdure.store.plan import run
+
+if TYPE_CHECKING:
+    from perdure.worker.context import JobContext
+
+WARN, REFUSE = 1.0, 10.0
+"""Seconds after which a block on SQLite is warned about, and after which it has lost its connection."""
+
+_log = logging.getLogger("perdure.worker")
+
+
+class TransactionBlock:
+    """``with ctx.transaction() as conn:`` or ``async with``: a connection of the driver's, in a transaction.
+
+    The block ends with the job's success and the commit, or with a rollback if it raises. On SQLite it holds the
+    write lock of the whole database all the while: heartbeats wait for it, so it may not last.
+    """
+
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+        self._store = context.store
+        self._holds_all = self._store.dialect == "sqlite"
+        self._timers: list[Timer] = []
+        self._began = 0.0
+        self._conn: Any = None
+
+    def __enter__(self) -> Any:
+        self._conn = self._store.connect()
+        self._watch()
+        return self._conn
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._end(error)
+
+    async def __aenter__(self) -> Any:
+        self._conn = await self._store.aconnect()
+        self._watch()
+        return self._conn
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._holds_all:
+            # A connection to SQLite is never async, nor does it wait here: it has the lock.
+            self._end(error)
+            return
+        try:
+            if error is not None:
+                await self._conn.rollback()
+                return
+            if not self._context.has_succeeded:
+                await self._context.asucceed(conn=self._conn)
+            await self._conn.commit()
+        finally:
+            await self._conn.close()
+
+    def _end(self, error: BaseException | None) -> None:
+        try:
+            self._unwatch()
+            if error is not None:
+                self._conn.rollback()
+                return
+            if not self._context.has_succeeded:
+                run(self._store, self._context._succeed(conn=self._conn))
+            self._conn.commit()
+        finally:
+            self._conn.close()
+
+    def _watch(self) -> None:
+        self._began = monotonic()
+        if self._holds_all:
+            self._timers = [Timer(WARN, self._warn), Timer(REFUSE, self._conn.close)]
+            for timer in self._timers:
+                timer.daemon = True
+                timer.start()
+
+    def _unwatch(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        if self._holds_all and monotonic() - self._began > REFUSE:
+            raise StoreBusy(
+                f"The transaction of this job held SQLite's write lock for more than {REFUSE:g} s."
+            )
+
+    def _warn(self) -> None:
+        _log.warning(
+            "Job %s holds SQLite's write lock for more than %g s; after %g s it is taken from it",
+            self._context.job,
+            WARN,
+            REFUSE,
+        )

@@ -1,0 +1,124 @@
+"""Tables fit the terminal, and a pipe gets everything."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from perdure import App
+from perdure.cli.tables import Column, cells, draw, layout, one_line, printable
+
+COLUMNS = [Column("ID"), Column("TASK", least=4), Column("N", rank=1, right=True), Column("NOTE", rank=2, least=6)]
+ROWS = [["a-long-id", "mail.send", "12", "a note that goes on"], ["b", "x", "3", ""]]
+
+
+def drawn(width: int | None) -> list[str]:
+    return draw(COLUMNS, ROWS, layout(COLUMNS, ROWS, width))
+
+
+def test_without_a_terminal_nothing_is_cut() -> None:
+    assert drawn(None) == [
+        "ID         TASK        N  NOTE",
+        "a-long-id  mail.send  12  a note that goes on",
+        "b          x           3",
+    ]
+    assert drawn(45) == drawn(None)
+
+
+def test_long_cells_are_cut_first() -> None:
+    assert drawn(40)[1] == "a-long-id  mail.send  12  a note that g…"
+    assert drawn(30)[1] == "a-long-id  mail…  12  a note …"
+
+
+def test_then_columns_go_by_rank() -> None:
+    assert drawn(26) == ["ID         TASK        N", "a-long-id  mail.send  12", "b          x           3"]
+    assert drawn(17)[1] == "a-long-id  mail.…"
+
+
+def test_what_is_never_cut_stays_whatever_the_width() -> None:
+    assert drawn(1)[1] == "a-long-id  mai…"
+
+
+@pytest.mark.parametrize("width", range(15, 60))
+def test_no_line_is_longer_than_the_terminal(width: int) -> None:
+    assert max(map(cells, drawn(width))) <= width
+
+
+def test_wide_letters_count_twice_and_marks_not_at_all() -> None:
+    assert [cells(text) for text in ("ab", "日本", "e\u0301")] == [2, 4, 1]
+    rows = [["日本語", "x"], ["a", "y"]]
+    columns = [Column("A"), Column("B")]
+    assert draw(columns, rows, layout(columns, rows, None))[1:] == ["日本語  x", "a       y"]
+
+
+def test_a_terminal_obeys_nothing_a_job_wrote() -> None:
+    assert one_line(" a\n\tb\x1b[2J\x07\x9b ") == "a b�[2J��"
+    assert printable("a\n\tb\x1b") == "a\n\tb�"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    app = App(f"sqlite:///{tmp_path / 'perdure.db'}")
+    app.task(name="mail.send", queue="a-queue-with-a-long-name")(lambda: None)
+    app.enqueue("mail.send")
+    app.close()
+    return tmp_path
+
+
+def in_terminal(home: Path, columns: int, *, rich: bool = True) -> str:
+    """What ``perdure jobs`` writes into a terminal so wide."""
+    mine, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    hidden = "" if rich else "sys.modules['rich'] = None; "
+    program = f"import sys; {hidden}sys.argv = ['perdure', 'jobs']; from perdure.cli import main; main()"
+    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=its, stdout=its, stderr=its, cwd=home, env=env | {"TERM": "xterm"}
+    ) as process:
+        os.close(its)
+        written = b""
+        try:
+            while part := os.read(mine, 4096):
+                written += part
+        except OSError:
+            # How Linux tells that nobody has the other end open.
+            pass
+    os.close(mine)
+    assert process.returncode == 0
+    return written.decode()
+
+
+@pytest.mark.parametrize("rich", [True, False])
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_a_terminal_gets_what_fits(home: Path, columns: int, rich: bool) -> None:
+    written = in_terminal(home, columns, rich=rich)
+    assert ("\x1b[" in written) is rich, "colours come from rich"
+    lines = re.sub(r"\x1b\[[\d;]*m", "", written).splitlines()
+    assert max(map(len, lines)) <= columns
+    assert len(lines) == 2, "nothing is wrapped"
+    assert re.match(r"[0-9a-f-]{36}  ready", lines[1])
+    assert ("a-queue-with-a-long-name" in lines[1]) is (columns == 200)
+    assert ("NOTE" in lines[0]) is (columns == 200)
+
+
+def test_a_pipe_gets_everything_and_no_colours(home: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "perdure", "jobs"],
+        cwd=home,
+        env={**os.environ, "COLUMNS": "20", "FORCE_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "\x1b" not in ran.stdout
+    assert "a-queue-with-a-long-name" in ran.stdout
+    assert len(ran.stdout.splitlines()) == 2

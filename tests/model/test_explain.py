@@ -1,0 +1,129 @@
+"""The rule that chooses the sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from perdure.model.explain import MOST_AHEAD, Case, explain
+from perdure.model.job import SECOND, JobRow
+from perdure.model.serving import Server
+
+NOW = 1_800_000_000 * SECOND
+HOUR = 3600 * SECOND
+AT, LATER = "2027-01-15 08:00:00 UTC (0 s ago)", "2027-01-15 10:00:00 UTC (in 2 h)"
+ANYBODY = Server(frozenset(["send"]), None)
+
+READY: dict[str, Any] = {
+    **dict.fromkeys(JobRow.__struct_fields__),
+    **{"id": "j1", "task": "send", "queue": "mail", "state": "ready", "payload": "{}"},
+    **{"priority": 0, "run": 1, "attempt": 0, "max_attempts": 8, "token": 0},
+    **{"run_at": NOW, "created_at": NOW, "throttles": 0, "snoozes": 0, "crashes": 0},
+}
+
+
+def case(around: dict[str, Any] | None = None, **job: Any) -> Case:
+    return Case(**{"now": NOW, "job": JobRow(**{**READY, **job}), "servers": [ANYBODY], **(around or {})})
+
+
+FAILED = {"error_kind": "error", "error_code": "smtp.down", "error_message": "no route.\nat all"}
+RUNNING = {"state": "running", "worker": "w1", "started_at": NOW}
+
+CASES: list[tuple[Case, str, str]] = [
+    (case(state="succeeded", finished_at=NOW), "ended", f"It succeeded at {AT}."),
+    (
+        case(state="failed", finished_at=NOW, **FAILED),
+        "ended",
+        f"It failed at {AT}: smtp.down (no route).",
+    ),
+    (
+        case(state="canceled", finished_at=NOW, reason="expired"),
+        "ended",
+        f"It was canceled at {AT}: expired.",
+    ),
+    (case({"runner": "ann"}, **RUNNING), "running", f"It runs on ann since {AT}."),
+    (
+        case({"runner": "ann"}, **RUNNING, cancel_requested_at=NOW),
+        "cancel_requested",
+        f"It runs on ann and was asked to stop at {AT}.",
+    ),
+    (
+        case(**RUNNING),
+        "lost",
+        f"It runs since {AT}, but its worker w1 is silent; the next sweep rescues it.",
+    ),
+    (case(state="waiting"), "waiting", "It waits for its parents to end."),
+    (
+        case(state="waiting", workflow_id="f1", step_key="push"),
+        "waiting",
+        "It waits for its parents to end, as step push of workflow f1.",
+    ),
+    (case(state="open"), "open", "It is open: it waits for somebody outside."),
+    (
+        case({"paused": True}, expires_at=NOW),
+        "expired",
+        f"It expired at {AT} and is about to be canceled.",
+    ),
+    (case(held="limit:mail"), "held", "It is held by limit:mail."),
+    (case(run_at=NOW + 2 * HOUR), "scheduled", f"It is scheduled for {LATER}."),
+    (
+        case(run_at=NOW + 2 * HOUR, attempt=2, **FAILED),
+        "retrying",
+        f"It waits for its retry at {LATER}; attempt 2 of 8 ended with smtp.down (no route).",
+    ),
+    (case({"paused": True}), "queue_paused", "Its queue mail is paused."),
+    (
+        case({"cool_until": NOW + 2 * HOUR}),
+        "queue_cooling",
+        f"Its queue mail cools until {LATER}.",
+    ),
+    (case({"servers": []}), "no_worker", "No worker is live."),
+    (
+        case({"servers": [Server(frozenset(["send"]), frozenset(["slow"]))]}),
+        "queue_unserved",
+        "No live worker serves its queue mail.",
+    ),
+    (
+        case({"servers": [Server(frozenset(["other"]), None)]}),
+        "task_unserved",
+        "No live worker knows its task send.",
+    ),
+    (
+        case(
+            {
+                "servers": [
+                    Server(frozenset(["send"]), frozenset(["slow"])),
+                    Server(frozenset(["other"]), frozenset(["mail"])),
+                ]
+            }
+        ),
+        "unserved",
+        "No live worker that serves mail knows the task send.",
+    ),
+    (case({"ahead": 1}), "behind", "One job of its queue comes before it."),
+    (case({"ahead": 999}), "behind", "999 jobs of its queue come before it."),
+    (case({"ahead": MOST_AHEAD}), "behind", "1000 or more jobs of its queue come before it."),
+    (case(), "ready", "It is first in its queue; the next free worker claims it."),
+]
+
+
+@pytest.mark.parametrize(("given", "code", "sentence"), CASES, ids=[code for _, code, _ in CASES])
+def test_the_sentence(given: Case, code: str, sentence: str) -> None:
+    assert explain(given) == (code, sentence, [])
+
+
+def test_what_keeps_it_next_is_told_too() -> None:
+    given = case({"paused": True, "cool_until": NOW + 1, "servers": [], "ahead": 3}, held="x", run_at=NOW + HOUR)
+    told = explain(given)
+    assert told.code == "held"
+    assert [reason.code for reason in told.also] == ["scheduled", "queue_paused", "queue_cooling", "no_worker"]
+    due = given._replace(job=msgspec.structs.replace(given.job, run_at=NOW, held=None), cool_until=NOW)
+    assert [reason.code for reason in explain(due).also] == ["no_worker", "behind"]
+
+
+def test_a_long_error_is_cut_to_a_line() -> None:
+    told = explain(case(state="failed", finished_at=NOW, error_kind="error", error_message="x" * 5000))
+    assert len(told.sentence) < 300
+    assert told.sentence.endswith("…).")
