@@ -1,7 +1,9 @@
 """The work done by SQL written by hand on psycopg: the least that can be done for the same rows.
 
-Prepared statements, arrays taken apart by unnest, the timeouts perdure sets, and one round trip per
-transaction, through libpq's pipeline itself: psycopg's own ``pipeline()`` was a third slower for one insert.
+Prepared statements, arrays taken apart by unnest, the timeouts perdure sets (once for the connection: no pooler
+stands in between), and one round trip per transaction, through libpq's pipeline itself: psycopg's own
+``pipeline()`` was a third slower for one insert. It leaves out what perdure looks at besides (paused and cooling
+queues, expiry, tasks it does not know), the order of what was claimed, and the wake-up of workers.
 """
 
 from __future__ import annotations
@@ -12,21 +14,14 @@ from typing import Any
 import msgspec
 import psycopg
 from psycopg import postgres
-from psycopg.abc import PQGen
 from psycopg.adapt import AdaptersMap, Transformer
 from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGresult
 from psycopg.types.numeric import Int8BinaryLoader
 from psycopg.types.string import TextBinaryLoader
-from psycopg.waiting import Wait
 
 from bench.bare_group import GroupCommit
 from bench.workload import MAX_ATTEMPTS, QUEUE, RESULT, TASK, TIMEOUT, WORKER, Ids, Mail
-
-LIMITS = b"""
-SELECT set_config('statement_timeout', '30s', true), set_config('lock_timeout', '5s', true),
-       set_config('idle_in_transaction_session_timeout', '30s', true)
-"""
 
 INSERT = f"""
 INSERT INTO perdure.job (id, task, queue, payload, state, priority, max_attempts, timeout, run_at, created_at)
@@ -67,12 +62,12 @@ RETURNING id::text, token, task, queue, priority, run_at, run, attempt, max_atte
 # Each statement is planned once and finds its rows by an index, as perdure's do. Left alone, the server plans
 # the claim anew each time, for its limit is a parameter, and at times joins the outcomes to all that runs.
 PLANS = (
-    "-c plan_cache_mode=force_generic_plan -c jit=off"
+    "-c statement_timeout=30s -c lock_timeout=5s -c idle_in_transaction_session_timeout=30s"
+    " -c plan_cache_mode=force_generic_plan -c jit=off"
     " -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
 )
 
 STATEMENTS = {
-    b"limits": LIMITS,
     b"insert": INSERT,
     b"insert_many": INSERT_MANY,
     b"finish": FINISH,
@@ -92,6 +87,7 @@ class BarePostgres:
             prepared = self._pgconn.prepare(name, text)
             assert prepared.status == ExecStatus.COMMAND_OK, prepared.error_message
         self._pgconn.enter_pipeline_mode()
+        self._pgconn.nonblocking = 0  # libpq itself waits, faster than Python
         self._reader = Transformer(_adapters())
         self._ids = Ids()
         self._encode = msgspec.json.Encoder().encode
@@ -140,24 +136,12 @@ class BarePostgres:
 
     def _run(self, *queries: tuple[bytes, list[bytes]]) -> list[PGresult]:
         """One transaction, one round trip."""
-        send = self._pgconn.send_query_prepared
-        send(b"limits", [])
-        for name, params in queries:
-            send(name, params, result_format=Format.BINARY)
-        self._pgconn.pipeline_sync()
-        _, *results = self._connection.wait(self._results())
-        return results
-
-    def _results(self) -> PQGen[list[PGresult]]:
         pgconn = self._pgconn
+        for name, params in queries:
+            pgconn.send_query_prepared(name, params, result_format=Format.BINARY)
+        pgconn.pipeline_sync()
         results: list[PGresult] = []
-        while pgconn.flush():
-            yield Wait.RW
-            pgconn.consume_input()
         while True:
-            while pgconn.is_busy():
-                yield Wait.R
-                pgconn.consume_input()
             if (result := pgconn.get_result()) is None:  # the end of one statement's results
                 continue
             if result.status == ExecStatus.PIPELINE_SYNC:

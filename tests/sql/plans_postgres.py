@@ -53,7 +53,8 @@ class Connection:
         """Carry a statement out under the store's own settings, then take it back."""
         reads = one.statement in READS
         with self._taken_back():
-            self._connection.execute(postgres_transaction._SETTINGS["read" if reads else "write"].text)
+            settings = postgres_transaction._SETTINGS["read" if reads else "write"].text
+            self._connection.execute(settings.replace(b"$1", b"true"))
             if not reads:
                 self._connection.execute(f"SET LOCAL plan_cache_mode = force_{mode}_plan".encode())
             call = _call(one.statement, {**one.params, "now": NOW})

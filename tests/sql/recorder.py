@@ -124,7 +124,7 @@ def sweep_up(store: Recorder) -> None:
     store.perform(sweep.retire_silent)
     store.perform(worker.retire, "ann")
     (lost, *_) = store.perform(sweep.list_orphans)
-    assert store.perform(sweep.rescue_one, lost, dice=dice) == [lost]
+    assert [change.id for change in store.perform(sweep.rescue_one, lost, dice=dice)] == [lost]
     store.perform(sweep.rescue, dice=dice)
 
 

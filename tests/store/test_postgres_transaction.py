@@ -203,7 +203,12 @@ def test_a_commit_that_fails_is_an_error(store: PostgresStore, admin: psycopg.Co
     assert store.perform(read) == []
 
 
-def test_timeouts_hold_inside_and_leave_no_trace(store: PostgresStore, admin: psycopg.Connection) -> None:
+@pytest.mark.parametrize("prepare", [None, False])
+def test_timeouts_hold_and_leave_no_trace_where_a_backend_may_be_shared(
+    postgres_url: str, admin: psycopg.Connection, prepare: bool | None
+) -> None:
+    store = postgres_store(postgres_url, prepare=prepare)
+
     @operation("write")
     def settings() -> Op[list[str]]:
         queries = [Query("setting", {"setting": name}) for name in names]
@@ -217,7 +222,8 @@ def test_timeouts_hold_inside_and_leave_no_trace(store: PostgresStore, admin: ps
         for name in names:
             session.send(store._parsed["setting"], {"setting": name})
         session.sync()
-        assert session.receive() == [[("0",)]] * 3
+        left = ["0", "0", "0"] if prepare is False else ["10s", "3s", "10s"]
+        assert session.receive() == [[(value,)] for value in left]
     locks = admin.execute(
         "SELECT count(*) FROM pg_locks JOIN pg_database ON database = pg_database.oid"
         " WHERE locktype = 'advisory' AND datname = current_database()"

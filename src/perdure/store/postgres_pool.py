@@ -36,7 +36,7 @@ def lanes(size: int) -> Mapping[Lane, int]:
 class Pool:
     """At most ``size`` sessions for ordinary operations, two for urgent ones and one for heartbeats.
 
-    The last used is lent first.
+    The last used is lent first, of those that were last used for the same: its settings are made already.
 
     No thread watches over them: a session idle for a minute is closed when another comes back.
     """
@@ -56,7 +56,8 @@ class Pool:
         if not slots.acquire(timeout=timeout):
             raise StoreBusy("Every connection of this process to the database is in use.")
         try:
-            session = self._take() or self._open()
+            session = self._take(lane) or self._open()
+            session.lane = lane
             self._lent.add(session)
             try:
                 yield session
@@ -90,14 +91,15 @@ class Pool:
         self._slots = {lane: Semaphore(n) for lane, n in lanes(self.size).items()}
         self._lent: set[Session] = set()
 
-    def _take(self) -> Session | None:
+    def _take(self, lane: Lane) -> Session | None:
         if self._closed:
             raise StoreClosed
         while True:
             with self._lock:
                 if not self._idle:
                     return None
-                session, _ = self._idle.pop()
+                alike = (i for i in reversed(range(len(self._idle))) if self._idle[i][0].lane == lane)
+                session, _ = self._idle.pop(next(alike, -1))
             if not session.notices_end():
                 return session
             session.close()

@@ -56,6 +56,10 @@ class Session:
         self._selector.register(self._pgconn.socket, EVENT_READ)
         self.prepares = False
         self.spoiled = False
+        self.lane: str | None = None
+        """What it was last used for."""
+        self.settings: Statement | None = None
+        """Which settings hold until others are made; only on a backend of our own."""
         self._pgconn.enter_pipeline_mode()
         self._get_to_know(prepare)
 

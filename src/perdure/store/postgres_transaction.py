@@ -52,14 +52,14 @@ _PLANS: Mapping[str, str] = {
 
 
 def _settings(statement: int, lock: int, idle: int, plans: Mapping[str, str] | None = None) -> Statement:
-    """Seconds of patience and ways to plan, for this transaction only: a pooler shares sessions."""
+    """Seconds of patience and ways to plan: for the session where it is our own, else for the transaction."""
     settings = {
         "statement_timeout": f"{statement}s",
         "lock_timeout": f"{lock}s",
         "idle_in_transaction_session_timeout": f"{idle}s",
         **(plans or {}),
     }
-    calls = (f"pg_catalog.set_config('{name}', '{value}', true)" for name, value in settings.items())
+    calls = (f"pg_catalog.set_config('{name}', '{value}', %(local)s)" for name, value in settings.items())
     return Statement.parse(f"SELECT {', '.join(calls)}")
 
 
@@ -142,7 +142,10 @@ class Transaction:
         self._explicit = not (complete and self._session.reads_committed)
         if self._explicit:
             self._session.send(_BEGIN, rows=False)
-        self._session.send(self._settings, rows=False)
+        session = self._session
+        if session.settings is not self._settings:
+            # Behind a pooler the next transaction may be on another backend, or somebody else's on this one.
+            session.send(self._settings, {"local": not session.prepares}, rows=False)
 
     def _send(self, query: Query) -> None:
         self._session.send(self._statements[query.name], {**query.params, "now": self._now})
@@ -161,6 +164,8 @@ class Transaction:
         try:
             answers = self._session.receive()
             self._begun = False
+            if self._session.prepares:
+                self._session.settings = self._settings
             if failpoints.armed:
                 failpoints.reach("after_commit")
         finally:
@@ -193,6 +198,7 @@ class Transaction:
 
     def _undo(self, error: BaseException) -> None:
         """Leave the session as it was found, unless something stopped us in the middle of it."""
+        self._session.settings = None  # what was set in a transaction goes with it
         if not isinstance(error, Exception):
             self._session.spoiled = True
         if not self._begun or self._session.idle or self._session.spoiled:
