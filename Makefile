@@ -54,8 +54,8 @@ docs: .venv/.installed ## Draw docs/states.md from the table of transitions
 	$(BIN)/python -m tests.draw_states
 
 .PHONY: demo
-demo: .venv/.installed ## Run the first job of the README
-	$(BIN)/python examples/first_job.py
+demo: .venv/.installed ## Run a few hundred jobs on a throw-away database
+	$(BIN)/perdure demo
 
 .PHONY: bench-depth
 bench-depth: .venv/.installed ## Measure enqueue and claim against the depth of the backlog
@@ -64,6 +64,10 @@ bench-depth: .venv/.installed ## Measure enqueue and claim against the depth of 
 .PHONY: bench-core
 bench-core: .venv/.installed ## Measure the hot path
 	$(BIN)/python -m bench.core
+
+.PHONY: bench-worker
+bench-worker: .venv/.installed ## Measure a whole worker
+	$(BIN)/python -m bench.worker
 
 .PHONY: clean
 clean: ## Remove all that make and the tools have built

@@ -33,13 +33,13 @@ class Databases:
     """Makes new, empty databases: files in one directory and databases of one server there."""
 
     def __init__(self, directory: Path, server: Server) -> None:
-        self._directory = directory
+        self.directory = directory
         self._server = server
 
     def new(self, kind: str, name: str) -> str:
         """The URL of an empty database; ``kind`` is sqlite or postgres."""
         if kind == "sqlite":
-            return f"sqlite:///{self._directory / name}.db"
+            return f"sqlite:///{self.directory / name}.db"
         with psycopg.connect(self._server.url(), autocommit=True) as connection:
             connection.execute(f'CREATE DATABASE "{name}"'.encode())
         return with_database(self._server.url(), name)

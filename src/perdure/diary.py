@@ -1,8 +1,16 @@
 """An optional diary of what this process did to jobs, for tests that kill it: ``PERDURE_HISTORY=directory``.
 
 One file for each process, one JSON object a line, each written by one system call as it happens: what a killed
-process has noted stays. ``enqueue`` is noted before and after (``invoke``, then ``ok`` or ``unknown``), a handler
-when it starts and ends, an outcome when it was ``accepted`` or ``refused``.
+process has noted stays.
+
+    enqueue     before (phase ``invoke``, with the keys asked for) and after (``ok`` with the jobs that were
+                answered, which a key may have found rather than made; or ``unknown``)
+    started     a handler is about to run, under this token
+    children    what it enqueues with its success, when it asks for that
+    ended       it ran to its end, or was stopped: why
+    accepted    its outcome is recorded
+    refused     its outcome is not: the lease was gone
+    released    a claim whose handler never started is being given back
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from perdure.handle import Job
 from perdure.ids import new_ids
 from perdure.middleware import Middleware, around_enqueue
 from perdure.model.codec import ResultCodec, encode_plain
+from perdure.model.job import NewJob
 from perdure.ops import enqueue as enqueue_ops
 from perdure.ops import tasks as task_ops
 from perdure.ops.topics import queue_topics
@@ -119,19 +120,19 @@ class Enqueuing:
             plan = perform_on(conn, enqueue_ops.enqueue_keyed, new)
         else:
             plan = perform_on(conn, enqueue_ops.enqueue, new, _whom_to_wake(requests))
-        outcomes = yield from self._noted([job.id for job in new], plan)
+        outcomes = yield from self._noted([job.id for job in new], plan, _keys(new))
         return [
             Job(app, request.template.decode, outcome.id, request.template.task)._enqueued(outcome)
             for request, outcome in zip(requests, outcomes, strict=True)
         ]
 
-    def _noted(self, ids: Sequence[str], plan: Plan[T]) -> Plan[T]:
-        """The same, with notes in the diary where one is kept."""
+    def _noted(self, ids: Sequence[str], plan: Plan[T], keys: Mapping[str, object] | None = None) -> Plan[T]:
+        """The same, with notes in the diary where one is kept: also which jobs were there already."""
         if not (diary.kept or failpoints.armed):
             return (yield from plan)
         failpoints.reach("before_enqueue")
         if diary.kept:
-            diary.note("enqueue", ids, phase="invoke")
+            diary.note("enqueue", ids, phase="invoke", keys=keys or {})
         try:
             value = yield from plan
         except Unavailable:
@@ -140,7 +141,8 @@ class Enqueuing:
             raise
         failpoints.reach("after_enqueue_before_answer")
         if diary.kept:
-            diary.note("enqueue", ids, phase="ok")
+            answered = [one.id for one in value] if isinstance(value, list) else ids
+            diary.note("enqueue", ids, phase="ok", answered=answered)
         return value
 
     def _blame_tasks(self, names: set[str], error: InternalError) -> Plan[None]:
@@ -155,6 +157,17 @@ class Enqueuing:
                 ) from None
             if not known[name].enabled:
                 raise TaskDisabled(f"The task {name} was disabled by an operator.") from None
+
+
+def _keys(jobs: Sequence[NewJob]) -> dict[str, tuple[str, str, str]] | None:
+    """For the diary: the idempotency key of each job that has one, with what scopes it."""
+    if not diary.kept:
+        return None
+    return {
+        job.id: (job.task, job.tenant or "", job.idempotency_key)
+        for job in jobs
+        if job.idempotency_key is not None
+    }
 
 
 def _whom_to_wake(requests: Sequence[JobRequest[Any]]) -> frozenset[str] | None:

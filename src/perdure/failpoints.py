@@ -34,6 +34,8 @@ Place: TypeAlias = Literal[
     "before_heartbeat",
     "after_heartbeat",
     "before_report",
+    "before_own_commit",
+    "after_own_commit",
     "before_rescue",
     "between_retirement_and_rescue",
     "after_rescue",

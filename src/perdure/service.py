@@ -5,28 +5,33 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
+from perdure.errors import InvalidConfig
 from perdure.serving import Serving
 from perdure.worker.options import WorkerOptions
+from perdure.worker.wire import Load
 from perdure.worker.worker import Worker
 
 
-def serve(app: Serving, options: WorkerOptions) -> int:
+def serve(app: Serving, options: WorkerOptions, target: str | None = None) -> int:
     """Run a worker until it is stopped by a signal, or a burst is over; return its exit code."""
-    return asyncio.run(_serve(app, options))
+    return asyncio.run(_serve(app, options, target))
 
 
 @asynccontextmanager
-async def beside(app: Serving, options: WorkerOptions) -> AsyncIterator[Worker]:
+async def beside(app: Serving, options: WorkerOptions, target: str | None = None) -> AsyncIterator[Worker]:
     """A worker in the running loop, for as long as the block lasts."""
-    worker = await make_worker(app, options)
+    worker = await make_worker(app, options, target)
     running = asyncio.create_task(worker.run(), name="perdure worker")
     ready = asyncio.create_task(worker.ready.wait())
     await asyncio.wait((running, ready), return_when=asyncio.FIRST_COMPLETED)
     ready.cancel()
+    if running.done():
+        running.result()  # it was refused
     try:
         yield worker
     finally:
@@ -34,14 +39,53 @@ async def beside(app: Serving, options: WorkerOptions) -> AsyncIterator[Worker]:
         await running
 
 
-async def make_worker(app: Serving, options: WorkerOptions) -> Worker:
+async def make_worker(app: Serving, options: WorkerOptions, target: str | None = None) -> Worker:
     await app.async_()
-    handlers = {name: task.handler for name, task in app.tasks.items()}
-    return Worker(app.ledger, handlers, options, listeners=app.listeners)
+    handlers = app.handlers()
+    program = find_program(app, target)
+    alone = sorted(name for name, handler in handlers.items() if handler.run_in == "process")
+    if alone and program is None and options.processes != 0:
+        raise InvalidConfig(
+            f"The task {alone[0]} runs in a process of its own, and a new process would not find this app: "
+            "bind it to a name in a module that can be imported, which the script that is run cannot, and say "
+            'which with target="module:name" if it is none of the module\'s own names. '
+            "With processes=0 this worker leaves such tasks to others."
+        )
+    return Worker(app.ledger, handlers, options, listeners=app.listeners, program=program)
 
 
-async def _serve(app: Serving, options: WorkerOptions) -> int:
-    worker = await make_worker(app, options)
+def find_program(app: Serving, target: str | None = None) -> Load | None:
+    """Where a new process finds this app, with all its tasks; None if it would not."""
+    homes = {home for task in app.tasks.values() if (home := _importable(task.function.__module__))}
+    target = target or _find_target(app, homes)
+    if target is None:
+        return None
+    alone = [name for name, task in app.tasks.items() if task.handler.run_in == "process"]
+    path = [os.path.abspath(entry) for entry in sys.path]
+    return Load(target, sorted(homes), alone, path, vars(app).get("_url"))
+
+
+def _find_target(app: Serving, homes: Collection[str]) -> str | None:
+    """Where tasks are defined first: whoever imports the app as well may import much more."""
+    found = [
+        f"{name}:{attribute}"
+        for loaded, module in list(sys.modules.items())
+        for attribute, value in list(getattr(module, "__dict__", {}).items())
+        if value is app and (name := _importable(loaded)) is not None
+    ]
+    return min(found, key=lambda one: one.partition(":")[0] not in homes, default=None)
+
+
+def _importable(module: str) -> str | None:
+    """The name to import a loaded module by. A script has none; ``python -m`` tells that of its module."""
+    if module != "__main__":
+        return module
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return None if spec is None else spec.name
+
+
+async def _serve(app: Serving, options: WorkerOptions, target: str | None) -> int:
+    worker = await make_worker(app, options, target)
     with _stopped_by_signals(worker):
         return int(await worker.run())
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 from perdure.errors import InvalidConfig, InvalidOption
 from perdure.events import EventName, Listener
@@ -13,11 +14,14 @@ from perdure.middleware import Middleware
 from perdure.model.job import Span
 from perdure.options import number, text
 from perdure.store.plan import refuse_in_event_loop
+from perdure.worker.handler import Handler
 from perdure.worker.ledger import Ledger, Queues
 from perdure.worker.options import WorkerOptions
 
 if TYPE_CHECKING:
+    from perdure.app import App
     from perdure.task import Task
+    from perdure.testing import Testing
     from perdure.worker.worker import Worker
 
 L = TypeVar("L", bound=Listener)
@@ -39,6 +43,10 @@ class Serving:
         listeners: dict[EventName, list[Listener]]
 
         async def async_(self, *, exact: bool = False) -> None: ...
+
+    def handlers(self) -> dict[str, Handler]:
+        """What a worker needs to run its tasks, by their names and aliases."""
+        return {name: task.handler for name, task in self.tasks.items()}
 
     def use(self, *middleware: Middleware) -> None:
         """Surround every enqueue and every run of a handler; the first given is the outermost."""
@@ -70,8 +78,12 @@ class Serving:
         drain: float = 30,
         poll: float = 1,
         name: str | None = None,
+        target: str | None = None,
     ) -> AsyncIterator[Worker]:
-        """Run jobs for as long as the block lasts, for example a web application's lifespan."""
+        """Run jobs for as long as the block lasts, for example a web application's lifespan.
+
+        ``target``: ``module:name`` of this app, for tasks that run in processes, where it is not found by itself.
+        """
         options = worker_options(
             self,
             queues=queues,
@@ -83,7 +95,7 @@ class Serving:
         )
         from perdure import service
 
-        async with service.beside(self, options) as worker:
+        async with service.beside(self, options, target) as worker:
             yield worker
 
     def run_worker(
@@ -96,8 +108,12 @@ class Serving:
         drain: float = 30,
         poll: float = 1,
         name: str | None = None,
+        target: str | None = None,
     ) -> int:
-        """Run jobs until SIGTERM or SIGINT; ``burst``: until there are none. Returns the exit code."""
+        """Run jobs until SIGTERM or SIGINT; ``burst``: until there are none. Returns the exit code.
+
+        ``target``: ``module:name`` of this app, for tasks that run in processes, where it is not found by itself.
+        """
         refuse_in_event_loop("run_worker")
         options = worker_options(
             self,
@@ -111,7 +127,19 @@ class Serving:
         )
         from perdure import service
 
-        return service.serve(self, options)
+        return service.serve(self, options, target)
+
+    def testing(
+        self, *, at: datetime | None = None, inline: bool = False, raise_errors: bool | None = None
+    ) -> Testing:
+        """A block, for ``with`` or ``async with``, on a throw-away database whose clock stands still.
+
+        ``inline``: an enqueue runs its job before it returns. ``raise_errors``: whether the error of a handler is
+        raised to whoever made it run; by default in inline mode only.
+        """
+        from perdure.testing import Testing
+
+        return Testing(cast("App", self), at=at, inline=inline, raise_errors=raise_errors)
 
 
 def worker_options(app: Serving, **asked: Any) -> WorkerOptions:

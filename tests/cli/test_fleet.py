@@ -64,7 +64,12 @@ def test_workers_are_listed(shop: Shop) -> None:
     shop.serve(name="ann", slots=7, queues=["mail", "slow"])
     shop.app.ledger.register("gone", name="gone", lease=1)
     ann, gone = sorted(shop.json("workers"), key=lambda worker: worker["name"])
-    assert (ann["name"], ann["slots"], ann["queues"], ann["tasks"]) == ("ann", 7, ["mail", "slow"], ["mail.send"])
+    assert (ann["name"], ann["slots"], ann["queues"], ann["tasks"]) == (
+        "ann",
+        7,
+        ["mail", "slow"],
+        ["mail.send"],
+    )
     assert (ann["lease"], ann["live"], gone["queues"], gone["live"]) == (600, True, None, False)
     assert ann["started_at"].endswith("Z")
     rows = sorted(line.split() for line in shop.run("workers").stdout.splitlines()[1:])
@@ -102,7 +107,10 @@ def test_migrate_tells_what_it_did_and_check_agrees(tmp_path: Path) -> None:
     assert before.exit_code == 4
     assert json.loads(before.stdout)["schema"]["code"] == "schema.missing"
     every = [migration.version for migration in migrations("sqlite")]
-    assert json.loads(run("migrate", "--url", url, "--json").stdout) == {"applied": every, "version": every[-1]}
+    assert json.loads(run("migrate", "--url", url, "--json").stdout) == {
+        "applied": every,
+        "version": every[-1],
+    }
     again = run("migrate", "--url", url).stdout
     assert again == f"The schema is at version {every[-1]}; nothing was to be done.\n"
     after = run("check", "--url", url, "--json")

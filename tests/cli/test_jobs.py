@@ -149,7 +149,9 @@ def test_explain_says_why_and_what_else(shop: Shop) -> None:
 
 def test_enqueue_takes_every_option(shop: Shop) -> None:
     shop.app.sync()
-    options = "--queue slow --priority 5 --delay 2h --max-attempts 3 --timeout 1m --tenant acme --tag a --tag b"
+    options = (
+        "--queue slow --priority 5 --delay 2h --max-attempts 3 --timeout 1m --tenant acme --tag a --tag b"
+    )
     keys = ("--key", "k", "--unique-key", "u", "--expires", "1d", "--meta", '{"x": 1}')
     result = shop.run("enqueue", "mail.send", '{"to": "bob"}', *options.split(), *keys)
     job = shop.app.get_job(result.stdout.strip())
@@ -172,7 +174,12 @@ def test_enqueue_reads_stdin_and_a_time(shop: Shop) -> None:
     assert row.payload == '{"n":2}'
     assert row.run_at == 4_102_444_800_000_000
     told = shop.json("enqueue", "mail.send")
-    assert (told["task"], told["queue"], told["state"], told["created"]) == ("mail.send", "mail", "ready", True)
+    assert (told["task"], told["queue"], told["state"], told["created"]) == (
+        "mail.send",
+        "mail",
+        "ready",
+        True,
+    )
 
 
 @pytest.mark.parametrize(

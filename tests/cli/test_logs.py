@@ -15,7 +15,9 @@ import pytest
 from perdure.cli.logs import JsonFormatter, TextFormatter, set_up
 
 
-def record(message: str = "Ran %s", *args: object, exc_info: Any = None, **extra: object) -> logging.LogRecord:
+def record(
+    message: str = "Ran %s", *args: object, exc_info: Any = None, **extra: object
+) -> logging.LogRecord:
     made = logging.getLogger("perdure.worker").makeRecord(
         "perdure.worker", logging.WARNING, __file__, 1, message, args or ("it",), exc_info, extra=extra
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,31 +12,37 @@ import pytest
 from perdure.cli import VERBS
 from tests.cli.shop import NOBODY, Shop, run, start
 
+# The demo is a show of its own: it takes no database, and nobody waits for its help.
+TOOLS = [verb for verb in VERBS if verb != "demo"]
 HEAVY = {"asyncio", "sqlite3", "psycopg", "rich", "msgspec", "perdure.app", "perdure.errors", "logging"}
 
 
-def test_help_is_there_before_anything_heavy_is_loaded() -> None:
+@pytest.mark.parametrize("args", [["--help"], *([verb, "--help"] for verb in TOOLS)], ids=" ".join)
+def test_help_is_there_before_anything_heavy_is_loaded(args: list[str]) -> None:
     program = (
-        "import atexit, sys; from perdure.cli import main; sys.argv = ['perdure', '--help'];"
+        f"import atexit, sys; from perdure.cli import main; sys.argv = ['perdure', *{args!r}];"
         "atexit.register(lambda: print('loaded', *sorted(sys.modules), file=sys.stderr)); main()"
     )
     ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     loaded = set(ran.stderr.split())
-    assert "perdure.cli.jobs" in loaded, "the verbs were asked for their help"
+    assert "perdure.cli.target" in loaded
     assert HEAVY & loaded == set()
 
 
 def test_the_help_tells_verbs_exit_codes_and_completion() -> None:
     told = run("--help").stdout
-    assert [verb for verb in VERBS if f"\n  {verb} " not in told] == []
+    assert re.findall(r"^  (\w+) +(\S.*\.)$", told.partition("Commands:")[2], re.MULTILINE) == [
+        (verb, does) for verb, (_, does) in VERBS.items()
+    ]
     assert "4  the database's schema is missing" in told
     assert 'eval "$(_PERDURE_COMPLETE=bash_source perdure)"' in told
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", TOOLS)
 def test_every_verb_has_examples(verb: str) -> None:
     result = run(verb, "--help")
     assert result.exit_code == 0
+    assert VERBS[verb][1] in result.stdout, "as the list of verbs has it"
     examples = result.stdout.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
     assert len(examples) >= 2
     assert all(f" {verb}" in line for line in examples)
@@ -49,6 +56,15 @@ def test_the_completion_that_the_help_shows_works(tmp_path: Path) -> None:
         cwd=tmp_path, _PERDURE_COMPLETE="bash_complete", COMP_WORDS="perdure wor", COMP_CWORD="1"
     ).stdout
     assert words.split() == ["plain,worker", "plain,workers"]
+
+
+def test_the_page_about_the_command_line_names_every_verb_and_option_of_the_worker() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    assert re.findall(r"^\| `perdure (\w+)", page, re.MULTILINE) == list(VERBS)
+    told = run("worker", "--help").stdout
+    names = set(re.findall(r"(--[a-z-]+|PERDURE_[A-Z_]+)", told)) - {"--help"}
+    assert len(names) > 12
+    assert {name for name in names if name not in page} == set()
 
 
 def test_a_slip_of_the_pen_gets_a_suggestion() -> None:
@@ -92,7 +108,11 @@ def test_a_failure_is_one_line_and_an_exit_code(shop: Shop, args: list[str], cod
         ("mysql://x/y", 2, "[config.invalid]"),
         ("", 2, "[config.invalid]"),
         ("sqlite:///no/such/directory/jobs.db", 4, "Run perdure migrate. [schema.missing]"),
-        ("sqlite:///typo.db", 4, "tables do not exist in this database. Run perdure migrate. [schema.missing]"),
+        (
+            "sqlite:///typo.db",
+            4,
+            "tables do not exist in this database. Run perdure migrate. [schema.missing]",
+        ),
     ],
 )
 def test_a_wrong_url_is_told_and_leaves_nothing_behind(

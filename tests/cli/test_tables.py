@@ -17,7 +17,12 @@ import pytest
 from perdure import App
 from perdure.cli.tables import Column, cells, draw, layout, one_line, printable
 
-COLUMNS = [Column("ID"), Column("TASK", least=4), Column("N", rank=1, right=True), Column("NOTE", rank=2, least=6)]
+COLUMNS = [
+    Column("ID"),
+    Column("TASK", least=4),
+    Column("N", rank=1, right=True),
+    Column("NOTE", rank=2, least=6),
+]
 ROWS = [["a-long-id", "mail.send", "12", "a note that goes on"], ["b", "x", "3", ""]]
 
 
@@ -82,7 +87,12 @@ def in_terminal(home: Path, columns: int, *, rich: bool = True) -> str:
     program = f"import sys; {hidden}sys.argv = ['perdure', 'jobs']; from perdure.cli import main; main()"
     env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
     with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=its, stdout=its, stderr=its, cwd=home, env=env | {"TERM": "xterm"}
+        [sys.executable, "-c", program],
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        cwd=home,
+        env=env | {"TERM": "xterm"},
     ) as process:
         os.close(its)
         written = b""

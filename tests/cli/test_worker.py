@@ -47,10 +47,9 @@ def test_the_app_may_be_named_as_for_every_verb(asked: list[dict[str, Any]], fla
 
 
 def test_every_option_reaches_the_worker(asked: list[dict[str, Any]]) -> None:
-    run(
-        *"worker shop:app --queues a,b --concurrency 50 --processes 2 --burst --drain 1.5 --name ann".split(),
-        *"--log-level DEBUG --log-format json".split(),
-    )
+    flags = "--queues a,b --concurrency 50 --processes 2 --burst --drain 1.5 --name ann"
+    logs = "--log-level DEBUG --log-format json"
+    run("worker", "shop:app", *flags.split(), *logs.split())
     assert asked == [
         {"debug": "json"},
         {"queues": ["a", "b"], "concurrency": 50, "processes": 2, "burst": True, "drain": 1.5, "name": "ann"},

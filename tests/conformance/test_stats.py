@@ -56,6 +56,7 @@ def test_what_nobody_serves_is_named(world: World) -> None:
     for task in (work, work.using(queue="slow"), play):
         task.enqueue()
     play.using(delay=60).enqueue()
+    world.ledger.retire(world.worker)
     world.ledger.register("w", name="ann", lease=LEASE, tasks=["work"], queues=["default"])
     assert world.app.stats().unserved == [
         Unserved("default", "play", 1, "task"),

@@ -28,8 +28,12 @@ def case(around: dict[str, Any] | None = None, **job: Any) -> Case:
     return Case(**{"now": NOW, "job": JobRow(**{**READY, **job}), "servers": [ANYBODY], **(around or {})})
 
 
-FAILED = {"error_kind": "error", "error_code": "smtp.down", "error_message": "no route.\nat all"}
-RUNNING = {"state": "running", "worker": "w1", "started_at": NOW}
+FAILED: dict[str, Any] = {
+    "error_kind": "error",
+    "error_code": "smtp.down",
+    "error_message": "no route.\nat all",
+}
+RUNNING: dict[str, Any] = {"state": "running", "worker": "w1", "started_at": NOW}
 
 CASES: list[tuple[Case, str, str]] = [
     (case(state="succeeded", finished_at=NOW), "ended", f"It succeeded at {AT}."),
@@ -115,10 +119,17 @@ def test_the_sentence(given: Case, code: str, sentence: str) -> None:
 
 
 def test_what_keeps_it_next_is_told_too() -> None:
-    given = case({"paused": True, "cool_until": NOW + 1, "servers": [], "ahead": 3}, held="x", run_at=NOW + HOUR)
+    given = case(
+        {"paused": True, "cool_until": NOW + 1, "servers": [], "ahead": 3}, held="x", run_at=NOW + HOUR
+    )
     told = explain(given)
     assert told.code == "held"
-    assert [reason.code for reason in told.also] == ["scheduled", "queue_paused", "queue_cooling", "no_worker"]
+    assert [reason.code for reason in told.also] == [
+        "scheduled",
+        "queue_paused",
+        "queue_cooling",
+        "no_worker",
+    ]
     due = given._replace(job=msgspec.structs.replace(given.job, run_at=NOW, held=None), cool_until=NOW)
     assert [reason.code for reason in explain(due).also] == ["no_worker", "behind"]
 

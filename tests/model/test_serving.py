@@ -25,7 +25,9 @@ def server(tasks: str, queues: str | None = None) -> Server:
         ([server("send", "slow"), server("other", "mail"), server("send")], None),
     ],
 )
-def test_a_job_needs_one_worker_for_its_queue_and_its_task(servers: list[Server], missing: Lack | None) -> None:
+def test_a_job_needs_one_worker_for_its_queue_and_its_task(
+    servers: list[Server], missing: Lack | None
+) -> None:
     assert lack("mail", "send", servers) == missing
 
 

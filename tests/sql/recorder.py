@@ -8,7 +8,21 @@ from typing import Any, ParamSpec, TypeVar
 from perdure.ids import new_id
 from perdure.model.job import SECOND, Lease, NewJob, TaskDefinition
 from perdure.model.lifecycle import Failed, Outcome, Report, Succeeded, Throttled
-from perdure.ops import browse, claim, crew, enqueue, explain, finish, operate, queues, report, stats, sweep, tasks, worker
+from perdure.ops import (
+    browse,
+    claim,
+    crew,
+    enqueue,
+    explain,
+    finish,
+    operate,
+    queues,
+    report,
+    stats,
+    sweep,
+    tasks,
+    worker,
+)
 from perdure.ops.op import Op, Operation, Query
 from perdure.options import Options
 from perdure.store.store import Store

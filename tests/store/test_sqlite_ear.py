@@ -215,9 +215,9 @@ def test_a_listener_that_fails_disturbs_nobody(
     def fail(topics: frozenset[str]) -> None:
         raise ValueError("mine")
 
+    heard = listening(store)
     store.listen(fail)
     with other_process(tmp_path / "jobs.db") as write:
-        heard = listening(store)
         for note in ("one", "two"):
             heard.clear()
             write(note)
@@ -228,12 +228,11 @@ def test_a_listener_that_fails_disturbs_nobody(
 
 def test_whoever_has_left_hears_nothing(way: str, tmp_path: Path) -> None:
     store = note_store(tmp_path / "jobs.db")
+    heard = listening(store)
     left: list[frozenset[str]] = []
     end = store.listen(left.append)
-    heard = listening(store)
     end()
     end()
-    left.clear()
     with other_process(tmp_path / "jobs.db") as write:
         write("theirs")
         eventually(lambda: heard)

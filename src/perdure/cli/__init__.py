@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any
 
 import click
@@ -14,26 +15,27 @@ from perdure.cli.suggest import did_you_mean
 from perdure.cli.target import Target, where
 
 VERBS = {
-    "worker": "worker",
-    "enqueue": "enqueue",
-    "jobs": "jobs",
-    "job": "job",
-    "explain": "job",
-    "queues": "fleet",
-    "workers": "fleet",
-    "stats": "fleet",
-    "migrate": "schema",
-    "check": "schema",
-    "sql": "schema",
+    "demo": ("demo", "Run a few hundred jobs and tell what became of them."),
+    "worker": ("worker", "Run jobs until told to stop."),
+    "enqueue": ("enqueue", "Enqueue a job of TASK."),
+    "jobs": ("jobs", "List jobs, the newest first."),
+    "job": ("job", "Tell a job's whole story."),
+    "explain": ("job", "Say why a job is not running, in a sentence."),
+    "queues": ("fleet", "Count the jobs of each queue."),
+    "workers": ("fleet", "List the workers."),
+    "stats": ("fleet", "Show queues, workers and the database at a glance."),
+    "migrate": ("schema", "Bring the database's tables up to date."),
+    "check": ("schema", "Check the schema, the database, and who serves."),
+    "sql": ("schema", "Print the tables' definition."),
 }
-"""In which module each verb is."""
+"""In which module each verb is, and what it does: a third of the help's time would go into loading them all."""
 
 
 def main() -> None:
     """What the command ``perdure`` runs."""
     for stream in (sys.stdout, sys.stderr):
         # A terminal that lacks a letter is no reason to fail.
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     program(prog_name="perdure")
 
@@ -44,12 +46,16 @@ class Program(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        home = VERBS.get(name)
-        if home is None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
             return None
-        verb: click.Command = getattr(import_module(f"perdure.cli.{home}"), name)
+        home, _ = VERBS[cmd_name]
+        verb: click.Command = getattr(import_module(f"perdure.cli.{home}"), cmd_name)
         return verb
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, does) for name, (_, does) in VERBS.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

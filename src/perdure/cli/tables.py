@@ -70,9 +70,8 @@ def layout(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int 
     shown = list(range(len(columns)))
     if width is None:
         return [Shown(place, widths[place]) for place in shown]
-    widths = [
-        min(each, width) if column.least else each for column, each in zip(columns, widths, strict=True)
-    ]
+    # What may be cut is never wider than the terminal.
+    widths = [min(w, max(width, c.least)) if c.least else w for c, w in zip(columns, widths, strict=True)]
     least = [min(widths[place], columns[place].least or widths[place]) for place in shown]
     while _total(least[place] for place in shown) > width:
         last = max(shown, key=lambda place: columns[place].rank)

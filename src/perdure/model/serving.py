@@ -42,5 +42,8 @@ def lack(queue: str, task: str, servers: Sequence[Server]) -> Lack | None:
 
 def unserved(ready: Iterable[tuple[str, str, int]], servers: Sequence[Server]) -> list[Unserved]:
     """Of ready jobs, counted by queue and task, those that nobody serves."""
-    lacks = ((queue, task, n, lack(queue, task, servers)) for queue, task, n in ready)
-    return [Unserved(queue, task, n, missing) for queue, task, n, missing in lacks if missing]
+    return [
+        Unserved(queue, task, n, missing)
+        for queue, task, n in ready
+        if (missing := lack(queue, task, servers)) is not None
+    ]

@@ -5,18 +5,16 @@ from __future__ import annotations
 from perdure.model.explain import Case
 from perdure.model.job import JobRow
 from perdure.ops.crew import live, servers
-from perdure.ops.op import Op, Query, ask_all, operation
+from perdure.ops.op import Op, Query, ask_all, ask_last, operation
 
 
 @operation("read")
 def examine(id: str) -> Op[Case | None]:
-    clock, jobs, ahead, queues, workers = yield from ask_all(
+    clock, jobs, queues, workers = yield from ask_all(
         Query("read_clock", {}),
         Query("get_job", {"id": id}),
-        Query("count_ahead", {"id": id}),
         Query("list_queues", {}),
         Query("list_workers", {}),
-        final=True,
     )
     if not jobs:
         return None
@@ -31,5 +29,14 @@ def examine(id: str) -> Op[Case | None]:
         cool_until=cool_until,
         servers=servers(crew),
         runner=next((worker.name for worker in crew if worker.id == job.worker), None),
-        ahead=ahead[0][0],
+        ahead=(yield from _ahead(job)) if job.state == "ready" and job.run_at <= now else 0,
     )
+
+
+def _ahead(job: JobRow) -> Op[int]:
+    """How many of its queue would be claimed before it, up to MOST_AHEAD."""
+    rows = yield from ask_last(
+        "count_ahead", id=job.id, queue=job.queue, priority=job.priority, run_at=job.run_at
+    )
+    number: int = rows[0][0]
+    return number

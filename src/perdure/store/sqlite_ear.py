@@ -9,7 +9,7 @@ is in use nobody else commits. Heard within 1 ms of the end of another process's
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from time import monotonic
 from typing import Final
 
@@ -41,13 +41,9 @@ class SqliteEar(Ear):
         self._last: object | None = None
 
     def hear(self, watch: Watch) -> None:
-        try:
-            file = FileWatch(self._wal)
-        except OSError:
-            self._poll(watch)
-        else:
-            with closing(file):
-                self._follow(watch, file)
+        with suppress(OSError), closing(FileWatch(self._wal)) as file:
+            self._follow(watch, file)
+        self._poll(watch)
 
     def _poll(self, watch: Watch) -> None:
         while True:

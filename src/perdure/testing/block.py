@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, overload
 
 import msgspec
 
@@ -31,7 +31,6 @@ from perdure.verbs import PAGE
 if TYPE_CHECKING:
     from perdure.app import App
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 MOST_ATTEMPTS = 1_000
@@ -63,7 +62,9 @@ class Testing:
         app = self._app
         with app._opening:
             if isinstance(app._store, ThrowAwayStore):
-                raise Refused("This app is being tested already: leave that block first.", code="testing.nested")
+                raise Refused(
+                    "This app is being tested already: leave that block first.", code="testing.nested"
+                )
             for module in app._imports:
                 import_module(module)
             self._directory = TemporaryDirectory(prefix="perdure-testing-", ignore_cleanup_errors=True)
@@ -178,7 +179,7 @@ class Testing:
         return await self._end(one, raise_errors)
 
     @overload
-    def enqueued(self, task: Task[P, R], *, state: State | None = None) -> list[EnqueuedJob[R]]: ...
+    def enqueued(self, task: Task[..., R], *, state: State | None = None) -> list[EnqueuedJob[R]]: ...
     @overload
     def enqueued(self, task: str | None = None, *, state: State | None = None) -> list[EnqueuedJob[Any]]: ...
     def enqueued(
@@ -190,19 +191,20 @@ class Testing:
         """
         name = task.name if isinstance(task, Task) else task
         return [
-            EnqueuedJob(job, self._arguments(job)) for job in run(self._store, self._list(task=name, state=state))
+            EnqueuedJob(job, self._arguments(job))
+            for job in run(self._store, self._list(task=name, state=state))
         ]
 
     @overload
-    def assert_enqueued(self, task: Task[P, R], /, **args: object) -> EnqueuedJob[R]: ...
+    def assert_enqueued(self, task: Task[..., R], /, **args: object) -> EnqueuedJob[R]: ...
     @overload
     def assert_enqueued(self, task: str, /, **args: object) -> EnqueuedJob[Any]: ...
     def assert_enqueued(self, task: Task[..., Any] | str, /, **args: object) -> EnqueuedJob[Any]:
         """The last job of a task that was enqueued with these arguments, whatever its others are."""
         __tracebackhide__ = True
-        jobs = self.enqueued(task)
-        for one in reversed(jobs):
-            if all(name in one.args and one.args[name] == value for name, value in args.items()):
+        jobs: list[EnqueuedJob[Any]] = self.enqueued(task)
+        for one in jobs[::-1]:
+            if args.items() <= one.args.items():
                 return one
         name = task.name if isinstance(task, Task) else task
         seen = "".join(f"\n  {one.args}" for one in jobs) or " none at all"

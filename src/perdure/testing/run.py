@@ -18,6 +18,7 @@ from perdure.moments import LONGEST
 from perdure.ops.finish import Finished
 from perdure.store.plan import Plan, waiting
 from perdure.store.store import Store
+from perdure.worker.handler import Handler
 from perdure.worker.ledger import Ledger, Queues
 from perdure.worker.options import Exit, WorkerOptions
 from perdure.worker.worker import Worker
@@ -95,20 +96,27 @@ class Run:
         running = asyncio.create_task(worker.run(), name="perdure testing")
         try:
             await asyncio.wait((running,), timeout=max(0.0, self._until - monotonic()))
-            late = () if running.done() else sorted({job.task for job in self._witness.running.values()})
+            late = not running.done()
+            tasks = sorted({job.task for job in self._witness.running.values()})
         finally:
             worker.stop()
             status = await running
         if late:
-            raise WaitTimeout(f"After {self._timeout:g} s there were jobs at work still: of {', '.join(late)}.")
+            raise WaitTimeout(
+                f"After {self._timeout:g} s not all was done; at work: {', '.join(tasks) or 'nothing'}."
+            )
         if status == Exit.CRASHED:
             raise InternalError("The worker of this test died; the log of perdure.worker tells why.")
 
-    def _handlers(self) -> dict[str, Any]:
-        return {
-            name: replace(task.handler, middleware=(self._witness, *task.handler.middleware))
-            for name, task in self._app.tasks.items()
-        }
+    def _handlers(self) -> dict[str, Handler]:
+        return {name: self._witnessed(task.handler) for name, task in self._app.tasks.items()}
+
+    def _witnessed(self, handler: Handler) -> Handler:
+        middleware = (self._witness, *handler.middleware)
+        if handler.run_in != "process":
+            return replace(handler, middleware=middleware)
+        # A process of its own would have the host's clock, and know nothing of what a test has patched.
+        return replace(handler, middleware=middleware, run_in="async" if handler.is_async else "thread")
 
 
 class Witness(Middleware):

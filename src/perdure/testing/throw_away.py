@@ -30,7 +30,9 @@ def run_inline() -> Op[None]:
 class ThrowAwayStore(SqliteStore):
     """A store that also knows how to run its jobs, in blocking code and in async code."""
 
-    def __init__(self, path: str, *, clock: Callable[[], int], inline: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def __init__(
+        self, path: str, *, clock: Callable[[], int], inline: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
         super().__init__(path, synchronous="normal", clock=clock)
         self._inline = inline
 

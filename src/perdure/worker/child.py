@@ -1,6 +1,6 @@
 """A child of a worker: a process that runs one job at a time until its worker lets it go or dies.
 
-    python -m perdure.worker.child <socket> <pid of the worker>
+python -m perdure.worker.child <socket> <pid of the worker>
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from importlib import import_module
 from queue import SimpleQueue
 from typing import Any, Literal, TypeAlias
 
+import msgspec
+
 from perdure.context import current_context
 from perdure.model.codec import storable_text
-from perdure.model.lifecycle import LONG, Failed, Outcome
+from perdure.model.lifecycle import LONG, Continued, Failed, Outcome, Succeeded
 from perdure.worker.child_context import ChildContext, Desk
 from perdure.worker.ending import raised, returned
 from perdure.worker.handler import Handler
@@ -69,10 +71,10 @@ class Child:
         signal.signal(signal.SIGTERM, self._told_to_stop)
         threading.Thread(target=self._read, name="perdure-wire", daemon=True).start()
         while (message := self._inbox.get()) is not None:
-            if isinstance(message, Load):
-                self._load(message)
-            else:
+            if isinstance(message, Run):
                 self._run(message)
+            elif not self._load(message):
+                return
 
     def _read(self) -> None:
         for message in self._line.messages():
@@ -86,33 +88,27 @@ class Child:
             time.sleep(GRACE)
         _end_group()
 
-    def _load(self, load: Load) -> None:
+    def _load(self, load: Load) -> bool:
         try:
             app = load_app(load)
             self._ledger, self._handlers = app.ledger, app.handlers()
         except BaseException as error:
             traceback.print_exc()
             self._say(Unfit(storable_text(f"{type(error).__name__}: {error}", LONG)))
-            return
+            return False
         if missing := [name for name in load.tasks if name not in self._handlers]:
             self._say(Unfit(f"the task {missing[0]} is unknown there"))
-            return
+            return False
         self._phase = "idle"
         self._say(Loaded())
+        return True
 
     def _run(self, run: Run) -> None:
-        assert self._ledger is not None, "a child without an app is given no job"
-        self._context = context = ChildContext(run, self._ledger, self._desk)
-        handler = self._handlers.get(run.job.task)
         outcome: Outcome | None
-        if handler is None:
+        if (handler := self._handlers.get(run.job.task)) is None:
             outcome = Failed(run.job.lease, "error", message="The app of its process lacks this task.")
-        elif handler.is_async:
-            outcome = asyncio.run(self._live(handler, context))
-            # The loop took the signal away.
-            signal.signal(signal.SIGTERM, self._told_to_stop)
         else:
-            outcome = copy_context().run(self._call, handler, context)
+            outcome = self._handle(handler, run)
         self._phase = "telling"
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
@@ -121,13 +117,28 @@ class Child:
         self._context = None
         self._phase = "idle"
 
+    def _handle(self, handler: Handler, run: Run) -> Outcome | None:
+        assert self._ledger is not None, "an app that was loaded has one"
+        context = ChildContext(run, ledger=self._ledger, results=handler.results, desk=self._desk)
+        self._context = context
+        if handler.is_async:
+            outcome = asyncio.run(self._live(handler, context))
+            # The loop has taken the signal away.
+            signal.signal(signal.SIGTERM, self._told_to_stop)
+        else:
+            outcome = copy_context().run(self._call, handler, context)
+        if isinstance(outcome, Succeeded | Continued) and context.children:
+            outcome = msgspec.structs.replace(outcome, children=context.children)
+        return outcome
+
     def _call(self, handler: Handler, context: ChildContext) -> Outcome | None:
         current_context.set(context)
         lease = context.row.lease
         try:
             self._phase = "calling"
             try:
-                value = handler.call(context.row.payload, context)
+                with handler.around(context):
+                    value = handler.call(context.row.payload, context)
             finally:
                 self._phase = "telling"
         except Stopped:
@@ -144,7 +155,8 @@ class Child:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
         self._phase = "awaiting"
         try:
-            value = await handler.call(context.row.payload, context)
+            with handler.around(context):
+                value = await handler.call(context.row.payload, context)
         except asyncio.CancelledError:
             return None
         except BaseException as error:
@@ -162,7 +174,8 @@ class Child:
 
     def _say(self, message: FromChild) -> None:
         if threading.current_thread() is not threading.main_thread():
-            return self._line.send(message)
+            self._line.send(message)
+            return
         self._sending = True
         try:
             self._line.send(message)
@@ -218,4 +231,5 @@ def _resident() -> int:
 
 
 if __name__ == "__main__":
-    main()
+    # Under its own name, by which a traceback is freed from our frames.
+    import_module("perdure.worker.child").main()

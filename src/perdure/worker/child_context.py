@@ -8,12 +8,12 @@ from concurrent.futures import Future
 from itertools import count
 from typing import Any
 
-from perdure.model.codec import storable_text
+from perdure.model.codec import ResultCodec, storable_text
 from perdure.model.lifecycle import MOST_PROGRESS, SHORT, TRACE, Report
-from perdure.store.plan import refuse_in_event_loop
+from perdure.store.plan import Plan, aside, blocking, refuse_in_event_loop, waiting
 from perdure.worker.context import JobContext, encode_checkpoint
 from perdure.worker.ledger import Ledger
-from perdure.worker.wire import Answer, FromChild, Logged, Run, Save, Spoke
+from perdure.worker.wire import Answer, Committing, FromChild, Logged, Run, Save, Spoke
 
 
 class Desk:
@@ -41,8 +41,8 @@ class ChildContext(JobContext):
 
     __slots__ = ("_desk", "_number")
 
-    def __init__(self, run: Run, ledger: Ledger, desk: Desk) -> None:
-        super().__init__(run.job, worker=run.worker, ledger=ledger)
+    def __init__(self, run: Run, *, ledger: Ledger, results: ResultCodec, desk: Desk) -> None:
+        super().__init__(run.job, worker=run.worker, ledger=ledger, results=results)
         self.deadline_at = run.deadline
         self._number = run.number
         self._desk = desk
@@ -62,6 +62,19 @@ class ChildContext(JobContext):
     def _ask_to_save(self, checkpoint: object) -> Future[Answer]:
         text = encode_checkpoint(checkpoint)
         return self._desk.ask(lambda request: Save(self._number, request, text))
+
+    def _succeed(self, result: object = None, *, conn: object) -> Plan[None]:
+        """Record success as the last statements of the caller's own transaction, which the caller commits."""
+        yield from super()._succeed(result, conn=conn)
+        # Once it is committed the lease is gone, and a worker that did not know why would stop this process.
+        yield from aside(self._tell_of_success)
+
+    succeed, asucceed = blocking(_succeed), waiting(_succeed)
+
+    def _tell_of_success(self) -> None:
+        success = self.success
+        assert success is not None
+        self._hear(self._desk.ask(lambda request: Committing(self._number, request, success)).result())
 
     def _hear(self, answer: Answer) -> None:
         if answer.cancel_requested:

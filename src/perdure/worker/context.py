@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from perdure import diary
 from perdure.context import Context
 from perdure.errors import InvalidOption, LeaseLost
 from perdure.model.codec import ResultCodec, encode_plain
@@ -167,6 +168,9 @@ class JobContext(Context):
         ``at_once`` writes them now, if this attempt still has its lease.
         """
         new = [msgspec.structs.replace(request.new(), parent_job=self.row.id) for request in requests]
+        if diary.kept:
+            parent, token = self.row.lease
+            diary.note("children", [job.id for job in new], parent=parent, token=token, at_once=at_once)
         if not at_once:
             self._children += new
             return [job.id for job in new]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
+from time import monotonic
 from typing import Protocol
 
 from perdure import failpoints
@@ -30,6 +32,11 @@ class Cycling(Protocol):
         """How many more jobs it could run."""
         ...
 
+    @property
+    def free_processes(self) -> int:
+        """How many more jobs it could run in processes of their own."""
+        ...
+
     def begin(self, jobs: Sequence[Claimed], identity: str) -> None:
         """These were claimed."""
         ...
@@ -37,6 +44,21 @@ class Cycling(Protocol):
     def recorded(self, attempt: Attempt, change: Change | None, *, accepted: bool) -> None:
         """The outcome is durable, or the lease was gone. ``change``: what it made of the job, if not a success."""
         ...
+
+
+class Lane:
+    """Tasks that share slots."""
+
+    def __init__(self, tasks: Sequence[str]) -> None:
+        self.tasks = tasks
+        self.hungry = bool(tasks)
+        """There may be something to claim."""
+        self.drained = not tasks
+        """The last claim found nothing."""
+
+    def fed(self, asked: int, got: int) -> None:
+        self.drained = not got
+        self.hungry = self.hungry or got == asked
 
 
 class Cycle:
@@ -47,25 +69,24 @@ class Cycle:
         health: Health,
         *,
         tasks: Sequence[str],
+        process_tasks: Sequence[str] = (),
         queues: Queues,
         poll: float,
     ) -> None:
         self._worker = worker
         self._ledger = ledger
         self._health = health
-        self._tasks = tasks
+        self._here = Lane(tasks)
+        self._in_processes = Lane(process_tasks)
         self._queues = queues
         self._poll = poll
+        self._look_at = 0.0
         self._bell = asyncio.Event()
         self._ended: list[Attempt] = []
         self._insisting: set[asyncio.Task[None]] = set()
         self._turns = 0
         self._under_way = False
         self.claiming = True
-        self.hungry = True
-        """There may be something to claim."""
-        self.drained = False
-        """The last claim found nothing."""
 
     @property
     def busy(self) -> bool:
@@ -77,8 +98,13 @@ class Cycle:
         """The number of the last turn begun, and whether it is still under way."""
         return self._turns, self._under_way
 
+    @property
+    def drained(self) -> bool:
+        """The last claims found nothing."""
+        return self._here.drained and self._in_processes.drained
+
     def wake(self) -> None:
-        self.hungry = True
+        self._grow_hungry()
         self._bell.set()
 
     def record(self, attempt: Attempt) -> None:
@@ -92,53 +118,97 @@ class Cycle:
             await self._turn()
 
     async def _until_there_is_work(self) -> None:
-        while not (self._ended or self._appetite):
+        """Also while outcomes keep coming it is looked now and then: a job may be due by time alone."""
+        while True:
+            now = monotonic()
+            if now >= self._look_at:
+                self._look_at = now + self._poll
+                self._grow_hungry()
             self._bell.clear()
-            try:
-                async with asyncio.timeout(self._poll):
+            if self._ended or any(self._appetites):
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._look_at - now):
                     await self._bell.wait()
-            except TimeoutError:
-                self.hungry = True
-        self._bell.clear()
+
+    def _grow_hungry(self) -> None:
+        for lane in (self._here, self._in_processes):
+            lane.hungry = bool(lane.tasks)
 
     @property
-    def _appetite(self) -> int:
-        """Slots that are free, or will be once this turn has recorded what ended."""
-        if not (self.claiming and self.hungry):
-            return 0
-        return max(0, self._worker.free + len(self._ended))
+    def _appetites(self) -> tuple[int, int]:
+        """Slots of each lane that are free, or will be once this turn has recorded what ended."""
+        if not self.claiming:
+            return 0, 0
+        in_processes = sum(attempt.handler.run_in == "process" for attempt in self._ended)
+        here = self._worker.free + len(self._ended) - in_processes
+        return (
+            max(0, here) if self._here.hungry else 0,
+            max(0, self._worker.free_processes + in_processes) if self._in_processes.hungry else 0,
+        )
 
     async def _turn(self) -> None:
-        n, identity = self._appetite, self._worker.identity
+        (n, m), identity = self._appetites, self._worker.identity
         ended, self._ended = self._ended, []
         outcomes = [(attempt, attempt.final()) for attempt in ended]
-        if n:
-            # Whatever rings from here on may be about a job that this claim does not see.
-            self.hungry = False
         self._turns += 1
         self._under_way = True
         if failpoints.armed:
             failpoints.reach("before_flush" if ended else "before_claim")
         try:
             await self._write_logs(ended)
-            finished, jobs = await self._ledger.acycle(
-                identity, [outcome for _, outcome in outcomes], tasks=self._tasks, n=n, queues=self._queues
-            )
+            recording = [outcome for _, outcome in outcomes]
+            if n:
+                finished, jobs = await self._flush(identity, recording, self._here, n)
+            else:
+                finished, jobs = await self._flush(identity, recording, self._in_processes, m)
         except Unavailable as error:
             self._under_way = False
             self._ended[:0] = ended
-            self.hungry = self.hungry or n > 0
             await asyncio.sleep(self._health.failed(error))
             return
-        self._under_way = False
         if failpoints.armed:
             failpoints.reach("after_flush_before_answer" if ended else "after_claim_before_start")
         self._health.worked()
         self._settle(outcomes, finished)
-        if n:
-            self.drained = not jobs
-            self.hungry = self.hungry or len(jobs) == n
+        pause = 0.0
+        try:
+            if n and m:
+                jobs = jobs + await self._claim_for_processes(identity, m)
+        except Unavailable as error:
+            pause = self._health.failed(error)
+        self._under_way = False
         self._worker.begin(jobs, identity)
+        if pause:
+            await asyncio.sleep(pause)
+
+    async def _flush(
+        self, identity: str, outcomes: Sequence[Outcome], lane: Lane, n: int
+    ) -> tuple[Finished, list[Claimed]]:
+        # Whatever rings from here on may be about a job that this claim does not see.
+        lane.hungry = lane.hungry and not n
+        try:
+            finished, jobs = await self._ledger.acycle(
+                identity, outcomes, tasks=lane.tasks, n=n, queues=self._queues
+            )
+        except Unavailable:
+            lane.hungry = lane.hungry or n > 0
+            raise
+        if n:
+            lane.fed(n, len(jobs))
+        return finished, jobs
+
+    async def _claim_for_processes(self, identity: str, n: int) -> list[Claimed]:
+        """A claim of its own: they have slots of their own, and others must not wait for those."""
+        lane = self._in_processes
+        lane.hungry = False
+        try:
+            jobs = await self._ledger.aclaim(identity, tasks=lane.tasks, n=n, queues=self._queues)
+        except Unavailable:
+            lane.hungry = True
+            raise
+        lane.fed(n, len(jobs))
+        return jobs
 
     async def _write_logs(self, ended: Sequence[Attempt]) -> None:
         """An outcome carries the last report of its handler, but not its lines."""

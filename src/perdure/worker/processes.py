@@ -59,6 +59,14 @@ class ProcessRunner:
         return self.slots > 0 and not self._paused
 
     @property
+    def free(self) -> int:
+        """Slots for tasks that always run here: less those that suspects of other tasks use, or wait for."""
+        if self._paused:
+            return 0
+        guests = sum(attempt.handler.run_in != "process" for attempt in (*self._busy, *self._waiting))
+        return self.slots - guests
+
+    @property
     def pids(self) -> list[int]:
         return [slot.pid for slot in self._all]
 
@@ -76,6 +84,7 @@ class ProcessRunner:
         finally:
             self._first = None
         if reason is not None:
+            await self.close()
             target = self._load.target if self._load else ""
             raise InvalidConfig(f"Tasks run in processes, and a new process cannot load {target}: {reason}.")
 
@@ -117,25 +126,25 @@ class ProcessRunner:
 
     # What slots tell
 
-    def fit(self, slot: Slot) -> None:
+    def fit(self) -> None:
         self._answer(None)
 
-    def unfit(self, slot: Slot, reason: str) -> None:
-        attempt, slot.attempt = slot.attempt, None
+    def unfit(self, attempt: Attempt | None, reason: str) -> None:
         if self._answer(reason) or self._closed:
             return
-        self._pause(reason)
+        self._pause(f"A new process cannot load the app: {reason}")
         if attempt is not None:
             self._busy.pop(attempt, None)
             self._turn_away(attempt)
 
-    def done(self, slot: Slot) -> None:
-        self._busy = {attempt: busy for attempt, busy in self._busy.items() if busy is not slot}
-        if not slot.worn and not self._closed:
-            self._rest(slot)
-        elif slot.loaded:
+    def done(self, slot: Slot, attempt: Attempt) -> None:
+        self._busy.pop(attempt, None)
+        if slot.worn or self._closed:
             slot.let_go()
-        self._loop.call_soon(self._serve_waiting)
+        else:
+            self._rest(slot)
+        if self._waiting:
+            self._loop.call_soon(self._serve_waiting)
 
     def gone(self, slot: Slot) -> None:
         self._all.discard(slot)
@@ -145,15 +154,19 @@ class ProcessRunner:
 
     def _begin(self, attempt: Attempt) -> None:
         alone = attempt.job.crashes >= SUSPECT_AFTER
-        while True:
-            try:
-                slot = self._idle.pop() if self._idle and not alone else self._open(alone=alone)
-            except OSError as error:
-                self._pause(f"no process can be started: {error.strerror}")
-                return self._turn_away(attempt)
-            if (not slot.worn and not alone) or (slot.attempt is None and slot.give(attempt)):
+        while self._idle and not alone:
+            slot = self._idle.pop()
+            if slot.give(attempt):
                 self._busy[attempt] = slot
-                return None
+                return
+            slot.attempt = None  # it was about to end, or has died
+        try:
+            slot = self._busy[attempt] = self._open(alone=alone)
+        except OSError as error:
+            self._pause(f"No process can be started: {error.strerror}")
+            self._turn_away(attempt)
+        else:
+            slot.give(attempt)
 
     def _open(self, *, alone: bool = False) -> Slot:
         assert self._load is not None, "without an app to load there are no slots"
@@ -185,7 +198,7 @@ class ProcessRunner:
         return True
 
     def _pause(self, reason: str) -> None:
-        _log.error("A process of this worker could not load the app: %s. Trying again in %.0f s", reason, PAUSE)
+        _log.error("%s. Jobs that need one wait for %.0f s", reason, PAUSE)
         if not self._paused:
             self._paused = True
             self._loop.call_later(PAUSE, self._go_on)

@@ -16,6 +16,7 @@ from perdure.worker.spawn import Spawned
 from perdure.worker.wire import (
     Answer,
     Channel,
+    Committing,
     Ended,
     Fault,
     FromChild,
@@ -42,16 +43,16 @@ Not sooner: a new one costs 0.3 s and whatever the app imports, a job in one tha
 class Crew(Protocol):
     """Whoever keeps the slots."""
 
-    def fit(self, slot: Slot) -> None:
-        """It has loaded the app."""
+    def fit(self) -> None:
+        """A process has loaded the app."""
         ...
 
-    def unfit(self, slot: Slot, reason: str) -> None:
-        """It cannot load the app; whatever it was given has not begun."""
+    def unfit(self, attempt: Attempt | None, reason: str) -> None:
+        """A process cannot load the app; what it was given has not begun."""
         ...
 
-    def done(self, slot: Slot) -> None:
-        """Its job has ended and it could take another one."""
+    def done(self, slot: Slot, attempt: Attempt) -> None:
+        """Its job has ended, and unless it is worn it can take another one."""
         ...
 
     def gone(self, slot: Slot) -> None:
@@ -71,6 +72,7 @@ class Slot:
         self._resident: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._saving: set[asyncio.Task[None]] = set()
+        self._ending = False
         self.loaded = False
         self.attempt: Attempt | None = None
         self.worn = alone
@@ -84,14 +86,11 @@ class Slot:
     def give(self, attempt: Attempt) -> bool:
         """Whether it was still there to take the job."""
         self._number += 1
+        self._set_timer(None)
+        self.attempt = attempt
         context = attempt.context
-        taken = self._channel.send(
-            Run(self._number, attempt.job, context.worker or "", context.deadline_at)
-        )
-        if taken:
-            self.attempt = attempt
-            self._set_timer(None)
-        return taken
+        run = Run(self._number, attempt.job, context.worker or "", context.deadline_at)
+        return self._channel.send(run)
 
     def retire_after(self, seconds: float) -> None:
         """Let it go if it is given no job until then."""
@@ -99,18 +98,18 @@ class Slot:
 
     def let_go(self) -> None:
         """It ends by itself, having no job."""
-        self.worn = True
+        self.worn = self._ending = True
         self._channel.close()
         self._set_timer(self._loop.call_later(GRACE, self.kill))
 
     def stop(self) -> None:
         """Its handler may clean up, and has not long for it."""
-        self.worn = True
+        self.worn = self._ending = True
         self._process.signal(signal.SIGTERM)
         self._set_timer(self._loop.call_later(GRACE, self.kill))
 
     def kill(self) -> None:
-        self.worn = True
+        self.worn = self._ending = True
         self._process.signal(signal.SIGKILL)
 
     def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
@@ -122,15 +121,16 @@ class Slot:
         match message:
             case Loaded():
                 self.loaded = True
-                self._crew.fit(self)
+                self._crew.fit()
             case Unfit(reason):
-                self._give_back(reason)
-            case Spoke() | Logged() | Save() | Ended():
+                self.kill()
+                self._refuse(reason)
+            case Spoke() | Logged() | Save() | Committing() | Ended():
                 # A thread that a handler left behind may still speak in the name of its job.
                 if self.attempt is not None and not self.attempt.ended and message.number == self._number:
                     self._heard_of(self.attempt, message)
 
-    def _heard_of(self, attempt: Attempt, message: Spoke | Logged | Save | Ended) -> None:
+    def _heard_of(self, attempt: Attempt, message: Spoke | Logged | Save | Committing | Ended) -> None:
         context = attempt.context
         match message:
             case Spoke(report=report):
@@ -144,6 +144,9 @@ class Slot:
                 task = asyncio.create_task(self._save(attempt, message))
                 self._saving.add(task)
                 task.add_done_callback(self._saving.discard)
+            case Committing(request=request, success=success):
+                context.success = success
+                self._channel.send(Answer(request, context.cancel_requested))
             case Ended():
                 self._wear(message.resident)
                 self._tell(message.told())
@@ -170,29 +173,29 @@ class Slot:
         if attempt.why is not None:
             # It was asked to end, and what it started is to end as well.
             self.kill()
-        self._crew.done(self)
+        self._crew.done(self, attempt)
         attempt.end(outcome, monotonic())
 
-    def _give_back(self, reason: str) -> None:
-        self.kill()
-        self._crew.unfit(self, reason)
+    def _refuse(self, reason: str) -> None:
+        attempt, self.attempt = self.attempt, None
+        self._crew.unfit(attempt, reason)
 
     def _died(self, code: int) -> None:
         self._channel.drain()
         self._channel.close()
-        self._set_timer(None)
         self.worn = True
-        if not self.loaded:
-            self._crew.unfit(self, _how(code))
+        if not (self.loaded or self._ending):
+            self._refuse(f"it {_how(code)}")
         elif (attempt := self.attempt) is not None:
             panic = Failed(attempt.lease, "panic", message=f"Its process {_how(code)}.")
             self._tell(panic if attempt.why is None else None)
+        self._set_timer(None)
         self._crew.gone(self)
 
 
 def _how(code: int) -> str:
     if code >= 0:
-        return f"ended with exit code {code} before its handler did"
+        return f"ended by itself with exit code {code}"
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:

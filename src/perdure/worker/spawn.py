@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from signal import SIGKILL, Signals
 
 
 class Spawned:
@@ -41,17 +42,16 @@ class Spawned:
     def pid(self) -> int:
         return self._process.pid
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, number: Signals) -> None:
         """To the child and to all that it started."""
         # As long as it is not waited for, nobody else gets its number.
         if self._process.returncode is None:
             self._signal_group(number)
 
-    def _signal_group(self, number: signal.Signals) -> None:
-        try:
+    def _signal_group(self, number: Signals) -> None:
+        # Nobody is left; of a group of dead processes macOS says that it is not permitted.
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
-        except (ProcessLookupError, PermissionError):
-            pass  # nobody is left; of a group of dead processes macOS says that it is not permitted
 
     def _watch(self) -> None:
         """The end of the process itself: its socket may live on in what it forked."""
@@ -67,13 +67,11 @@ class Spawned:
             os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         else:
             self._process.wait()
-        try:
+        with suppress(RuntimeError):  # the loop was closed
             self._loop.call_soon_threadsafe(self._ended)
-        except RuntimeError:
-            pass  # the loop was closed
 
     def _ended(self) -> None:
-        self._signal_group(signal.SIGKILL)
+        self._signal_group(SIGKILL)
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)

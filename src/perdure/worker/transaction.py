@@ -7,6 +7,7 @@ from threading import Timer
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from perdure import failpoints
 from perdure.errors import StoreBusy
 from perdure.store.plan import run
 
@@ -58,7 +59,9 @@ class TransactionBlock:
                 return
             if not self._context.has_succeeded:
                 await self._context.asucceed(conn=self._conn)
+            _reach("before_own_commit")
             await self._conn.commit()
+            _reach("after_own_commit")
         finally:
             await self._conn.close()
 
@@ -70,7 +73,9 @@ class TransactionBlock:
                 return
             if not self._context.has_succeeded:
                 run(self._store, self._context._succeed(conn=self._conn))
+            _reach("before_own_commit")
             self._conn.commit()
+            _reach("after_own_commit")
         finally:
             self._conn.close()
 
@@ -97,3 +102,8 @@ class TransactionBlock:
             WARN,
             REFUSE,
         )
+
+
+def _reach(place: failpoints.Place) -> None:
+    if failpoints.armed:
+        failpoints.reach(place)

@@ -15,7 +15,7 @@ from perdure import errors
 from perdure.errors import InternalError, PerdureError
 from perdure.model.codec import storable_text
 from perdure.model.job import Claimed
-from perdure.model.lifecycle import LONG, SHORT, TRACE, Failed, Outcome, Report, stripped
+from perdure.model.lifecycle import LONG, SHORT, TRACE, Failed, Outcome, Report, Succeeded, stripped
 
 T = TypeVar("T")
 
@@ -102,6 +102,14 @@ class Save(msgspec.Struct, frozen=True, tag=True):
     checkpoint: str
 
 
+class Committing(msgspec.Struct, frozen=True, tag=True):
+    """The handler has written its success into a transaction of its own and is about to commit it."""
+
+    number: int
+    request: int
+    success: Succeeded
+
+
 class Ended(msgspec.Struct, frozen=True, tag=True):
     """How the handler ended: the name of the outcome and the outcome; none where it stopped without a word."""
 
@@ -126,7 +134,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
 
 
 FromWorker: TypeAlias = Load | Run | Answer
-FromChild: TypeAlias = Loaded | Unfit | Spoke | Logged | Save | Ended
+FromChild: TypeAlias = Loaded | Unfit | Spoke | Logged | Save | Committing | Ended
 
 _OUTCOMES: dict[str, type[Outcome]] = {kind.__name__: kind for kind in get_args(Outcome)}
 
@@ -215,8 +223,10 @@ class Channel:
 
     def _read(self) -> bool:
         """Hear some of what has arrived; others want to be heard as well. Whether there was anything."""
+        if self._socket.fileno() < 0:
+            return False
         try:
-            data = b"" if self._socket.fileno() < 0 else self._socket.recv(CHUNK)
+            data = self._socket.recv(CHUNK)
         except BlockingIOError:
             return False
         except OSError:

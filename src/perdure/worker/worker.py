@@ -20,7 +20,7 @@ from perdure.model.lifecycle import Change, Failed, Outcome, Released
 from perdure.ops.finish import find_recorded
 from perdure.ops.topics import ANYTHING, queue_topic, worker_topic
 from perdure.ops.worker import Beat
-from perdure.worker.attempt import Attempt, Runner
+from perdure.worker.attempt import Attempt
 from perdure.worker.context import JobContext
 from perdure.worker.cycle import Cycle
 from perdure.worker.deadlines import Deadlines
@@ -29,11 +29,12 @@ from perdure.worker.health import Health
 from perdure.worker.hooks import Hooks
 from perdure.worker.ledger import Ledger, Queues
 from perdure.worker.options import Exit, WorkerOptions
+from perdure.worker.places import Places
 from perdure.worker.pulse import Pulse
 from perdure.worker.reports import Reports
-from perdure.worker.runners import LoopRunner, ThreadRunner
 from perdure.worker.sweeper import Sweeper
 from perdure.worker.telling import Teller
+from perdure.worker.wire import Load
 
 T = TypeVar("T")
 
@@ -55,11 +56,14 @@ class Worker:
         options: WorkerOptions,
         *,
         listeners: Mapping[EventName, Sequence[Listener]] | None = None,
+        program: Load | None = None,
     ) -> None:
+        """``program``: where a new process finds the app; without it there are no processes."""
         self._ledger = ledger
         self._store = ledger.store
         self._handlers = handlers
         self._options = options
+        self._program = program
         self._health = Health()
         self._hooks = Hooks(listeners or {}, handlers)
         self._teller = Teller(ledger.store, self._hooks)
@@ -85,10 +89,15 @@ class Worker:
 
     @property
     def free(self) -> int:
-        return self._options.concurrency - len(self._attempts) - self._threads.lost
+        return self._places.free
+
+    @property
+    def free_processes(self) -> int:
+        return self._places.free_processes
 
     async def run(self) -> Exit:
         self._prepare()
+        await self._places.check()
         await self._register_until_done()
         deaf = self._store.listen(self._woken)
         loops = [
@@ -115,14 +124,19 @@ class Worker:
     def _prepare(self) -> None:
         options, ledger = self._options, self._ledger
         self._name = options.name or f"{socket.gethostname()}:{os.getpid()}"
-        self._tasks = sorted(self._handlers)
         self._loop = asyncio.get_running_loop()
-        self._on_loop = LoopRunner()
-        self._threads = ThreadRunner(options.concurrency, self._slot_came_back)
+        self._places = Places(options, self._handlers, self._program, self._slot_came_back)
+        self._tasks = sorted([*self._places.tasks, *self._places.process_tasks])
         self._deadlines = Deadlines()
         self._reports = Reports(self._attempts.values(), ledger, self._health, self._deadlines)
         self._cycle = Cycle(
-            self, ledger, self._health, tasks=self._tasks, queues=options.queues, poll=options.poll
+            self,
+            ledger,
+            self._health,
+            tasks=self._places.tasks,
+            process_tasks=self._places.process_tasks,
+            queues=options.queues,
+            poll=options.poll,
         )
         self._sweeper = Sweeper(self, ledger, self._health, self._hooks)
         self._pulse = Pulse(self, ledger, self._health, interval=options.lease / SECOND / 3)
@@ -200,7 +214,6 @@ class Worker:
 
     def _start(self, job: Claimed) -> None:
         handler = self._handlers[job.task]
-        runner: Runner = self._on_loop if handler.run_in == "async" else self._threads
         context = JobContext(
             job,
             worker=self.identity,
@@ -208,10 +221,11 @@ class Worker:
             results=handler.results,
             spoken=self._reports.spoken,
         )
-        attempt = Attempt(job, handler, context, runner, started=monotonic())
+        attempt = Attempt(job, handler, context, self._places.of(job, handler), started=monotonic())
         if attempt.deadline is not None:
             context.deadline_at = time() + attempt.deadline - attempt.started
         self._attempts[attempt.lease] = attempt
+        self._places.take(attempt)
         self._deadlines.begin(attempt)
         if diary.kept:
             diary.note("started", [job.id], token=job.token, worker=self.identity)
@@ -229,7 +243,7 @@ class Worker:
             if failpoints.armed:
                 failpoints.reach("after_handler_before_flush")
             self._cycle.record(attempt)
-        if self._threads.lost >= self._options.concurrency:
+        if self._places.all_lost:
             _log.error("Every thread is taken by a handler that does not end: stopping")
             self._status = Exit.SLOTS_LOST
             self.stop()
@@ -241,8 +255,7 @@ class Worker:
         self._forget(attempt)
         if diary.kept:
             said = "accepted" if accepted else "refused"
-            outcome = type(attempt.outcome).__name__.lower()
-            diary.note(said, [attempt.job.id], token=attempt.job.token, outcome=outcome)
+            diary.note(said, [attempt.job.id], token=attempt.job.token, outcome=_kind(attempt.outcome))
         if accepted:
             self._teller.ended(attempt, change)
         else:
@@ -259,6 +272,7 @@ class Worker:
 
     def _forget(self, attempt: Attempt) -> None:
         del self._attempts[attempt.lease]
+        self._places.leave(attempt)
         self._changed.set()
 
     def _slot_came_back(self) -> None:
@@ -266,6 +280,9 @@ class Worker:
 
     def _give_back(self, leases: Sequence[Lease] | set[Lease]) -> None:
         outcomes = [Released(lease) for lease in sorted(leases)]
+        if diary.kept:
+            for lease in leases:
+                diary.note("released", [lease.job], token=lease.token)
         self._errand(self._until_answered(lambda: self._ledger.afinish(outcomes)))
 
     # The end
@@ -313,7 +330,7 @@ class Worker:
         except (Unavailable, TimeoutError):
             _log.warning("The database did not answer in time: other workers will find what is left")
         self._release()
-        self._threads.close()
+        await self._places.close()
         await self._teller.close()
         await self._hooks.close()
 
@@ -358,6 +375,10 @@ class Worker:
                 return await ask()
             except Unavailable as error:
                 await asyncio.sleep(self._health.failed(error))
+
+
+def _kind(outcome: Outcome | None) -> str:
+    return outcome.kind if isinstance(outcome, Failed) else type(outcome).__name__.lower()
 
 
 def _concerns(topic: str, queues: Queues) -> bool:

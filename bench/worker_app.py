@@ -1,0 +1,29 @@
+"""The app whose jobs the worker's benchmark runs; its database is the environment's."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from perdure import App
+
+app = App()
+"""On $PERDURE_URL."""
+
+
+@app.task(name="nothing")
+async def nothing() -> None: ...
+
+
+@app.task(name="begun")
+async def begun() -> int:
+    """When it began to run, by a clock that all processes of the machine share."""
+    return time.monotonic_ns()
+
+
+@app.task(name="linger", max_crashes=None)
+async def linger(note: str) -> None:
+    """Write down each start, then wait for the end."""
+    with open(note, "a") as file:
+        file.write(f"{time.monotonic_ns()}\n")
+    await asyncio.sleep(3600)

@@ -1,0 +1,286 @@
+"""Waiting for a job: woken by what is heard, never deaf in between, and polling where nothing is heard."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure import handle
+from perdure.errors import WaitTimeout
+from perdure.handle import Job
+from perdure.model.lifecycle import Succeeded
+from perdure.ops import browse
+from perdure.ops.ring import ring
+from perdure.ops.topics import ENDED
+from perdure.store.bell import Bell
+from perdure.store.plan import Call, Hear
+from tests.conformance.test_handle import meanwhile
+from tests.conformance.world import World
+from tests.store.waiting import auntil, until
+
+ROOT = Path(__file__).parents[2]
+SOME_ENDED = frozenset([ENDED])
+
+
+@pytest.fixture
+def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handle, "FIRST_LOOK", 3600.0)
+    monkeypatch.setattr(handle, "SLOWEST_LOOK", 3600.0)
+
+
+def end_and_ring(world: World) -> None:
+    world.attempt(Succeeded, "42")
+    world.store.perform(ring, SOME_ENDED)
+
+
+def listeners(world: World) -> int:
+    """Besides the world's own ear."""
+    return len(world.store._listeners._listeners) - 1  # type: ignore[attr-defined]
+
+
+@contextmanager
+def looks(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """When somebody looked at a job."""
+    times: list[float] = []
+    perform = world.store.perform
+
+    def counting(operation: Any, *args: Any, **kwargs: Any) -> Any:
+        if operation is browse.get_job:
+            times.append(time.monotonic())
+        return perform(operation, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.store, "perform", counting)
+        yield times
+
+
+@contextmanager
+def another_worker(world: World) -> Iterator[Callable[[], None]]:
+    """A process that ends one job and rings, when it is called."""
+    script = """
+import sys
+from perdure.model.lifecycle import Succeeded
+from perdure.ops.ring import ring
+from perdure.store.store import open_store
+from perdure.worker.ledger import Ledger
+store = open_store(sys.argv[1], clock=lambda: int(sys.argv[2]))
+ledger = Ledger(store)
+ledger.register("other", name="other", lease=30_000_000)
+print("ready", flush=True)
+for line in sys.stdin:
+    (job,) = ledger.claim("other", tasks=["work"], n=1)
+    ledger.finish([Succeeded(job.lease, "42")])
+    store.perform(ring, frozenset(["ended"]))
+store.close()
+"""
+    program = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", script, world.url, str(world.now)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with program:
+        stdin, stdout = program.stdin, program.stdout
+        assert stdin is not None
+        assert stdout is not None
+        assert stdout.readline() == "ready\n"
+
+        def end_one() -> None:
+            stdin.write("\n")
+            stdin.flush()
+
+        yield end_one
+        stdin.close()
+        assert program.wait(60) == 0
+
+
+def test_a_job_that_another_process_ended_is_heard_of(no_polling: None, world: World) -> None:
+    work = world.task()
+    with another_worker(world) as end_one:
+        for _ in range(5):
+            job = work.enqueue()
+            with meanwhile(lambda: (until(lambda: listeners(world) == 1), end_one())):
+                assert job.get(timeout=60) == 42
+            assert listeners(world) == 0
+
+
+async def test_async_callers_hear_of_it_too(no_polling: None, world: World) -> None:
+    with another_worker(world) as end_one:
+        job = await world.task().aenqueue()
+        waiter = asyncio.create_task(job.aget(timeout=60))
+        await auntil(lambda: listeners(world) == 1)
+        end_one()
+        assert await waiter == 42
+
+
+def test_a_job_that_ended_in_this_process_is_heard_of(no_polling: None, world: World) -> None:
+    job = world.task().enqueue()
+    with meanwhile(lambda: (until(lambda: listeners(world) == 1), end_and_ring(world))):
+        assert job.get(timeout=60) == 42
+
+
+def test_an_end_before_it_listens_is_seen(
+    no_polling: None, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, listen = world.task().enqueue(), world.store.listen
+
+    def too_late(listener: Any) -> Callable[[], None]:
+        end_and_ring(world)
+        return listen(listener)
+
+    monkeypatch.setattr(world.store, "listen", too_late)
+    assert job.get(timeout=60) == 42
+
+
+def test_an_end_between_look_and_wait_is_heard(no_polling: None, world: World) -> None:
+    job = world.task().enqueue()
+    plan = job._join(60)
+    need: Any = next(plan)
+    while not isinstance(need, Hear):
+        assert isinstance(need, Call)
+        need = plan.send(world.store.perform(need.operation, *need.args, **need.kwargs))
+    end_and_ring(world)
+    before = time.monotonic()
+    need.bell.wait(60)
+    assert time.monotonic() - before < 30
+    plan.close()
+    assert listeners(world) == 0
+
+
+def test_polling_finds_what_nobody_rang_for(world: World) -> None:
+    job = world.task().enqueue()
+    with meanwhile(lambda: (until(lambda: listeners(world) == 1), world.attempt(Succeeded, "42"))):
+        assert job.get(timeout=60) == 42
+
+
+def test_whoever_need_not_wait_does_not_listen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = world.task().enqueue()
+    monkeypatch.setattr(world.store, "listen", None)
+    with pytest.raises(WaitTimeout):
+        job.join(timeout=0)
+    world.attempt(Succeeded, "42")
+    assert job.get() == 42
+
+
+def test_however_often_it_rings_looks_have_pauses_and_patience_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, done = world.task().enqueue(), threading.Event()
+
+    def ring_on() -> None:
+        while not done.wait(0.001):
+            world.store.announce(SOME_ENDED)
+
+    with meanwhile(ring_on), looks(world, monkeypatch) as times:
+        before = time.monotonic()
+        try:
+            with pytest.raises(WaitTimeout):
+                job.join(timedelta(seconds=0.5))
+            assert time.monotonic() - before >= 0.5
+        finally:
+            done.set()
+    # The first two look before it waits at all.
+    pauses = [later - earlier for earlier, later in zip(times[1:-1], times[2:], strict=False)]
+    assert min(pauses[:-1]) >= handle.LEAST_PAUSE * 0.9
+    assert len(times) > 10, "it does look when it rings"
+
+
+def test_other_topics_wake_nobody(no_polling: None, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = world.task().enqueue()
+
+    def act() -> None:
+        until(lambda: listeners(world) == 1)
+        until(lambda: len(times) >= 2)
+        time.sleep(handle.LEAST_PAUSE)
+        for _ in range(20):
+            world.store.announce(frozenset(["queue/mail"]))
+        looked.extend(times)
+        end_and_ring(world)
+
+    looked: list[float] = []
+    # On PostgreSQL an ear that has just begun tells of anything, at a time of its own: not what is asked here.
+    monkeypatch.setattr(world.store, "listen", world.store.subscribe)
+    with looks(world, monkeypatch) as times, meanwhile(act):
+        job.join(60)
+    assert len(looked) == 2
+
+
+async def test_a_thousand_wait_without_a_thread_each(world: World) -> None:
+    work = world.task()
+    jobs = await world.app.aenqueue_many([work.job() for _ in range(1000)])
+    waiters = [asyncio.create_task(job.aget(timeout=100)) for job in jobs]
+    await auntil(lambda: listeners(world) == 1000)
+    threads = threading.active_count()
+    claimed = await asyncio.to_thread(world.claim, 1000)
+    await asyncio.to_thread(world.finish, *[Succeeded(job.lease, "42") for job in claimed])
+    await world.store.aperform(ring, SOME_ENDED)
+    assert await asyncio.gather(*waiters) == [42] * 1000
+    assert threads < 40
+    assert listeners(world) == 0
+    assert not handle._waiters
+
+
+async def test_who_is_cancelled_stops_listening(world: World) -> None:
+    job = await world.task().aenqueue()
+    waiter = asyncio.create_task(job.ajoin())
+    await auntil(lambda: listeners(world) == 1)
+    waiter.cancel()
+    with pytest.raises(asyncio.CancelledError) as kept:
+        await waiter
+    assert listeners(world) == 0, f"although {kept} still refers to it"
+
+
+def test_who_is_interrupted_stops_listening(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    job: Job[int] = world.task().enqueue()
+
+    def interrupt(bell: Bell, seconds: float) -> None:
+        assert listeners(world) == 1
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bell, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt) as kept:
+        job.join()
+    assert listeners(world) == 0, f"although {kept} still refers to it"
+
+
+def test_a_bell_keeps_a_ring_until_somebody_waits() -> None:
+    bell = Bell()
+    bell.ring()
+    before = time.monotonic()
+    bell.wait(60)
+    asyncio.run(_ring_and_await(bell))
+    assert time.monotonic() - before < 30
+    bell.wait(0.01)
+    assert time.monotonic() - before >= 0.01, "and no longer"
+
+
+async def _ring_and_await(bell: Bell) -> None:
+    bell.ring()
+    await bell.await_(60)
+    waiter = asyncio.create_task(bell.await_(60))
+    await asyncio.sleep(0)
+    threading.Thread(target=bell.ring).start()
+    await waiter
+
+
+def test_a_ring_into_a_loop_that_is_gone_is_no_error() -> None:
+    bell = Bell()
+    loop = asyncio.new_event_loop()
+    waiter = loop.create_task(bell.await_(60))
+    loop.run_until_complete(asyncio.sleep(0))
+    waiter.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        loop.run_until_complete(waiter)
+    loop.close()
+    bell.ring()

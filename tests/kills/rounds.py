@@ -1,0 +1,131 @@
+"""Rounds of killing. Each begins and ends with two workers and a producer at work; a third worker joins for it."""
+
+from __future__ import annotations
+
+import random
+import signal
+from typing import Literal, NamedTuple, TypeAlias
+
+from perdure.failpoints import Place
+from perdure.ops import browse
+from perdure.store.store import Store
+from tests.kills.fleet import KILLED, PATIENCE, Fleet, Hand
+from tests.kills.history import size_of
+from tests.store.waiting import until
+
+Role: TypeAlias = Literal["worker", "stopping worker", "sweeper", "producer"]
+
+
+class Stage(NamedTuple):
+    """A place, who dies there, and how often it may be passed before."""
+
+    place: Place
+    role: Role = "worker"
+    most: int = 1
+
+
+STAGES = [
+    Stage("before_enqueue", "producer", 5),
+    Stage("after_enqueue_before_answer", "producer", 5),
+    Stage("before_commit", "producer", 5),
+    Stage("after_commit", "producer", 5),
+    Stage("before_commit", most=30),
+    Stage("after_commit", most=30),
+    Stage("before_register"),
+    Stage("after_register"),
+    Stage("before_claim", most=5),
+    Stage("after_claim_before_start", most=5),
+    Stage("before_handler", most=20),
+    Stage("after_handler_before_flush", most=20),
+    Stage("before_flush", most=10),
+    Stage("after_flush_before_answer", most=10),
+    Stage("before_heartbeat", most=3),
+    Stage("after_heartbeat", most=3),
+    Stage("before_report", most=2),
+    Stage("before_own_commit", most=3),
+    Stage("after_own_commit", most=3),
+    Stage("before_rescue", "sweeper"),
+    Stage("between_retirement_and_rescue", "sweeper"),
+    Stage("after_rescue", "sweeper"),
+    Stage("while_draining", "stopping worker"),
+    Stage("before_retirement", "stopping worker"),
+]
+"""Every place there is."""
+
+DEAF = "before_heartbeat:sleep=4@2"
+"""For a worker with a lease of a second: it is believed dead while it works on."""
+
+
+class Rounds:
+    def __init__(self, fleet: Fleet, store: Store, rng: random.Random) -> None:
+        self._fleet = fleet
+        self._store = store
+        self._rng = rng
+        self._workers = [fleet.start_worker(), fleet.start_worker()]
+        self._producer = self._new_producer()
+
+    def kill_anyone(self) -> None:
+        """At a random moment."""
+        hands = [*self._workers, self._fleet.start_worker(), self._producer]
+        goal = size_of(self._fleet.history) + self._rng.randint(1, 20_000)
+        until(lambda: size_of(self._fleet.history) >= goal, seconds=PATIENCE)
+        # The producer less often: there are more of the others.
+        victim = self._rng.choice(hands)
+        victim.kill()
+        hands.remove(victim)
+        if victim is self._producer:
+            self._producer = self._new_producer()
+            hands.pop(self._rng.randrange(2)).kill()
+            self._workers = hands
+        else:
+            self._workers = hands[:2]
+
+    def kill_at(self, stage: Stage) -> None:
+        """Where it is told to; whoever does not come by there fails the test."""
+        failpoint = f"{stage.place}:kill@{self._rng.randint(1, stage.most)}"
+        if stage.role == "producer":
+            self._producer.kill()
+            self._new_producer(failpoint).expect(KILLED)
+            self._producer = self._new_producer()
+            return
+        armed = self._fleet.start_worker(failpoint)
+        if stage.role == "stopping worker":
+            until(armed.identities, seconds=PATIENCE)
+            armed.signal(signal.SIGTERM)
+        elif stage.role == "sweeper":
+            self._leave_alone()
+        armed.expect(KILLED)
+        while len(self._workers) < 2:
+            self._workers.append(self._fleet.start_worker())
+
+    def deafen(self) -> None:
+        """One loses its leases without knowing, and goes on under another name; then it is killed, too."""
+        deaf = self._fleet.start_worker(DEAF)
+        until(lambda: len(deaf.identities()) > 1, seconds=PATIENCE)
+        deaf.kill()
+
+    def _leave_alone(self) -> None:
+        """The new one is to be the only one left, with something to rescue."""
+        first, second = self._workers
+        first.stop()
+        until(lambda: self._caught_at_work(second), seconds=PATIENCE)
+        second.kill()
+        self._workers = []
+
+    def _caught_at_work(self, hand: Hand) -> bool:
+        hand.signal(signal.SIGSTOP)
+        running = self._store.perform(browse.list_jobs, state="running", n=1_000)
+        if hand.identities() & {job.worker for job in running}:
+            return True
+        hand.signal(signal.SIGCONT)
+        return False
+
+    def _new_producer(self, failpoint: str = "") -> Hand:
+        return self._fleet.start_producer(self._rng.getrandbits(32), failpoint)
+
+    def end(self) -> None:
+        """Nobody is left; others finish what they began."""
+        self._fleet.enough.touch()
+        self._producer.expect(0)
+        for worker in self._workers:
+            worker.kill()

@@ -1,0 +1,105 @@
+"""Workers and producers are killed wherever they are; the diaries and the ledger agree about every job."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from perdure.app import App
+from perdure.failpoints import Place
+from perdure.model.job import ENDED, JobRow
+from perdure.ops import browse
+from perdure.ops import worker as worker_ops
+from perdure.store.store import Store
+from tests.kills.app import EFFECTS
+from tests.kills.fleet import PATIENCE, Fleet
+from tests.kills.rounds import STAGES, Rounds, Stage
+from tests.kills.verdict import verdict
+from tests.store.waiting import until
+
+RANDOM = 25
+
+FEW = [
+    Stage("after_claim_before_start"),
+    Stage("after_enqueue_before_answer", "producer"),
+    Stage("after_flush_before_answer", most=3),
+]
+
+
+def test_history_and_ledger_agree_after_a_few_kills(url: str, tmp_path: Path) -> None:
+    kill_and_judge(url, tmp_path, FEW, kills=2)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_history_and_ledger_agree_after_kills_at_every_place(url: str, tmp_path: Path) -> None:
+    kill_and_judge(url, tmp_path, STAGES, kills=RANDOM, deaf=1)
+
+
+def test_every_place_has_its_round() -> None:
+    assert {stage.place for stage in STAGES} == set(get_args(Place))
+
+
+def kill_and_judge(url: str, directory: Path, stages: Sequence[Stage], *, kills: int, deaf: int = 0) -> None:
+    rng = random.Random(0)
+    app = App(url)
+    app.migrate()
+    create_effects(app.store)
+    with app, Fleet(url, directory) as fleet:
+        rounds = Rounds(fleet, app.store, rng)
+        plan: list[Callable[[], None]] = [partial(rounds.kill_at, stage) for stage in stages]
+        plan += [rounds.kill_anyone] * kills + [rounds.deafen] * deaf
+        rng.shuffle(plan)
+        for play in plan:
+            play()
+        rounds.end()
+        drain(fleet, app.store)
+        assert [str(violation) for violation in verdict(fleet.history, url)] == []
+        check_ends(app.store)
+
+
+def drain(fleet: Fleet, store: Store) -> None:
+    """Fresh workers finish what is left, and bury the dead."""
+    fresh = [fleet.start_worker() for _ in range(2)]
+    until(lambda: all_ended(store) and len(store.perform(worker_ops.list_workers)) == 2, seconds=PATIENCE)
+    for worker in fresh:
+        worker.stop()
+    assert store.perform(worker_ops.list_workers) == []
+
+
+def all_ended(store: Store) -> bool:
+    counts = store.perform(browse.count_jobs)
+    return all(view in ENDED for views in counts.values() for view in views)
+
+
+def check_ends(store: Store) -> None:
+    """Every job ended as it was meant to, and a payment is made exactly once."""
+    jobs = store.perform(browse.list_jobs, n=1_000_000)
+    by_state = {state: {job.task for job in jobs if job.state == state} for state in ENDED}
+    assert by_state["failed"] <= {"tests.kills.app.is_doomed"}
+    assert not by_state["canceled"]
+    assert "tests.kills.app.is_doomed" not in by_state["succeeded"]
+    assert sorted(effects(store)) == sorted(job.id for job in jobs if pays(job))
+
+
+def pays(job: JobRow) -> bool:
+    return job.task in ("tests.kills.app.pays", "tests.kills.app.pays_async")
+
+
+def create_effects(store: Store) -> None:
+    connection = store.connect()
+    connection.execute(f"CREATE TABLE {EFFECTS} (job TEXT NOT NULL)")
+    connection.commit()
+    connection.close()
+
+
+def effects(store: Store) -> list[str]:
+    connection = store.connect()
+    rows = connection.execute(f"SELECT job FROM {EFFECTS}").fetchall()
+    connection.close()
+    return [row[0] for row in rows]
