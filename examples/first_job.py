@@ -1,90 +1,47 @@
-"""The life of a first job, told as it happens: ``make demo``.
-
-There is no worker yet, so ``work`` stands in for one: it does what a worker will do, through the same ledger.
-"""
+"""The life of a first job: enqueued, not twice, tried, failed, tried again, told."""
 
 from __future__ import annotations
 
 import tempfile
 
-from perdure import App, IdempotencyConflict
-from perdure.model.job import SECOND, Claimed
-from perdure.model.lifecycle import Failed, Outcome, Report, Succeeded
-from perdure.ops.report import LogLine, Said
+from perdure import CONTEXT, App, Context, IdempotencyConflict, Retry
 
 directory = tempfile.TemporaryDirectory(prefix="perdure-")
 app = App(f"sqlite:///{directory.name}/jobs.db")
-mailbox: list[str] = []
 
 
-@app.task(name="mail.welcome", queue="mail", max_attempts=3)
-def welcome(to: str, greeting: str = "Hello") -> dict[str, int]:
+@app.task(name="mail.welcome", queue="mail", backoff=0.1)
+async def welcome(to: str, greeting: str = "Hello", *, ctx: Context = CONTEXT) -> dict[str, int]:
     """The first letter is lost on the way."""
-    mailbox.append(to)
-    if len(mailbox) == 1:
-        raise ConnectionError("the mail server hung up")
+    ctx.stage("sending")
+    ctx.log(f"attempt {ctx.attempt}")
+    if ctx.attempt == 1:
+        raise Retry("the mail server hung up", code="smtp.421")
     return {"letters": len(f"{greeting}, {to}!")}
 
 
-def work(claimed: Claimed) -> Outcome:
-    """Call the function with the job's arguments; say how that ended."""
-    task = app.tasks[claimed.task]
-    args, kwargs = task.signature.call_arguments(task.arguments.decode(claimed.payload))
-    try:
-        result, reason = task.results.encode(task.function(*args, **kwargs))
-    except Exception as error:
-        return Failed(claimed.lease, "error", message=str(error))
-    return Succeeded(claimed.lease, result, reason)
-
-
-def main() -> None:
-    ledger = app.ledger
-    ledger.register("worker-1", name="demo", lease=30 * SECOND)
-
-    title("Enqueued, and a key keeps it from happening twice")
+async def main() -> None:
     keyed = welcome.using(idempotency_key="welcome-7")
-    job = keyed.enqueue("ann@example.com")
-    say(f"job {job.id} is {job.state} in queue {job.queue}")
-    again = keyed.enqueue("ann@example.com")
-    say(f"the same request again: {'the same job' if again.id == job.id else 'another job'}")
+    job = await keyed.aenqueue("ann@example.com")
+    print(f"job {job.id} is {job.state} in queue {job.queue}")
+    again = await keyed.aenqueue("ann@example.com")
+    print(f"the same request again: {'the same job' if again.id == job.id else 'another job'}")
     try:
-        keyed.enqueue("bob@example.com")
+        await keyed.aenqueue("bob@example.com")
     except IdempotencyConflict as conflict:
-        say(f"a different request: {conflict}")
+        print(f"a different request: {conflict}")
 
-    title("Claimed by a worker, which says how far it is")
-    (claimed,) = ledger.claim("worker-1", tasks=["mail.welcome"], n=1)
-    say(f"attempt {claimed.attempt} of {claimed.max_attempts} with {claimed.payload}")
-    ledger.report(
-        [Said(claimed.lease, Report(stage="sending", done=1, total=2), [LogLine("info", "dialing")])]
-    )
-    if progress := job.refresh().progress:
-        say(f"{progress.done} of {progress.total} done, {progress.stage}")
+    async with app.worker(poll=0.1):
+        print(f"it returned {await job.aget(timeout=10)}")
 
-    title("Failed, and tried again")
-    ledger.finish([work(claimed)])
-    if error := job.refresh().error:
-        say(f"{error.message}: {job.state} again, due at {job.run_at:%H:%M:%S}")
-    say(f"nobody wants to wait that long: {app.run_now(job.id, by='ann')}")
-    (claimed,) = ledger.claim("worker-1", tasks=["mail.welcome"], n=1)
-    ledger.finish([work(claimed)])
-    say(f"attempt {claimed.attempt} returned {job.get(timeout=1)}")
-
-    title("Remembered")
-    for entry in app.job_history(job.id):
+    for entry in await app.ajob_history(job.id):
         detail = ", ".join(f"{name} {value}" for name, value in entry.detail.items())
-        say(f"{entry.at:%H:%M:%S.%f}  {entry.what:10} {detail}".rstrip())
-    app.close()
-
-
-def title(text: str) -> None:
-    print(f"\n{text}")
-
-
-def say(text: str) -> None:
-    print(f"  {text}")
+        print(f"  {entry.at:%H:%M:%S.%f}  {entry.what:10} {detail}".rstrip())
+    await app.aclose()
 
 
 if __name__ == "__main__":
+    import asyncio
+
     with directory:
-        main()
+        asyncio.run(main())

@@ -14,7 +14,7 @@ from tests.cli.shop import NOBODY, Shop, run, start
 
 # The demo is a show of its own: it takes no database, and nobody waits for its help.
 TOOLS = [verb for verb in VERBS if verb != "demo"]
-HEAVY = {"asyncio", "sqlite3", "psycopg", "rich", "msgspec", "perdure.app", "perdure.errors", "logging"}
+HEAVY = {"asyncio", "sqlite3", "psycopg", "rich", "msgspec", "perdure.app", "logging"}
 
 
 @pytest.mark.parametrize("args", [["--help"], *([verb, "--help"] for verb in TOOLS)], ids=" ".join)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,14 @@ def end_and_ring(world: World) -> None:
 def listeners(world: World) -> int:
     """Besides the world's own ear."""
     return len(world.store._listeners._listeners) - 1  # type: ignore[attr-defined]
+
+
+def while_somebody_waits(world: World, act: Callable[[], object]) -> Callable[[], None]:
+    def wait_and_act() -> None:
+        until(lambda: listeners(world) == 1)
+        act()
+
+    return wait_and_act
 
 
 @contextmanager
@@ -110,7 +119,7 @@ def test_a_job_that_another_process_ended_is_heard_of(no_polling: None, world: W
     with another_worker(world) as end_one:
         for _ in range(5):
             job = work.enqueue()
-            with meanwhile(lambda: (until(lambda: listeners(world) == 1), end_one())):
+            with meanwhile(while_somebody_waits(world, end_one)):
                 assert job.get(timeout=60) == 42
             assert listeners(world) == 0
 
@@ -126,7 +135,7 @@ async def test_async_callers_hear_of_it_too(no_polling: None, world: World) -> N
 
 def test_a_job_that_ended_in_this_process_is_heard_of(no_polling: None, world: World) -> None:
     job = world.task().enqueue()
-    with meanwhile(lambda: (until(lambda: listeners(world) == 1), end_and_ring(world))):
+    with meanwhile(while_somebody_waits(world, lambda: end_and_ring(world))):
         assert job.get(timeout=60) == 42
 
 
@@ -160,7 +169,7 @@ def test_an_end_between_look_and_wait_is_heard(no_polling: None, world: World) -
 
 def test_polling_finds_what_nobody_rang_for(world: World) -> None:
     job = world.task().enqueue()
-    with meanwhile(lambda: (until(lambda: listeners(world) == 1), world.attempt(Succeeded, "42"))):
+    with meanwhile(while_somebody_waits(world, lambda: world.attempt(Succeeded, "42"))):
         assert job.get(timeout=60) == 42
 
 
@@ -190,9 +199,9 @@ def test_however_often_it_rings_looks_have_pauses_and_patience_ends(
             assert time.monotonic() - before >= 0.5
         finally:
             done.set()
-    # The first two look before it waits at all.
-    pauses = [later - earlier for earlier, later in zip(times[1:-1], times[2:], strict=False)]
-    assert min(pauses[:-1]) >= handle.LEAST_PAUSE * 0.9
+    # The first look comes before it listens, the last one at the end of its patience.
+    pauses = [later - earlier for earlier, later in pairwise(times[1:-1])]
+    assert min(pauses) >= handle.LEAST_PAUSE * 0.9
     assert len(times) > 10, "it does look when it rings"
 
 

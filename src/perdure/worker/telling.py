@@ -63,8 +63,13 @@ class Teller:
         self._hooks.attempt("lease_lost", attempt)
 
     async def close(self) -> None:
-        if self._ringing is not None:
-            await self._ringing
+        """Ring for the last ones, without the pause before it."""
+        if self._ringing is None or self._ringing.done():
+            return
+        self._ringing.cancel()
+        await asyncio.wait((self._ringing,))
+        with suppress(PerdureError):
+            await self._store.aperform(ring, frozenset([ENDED]))
 
     def _log(self, attempt: Attempt, name: EventName, seconds: float) -> None:
         job = attempt.job

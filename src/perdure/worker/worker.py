@@ -209,8 +209,11 @@ class Worker:
             return
         for job in jobs:
             self._start(job)
-        if self._options.burst and self._cycle.drained and not self._attempts:
-            self.stop()
+        if self._options.burst and not self._attempts:
+            if self._cycle.drained:
+                self.stop()
+            else:
+                self._cycle.wake()  # one more look: the last claim found something
 
     def _start(self, job: Claimed) -> None:
         handler = self._handlers[job.task]
