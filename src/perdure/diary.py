@@ -24,6 +24,7 @@ from pathlib import Path
 VARIABLE = "PERDURE_HISTORY"
 
 _directory = os.environ.get(VARIABLE)
+_began = time.time_ns()
 _files: dict[int, int] = {}
 
 kept = bool(_directory)
@@ -41,6 +42,9 @@ def _file() -> int:
     if pid not in _files:
         directory = Path(_directory or ".")
         directory.mkdir(parents=True, exist_ok=True)
-        path = directory / f"{time.time_ns()}-{pid}.jsonl"
-        _files[pid] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        path = directory / f"{_began}-{pid}.jsonl"
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        # Two threads may get here. No lock: a child could inherit it, held by a thread that it does not have.
+        if _files.setdefault(pid, file) != file:
+            os.close(file)
     return _files[pid]

@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 VARIABLE = "PERDURE_FAILPOINT"
 
@@ -63,6 +63,8 @@ def parse(text: str) -> dict[str, Fault]:
         action, _, seconds = action.partition("=")
         if action not in ("kill", "exit", "raise", "sleep"):
             raise ValueError(f"{VARIABLE}: {part!r} is not name:kill, :exit, :raise or :sleep=seconds")
+        if name not in get_args(Place):
+            raise ValueError(f"{VARIABLE}: there is no place {name!r}")
         faults[name] = Fault(action, float(seconds or 0), int(which or 1))
     return faults
 

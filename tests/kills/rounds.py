@@ -69,16 +69,13 @@ class Rounds:
         hands = [*self._workers, self._fleet.start_worker(), self._producer]
         goal = size_of(self._fleet.history) + self._rng.randint(1, 20_000)
         until(lambda: size_of(self._fleet.history) >= goal, seconds=PATIENCE)
-        # The producer less often: there are more of the others.
         victim = self._rng.choice(hands)
         victim.kill()
-        hands.remove(victim)
         if victim is self._producer:
             self._producer = self._new_producer()
-            hands.pop(self._rng.randrange(2)).kill()
-            self._workers = hands
-        else:
-            self._workers = hands[:2]
+            victim = self._rng.choice(hands[:3])
+            victim.kill()
+        self._workers = [hand for hand in hands[:3] if hand is not victim]
 
     def kill_at(self, stage: Stage) -> None:
         """Where it is told to; whoever does not come by there fails the test."""

@@ -133,7 +133,19 @@ async def anywhere() -> int:
 
 def make(url: str | None = None, **options: Any) -> App:
     app = App(url, synchronous="normal", **options)
-    for function in (pid, async_pid, tell, speak, aspeak, wait_for, linger, alinger, save_late, parent, commit):
+    for function in (
+        pid,
+        async_pid,
+        tell,
+        speak,
+        aspeak,
+        wait_for,
+        linger,
+        alinger,
+        save_late,
+        parent,
+        commit,
+    ):
         app.task(name=function.__name__, run_in="process", backoff=QUICK)(function)
     app.task(name="fail", run_in="process", max_attempts=1)(fail)
     app.task(name="die", run_in="process", max_attempts=1)(die)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from perdure.errors import InvalidConfig, LeaseLost
 from perdure.handle import Job
 from perdure.model.job import SECOND, Lease
 from perdure.model.lifecycle import Canceled, Continued, Failed, Outcome, Snoozed, Succeeded, Throttled
+from perdure.service import find_program
 from perdure.worker import processes
 from perdure.worker.wire import Ended, Fault
 from perdure.worker.worker import Worker
@@ -57,6 +59,12 @@ def alive(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return status.rpartition(")")[2].split()[0] != "Z"
+
+
+async def until_running(job: Job[Any]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while (await job.arefresh()).state != "running":
+            await asyncio.sleep(0.01)
 
 
 def noted(path: Path) -> list[str]:
@@ -114,14 +122,16 @@ async def test_a_handler_fails_as_it_would_elsewhere(app: App) -> None:
     assert f"worker{os.sep}child.py" not in trace
 
 
-@pytest.mark.parametrize(("how", "said"), [("exit", "exit code 3"), ("kill", "SIGKILL"), ("fault", "SIGSEGV")])
+@pytest.mark.parametrize(
+    ("how", "said"), [("exit", "exit code 3"), ("kill", "SIGKILL"), ("fault", "SIGSEGV")]
+)
 async def test_a_child_that_dies_takes_only_its_own_job_with_it(
     app: App, how: str, said: str, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
     async with working(app, processes=2):
         neighbour = await enqueue(app, "wait_for", path=str(go))
-        await auntil(lambda: neighbour.refresh_state() == "running")
+        await until_running(neighbour)
         job = await enqueue(app, "die", how=how)
         with pytest.raises(JobFailed):
             await job.aget(PATIENCE)
@@ -131,3 +141,242 @@ async def test_a_child_that_dies_takes_only_its_own_job_with_it(
         go.touch()
         assert await neighbour.aget(PATIENCE) == "waited"
         assert neighbour.attempt == 1
+
+
+@pytest.mark.parametrize("task", ["overrun", "be_deaf"])
+async def test_a_handler_that_takes_too_long_is_killed_with_all_it_started(
+    app: App, task: str, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    async with working(app) as worker:
+        job = await enqueue(app, task, note_to=str(notes))
+        with pytest.raises(JobFailed):
+            await job.aget(PATIENCE)
+        assert job.error is not None
+        assert job.error.kind == "timeout"
+        pids = [int(pid) for pid in noted(notes)[0].split()]
+        await auntil(lambda: not any(map(alive, pids)))
+        assert ("cleaned up" in noted(notes)) == (task == "overrun")
+        assert await (await enqueue(app, "pid")).aget(PATIENCE) not in pids
+        assert not set(children(worker)) & set(pids)
+
+
+@pytest.mark.parametrize("task", ["linger", "alinger"])
+async def test_a_cancelled_handler_may_clean_up_and_is_gone(app: App, task: str, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    async with working(app):
+        job = await enqueue(app, task, note_to=str(notes))
+        await auntil(lambda: noted(notes), seconds=PATIENCE)
+        await job.acancel()
+        with pytest.raises(JobCanceled):
+            await job.aget(PATIENCE)
+        await auntil(lambda: not any(alive(int(pid)) for pid in noted(notes)[0].split()))
+        assert noted(notes)[1:] == ["cleaned up"]
+
+
+async def test_at_the_end_of_the_worker_its_job_goes_back_and_its_child_is_gone(
+    app: App, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    async with working(app, drain=0):
+        job = await enqueue(app, "linger", note_to=str(notes))
+        await auntil(lambda: noted(notes), seconds=PATIENCE)
+    await job.arefresh()
+    assert (job.state, job.attempt) == ("ready", 0)
+    assert not any(alive(int(pid)) for pid in noted(notes)[0].split())
+
+
+async def test_a_handler_whose_lease_is_gone_is_told_so_when_it_saves(app: App, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    async with working(app) as worker:
+        job = await enqueue(app, "save_late", note_to=str(notes))
+        await auntil(lambda: noted(notes), seconds=PATIENCE)
+        await app.ledger.aretire(worker.identity)
+        await app.ledger.arescue()
+        Path(f"{notes}.go").touch()
+        await auntil(lambda: len(noted(notes)) > 1)
+        assert noted(notes)[1] == "LeaseLost job.lease_lost"
+        assert job.id
+
+
+async def test_a_handler_whose_lease_is_gone_is_stopped(url: str, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    with press.make(url, lease=1) as app:
+        async with working(app, drain=0) as worker:
+            await enqueue(app, "linger", note_to=str(notes))
+            await auntil(lambda: noted(notes), seconds=PATIENCE)
+            pids = [int(pid) for pid in noted(notes)[0].split()]
+            await app.ledger.aretire(worker.identity)
+            await app.ledger.arescue()
+            await auntil(lambda: not any(map(alive, pids)))
+
+
+async def test_jobs_are_enqueued_and_transactions_committed_from_a_child(app: App) -> None:
+    async with working(app) as worker:
+        parent = await enqueue(app, "parent")
+        child = await app.aget_job(await parent.aget(PATIENCE))
+        assert child is not None
+        assert await child.aget(PATIENCE) in children(worker)
+        job = await enqueue(app, "commit")
+        await job.aget(PATIENCE)
+        assert job.attempt == 1
+
+
+async def test_there_are_never_more_claimed_than_free_slots_and_others_do_not_wait(
+    app: App, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    async with working(app, processes=1, concurrency=1):
+        jobs = [await enqueue(app, "wait_for", path=str(go)) for _ in range(3)]
+        await until_running(jobs[0])
+        assert await (await enqueue(app, "anywhere")).aget(PATIENCE) == os.getpid()
+        assert (await app.acount_jobs())["default"]["running"] == 1
+        go.touch()
+        assert [await job.aget(PATIENCE) for job in jobs] == ["waited"] * 3
+
+
+async def test_a_suspect_runs_alone_in_a_process_of_its_own(app: App) -> None:
+    job = await enqueue(app, "anywhere")
+    for n in range(2):
+        await app.ledger.aregister(f"w{n}", name="w", lease=30 * SECOND)
+        async with asyncio.timeout(PATIENCE):
+            while not await app.ledger.aclaim(f"w{n}", tasks=["anywhere"], n=1):
+                await asyncio.sleep(0.01)
+        await app.ledger.aretire(f"w{n}")
+        await app.ledger.arescue()
+    async with working(app, processes=1) as worker:
+        (kept,) = children(worker)
+        alone = await job.aget(PATIENCE)
+        assert alone not in (os.getpid(), kept)
+        await auntil(lambda: not alive(alone))
+        assert await (await enqueue(app, "anywhere")).aget(PATIENCE) == os.getpid()
+
+
+async def test_a_suspect_runs_in_place_where_there_are_no_processes(app: App) -> None:
+    job = await enqueue(app, "anywhere")
+    for n in range(2):
+        await app.ledger.aregister(f"w{n}", name="w", lease=30 * SECOND)
+        async with asyncio.timeout(PATIENCE):
+            while not await app.ledger.aclaim(f"w{n}", tasks=["anywhere"], n=1):
+                await asyncio.sleep(0.01)
+        await app.ledger.aretire(f"w{n}")
+        await app.ledger.arescue()
+    async with app.worker(processes=0):
+        assert await job.aget(PATIENCE) == os.getpid()
+
+
+def test_a_child_dies_with_its_worker(url: str, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    with press.make(url) as app:
+        app.enqueue("linger", {"note_to": str(notes)})
+        env = {**os.environ, "PERDURE_URL": url}
+        worker = subprocess.Popen([sys.executable, "-m", "tests.worker.press"], env=env)
+        try:
+            until(lambda: noted(notes), seconds=PATIENCE)
+        finally:
+            worker.send_signal(signal.SIGKILL)
+            worker.wait()
+        child, grandchild = map(int, noted(notes)[0].split())
+        try:
+            until(lambda: not alive(child))
+        finally:
+            if alive(grandchild):
+                os.kill(grandchild, signal.SIGKILL)
+
+
+async def test_a_worker_is_refused_whose_app_no_new_process_would_find(sqlite_url: str) -> None:
+    with press.make(sqlite_url) as app:
+        with pytest.raises(InvalidConfig, match="a new process would not find this app"):
+            async with app.worker():
+                pass
+        with pytest.raises(
+            InvalidConfig, match=r"cannot load tests\.worker\.nowhere:app: ModuleNotFoundError"
+        ):
+            async with app.worker(target="tests.worker.nowhere:app"):
+                pass
+        app.task(name="unknown there", run_in="process")(press.pid)
+        with pytest.raises(InvalidConfig, match="the task unknown there is unknown there"):
+            async with app.worker(target=press.TARGET):
+                pass
+        async with app.worker(processes=0):
+            pass
+
+
+def test_an_app_is_found_by_its_name_in_a_module() -> None:
+    program = find_program(press.app)
+    assert program is not None
+    assert program.target == press.TARGET
+    assert find_program(press.make()) is None
+
+
+async def test_children_without_work_end(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "IDLE", 0.05)
+    with press.make(sqlite_url) as app:
+        async with working(app) as worker:
+            await (await enqueue(app, "pid")).aget(PATIENCE)
+            await auntil(lambda: children(worker) == [])
+            await (await enqueue(app, "pid")).aget(PATIENCE)
+
+
+def footprint(worker: Worker) -> dict[str, int]:
+    gc.collect()
+    (kept,) = children(worker)
+    return {
+        "threads": threading.active_count(),
+        "fds": len(os.listdir("/proc/self/fd")),
+        "fds of the child": len(os.listdir(f"/proc/{kept}/fd")),
+        "threads of the child": len(os.listdir(f"/proc/{kept}/task")),
+        "children": len(children(worker)),
+    }
+
+
+@pytest.mark.parametrize("n", [200, pytest.param(1_000, marks=pytest.mark.long)])
+async def test_nothing_is_left_behind_by_many_jobs(sqlite_url: str, n: int) -> None:
+    with press.make(sqlite_url) as app:
+        async with working(app) as worker:
+            for task in ("pid", "async_pid"):
+                await (await enqueue(app, task)).aget(PATIENCE)
+            before, resident = footprint(worker), rss()
+            jobs = await app.aenqueue_many([app.tasks["pid"].job() for _ in range(n)])
+            for job in jobs:
+                await job.aget(PATIENCE)
+            await auntil(lambda: footprint(worker) == before)
+            assert rss() < resident + 32 * 1024 * 1024
+
+
+def rss() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+LEASE = Lease("0", 1)
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Succeeded(LEASE, "1"),
+        Failed(LEASE, "error", "a.code", "what", "where", 5),
+        Snoozed(LEASE, 7),
+        Throttled(LEASE, None, False),
+        Continued(LEASE, 1),
+        Canceled(LEASE, "because"),
+        None,
+    ],
+    ids=repr,
+)
+def test_every_outcome_travels(outcome: Outcome | None) -> None:
+    assert Ended.of(1, outcome, resident=0).told() == outcome
+
+
+def test_what_cannot_be_encoded_does_not_keep_an_outcome_from_travelling() -> None:
+    failed = Ended.of(1, Failed(LEASE, "fatal", message="\ud800", trace="x" * 10**6), resident=0).told()
+    assert isinstance(failed, Failed)
+    assert failed.kind == "fatal"
+    assert len(str(failed.trace)) < 20_000
+    assert isinstance(Ended.of(1, Canceled(LEASE, "\ud800"), resident=0).told(), Canceled)
+
+
+def test_an_error_keeps_its_class_on_its_way() -> None:
+    error = Fault.of(LeaseLost()).error()
+    assert type(error) is LeaseLost
+    assert (error.code, str(error)) == (LeaseLost.code, str(LeaseLost()))

@@ -35,6 +35,14 @@ def returned(handler: Handler, lease: Lease, value: object) -> Succeeded:
 
 
 def raised(handler: Handler, lease: Lease, error: BaseException) -> Outcome:
+    try:
+        return _signalled(handler, lease, error)
+    except Exception:
+        # A signal whose class forgot to call its parent, or whose content cannot be shown.
+        return Failed(lease, "error", None, type(error).__name__, traced(error))
+
+
+def _signalled(handler: Handler, lease: Lease, error: BaseException) -> Outcome:
     match error:
         case Snooze():
             return Snoozed(lease, error.delay)
@@ -43,13 +51,13 @@ def raised(handler: Handler, lease: Lease, error: BaseException) -> Outcome:
         case Continue():
             return Continued(lease, error.delay)
         case Cancel():
-            return Canceled(lease, error.reason)
+            return Canceled(lease, str(error.reason))
         case Fatal():
-            return Failed(lease, "fatal", error.code, _said(error), traced(error))
+            return Failed(lease, "fatal", _code(error.code), _said(error), traced(error))
         case Retry():
-            return Failed(lease, "error", error.code, _said(error), traced(error), error.delay)
+            return Failed(lease, "error", _code(error.code), _said(error), traced(error), error.delay)
     kind: FailureKind = "fatal" if isinstance(error, handler.fatal) else "error"
-    code = error.code if isinstance(error, PerdureError) else None
+    code = _code(error.code) if isinstance(error, PerdureError) else None
     name = type(error).__name__
     said = _said(error)
     return Failed(lease, kind, code, f"{name}: {said}" if said else name, traced(error))
@@ -64,6 +72,11 @@ def traced(error: BaseException) -> str | None:
         return "".join(traceback.format_exception(type(error), error, frames))
     except Exception:
         return None
+
+
+def _code(code: object) -> str | None:
+    """A text, also where somebody gave a number: ``Retry(code=503)``."""
+    return None if code is None else str(code)
 
 
 def _said(error: BaseException) -> str:
