@@ -10,16 +10,34 @@ import threading
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from perdure.errors import InvalidConfig
+from perdure.errors import InvalidConfig, StoreClosed, Unavailable
 from perdure.serving import Serving
+from perdure.worker.health import Health
 from perdure.worker.options import WorkerOptions
 from perdure.worker.wire import Load
-from perdure.worker.worker import Worker
+from perdure.worker.worker import STOP_GRACE, Worker
 
 
 def serve(app: Serving, options: WorkerOptions, target: str | None = None) -> int:
     """Run a worker until it is stopped by a signal, or a burst is over; return its exit code."""
-    return asyncio.run(_serve(app, options, target))
+    loop = asyncio.new_event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(_serve(app, options, target))
+    finally:
+        loop.run_until_complete(_clear_away())
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+async def _clear_away() -> None:
+    """As asyncio.run does, but not for ever: a handler that was given up may refuse to be cancelled."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    if rest:
+        await asyncio.wait(rest, timeout=STOP_GRACE)
+    await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 @asynccontextmanager
@@ -40,7 +58,7 @@ async def beside(app: Serving, options: WorkerOptions, target: str | None = None
 
 
 async def make_worker(app: Serving, options: WorkerOptions, target: str | None = None) -> Worker:
-    await app.async_()
+    await _sync_until_done(app)
     handlers = app.handlers()
     program = find_program(app, target)
     alone = sorted(name for name, handler in handlers.items() if handler.run_in == "process")
@@ -52,6 +70,18 @@ async def make_worker(app: Serving, options: WorkerOptions, target: str | None =
             "With processes=0 this worker leaves such tasks to others."
         )
     return Worker(app.ledger, handlers, options, listeners=app.listeners, program=program)
+
+
+async def _sync_until_done(app: Serving) -> None:
+    """A worker that starts before its database waits for it."""
+    health = Health()
+    while True:
+        try:
+            return await app.async_()
+        except StoreClosed:
+            raise
+        except Unavailable as error:
+            await asyncio.sleep(health.failed(error))
 
 
 def find_program(app: Serving, target: str | None = None) -> Load | None:

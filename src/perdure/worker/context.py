@@ -137,7 +137,9 @@ class JobContext(Context):
     def take_logs(self) -> Said | None:
         """Only the lines."""
         with self._lock:
-            logs, self._logs = self._logs, []
+            logs, self._logs, dropped, self._dropped = self._logs, [], self._dropped, 0
+        if dropped:
+            logs.append(LogLine("warning", f"{dropped} more lines were dropped"))
         return Said(self.row.lease, Report(), logs) if logs else None
 
     def put_back(self, said: Said) -> None:

@@ -87,6 +87,8 @@ class Cycle:
         self._turns = 0
         self._under_way = False
         self.claiming = True
+        self.dead = False
+        """It ended, and records nothing any more."""
 
     @property
     def busy(self) -> bool:
@@ -113,9 +115,12 @@ class Cycle:
         self._bell.set()
 
     async def run(self) -> None:
-        while True:
-            await self._until_there_is_work()
-            await self._turn()
+        try:
+            while True:
+                await self._until_there_is_work()
+                await self._turn()
+        finally:
+            self.dead = True
 
     async def _until_there_is_work(self) -> None:
         """Also while outcomes keep coming it is looked now and then: a job may be due by time alone."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from perdure.events import EventName, JobEvent, Listener
 from perdure.model.job import JobRow
@@ -112,29 +113,32 @@ class Hooks:
                 if inspect.iscoroutinefunction(listener):
                     await listener(event)
                 else:
-                    await self._in_thread(lambda: listener(event))
+                    await self._in_thread(listener, event)
         except TimeoutError:
             _log.warning(
                 "A listener to %r took more than %g s: it is no longer waited for", event.name, LIMIT
             )
-        except Exception:
+        except (Exception, SystemExit, KeyboardInterrupt):
+            # The last two would end the event loop.
             _log.exception("A listener to %r failed for job %s", event.name, event.job)
 
-    async def _in_thread(self, work: Callable[[], object]) -> None:
+    async def _in_thread(self, listener: Listener, event: JobEvent) -> None:
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
+        done: asyncio.Future[BaseException | None] = loop.create_future()
 
         def settle(error: BaseException | None) -> None:
             if not done.done():
-                done.set_exception(error) if error else done.set_result(None)
+                done.set_result(error)
 
         def run() -> None:
+            error: BaseException | None = None
             try:
-                work()
-            except Exception as error:
+                listener(event)
+            except BaseException as raised:
+                error = raised
+            with suppress(RuntimeError):  # the loop is gone
                 loop.call_soon_threadsafe(settle, error)
-            else:
-                loop.call_soon_threadsafe(settle, None)
 
         self._threads.submit(run)
-        await done
+        if (error := await done) is not None:
+            _log.error("A listener to %r failed for job %s", event.name, event.job, exc_info=error)

@@ -53,6 +53,7 @@ class Pulse:
         self._loop_thread = threading.get_ident()
         self._kicked = threading.Event()
         self._stopped = threading.Event()
+        self._over = asyncio.Event()
         self._answered = True
         self._told_blocked = False
         self.error: BaseException | None = None
@@ -68,9 +69,13 @@ class Pulse:
         self._kicked.set()
 
     async def stop(self) -> None:
+        self.end()
+        await self._over.wait()
+
+    def end(self) -> None:
+        """Not to beat again, whenever the beat that is under way is answered."""
         self._stopped.set()
         self._kicked.set()
-        await asyncio.to_thread(self._thread.join)
 
     def _run(self) -> None:
         try:
@@ -79,6 +84,8 @@ class Pulse:
             self.error = error
             _log.exception("The heartbeat ended by an error")
             self._in_loop(self._died)
+        finally:
+            self._in_loop(self._over.set)
 
     def _beat_until_stopped(self) -> None:
         due = monotonic() + self._interval

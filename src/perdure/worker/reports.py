@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
+
+import msgspec
 
 from perdure import failpoints
 from perdure.errors import Unavailable
@@ -30,18 +32,40 @@ class Reports:
         self._health = health
         self._deadlines = deadlines
         self._spoken = False
+        self._writing: asyncio.Task[None] | None = None
+        self._under_way: set[Attempt] = set()
+        self._behind: list[Callable[[], None]] = []
 
     def spoken(self) -> None:
         """Some handler said something. From any thread."""
         self._spoken = True
 
+    def behind(self, attempt: Attempt, record: Callable[[], None]) -> None:
+        """Record an outcome, but not before what its handler said: that would be refused afterwards."""
+        if attempt in self._under_way:
+            self._behind.append(record)
+        else:
+            record()
+
     async def run(self) -> None:
-        while True:
-            await asyncio.sleep(TICK)
-            self._deadlines.look_ahead(self._attempts)
-            if self._spoken:
-                self._spoken = False
-                await self.write([attempt for attempt in self._attempts if not attempt.ended])
+        try:
+            while True:
+                await asyncio.sleep(TICK)
+                self._deadlines.look_ahead(self._attempts)
+                self._write_aside()
+        finally:
+            if self._writing is not None:
+                self._writing.cancel()
+
+    def _write_aside(self) -> None:
+        """Deadlines are looked at also while the database takes its time."""
+        if self._writing is not None and self._writing.done():
+            self._writing.result()
+            self._writing = None
+        if self._spoken and self._writing is None:
+            self._spoken = False
+            attempts = [attempt for attempt in self._attempts if not attempt.ended]
+            self._writing = asyncio.create_task(self.write(attempts))
 
     async def write(self, attempts: Collection[Attempt]) -> None:
         told = [(attempt, said) for attempt in attempts if (said := attempt.context.take()) is not None]
@@ -49,6 +73,16 @@ class Reports:
             return
         if failpoints.armed:
             failpoints.reach("before_report")
+        self._under_way = {attempt for attempt, _ in told}
+        try:
+            await self._say(told)
+        finally:
+            self._under_way = set()
+            behind, self._behind = self._behind, []
+            for record in behind:
+                record()
+
+    async def _say(self, told: Sequence[tuple[Attempt, Said]]) -> None:
         try:
             heard = await self._ledger.areport([said for _, said in told])
         except Unavailable as error:
@@ -67,6 +101,9 @@ class Reports:
             case "cancel requested":
                 attempt.stop("cancel")
             case "invalid progress":
+                report = msgspec.structs.replace(said.report, done=None, total=None)
+                attempt.context.put_back(said._replace(report=report))
+                self._spoken = True
                 _log.warning(
                     "Job %s said that %s of %s is done; that was dropped",
                     attempt.job.id,

@@ -44,6 +44,7 @@ class LoopRunner:
 async def _live(attempt: Attempt) -> Outcome:
     current_context.set(attempt.context)
     handler, job = attempt.handler, attempt.job
+    value = None  # also where a middleware swallows an error
     try:
         with handler.around(attempt.context):
             value = await handler.call(job.payload, attempt.context)
@@ -88,6 +89,7 @@ class ThreadRunner:
         current_context.set(attempt.context)
         handler, lease = attempt.handler, attempt.lease
         outcome: Outcome
+        value = None
         try:
             with handler.around(attempt.context):
                 value = handler.call(attempt.job.payload, attempt.context)

@@ -42,6 +42,7 @@ class Sweeper:
         self._health = health
         self._hooks = hooks
         self._renew_at = 0.0
+        self._led_as = ""
 
     async def run(self) -> None:
         while True:
@@ -92,8 +93,10 @@ class Sweeper:
 
     async def _lead(self, *, anew: bool) -> bool:
         """The lead is renewed well before it ends, not at every sweep: each renewal is a write."""
-        if not anew and monotonic() < self._renew_at:
+        identity = self._worker.identity
+        if not anew and identity == self._led_as and monotonic() < self._renew_at:
             return True
-        leads = await self._ledger.alead(NAME, self._worker.identity, lease=int(LEASE * SECOND))
-        self._renew_at = monotonic() + LEASE / 2 if leads else 0.0
+        asked = monotonic()
+        leads = await self._ledger.alead(NAME, identity, lease=int(LEASE * SECOND))
+        self._led_as, self._renew_at = identity, asked + LEASE / 2 if leads else 0.0
         return leads

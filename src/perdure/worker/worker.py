@@ -99,6 +99,9 @@ class Worker:
         self._prepare()
         await self._places.check()
         await self._register_until_done()
+        if not self.identity:  # it was stopped while it waited for its database
+            await self._places.close()
+            return self._status
         deaf = self._store.listen(self._woken)
         loops = [
             asyncio.create_task(loop)
@@ -204,6 +207,7 @@ class Worker:
     # Jobs
 
     def begin(self, jobs: Sequence[Claimed], identity: str) -> None:
+        self._changed.set()
         if jobs and (identity != self.identity or not self._cycle.claiming):
             self._give_back([job.lease for job in jobs])
             return
@@ -245,7 +249,7 @@ class Worker:
         else:
             if failpoints.armed:
                 failpoints.reach("after_handler_before_flush")
-            self._cycle.record(attempt)
+            self._reports.behind(attempt, lambda: self._cycle.record(attempt))
         if self._places.all_lost:
             _log.error("Every thread is taken by a handler that does not end: stopping")
             self._status = Exit.SLOTS_LOST
@@ -271,6 +275,8 @@ class Worker:
         recorded = await self._until_answered(lambda: self._store.aperform(find_recorded, [success]))
         if recorded:
             attempt.overrule(success)
+        else:
+            attempt.context.success = None
         self.recorded(attempt, None, accepted=bool(recorded))
 
     def _forget(self, attempt: Attempt) -> None:
@@ -310,16 +316,27 @@ class Worker:
         """Until nothing runs and everything is recorded, but not longer than this."""
         try:
             async with asyncio.timeout(seconds):
-                while self._attempts or self._errands:
+                while not self._idle:
                     self._changed.clear()
-                    await self._changed.wait()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(0.25):
+                            await self._changed.wait()
         except TimeoutError:
             pass
+
+    @property
+    def _idle(self) -> bool:
+        """A claim that is under way may still bring jobs, which are then given back."""
+        if self._cycle.dead:
+            return all(attempt.ended for attempt in self._attempts.values())
+        return not (self._attempts or self._errands or self._cycle.busy)
 
     async def _leave(self) -> None:
         """Whatever kept the loops from it: nothing is left running in this worker's name."""
         rest: list[Outcome] = [
-            attempt.outcome or Failed(attempt.lease, "interrupted", message="Its worker stopped.")
+            attempt.final()
+            if attempt.outcome
+            else Failed(attempt.lease, "interrupted", message="Its worker stopped.")
             for attempt in self._attempts.values()
         ]
         try:
@@ -332,6 +349,13 @@ class Worker:
                 await self._ledger.aretire(self.identity)
         except (Unavailable, TimeoutError):
             _log.warning("The database did not answer in time: other workers will find what is left")
+        except Exception:
+            _log.exception(
+                "The end of this worker could not be recorded: other workers will find what is left"
+            )
+            self._status = Exit.CRASHED
+        # Or it would keep alive what nobody runs.
+        self._pulse.end()
         self._release()
         await self._places.close()
         await self._teller.close()
