@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 from perdure.errors import InvalidConfig, StoreClosed, Unavailable
 from perdure.serving import Serving
+from perdure.store.plan import arun
 from perdure.worker.health import Health
 from perdure.worker.options import WorkerOptions
 from perdure.worker.wire import Load
@@ -77,7 +78,7 @@ async def _sync_until_done(app: Serving) -> None:
     health = Health()
     while True:
         try:
-            return await app.async_()
+            return await arun(app.ledger.store, app._sync())
         except StoreClosed:
             raise
         except Unavailable as error:

@@ -6,6 +6,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 from perdure.errors import InvalidConfig, InvalidOption
@@ -13,7 +14,7 @@ from perdure.events import EventName, Listener
 from perdure.middleware import Middleware
 from perdure.model.job import Span
 from perdure.options import number, text
-from perdure.store.plan import refuse_in_event_loop
+from perdure.store.plan import Plan, refuse_in_event_loop
 from perdure.worker.handler import Handler
 from perdure.worker.ledger import Ledger, Queues
 from perdure.worker.options import WorkerOptions
@@ -36,13 +37,13 @@ class Serving:
         tasks: dict[str, Task[..., Any]]
         lease: Span
 
-        @property
-        def ledger(self) -> Ledger: ...
-
         middleware: list[Middleware]
         listeners: dict[EventName, list[Listener]]
 
-        async def async_(self, *, exact: bool = False) -> None: ...
+        @cached_property
+        def ledger(self) -> Ledger: ...
+
+        def _sync(self, *, exact: bool = False) -> Plan[None]: ...
 
     def handlers(self) -> dict[str, Handler]:
         """What a worker needs to run its tasks, by their names and aliases."""
@@ -161,6 +162,7 @@ def worker_options(app: Serving, **asked: Any) -> WorkerOptions:
         seconds = asked[name]
         if type(seconds) not in (int, float) or not 0 <= seconds < 1e9:
             raise InvalidOption(f"{name} must be a number of seconds, 0 or more.")
+    app.ledger  # noqa: B018 - with it come the modules that the app imports, and their tasks
     if not app.tasks:
         raise InvalidConfig("This app has no tasks: nothing to run.")
     return WorkerOptions(queues=queues, lease=app.lease, **asked)

@@ -173,7 +173,7 @@ class Handling(NamedTuple):
         if on_failed is not None and not callable(on_failed):
             raise InvalidTask("on_failed is a function.")
         grace = span("timeout_grace", timeout_grace) / SECOND
-        return cls(cast(Any, run_in), tuple(kinds), grace, on_failed)
+        return cls(cast(Any, run_in), cast(Any, tuple(kinds)), grace, on_failed)
 
 
 class Task(Enqueuer[P, R]):

@@ -241,21 +241,32 @@ def test_whoever_has_left_hears_nothing(way: str, tmp_path: Path) -> None:
     store.close()
 
 
-def test_closing_ends_the_thread_and_leaves_no_file_open(way: str, tmp_path: Path) -> None:
-    path = tmp_path / "jobs.db"
-    note_store(path).close()
-    before = sorted(os.listdir("/proc/self/fd")) if sys.platform == "linux" else []
-    store = note_store(path)
+def test_closing_ends_the_thread_and_the_wal(way: str, tmp_path: Path) -> None:
+    store = note_store(tmp_path / "jobs.db")
     listening(store)
     assert len(ears()) == 1
     store.close()
     eventually(lambda: not ears())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["jobs.db"]
-    if sys.platform == "linux":
-        gc.collect()
-        assert sorted(os.listdir("/proc/self/fd")) == before
     with pytest.raises(StoreClosed):
         store.listen(print)
+
+
+@linux
+def test_an_ear_leaves_no_file_open(tmp_path: Path) -> None:
+    code = """
+        import os, sys, threading
+        from tests.store.notes import eventually, note_store
+        note_store(sys.argv[1]).close()
+        before = os.listdir("/proc/self/fd")
+        store, heard = note_store(sys.argv[1]), []
+        store.listen(heard.append)
+        eventually(lambda: heard)
+        store.close()
+        eventually(lambda: threading.active_count() == 1)
+        assert os.listdir("/proc/self/fd") == before
+    """
+    assert run_program(code, tmp_path / "jobs.db") == ""
 
 
 def test_the_thread_ends_when_nobody_has_listened_for_a_while(
@@ -300,20 +311,25 @@ def test_a_program_that_listens_ends_at_once(tmp_path: Path) -> None:
 def test_a_forked_child_listens_anew_and_the_parent_goes_on(way: str, tmp_path: Path) -> None:
     store = note_store(tmp_path / "jobs.db")
     heard = listening(store)
-    ready, go = os.pipe()
+    told, tell = os.pipe()
+    turn, give_turn = os.pipe()
 
     def work() -> None:
         heard.clear()
         there = listening(store)
-        os.write(go, b"!")
+        os.write(tell, b"!")
         eventually(lambda: there)
         assert heard == [], "who listened in the parent does not here"
+        os.write(tell, b"!")
+        os.read(turn, 1)
         store.perform(add, "child")
 
     child = forked(work)
-    os.read(ready, 1)
+    os.read(told, 1)
     store.perform(add, "parent")
+    os.read(told, 1)
     heard.clear()
+    os.write(give_turn, b"!")
     assert went_well(child)
     eventually(lambda: heard)
     assert store.perform(listed) == ["parent", "child"]

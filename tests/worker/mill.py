@@ -68,6 +68,13 @@ async def block(seconds: float, note_to: str) -> str:
     return "blocked"
 
 
+async def speak(seconds: float, *, ctx: Context = CONTEXT) -> None:
+    """Says how far it is, several times a second."""
+    for i in range(int(seconds * 5)):
+        ctx.progress(i)
+        await asyncio.sleep(0.2)
+
+
 async def ignore_cancel(note_to: str) -> None:
     """An async handler that cannot be stopped."""
     note(note_to, "start")
@@ -93,6 +100,7 @@ def make(url: str | None = None, **options: Any) -> App:
         rest_until_asked,
         rest_until_canceled,
         block,
+        speak,
         ignore_cancel,
     ):
         app.task(name=function.__name__, backoff=QUICK, max_crashes=None)(function)

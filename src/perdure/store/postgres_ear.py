@@ -68,9 +68,7 @@ class PostgresEar(Ear):
         self.tell(frozenset([ANYTHING]))
         while True:
             if notices := line.heard(PROBE_SECONDS):
-                self.tell(
-                    frozenset(topic or ANYTHING for channel, topic in notices if channel == self._channel)
-                )
+                self.tell(frozenset(topic or ANYTHING for _, topic in notices))
             else:
                 line.ask("SELECT 1")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from perdure.model.codec import ResultCodec, storable_text
 from perdure.model.lifecycle import MOST_PROGRESS, SHORT, TRACE, Report
-from perdure.store.plan import Plan, aside, blocking, refuse_in_event_loop, waiting
+from perdure.store.plan import Plan, aside, refuse_in_event_loop
 from perdure.worker.context import JobContext, encode_checkpoint
 from perdure.worker.ledger import Ledger
 from perdure.worker.wire import Answer, Committing, FromChild, Logged, Run, Save, Spoke
@@ -68,8 +68,6 @@ class ChildContext(JobContext):
         yield from super()._succeed(result, conn=conn)
         # Once it is committed the lease is gone, and a worker that did not know why would stop this process.
         yield from aside(self._tell_of_success)
-
-    succeed, asucceed = blocking(_succeed), waiting(_succeed)
 
     def _tell_of_success(self) -> None:
         success = self.success

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from datetime import UTC, datetime
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -20,10 +20,12 @@ from perdure.moments import moment
 from perdure.ops.enqueue import enqueue_under
 from perdure.ops.finish import finish
 from perdure.ops.report import LogLine, Said
-from perdure.store.plan import Plan, blocking, perform, perform_on, waiting
+from perdure.store.plan import Plan, arun, perform, perform_on, refuse_in_event_loop, run
 from perdure.store.store import Store
 from perdure.worker.ledger import Ledger
 from perdure.worker.transaction import TransactionBlock
+
+T = TypeVar("T")
 
 MOST_LOGS = 1_000
 """Lines kept until the next report; a handler that says more loses the rest, and a line says how many."""
@@ -203,9 +205,29 @@ class JobContext(Context):
         """A connection, in a transaction that ends with the block and with the job's success."""
         return TransactionBlock(self)
 
-    save, asave = blocking(_save), waiting(_save)
-    enqueue, aenqueue = blocking(_enqueue), waiting(_enqueue)
-    succeed, asucceed = blocking(_succeed), waiting(_succeed)
+    # Methods and not descriptors, as elsewhere: they override those of a plain call's context.
+
+    def save(self, checkpoint: object) -> None:
+        self._do("save", self._save(checkpoint))
+
+    async def asave(self, checkpoint: object) -> None:
+        await arun(self.store, self._save(checkpoint))
+
+    def enqueue(self, *requests: Requested, at_once: bool = False) -> list[str]:
+        return self._do("enqueue", self._enqueue(*requests, at_once=at_once))
+
+    async def aenqueue(self, *requests: Requested, at_once: bool = False) -> list[str]:
+        return await arun(self.store, self._enqueue(*requests, at_once=at_once))
+
+    def succeed(self, result: object = None, *, conn: object) -> None:
+        self._do("succeed", self._succeed(result, conn=conn))
+
+    async def asucceed(self, result: object = None, *, conn: object) -> None:
+        await arun(self.store, self._succeed(result, conn=conn))
+
+    def _do(self, verb: str, plan: Plan[T]) -> T:
+        refuse_in_event_loop(verb)
+        return run(self.store, plan)
 
     def _say(self, report: Report) -> None:
         with self._lock:

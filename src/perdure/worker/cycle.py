@@ -13,6 +13,7 @@ from perdure.errors import Unavailable
 from perdure.model.job import Claimed, Lease
 from perdure.model.lifecycle import Change, Outcome
 from perdure.ops.finish import Finished
+from perdure.ops.topics import queue_topic
 from perdure.worker.attempt import Attempt
 from perdure.worker.health import Health
 from perdure.worker.ledger import Ledger, Queues
@@ -102,8 +103,8 @@ class Cycle:
 
     @property
     def drained(self) -> bool:
-        """The last claims found nothing."""
-        return self._here.drained and self._in_processes.drained
+        """The last claims found nothing, and nothing has rung since."""
+        return all(lane.drained and not lane.hungry for lane in (self._here, self._in_processes))
 
     def wake(self) -> None:
         self._grow_hungry()
@@ -119,8 +120,9 @@ class Cycle:
             while True:
                 await self._until_there_is_work()
                 await self._turn()
-        finally:
+        except BaseException:
             self.dead = True
+            raise
 
     async def _until_there_is_work(self) -> None:
         """Also while outcomes keep coming it is looked now and then: a job may be due by time alone."""
@@ -158,8 +160,10 @@ class Cycle:
         outcomes = [(attempt, attempt.final()) for attempt in ended]
         self._turns += 1
         self._under_way = True
-        if failpoints.armed:
-            failpoints.reach("before_flush" if ended else "before_claim")
+        if failpoints.armed and ended:
+            failpoints.reach("before_flush")
+        if failpoints.armed and (n or m):
+            failpoints.reach("before_claim")
         try:
             await self._write_logs(ended)
             recording = [outcome for _, outcome in outcomes]
@@ -172,8 +176,8 @@ class Cycle:
             self._ended[:0] = ended
             await asyncio.sleep(self._health.failed(error))
             return
-        if failpoints.armed:
-            failpoints.reach("after_flush_before_answer" if ended else "after_claim_before_start")
+        if failpoints.armed and ended:
+            failpoints.reach("after_flush_before_answer")
         self._health.worked()
         self._settle(outcomes, finished)
         pause = 0.0
@@ -183,6 +187,8 @@ class Cycle:
         except Unavailable as error:
             pause = self._health.failed(error)
         self._under_way = False
+        if failpoints.armed and jobs:
+            failpoints.reach("after_claim_before_start")
         self._worker.begin(jobs, identity)
         if pause:
             await asyncio.sleep(pause)
@@ -251,3 +257,10 @@ class Cycle:
             if finished.accepted or finished.refused:
                 change = finished.changes[0] if finished.changes else None
                 return self._worker.recorded(attempt, change, accepted=bool(finished.accepted))
+
+
+def concerns(topic: str, queues: Queues) -> bool:
+    """Whether a bell of this topic is about one of these queues."""
+    if queues is None:
+        return topic.startswith("queue/")
+    return any(topic == queue_topic(queue) for queue in queues)

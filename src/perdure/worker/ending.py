@@ -84,3 +84,8 @@ def _said(error: BaseException) -> str:
         return str(error)[:MESSAGE]
     except Exception:
         return ""
+
+
+def kind_of(outcome: Outcome | None) -> str:
+    """For the diary of a process."""
+    return outcome.kind if isinstance(outcome, Failed) else type(outcome).__name__.lower()

@@ -74,9 +74,10 @@ class ProcessRunner:
         """Start the first child, and refuse to go on if it does not find the app."""
         self._first = self._loop.create_future()
         try:
-            self._rest(self._open())
+            slot = self._open()
             async with asyncio.timeout(LOADING):
                 reason = await self._first
+            self._rest(slot)
         except TimeoutError:
             reason = f"it took more than {LOADING:.0f} s"
         except OSError as error:

@@ -18,16 +18,17 @@ from perdure.ids import new_id
 from perdure.model.job import SECOND, Claimed, Lease
 from perdure.model.lifecycle import Change, Failed, Outcome, Released
 from perdure.ops.finish import find_recorded
-from perdure.ops.topics import ANYTHING, queue_topic, worker_topic
+from perdure.ops.topics import ANYTHING, worker_topic
 from perdure.ops.worker import Beat
 from perdure.worker.attempt import Attempt
 from perdure.worker.context import JobContext
-from perdure.worker.cycle import Cycle
+from perdure.worker.cycle import Cycle, concerns
 from perdure.worker.deadlines import Deadlines
+from perdure.worker.ending import kind_of
 from perdure.worker.handler import Handler
 from perdure.worker.health import Health
 from perdure.worker.hooks import Hooks
-from perdure.worker.ledger import Ledger, Queues
+from perdure.worker.ledger import Ledger
 from perdure.worker.options import Exit, WorkerOptions
 from perdure.worker.places import Places
 from perdure.worker.pulse import Pulse
@@ -242,7 +243,8 @@ class Worker:
     def _ended(self, attempt: Attempt) -> None:
         self._deadlines.end(attempt)
         if diary.kept:
-            diary.note("ended", [attempt.job.id], token=attempt.job.token, why=attempt.why)
+            how = {"why": attempt.why, "outcome": _kind(attempt.outcome)}
+            diary.note("ended", [attempt.job.id], token=attempt.job.token, **how)
         if attempt.outcome is None:
             self._forget(attempt)
             self._teller.lost(attempt)
@@ -262,7 +264,7 @@ class Worker:
         self._forget(attempt)
         if diary.kept:
             said = "accepted" if accepted else "refused"
-            diary.note(said, [attempt.job.id], token=attempt.job.token, outcome=_kind(attempt.outcome))
+            diary.note(said, [attempt.job.id], token=attempt.job.token, outcome=kind_of(attempt.outcome))
         if accepted:
             self._teller.ended(attempt, change)
         else:
@@ -381,7 +383,7 @@ class Worker:
     def _wake(self, topics: frozenset[str]) -> None:
         queues = self._options.queues
         anything = ANYTHING in topics
-        if anything or any(_concerns(topic, queues) for topic in topics):
+        if anything or any(concerns(topic, queues) for topic in topics):
             self._cycle.wake()
         if self._attempts and (anything or worker_topic(self.identity) in topics):
             self._pulse.kick()
@@ -402,13 +404,3 @@ class Worker:
                 return await ask()
             except Unavailable as error:
                 await asyncio.sleep(self._health.failed(error))
-
-
-def _kind(outcome: Outcome | None) -> str:
-    return outcome.kind if isinstance(outcome, Failed) else type(outcome).__name__.lower()
-
-
-def _concerns(topic: str, queues: Queues) -> bool:
-    if queues is None:
-        return topic.startswith("queue/")
-    return any(topic == queue_topic(queue) for queue in queues)

@@ -1,0 +1,174 @@
+"""A worker that is told to stop claims nothing more, drains, gives back what does not end, and says how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from perdure import App
+from tests.store.proxy import Proxy
+from tests.store.waiting import until
+from tests.worker.fleet import Fleet
+from tests.worker.mill import make
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_runs_may_end_and_nothing_new_begins(fleet: Fleet, number: int) -> None:
+    hand = fleet.start(concurrency=1)
+    running = fleet.enqueue("rest", seconds=0.5)
+    fleet.until_running(running)
+    waiting = fleet.enqueue("add", a=1, b=2)
+    hand.signal(number)
+    assert hand.end() == 0
+    assert (fleet.state(running), fleet.state(waiting)) == ("succeeded", "ready")
+    assert "Stopping: 1 jobs still run" in hand.log
+    assert fleet.app.list_workers() == []
+
+
+def test_heartbeats_go_on_while_it_drains(fleet: Fleet) -> None:
+    hand, other = fleet.start(concurrency=1, lease=0.5), None
+    job = fleet.enqueue("rest", seconds=2)
+    fleet.until_running(job)
+    hand.signal(signal.SIGTERM)
+    other = fleet.start(lease=0.5)
+    assert hand.end() == 0
+    assert (fleet.state(job), job.attempt) == ("succeeded", 1)
+    assert "Rescued" not in other.log
+
+
+@pytest.mark.parametrize("task", ["rest_until_canceled", "rest_until_asked"])
+def test_what_does_not_end_is_given_back_with_its_attempt(fleet: Fleet, tmp_path: Path, task: str) -> None:
+    """A handler that was asked and returned has succeeded; one that was stopped is interrupted."""
+    hand = fleet.start(drain=0.2)
+    notes = tmp_path / "notes"
+    job = fleet.enqueue(task, note_to=str(notes))
+    until(lambda: notes.exists())
+    assert hand.stop() == 10
+    assert notes.read_text() == "start\nasked\n"
+    row = job.refresh().row
+    assert row is not None
+    if task == "rest_until_asked":
+        assert row.state == "succeeded"
+    else:
+        assert (row.state, row.attempt, row.crashes, row.error_kind) == ("ready", 0, 0, "interrupted")
+        assert row.run_at <= time.time_ns() // 1000
+
+
+@pytest.mark.parametrize("task", [pytest.param("rest_in_thread", marks=pytest.mark.long), "ignore_cancel"])
+def test_a_handler_that_does_not_listen_is_given_back_all_the_same(
+    fleet: Fleet, tmp_path: Path, task: str
+) -> None:
+    hand = fleet.start(drain=0.1)
+    arguments = {"seconds": 60} if task == "rest_in_thread" else {"note_to": str(tmp_path / "notes")}
+    job = fleet.enqueue(task, **arguments)
+    fleet.until_running(job)
+    began = time.monotonic()
+    assert hand.stop() == 10
+    assert time.monotonic() - began < 15
+    row = job.refresh().row
+    assert row is not None
+    assert (row.state, row.attempt, row.crashes, row.error_kind) == ("ready", 0, 0, "interrupted")
+
+
+def test_a_second_signal_ends_it_at_once(fleet: Fleet) -> None:
+    hand = fleet.start()
+    job = fleet.enqueue("rest", seconds=60)
+    fleet.until_running(job)
+    hand.signal(signal.SIGTERM)
+    hand.wait_for("Stopping")
+    hand.signal(signal.SIGTERM)
+    assert hand.end(seconds=2) == 128 + signal.SIGTERM
+    assert fleet.state(job) == "running"
+
+
+def test_a_signal_is_heard_while_a_handler_blocks_the_loop(fleet: Fleet, tmp_path: Path) -> None:
+    hand, notes = fleet.start(), tmp_path / "notes"
+    job = fleet.enqueue("block", seconds=1, note_to=str(notes))
+    until(lambda: notes.exists())
+    assert hand.stop() == 0
+    assert fleet.state(job) == "succeeded"
+
+
+def test_a_second_signal_is_heard_while_a_handler_blocks_the_loop(fleet: Fleet, tmp_path: Path) -> None:
+    hand, notes = fleet.start(), tmp_path / "notes"
+    fleet.enqueue("block", seconds=60, note_to=str(notes))
+    until(lambda: notes.exists())
+    hand.signal(signal.SIGTERM)
+    time.sleep(0.2)  # two of one kind at once would arrive as one
+    hand.signal(signal.SIGINT)
+    assert hand.end(seconds=2) == 128 + signal.SIGINT
+
+
+async def test_nothing_is_left_running_however_often_a_worker_stops(app: App) -> None:
+    @app.task(name="quick")
+    async def quick(n: int) -> int:
+        return n
+
+    jobs = await app.aenqueue_many([quick.job(n) for n in range(200)])
+    left = len(jobs)
+    while left:
+        async with app.worker(concurrency=3):
+            pass
+        counts = (await app.acount_jobs())["default"]
+        assert counts.get("running", 0) == 0
+        left = len(jobs) - counts.get("succeeded", 0)
+
+
+async def test_a_claim_under_way_when_it_stops_is_given_back(postgres_url: str) -> None:
+    with Proxy(postgres_url) as proxy:
+        app = App(proxy.url)
+        app.task(name="quick")(lambda: None)
+        async with app.worker(poll=60) as worker:
+            await asyncio.sleep(0.2)  # its first claim has found nothing
+            proxy.latency = 0.3
+            jobs = await app.aenqueue_many([app.tasks["quick"].job() for _ in range(5)])
+            worker.stop()
+        proxy.latency = 0.0
+        states = [((await job.arefresh()).state, job.attempt) for job in jobs]
+        assert all(state in [("ready", 0), ("succeeded", 1)] for state in states)
+        await app.aclose()
+
+
+@pytest.mark.parametrize("place", ["before_claim", "before_flush", "before_report", "before_heartbeat"])
+def test_a_loop_that_dies_stops_the_worker_in_order(fleet: Fleet, place: str, tmp_path: Path) -> None:
+    hand = fleet.start_only(env={"PERDURE_FAILPOINT": f"{place}:raise@2"}, drain=2)
+    hand.wait_for("tasks")
+    jobs = [fleet.enqueue("rest_until_canceled", note_to=str(tmp_path / "notes"))]
+    if place == "before_flush":
+        jobs += [fleet.enqueue("add", a=1, b=2)]
+        jobs[-1].get(30)
+        jobs += [fleet.enqueue("add", a=1, b=2)]
+    elif place == "before_report":
+        jobs += [fleet.enqueue("speak", seconds=30)]
+    assert hand.end() == 1
+    assert "died" in hand.log or "heartbeat ended" in hand.log
+    assert "has stopped: crashed" in hand.log
+    assert {fleet.state(job) for job in jobs} <= {"ready", "succeeded"}
+    assert fleet.app.list_workers() == []
+
+
+def test_a_worker_that_waits_for_its_database_can_be_stopped(postgres_url: str) -> None:
+    async def main() -> None:
+        with Proxy(postgres_url) as proxy:
+            app = make(proxy.url)
+            app._patience = 0.2
+            await app.async_()
+            from perdure.serving import worker_options
+            from perdure.worker.worker import Worker
+
+            options = worker_options(
+                app, queues=None, concurrency=1, processes=0, drain=1, poll=1, name=None, burst=False
+            )
+            worker = Worker(app.ledger, app.handlers(), options)
+            proxy.refuse()
+            running = asyncio.create_task(worker.run())
+            await asyncio.sleep(0.5)
+            worker.stop()
+            assert await asyncio.wait_for(running, 10) == 0
+            await app.aclose()
+
+    asyncio.run(main())
