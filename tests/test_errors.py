@@ -68,6 +68,10 @@ FINER_CODES = """
     InternalError          store.unprepared
     Invalid                store.bad_value
     InvalidTask            task.duplicate
+    Refused                testing.limit
+    Refused                testing.nested
+    Refused                testing.over
+    Refused                testing.stuck
     StoreBusy              store.contended
     StoreReadOnly          store.forbidden
     UnsupportedConnection  conn.aborted
@@ -78,6 +82,7 @@ FINER_CODES = """
     UnsupportedConnection  conn.other_database
     UnsupportedConnection  conn.pipeline
     UnsupportedConnection  conn.wrong_colour
+    UnsupportedConnection  testing.inline
 """
 """Codes given where an error is raised, because one class stands for several reasons."""
 

@@ -7,7 +7,7 @@ process has noted stays.
                 answered, which a key may have found rather than made; or ``unknown``)
     started     a handler is about to run, under this token
     children    what it enqueues with its success, when it asks for that
-    ended       it ran to its end, or was stopped: why
+    ended       it ran to its end, or was stopped: why, and with what outcome
     accepted    its outcome is recorded
     refused     its outcome is not: the lease was gone
     released    a claim whose handler never started is being given back

@@ -16,7 +16,7 @@ from perdure.store.plan import arun
 from perdure.worker.health import Health
 from perdure.worker.options import WorkerOptions
 from perdure.worker.wire import Load
-from perdure.worker.worker import STOP_GRACE, Worker
+from perdure.worker.worker import Worker
 
 
 def serve(app: Serving, options: WorkerOptions, target: str | None = None) -> int:
@@ -37,7 +37,7 @@ async def _clear_away() -> None:
     for task in rest:
         task.cancel()
     if rest:
-        await asyncio.wait(rest, timeout=STOP_GRACE)
+        await asyncio.wait(rest, timeout=1.0)
     await asyncio.get_running_loop().shutdown_asyncgens()
 
 

@@ -130,4 +130,4 @@ def test_operators_wake_whom_they_should(world: World) -> None:
     heard = world.listen()
     world.app.cancel_job(job.id)
     world.app.delete_job(job.id)
-    assert heard == [], "nobody runs it"
+    assert heard == [{"ended"}], "nobody runs it, but somebody may wait for it"

@@ -33,6 +33,17 @@ def in_a_thread(n: int) -> int:
     return n
 
 
+@app.task(run_in="process", max_attempts=10_000, max_crashes=None, backoff=Backoff(base=0.01, cap=0.1))
+def in_a_process(n: int, *, ctx: Context = CONTEXT) -> int:
+    """The first attempt takes its child along."""
+    ctx.enqueue(quick.job(n))
+    if not find(ctx):
+        ctx.save(1)
+        saved(ctx, 1)
+        raise Retry("not yet")
+    return n
+
+
 @tough
 async def talks(n: int, *, ctx: Context = CONTEXT) -> int:
     """Long enough to be reported about while it runs."""

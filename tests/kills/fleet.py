@@ -22,7 +22,10 @@ PATIENCE = 60.0
 class Hand:
     """One process. What it prints is kept for whoever has to find out why a test failed."""
 
-    def __init__(self, history: Path, prints: Path, command: list[str], environment: dict[str, str]) -> None:
+    def __init__(
+        self, name: str, history: Path, prints: Path, command: list[str], environment: dict[str, str]
+    ) -> None:
+        self.name = name
         self._history = history
         self._command = command
         self._prints = prints
@@ -49,7 +52,7 @@ class Hand:
         self.expect(KILLED)
 
     def stop(self) -> None:
-        """In order."""
+        """In order. One that is still starting would not know how: it must have shown itself before."""
         self.signal(signal.SIGTERM)
         self.expect(0)
 
@@ -85,18 +88,26 @@ class Fleet:
         self._prints.mkdir()
 
     def start_worker(self, failpoint: str = "") -> Hand:
-        options = ("--concurrency", "8", "--drain", "20")
+        options = ("--concurrency", "8", "--processes", "1", "--drain", "20", "--name", self._next_name())
         return self._start(failpoint, "perdure", "worker", "tests.kills.app:app", *options)
 
     def start_producer(self, seed: int, failpoint: str = "") -> Hand:
         return self._start(failpoint, "tests.kills.producer", str(seed), str(self.enough))
 
+    def survivors(self) -> list[int]:
+        """Who still runs with our environment, also as somebody's child."""
+        mark = f"{diary.VARIABLE}={self.history}\0".encode()
+        return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if _has(path, mark)]
+
     def _start(self, failpoint: str, *command: str) -> Hand:
-        prints = self._prints / f"{len(self._hands)}.txt"
+        name = self._next_name()
         environment = {**self._environment, failpoints.VARIABLE: failpoint}
-        hand = Hand(self.history, prints, [*command], environment)
+        hand = Hand(name, self.history, self._prints / name, [*command], environment)
         self._hands.append(hand)
         return hand
+
+    def _next_name(self) -> str:
+        return f"hand {len(self._hands)}"
 
     def __enter__(self) -> Fleet:
         return self
@@ -105,3 +116,10 @@ class Fleet:
         for hand in self._hands:
             if hand.lives:
                 hand.kill()
+
+
+def _has(path: Path, mark: bytes) -> bool:
+    try:
+        return mark in path.read_bytes()
+    except OSError:  # it is gone, or not ours
+        return False

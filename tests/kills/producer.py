@@ -23,6 +23,7 @@ KEYS = 60
 KINDS: list[Task[[int], Any]] = [
     tasks.quick,
     tasks.in_a_thread,
+    tasks.in_a_process,
     tasks.talks,
     tasks.fails_once,
     tasks.snoozes_once,

@@ -104,6 +104,7 @@ class Rounds:
     def _leave_alone(self) -> None:
         """The new one is to be the only one left, with something to rescue."""
         first, second = self._workers
+        until(first.identities, seconds=PATIENCE)
         first.stop()
         until(lambda: self._caught_at_work(second), seconds=PATIENCE)
         second.kill()

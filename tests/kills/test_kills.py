@@ -59,6 +59,7 @@ def kill_and_judge(url: str, directory: Path, stages: Sequence[Stage], *, kills:
             play()
         rounds.end()
         drain(fleet, app.store)
+        until(lambda: not fleet.survivors())
         assert [str(violation) for violation in verdict(fleet.history, url)] == []
         check_ends(app.store)
 
@@ -66,10 +67,15 @@ def kill_and_judge(url: str, directory: Path, stages: Sequence[Stage], *, kills:
 def drain(fleet: Fleet, store: Store) -> None:
     """Fresh workers finish what is left, and bury the dead."""
     fresh = [fleet.start_worker() for _ in range(2)]
-    until(lambda: all_ended(store) and len(store.perform(worker_ops.list_workers)) == 2, seconds=PATIENCE)
+    names = {worker.name for worker in fresh}
+    until(lambda: all_ended(store) and live_workers(store) == names, seconds=PATIENCE)
     for worker in fresh:
         worker.stop()
-    assert store.perform(worker_ops.list_workers) == []
+    assert live_workers(store) == set()
+
+
+def live_workers(store: Store) -> set[str]:
+    return {worker.name for worker in store.perform(worker_ops.list_workers)}
 
 
 def all_ended(store: Store) -> bool:

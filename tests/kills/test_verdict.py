@@ -15,7 +15,7 @@ from perdure.model.job import SECOND, JobRow
 from perdure.model.lifecycle import Succeeded
 from perdure.ops.browse import AttemptRow, Traces
 from tests.kills.history import History, Note
-from tests.kills.verdict import RULES, judge, verdict
+from tests.kills.verdict import RULES, Books, judge, verdict
 
 KEY = ("tasks.pay", "", "march")
 
@@ -28,7 +28,8 @@ class Story:
     """
 
     def __init__(self) -> None:
-        self.books: dict[str, Traces] = {}
+        self.books = Books()
+        self.books.retired = {"ann": 5}
         self.notes: list[Note] = []
         self._enqueue()
         self._try_in_vain()
@@ -100,7 +101,8 @@ def row(id: str, **fields: Any) -> JobRow:
 
 def attempt(token: int, number: int, kind: str, *, run: int = 1) -> AttemptRow:
     told: dict[str, Any] = dict.fromkeys(AttemptRow._fields)
-    return AttemptRow(**(told | {"token": token, "run": run, "attempt": number, "kind": kind}))
+    told |= {"token": token, "run": run, "attempt": number, "kind": kind, "worker": "ann", "finished_at": 6}
+    return AttemptRow(**told)
 
 
 def test_a_true_story_breaks_no_rule() -> None:
@@ -246,6 +248,14 @@ def a_run_from_nowhere(story: Story) -> None:
     story.change("job", run=2)
 
 
+def robbed_while_it_lived(story: Story) -> None:
+    story.books.retired = {}
+
+
+def robbed_before_it_was_retired(story: Story) -> None:
+    story.books.retired = {"ann": 7}
+
+
 def a_child_of_a_failure(story: Story) -> None:
     story.note("started", "stillborn", token=1)
     story.store("stillborn", parent_job="job")
@@ -299,6 +309,8 @@ BROKEN: list[tuple[Callable[[Story], None], str]] = [
     (an_attempt_counted_twice, "attempts_are_counted"),
     (a_crash_that_did_not_count, "attempts_are_counted"),
     (a_run_from_nowhere, "attempts_are_counted"),
+    (robbed_while_it_lived, "only_the_dead_lose_jobs"),
+    (robbed_before_it_was_retired, "only_the_dead_lose_jobs"),
     (a_child_of_a_failure, "children_come_with_success"),
     (a_child_that_is_missing, "children_come_with_success"),
     (a_checkpoint_that_is_older, "what_was_saved_is_found"),
@@ -350,6 +362,15 @@ def went_on_after_a_shutdown(story: Story) -> None:
     story.store("other", *attempts, token=3, run=2)
 
 
+def there_was_no_process_for_it(story: Story) -> None:
+    story.note("enqueue", "other", phase="invoke")
+    story.note("started", "other", token=1)
+    story.note("ended", "other", token=1, outcome="released")
+    story.note("accepted", "other", token=1, outcome="released")
+    story.note("started", "other", token=2)
+    story.store("other", token=2)
+
+
 def a_child_that_did_not_wait(story: Story) -> None:
     """It was enqueued at once, by an attempt that failed."""
     story.note("children", "hasty", parent="job", token=1, at_once=True)
@@ -365,6 +386,7 @@ def a_child_that_did_not_wait(story: Story) -> None:
         canceled_while_nobody_ran_it,
         failed_under_a_cancel,
         went_on_after_a_shutdown,
+        there_was_no_process_for_it,
         a_child_that_did_not_wait,
     ],
     ids=lambda turn: turn.__name__,

@@ -16,16 +16,20 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from perdure.model.job import ENDED, Lease
+from perdure.model.job import ENDED, Instant, Lease
 from perdure.ops import browse
 from perdure.ops.browse import Traces
 from perdure.store.store import Store, open_store
 from tests.kills.history import History
 
-Books: TypeAlias = Mapping[str, Traces]
-"""The ledger: all that is stored of each job."""
 
-UNTOLD = frozenset(("snoozed", "throttled"))
+class Books(dict[str, Traces]):
+    """The ledger: all that is stored of each job, and when workers were retired."""
+
+    retired: Mapping[str, Instant] = {}
+
+
+UNTOLD = frozenset(("snoozed", "throttled", "released"))
 """Outcomes that leave no attempt."""
 CRASHES = frozenset(("lost", "panic"))
 
@@ -57,10 +61,21 @@ def judge(history: History, books: Books) -> list[Violation]:
     return [Violation(rule.__name__, *finding) for rule in RULES for finding in rule(history, books)]
 
 
-def read_books(store: Store) -> dict[str, Traces]:
+def read_books(store: Store) -> Books:
     jobs = store.perform(browse.list_jobs, n=1_000_000)
     traces = (store.perform(browse.trace_job, job.id) for job in jobs)
-    return {trace.job.id: trace for trace in traces if trace is not None}
+    books = Books({trace.job.id: trace for trace in traces if trace is not None})
+    connection = store.connect()
+    books.retired = {str(id): at for id, at in connection.execute(RETIRED[store.dialect]).fetchall()}
+    connection.close()
+    return books
+
+
+RETIRED = {
+    "sqlite": "SELECT id, retired_at FROM perdure_worker WHERE retired_at IS NOT NULL",
+    "postgres": "SELECT id, CAST(extract(epoch FROM retired_at) * 1000000 AS bigint)"
+    "  FROM perdure.worker WHERE retired_at IS NOT NULL",
+}
 
 
 def tell(trace: Traces, token: int) -> str | None:
@@ -168,16 +183,20 @@ def what_is_recorded_was_started(history: History, books: Books) -> Iterator[Fin
 def executions_are_explained(history: History, books: Books) -> Iterator[Finding]:
     """Each start is told by the ledger, or was a snooze or a throttle; each other token was given back."""
     started, released = history.by_job("started"), history.by_job("released")
+    turned_away: dict[str, set[int]] = defaultdict(set)
+    for note in history.all("ended"):
+        if note.outcome == "released":  # there was no process for its handler
+            turned_away[note.lease.job].add(note.token)
     for id in started.keys() - books.keys():
         yield id, "it was started, and is not there"
     for id, trace in books.items():
         job, ran = trace.job, started.get(id, set())
         untold = {token for token in range(1, job.token + 1) if tell(trace, token) is None}
-        delayed = job.snoozes + job.throttles
+        delayed, delays = job.snoozes + job.throttles, len((untold & ran) - turned_away[id])
         if beyond := [token for token in ran if token > job.token]:
             yield id, f"it was started under {beyond}, beyond its token {job.token}"
-        if len(untold & ran) != delayed:
-            yield id, f"{len(untold & ran)} executions are not told, and {delayed} were snoozed or throttled"
+        if delays != delayed:
+            yield id, f"{delays} executions are not told, and {delayed} were snoozed or throttled"
         if unexplained := untold - ran - released.get(id, set()):
             yield id, f"tokens {sorted(unexplained)} were claimed, and never started, lost or given back"
         if both := ran & released.get(id, set()):
@@ -204,6 +223,15 @@ def attempts_are_counted(history: History, books: Books) -> Iterator[Finding]:
         if (job.run, job.attempt, job.crashes) != (run, counted, crashes):
             said = f"it counts run {job.run}, attempt {job.attempt}, {job.crashes} crashes"
             yield id, f"{said}, and had run {run}, attempt {counted}, {crashes} crashes"
+
+
+def only_the_dead_lose_jobs(history: History, books: Books) -> Iterator[Finding]:
+    """Or those believed dead: a worker is retired first, and then its jobs are taken away."""
+    for id, trace in books.items():
+        for attempt in trace.attempts:
+            since = books.retired.get(attempt.worker or "")
+            if attempt.kind == "lost" and (since is None or since > attempt.finished_at):
+                yield id, f"token {attempt.token} was taken from {attempt.worker}, which was not retired"
 
 
 # What handlers leave
@@ -245,6 +273,7 @@ RULES: list[Rule] = [
     what_is_recorded_was_started,
     executions_are_explained,
     attempts_are_counted,
+    only_the_dead_lose_jobs,
     children_come_with_success,
     what_was_saved_is_found,
 ]

@@ -32,7 +32,7 @@ def test_cancel_of_a_job_that_waits() -> None:
     script = Script(lock_job=[[locked("ready")]], cancel_job=[[("canceled", None, 1, 1)]])
     assert script.play(operate.cancel(A, reason="withdrawn", by="ann")) == "canceled"
     assert script.asked == [["lock_job"], ["cancel_job"], ["record_event"]]
-    assert (script.final, script.woken) == (True, set())
+    assert (script.final, script.woken) == (True, {"ended"})
     assert event(script) == {"kind": "canceled", "run": 1, "token": 1, "reason": "withdrawn", "by": "ann"}
 
 

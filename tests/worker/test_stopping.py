@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 import time
 from pathlib import Path
@@ -112,7 +113,7 @@ async def test_nothing_is_left_running_however_often_a_worker_stops(app: App) ->
     left = len(jobs)
     while left:
         async with app.worker(concurrency=3):
-            pass
+            await asyncio.sleep(random.uniform(0, 0.05))
         counts = (await app.acount_jobs())["default"]
         assert counts.get("running", 0) == 0
         left = len(jobs) - counts.get("succeeded", 0)
@@ -135,7 +136,7 @@ async def test_a_claim_under_way_when_it_stops_is_given_back(postgres_url: str) 
 
 @pytest.mark.parametrize("place", ["before_claim", "before_flush", "before_report", "before_heartbeat"])
 def test_a_loop_that_dies_stops_the_worker_in_order(fleet: Fleet, place: str, tmp_path: Path) -> None:
-    hand = fleet.start_only(env={"PERDURE_FAILPOINT": f"{place}:raise@2"}, drain=2)
+    hand = fleet.start_only(env={"PERDURE_FAILPOINT": f"{place}:raise@2"}, drain=0.5)
     hand.wait_for("tasks")
     jobs = [fleet.enqueue("rest_until_canceled", note_to=str(tmp_path / "notes"))]
     if place == "before_flush":

@@ -8,7 +8,7 @@ import msgspec
 
 from perdure.model.job import Span, State
 from perdure.ops.op import Op, Query, Rows, ask, ask_all, operation
-from perdure.ops.topics import queue_topics, worker_topic
+from perdure.ops.topics import ENDED, queue_topics, worker_topic
 
 CancelOutcome: TypeAlias = Literal["canceled", "cancel_requested", "already_ended", "not_found"]
 RequeueOutcome: TypeAlias = Literal[
@@ -49,7 +49,7 @@ def cancel(id: str, *, reason: str | None = None, by: str | None = None) -> Op[C
     if not rows:
         return "already_ended"
     running = job.state == "running"
-    wake = frozenset([worker_topic(job.worker)]) if job.worker else frozenset[str]()
+    wake = frozenset([worker_topic(job.worker) if job.worker else ENDED])
     event = _event(id, job, "cancel requested" if running else "canceled", reason=reason, by=by)
     yield from ask_all(event, final=True, wake=wake)
     return "cancel_requested" if running else "canceled"

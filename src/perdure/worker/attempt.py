@@ -18,6 +18,7 @@ Why: TypeAlias = Literal["timeout", "cancel", "lost", "interrupt"]
 
 
 NOT_COMMITTED = "job.success_not_committed"
+STOPPED = "Its worker stopped."
 
 _log = logging.getLogger("perdure.worker")
 
@@ -106,7 +107,7 @@ class Attempt:
         if isinstance(outcome, Succeeded):
             return _uncommitted(self.lease) if self.context.has_succeeded else outcome
         if self.why == "interrupt" and (outcome is None or isinstance(outcome, Failed)):
-            return Failed(self.lease, "interrupted", message="Its worker stopped.")
+            return Failed(self.lease, "interrupted", message=STOPPED)
         if outcome is not None:
             return outcome
         if self.why == "cancel":

@@ -17,6 +17,7 @@ from perdure.ops.topics import queue_topic
 from perdure.worker.attempt import Attempt
 from perdure.worker.health import Health
 from perdure.worker.ledger import Ledger, Queues
+from perdure.worker.places import Places
 
 INSIST = 1.0
 """Seconds between two tries to record an outcome whose row somebody holds."""
@@ -27,16 +28,6 @@ class Cycling(Protocol):
 
     @property
     def identity(self) -> str: ...
-
-    @property
-    def free(self) -> int:
-        """How many more jobs it could run."""
-        ...
-
-    @property
-    def free_processes(self) -> int:
-        """How many more jobs it could run in processes of their own."""
-        ...
 
     def begin(self, jobs: Sequence[Claimed], identity: str) -> None:
         """These were claimed."""
@@ -66,19 +57,19 @@ class Cycle:
     def __init__(
         self,
         worker: Cycling,
+        places: Places,
         ledger: Ledger,
         health: Health,
         *,
-        tasks: Sequence[str],
-        process_tasks: Sequence[str] = (),
         queues: Queues,
         poll: float,
     ) -> None:
         self._worker = worker
         self._ledger = ledger
         self._health = health
-        self._here = Lane(tasks)
-        self._in_processes = Lane(process_tasks)
+        self._places = places
+        self._here = Lane(places.tasks)
+        self._in_processes = Lane(places.process_tasks)
         self._queues = queues
         self._poll = poll
         self._look_at = 0.0
@@ -148,10 +139,10 @@ class Cycle:
         if not self.claiming:
             return 0, 0
         in_processes = sum(attempt.handler.run_in == "process" for attempt in self._ended)
-        here = self._worker.free + len(self._ended) - in_processes
+        here = self._places.free + len(self._ended) - in_processes
         return (
             max(0, here) if self._here.hungry else 0,
-            max(0, self._worker.free_processes + in_processes) if self._in_processes.hungry else 0,
+            max(0, self._places.free_processes + in_processes) if self._in_processes.hungry else 0,
         )
 
     async def _turn(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 
+from perdure import diary
 from perdure.errors import PerdureError
 from perdure.model.job import Lease
 from perdure.model.lifecycle import (
@@ -86,6 +87,7 @@ def _said(error: BaseException) -> str:
         return ""
 
 
-def kind_of(outcome: Outcome | None) -> str:
-    """For the diary of a process."""
-    return outcome.kind if isinstance(outcome, Failed) else type(outcome).__name__.lower()
+def note(what: str, lease: Lease, outcome: Outcome | None, **more: object) -> None:
+    """Into the diary of this process."""
+    kind = outcome.kind if isinstance(outcome, Failed) else type(outcome).__name__.lower()
+    diary.note(what, [lease.job], token=lease.token, outcome=kind, **more)

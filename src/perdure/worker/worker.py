@@ -20,11 +20,11 @@ from perdure.model.lifecycle import Change, Failed, Outcome, Released
 from perdure.ops.finish import find_recorded
 from perdure.ops.topics import ANYTHING, worker_topic
 from perdure.ops.worker import Beat
-from perdure.worker.attempt import Attempt
+from perdure.worker.attempt import STOPPED, Attempt
 from perdure.worker.context import JobContext
 from perdure.worker.cycle import Cycle, concerns
 from perdure.worker.deadlines import Deadlines
-from perdure.worker.ending import kind_of
+from perdure.worker.ending import note
 from perdure.worker.handler import Handler
 from perdure.worker.health import Health
 from perdure.worker.hooks import Hooks
@@ -90,11 +90,8 @@ class Worker:
 
     @property
     def free(self) -> int:
+        """How many more jobs it could run on the loop and in threads."""
         return self._places.free
-
-    @property
-    def free_processes(self) -> int:
-        return self._places.free_processes
 
     async def run(self) -> Exit:
         self._prepare()
@@ -129,18 +126,12 @@ class Worker:
         options, ledger = self._options, self._ledger
         self._name = options.name or f"{socket.gethostname()}:{os.getpid()}"
         self._loop = asyncio.get_running_loop()
-        self._places = Places(options, self._handlers, self._program, self._slot_came_back)
+        self._places = Places(options, self._handlers, self._program, lambda: self._cycle.wake())
         self._tasks = sorted([*self._places.tasks, *self._places.process_tasks])
         self._deadlines = Deadlines()
         self._reports = Reports(self._attempts.values(), ledger, self._health, self._deadlines)
         self._cycle = Cycle(
-            self,
-            ledger,
-            self._health,
-            tasks=self._places.tasks,
-            process_tasks=self._places.process_tasks,
-            queues=options.queues,
-            poll=options.poll,
+            self, self._places, ledger, self._health, queues=options.queues, poll=options.poll
         )
         self._sweeper = Sweeper(self, ledger, self._health, self._hooks)
         self._pulse = Pulse(self, ledger, self._health, interval=options.lease / SECOND / 3)
@@ -243,8 +234,7 @@ class Worker:
     def _ended(self, attempt: Attempt) -> None:
         self._deadlines.end(attempt)
         if diary.kept:
-            how = {"why": attempt.why, "outcome": _kind(attempt.outcome)}
-            diary.note("ended", [attempt.job.id], token=attempt.job.token, **how)
+            note("ended", attempt.lease, attempt.outcome, why=attempt.why)
         if attempt.outcome is None:
             self._forget(attempt)
             self._teller.lost(attempt)
@@ -263,8 +253,7 @@ class Worker:
             return
         self._forget(attempt)
         if diary.kept:
-            said = "accepted" if accepted else "refused"
-            diary.note(said, [attempt.job.id], token=attempt.job.token, outcome=kind_of(attempt.outcome))
+            note("accepted" if accepted else "refused", attempt.lease, attempt.outcome)
         if accepted:
             self._teller.ended(attempt, change)
         else:
@@ -285,9 +274,6 @@ class Worker:
         del self._attempts[attempt.lease]
         self._places.leave(attempt)
         self._changed.set()
-
-    def _slot_came_back(self) -> None:
-        self._cycle.wake()
 
     def _give_back(self, leases: Sequence[Lease] | set[Lease]) -> None:
         outcomes = [Released(lease) for lease in sorted(leases)]
@@ -336,9 +322,7 @@ class Worker:
     async def _leave(self) -> None:
         """Whatever kept the loops from it: nothing is left running in this worker's name."""
         rest: list[Outcome] = [
-            attempt.final()
-            if attempt.outcome
-            else Failed(attempt.lease, "interrupted", message="Its worker stopped.")
+            attempt.final() if attempt.outcome else Failed(attempt.lease, "interrupted", message=STOPPED)
             for attempt in self._attempts.values()
         ]
         try:

@@ -1,0 +1,110 @@
+"""A cancel that was asked anywhere reaches the handler within a second, and then no attempt follows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure import CONTEXT, App, Context
+from tests.store.waiting import until
+from tests.worker.fleet import Fleet
+from tests.worker.waiting import until_state
+
+
+@pytest.mark.parametrize("task", ["rest_until_canceled", "rest_until_asked"])
+def test_a_cancel_from_another_process_arrives_within_a_second(
+    fleet: Fleet, tmp_path: Path, task: str
+) -> None:
+    # The next heartbeat is ten seconds away.
+    fleet.start(lease=30, poll=30)
+    notes = tmp_path / "notes"
+    job = fleet.enqueue(task, note_to=str(notes))
+    until(lambda: notes.exists())
+    began = time.monotonic()
+    assert job.cancel(reason="enough") == "cancel_requested"
+    until(lambda: "asked" in notes.read_text())
+    assert time.monotonic() - began < 1
+    job.join(30)
+    # A thread that returned has done its work: that is a success.
+    assert job.state == ("canceled" if task == "rest_until_canceled" else "succeeded")
+    assert job.attempt == 1
+
+
+async def test_a_cancel_that_nobody_announced_arrives_with_the_heartbeat(
+    url: str, brisk_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(brisk_app.store, "listen", lambda listener: lambda: None, raising=False)
+
+    @brisk_app.task(name="rest")
+    async def rest() -> None:
+        await asyncio.sleep(60)
+
+    other = App(url)
+    async with brisk_app.worker():
+        job = await rest.aenqueue()
+        await until_state(job, "running")
+        await other.acancel_job(job.id)
+        await until_state(job, "canceled", seconds=5)
+    await other.aclose()
+
+
+async def test_a_cancel_leaves_others_alone(app: App) -> None:
+    @app.task(name="rest")
+    async def rest(seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "rested"
+
+    async with app.worker():
+        doomed, spared = await app.aenqueue_many([rest.job(60), rest.job(1)])
+        await until_state(doomed, "running")
+        await until_state(spared, "running")
+        await doomed.acancel()
+        await until_state(doomed, "canceled", seconds=5)
+        assert await spared.aget(30) == "rested"
+
+
+@pytest.mark.parametrize("end", ["error", "snooze", "timeout"])
+async def test_an_attempt_under_a_cancel_is_the_last(app: App, end: str) -> None:
+    from perdure import Snooze
+
+    @app.task(name="rest", timeout=0.5, timeout_grace=0.2, backoff=0.01)
+    def rest(*, ctx: Context = CONTEXT) -> Any:
+        while not ctx.cancel_requested:
+            time.sleep(0.01)
+        if end == "error":
+            raise ValueError
+        if end == "snooze":
+            raise Snooze(0)
+        time.sleep(1)
+        raise ValueError
+
+    async with app.worker():
+        job = await rest.aenqueue()
+        await until_state(job, "running")
+        if end != "timeout":
+            await job.acancel()
+        else:
+            await asyncio.sleep(0.3)
+            await job.acancel()
+        await job.ajoin(30)
+    assert (job.state, job.attempt) == ("canceled", 1)
+
+
+async def test_a_job_canceled_before_its_claim_never_starts(app: App) -> None:
+    started = []
+
+    @app.task(name="note")
+    async def note() -> None:
+        started.append(1)
+
+    job = await note.aenqueue()
+    await job.acancel()
+    other = await note.aenqueue()
+    async with app.worker():
+        await other.aget(30)
+    assert started == [1]
+    assert (await job.arefresh()).state == "canceled"

@@ -1,0 +1,198 @@
+"""Those who subscribed are told what happened: after the commit, apart from each other, not for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from perdure import App, Retry, Snooze
+from perdure.errors import InvalidOption
+from perdure.events import JobEvent
+from perdure.worker import hooks
+from tests.store.waiting import auntil
+from tests.worker.waiting import aside_until, until_state
+
+FAR = 3600
+
+
+async def test_each_ending_has_its_event_and_it_is_the_truth_by_then(app: App) -> None:
+    told: list[tuple[str, str | None]] = []
+
+    async def listen(event: JobEvent) -> None:
+        told.append((event.name, (await app.aget_job(event.job)).state))
+
+    app.on("started", "succeeded", "retried", "snoozed", "failed", "canceled")(listen)
+
+    @app.task(name="end", backoff=FAR, max_attempts=2)
+    async def end(how: str) -> None:
+        await asyncio.sleep(0.05)
+        match how:
+            case "retried":
+                raise Retry
+            case "snoozed":
+                raise Snooze(FAR)
+            case "failed":
+                raise ZeroDivisionError
+
+    async with app.worker(concurrency=1):
+        for how, state in (
+            ("succeeded", "succeeded"),
+            ("retried", "ready"),
+            ("snoozed", "ready"),
+            ("failed", "failed"),
+        ):
+            options = {"max_attempts": 1} if how == "failed" else {}
+            await end.using(**options).aenqueue(how)  # type: ignore[arg-type]
+            await auntil(lambda how=how: told and told[-1][0] == how)
+            assert told[-1] == (how, state)
+    assert [name for name, _ in told].count("started") == 4
+
+
+async def test_an_event_says_whose_and_how_long(app: App) -> None:
+    told: list[JobEvent] = []
+    app.on("failed")(told.append)
+
+    @app.task(name="fail", queue="q", max_attempts=1)
+    async def fail() -> None:
+        await asyncio.sleep(0.05)
+        raise KeyError("x")
+
+    async with app.worker() as worker:
+        job = await fail.using(tenant="acme").aenqueue()
+        await auntil(lambda: told)
+    (event,) = told
+    assert (event.job, event.task, event.queue, event.tenant) == (job.id, "fail", "q", "acme")
+    assert (event.run, event.attempt, event.worker) == (1, 1, worker.identity)
+    assert (event.kind, event.code, event.message) == ("error", "job.error", "KeyError: 'x'")
+    assert event.seconds is not None
+    assert 0.04 < event.seconds < 10
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt, StopIteration])
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_listener_that_fails_disturbs_nobody(
+    app: App, error: type[BaseException], kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[str] = []
+
+    async def fail_on_loop(event: JobEvent) -> None:
+        raise error
+
+    def fail_in_thread(event: JobEvent) -> None:
+        raise error
+
+    app.on("succeeded")(fail_on_loop if kind == "async" else fail_in_thread)
+    app.on("succeeded")(lambda event: heard.append(event.job))
+
+    @app.task(name="work")
+    async def work() -> None: ...
+
+    async with app.worker():
+        jobs = await app.aenqueue_many([work.job() for _ in range(6)])
+        await auntil(lambda: len(heard) == 6, seconds=5)
+        assert sorted(heard) == sorted(job.id for job in jobs)
+        await auntil(lambda: caplog.text.count("A listener to 'succeeded' failed for job") == 6, seconds=5)
+
+
+async def test_a_slow_listener_holds_up_no_job_and_is_not_waited_for(
+    app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(hooks, "LIMIT", 0.2)
+    release = threading.Event()
+
+    @app.on("started")
+    async def rest(event: JobEvent) -> None:
+        await asyncio.sleep(60)
+
+    @app.on("started")
+    def rest_in_thread(event: JobEvent) -> None:
+        release.wait(30)
+
+    @app.task(name="work")
+    async def work() -> str:
+        return "done"
+
+    async with app.worker():
+        for _ in range(3):
+            assert await (await work.aenqueue()).aget(30) == "done"
+        await auntil(lambda: caplog.text.count("it is no longer waited for") >= 6, seconds=5)
+    release.set()
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_task_hears_of_its_own_failures_only(app: App, kind: str) -> None:
+    heard: list[JobEvent] = []
+
+    async def on_loop(event: JobEvent) -> None:
+        heard.append(event)
+
+    def fail() -> None:
+        raise ValueError
+
+    listener: Any = heard.append if kind == "thread" else on_loop
+    app.task(name="mine", max_attempts=2, backoff=0.01, on_failed=listener)(fail)
+    app.task(name="other", max_attempts=1)(fail)
+    async with app.worker(poll=0.05):
+        mine, other = await app.tasks["mine"].aenqueue(), await app.tasks["other"].aenqueue()
+        await until_state(mine, "failed")
+        await until_state(other, "failed")
+        await auntil(lambda: heard)
+    assert [(event.job, event.attempt) for event in heard] == [(mine.id, 2)]
+
+
+async def test_the_last_event_is_heard_before_a_worker_is_gone(app: App) -> None:
+    heard: list[str] = []
+
+    @app.on("succeeded")
+    async def listen(event: JobEvent) -> None:
+        await asyncio.sleep(0.2)
+        heard.append(event.job)
+
+    @app.task(name="work")
+    async def work() -> None: ...
+
+    async with app.worker():
+        job = await work.aenqueue()
+        await job.aget(30)
+    assert heard == [job.id]
+
+
+async def test_what_is_given_back_and_what_was_lost_is_told(brisk_app: App) -> None:
+    told: list[str] = []
+    brisk_app.on("given_back", "lease_lost")(lambda event: told.append(event.name))
+
+    @brisk_app.task(name="rest")
+    async def rest() -> None:
+        await asyncio.sleep(60)
+
+    async with brisk_app.worker(drain=0) as worker:
+        job = await rest.aenqueue()
+        await auntil(worker.leases)
+        await brisk_app.ledger.aretire(worker.identity)
+        await auntil(lambda: told == ["lease_lost"])
+
+        async def taken_again() -> bool:
+            row = (await job.arefresh()).row
+            return row is not None and (row.state, row.token) == ("running", 2)
+
+        await aside_until(taken_again)
+    assert told == ["lease_lost", "given_back"]
+
+
+def test_an_unknown_event_is_refused(app: App) -> None:
+    with pytest.raises(InvalidOption):
+        app.on("finished")  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption):
+        app.on()
+
+
+async def test_without_listeners_nothing_is_told(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    app.task(name="work")(lambda: None)
+    async with app.worker() as worker:
+        await (await app.tasks["work"].aenqueue()).aget(30)
+        assert worker._hooks.quiet

@@ -1,0 +1,126 @@
+"""Middleware surrounds every enqueue and every run, and may carry meta from one to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from perdure import App, Context
+from perdure.middleware import Middleware
+
+TRACE: ContextVar[str] = ContextVar("trace", default="none")
+
+
+class Noting(Middleware):
+    def __init__(self, name: str, notes: list[str]) -> None:
+        self.name = name
+        self.notes = notes
+
+    @contextmanager
+    def run(self, task: str, context: Context) -> Iterator[None]:
+        self.notes.append(f"{self.name} in {task}")
+        try:
+            yield
+        except Exception as error:
+            self.notes.append(f"{self.name} saw {type(error).__name__}")
+            raise
+        finally:
+            self.notes.append(f"{self.name} out")
+
+
+class Tracing(Middleware):
+    """The seam for tracing: what is current where a job is enqueued is current where it runs."""
+
+    @contextmanager
+    def enqueue(self, task: str, meta: dict[str, Any]) -> Iterator[None]:
+        meta["trace"] = TRACE.get()
+        yield
+
+    @contextmanager
+    def run(self, task: str, context: Context) -> Iterator[None]:
+        before = TRACE.set(context.meta["trace"])
+        yield
+        TRACE.reset(before)
+
+
+class Swallowing(Middleware):
+    @contextmanager
+    def run(self, task: str, context: Context) -> Iterator[None]:
+        with suppress(ValueError):
+            yield
+
+
+class Replacing(Middleware):
+    @contextmanager
+    def run(self, task: str, context: Context) -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            raise KeyError("instead") from error
+
+
+@pytest.fixture(params=["async", "thread"])
+def work(request: pytest.FixtureRequest, app: App) -> Any:
+    """A task that says what trace it sees, or fails."""
+
+    def in_thread(fails: bool = False) -> str:
+        if fails:
+            raise ValueError
+        return TRACE.get()
+
+    async def on_loop(fails: bool = False) -> str:
+        return in_thread(fails)
+
+    return app.task(name="work", max_attempts=1)(on_loop if request.param == "async" else in_thread)
+
+
+async def test_the_first_given_is_the_outermost(app: App, work: Any) -> None:
+    notes: list[str] = []
+    app.use(Noting("a", notes), Noting("b", notes))
+    app.use(Noting("c", notes))
+    async with app.worker():
+        await (await work.aenqueue()).ajoin(30)
+    assert notes == ["a in work", "b in work", "c in work", "c out", "b out", "a out"]
+
+
+async def test_an_error_passes_through_each(app: App, work: Any) -> None:
+    notes: list[str] = []
+    app.use(Noting("a", notes), Noting("b", notes))
+    async with app.worker():
+        job = await work.aenqueue(fails=True)
+        await job.ajoin(30)
+    assert notes == ["a in work", "b in work", "b saw ValueError", "b out", "a saw ValueError", "a out"]
+    assert job.state == "failed"
+
+
+async def test_meta_written_at_enqueue_is_seen_at_run_and_so_are_variables(app: App, work: Any) -> None:
+    app.use(Tracing())
+    async with app.worker():
+        token = TRACE.set("t-1")
+        first = await work.using(meta={"mine": 1}).aenqueue()
+        TRACE.reset(token)
+        second = await work.aenqueue()
+        assert (await first.aget(30), await second.aget(30)) == ("t-1", "none")
+    assert first.meta == {"mine": 1, "trace": "t-1"}
+
+
+async def test_an_error_that_a_middleware_swallows_leaves_a_success_without_result(
+    app: App, work: Any
+) -> None:
+    app.use(Swallowing())
+    async with app.worker():
+        job = await work.aenqueue(fails=True)
+        assert await job.aget(30) is None
+
+
+async def test_an_error_may_be_replaced(app: App, work: Any) -> None:
+    app.use(Replacing())
+    async with app.worker():
+        job = await work.aenqueue(fails=True)
+        await job.ajoin(30)
+    assert job.error is not None
+    assert job.error.message == "KeyError: 'instead'"

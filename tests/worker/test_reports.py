@@ -1,0 +1,200 @@
+"""What a handler says is written about once a second and with its outcome, in the order in which it was said."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from perdure import CONTEXT, App, Context
+from perdure.errors import LeaseLost
+from perdure.ops import browse
+from tests.worker.waiting import aside_until, until_state
+
+
+async def lines(app: App, job: Any) -> list[str]:
+    traces = await app.store.aperform(browse.trace_job, job.id)
+    assert traces is not None
+    return [line.message for line in traces.logs]
+
+
+async def stages(app: App, job: Any) -> list[str]:
+    return [entry.text for entry in await app.ajob_history(job.id) if entry.kind == "stage"]
+
+
+@pytest.mark.parametrize("run_in", ["async", "thread"])
+async def test_words_are_written_while_the_handler_runs(app: App, run_in: str) -> None:
+    go_on = False
+
+    def speak(ctx: Context) -> None:
+        ctx.progress(1, 4, "first")
+        ctx.stage("reading")
+        ctx.log("hello")
+
+    async def on_loop(*, ctx: Context = CONTEXT) -> None:
+        speak(ctx)
+        while not go_on:  # noqa: ASYNC110 - the same for a thread
+            await asyncio.sleep(0.01)
+
+    def in_thread(*, ctx: Context = CONTEXT) -> None:
+        speak(ctx)
+        while not go_on:
+            time.sleep(0.01)
+
+    task = app.task(name="speak")(on_loop if run_in == "async" else in_thread)
+    async with app.worker():
+        job = await task.aenqueue()
+
+        async def heard() -> bool:
+            return (await job.arefresh()).progress == (1, 4, "first", "reading")
+
+        await until_state(job, "running")
+        began = time.monotonic()
+        await aside_until(heard)
+        assert time.monotonic() - began < 2.5
+        assert job.state == "running"
+        assert await lines(app, job) == ["hello"]
+        go_on = True
+        await job.aget(30)
+
+
+async def test_the_last_words_come_with_the_outcome_and_in_order(app: App) -> None:
+    @app.task(name="speak")
+    async def speak(*, ctx: Context = CONTEXT) -> None:
+        for i in range(20):
+            ctx.log(f"line {i}")
+            ctx.progress(i, 20)
+        ctx.stage("end")
+
+    async with app.worker():
+        job = await speak.aenqueue()
+        await job.aget(30)
+        await job.arefresh()
+        assert job.progress == (19, 20, None, "end")
+        assert await lines(app, job) == [f"line {i}" for i in range(20)]
+
+
+async def test_lines_beyond_the_limit_are_counted(app: App) -> None:
+    @app.task(name="chatter")
+    async def chatter(*, ctx: Context = CONTEXT) -> None:
+        for i in range(1_005):
+            ctx.log(str(i))
+
+    async with app.worker():
+        job = await chatter.aenqueue()
+        await job.aget(30)
+        said = await lines(app, job)
+    assert said[-2:] == ["999", "5 more lines were dropped"]
+
+
+@pytest.mark.parametrize("run_in", ["async", "thread"])
+async def test_save_is_durable_when_it_returns(app: App, run_in: str) -> None:
+    seen: list[Any] = []
+
+    async def on_loop(*, ctx: Context = CONTEXT) -> None:
+        seen.append(ctx.checkpoint)
+        await ctx.asave({"page": 7})
+        seen.append((await app.aget_job(ctx.job or "")).row.checkpoint)  # type: ignore[union-attr]
+        if ctx.attempt == 1:
+            raise ValueError
+
+    def in_thread(*, ctx: Context = CONTEXT) -> None:
+        seen.append(ctx.checkpoint)
+        ctx.save({"page": 7})
+        seen.append(app.get_job(ctx.job or "").row.checkpoint)  # type: ignore[union-attr]
+        if ctx.attempt == 1:
+            raise ValueError
+
+    task = app.task(name="save", backoff=0.01)(on_loop if run_in == "async" else in_thread)
+    async with app.worker(poll=0.05):
+        await (await task.aenqueue()).aget(30)
+    assert seen == [None, '{"page":7}', {"page": 7}, '{"page":7}']
+
+
+async def test_a_save_without_its_lease_is_refused(app: App) -> None:
+    caught: list[type[BaseException]] = []
+    saved = asyncio.Event()
+
+    @app.task(name="save", backoff=3600)
+    async def save(*, ctx: Context = CONTEXT) -> None:
+        await app.ledger.aretire(ctx.worker or "")
+        await app.ledger.arescue()
+        try:
+            await ctx.asave(1)
+        except LeaseLost as error:
+            caught.append(type(error))
+            raise
+        finally:
+            saved.set()
+
+    async with app.worker():
+        job = await save.using(max_attempts=1).aenqueue()
+        await saved.wait()
+    assert caught == [LeaseLost]
+    assert (await job.arefresh()).row.checkpoint is None  # type: ignore[union-attr]
+
+
+async def test_a_pair_that_cannot_be_true_stops_nothing_and_takes_nothing_with_it(app: App) -> None:
+    go_on = False
+
+    @app.task(name="boast")
+    async def boast(*, ctx: Context = CONTEXT) -> str:
+        ctx.progress(5, 4)
+        ctx.stage("boasting")
+        ctx.log("and more")
+        while not go_on:  # noqa: ASYNC110 - the same for a thread
+            await asyncio.sleep(0.01)
+        return "done"
+
+    async with app.worker():
+        job = await boast.aenqueue()
+
+        async def heard() -> bool:
+            return (await job.arefresh()).progress == (None, None, None, "boasting")
+
+        await aside_until(heard)
+        assert await lines(app, job) == ["and more"]
+        go_on = True
+        assert await job.aget(30) == "done"
+
+
+async def test_a_bad_pair_at_the_end_does_not_stop_the_outcome(app: App) -> None:
+    @app.task(name="boast")
+    async def boast(*, ctx: Context = CONTEXT) -> str:
+        ctx.progress(5, 4)
+        return "done"
+
+    async with app.worker():
+        assert await (await boast.aenqueue()).aget(30) == "done"
+
+
+async def test_a_report_under_way_is_not_overtaken_by_the_outcome(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written behind it, it would be refused and its lines lost."""
+    under_way, go_on = asyncio.Event(), asyncio.Event()
+    areport = app.ledger.areport
+
+    async def slowly(said: Any) -> Any:
+        if not go_on.is_set():
+            under_way.set()
+            await asyncio.sleep(0.3)
+        return await areport(said)
+
+    monkeypatch.setattr(app.ledger, "areport", slowly, raising=False)
+
+    @app.task(name="speak")
+    async def speak(*, ctx: Context = CONTEXT) -> None:
+        ctx.log("first")
+        ctx.progress(1)
+        await under_way.wait()
+        go_on.set()
+        ctx.log("second")
+
+    async with app.worker():
+        job = await speak.aenqueue()
+        await job.aget(30)
+        assert await lines(app, job) == ["first", "second"]
+        assert (await job.arefresh()).progress == (1, None, None, None)

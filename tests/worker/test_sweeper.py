@@ -1,0 +1,173 @@
+"""One worker sweeps for all: what the dead ran is rescued, and leadership falls with its worker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure import App
+from perdure.events import JobEvent
+from tests.store.waiting import auntil, until
+from tests.worker.fleet import Fleet
+from tests.worker.waiting import aside_until, until_state
+
+
+def test_the_jobs_of_a_killed_worker_run_again_soon(fleet: Fleet, tmp_path: Path) -> None:
+    """The one that is killed leads: leadership falls with it."""
+    lease = 1.0
+    notes = tmp_path / "notes"
+    first = fleet.start(lease=lease)
+    job = fleet.enqueue("rest", seconds=1.2, note_to=str(notes))
+    until(notes.exists)
+    second = fleet.start(lease=lease)
+    time.sleep(0.3)  # it has looked who leads
+    began = time.monotonic()
+    first.kill()
+    until(lambda: notes.read_text().count("start") == 2)
+    assert time.monotonic() - began < (2 if fleet.url.startswith("sqlite") else lease + 5)
+    assert job.get(30) == "rested"
+    second.wait_for("Rescued 1 jobs of workers that fell silent")
+    row = job.refresh().row
+    assert row is not None
+    assert (row.attempt, row.crashes) == (2, 1)
+
+
+def test_a_worker_that_was_only_asleep_finds_its_job_taken(fleet: Fleet, tmp_path: Path) -> None:
+    """On SQLite it holds its lock while it sleeps: there only the end of its lease tells."""
+    import signal
+
+    notes = tmp_path / "notes"
+    first = fleet.start(lease=0.5)
+    job = fleet.enqueue("rest", seconds=2, note_to=str(notes))
+    until(notes.exists)
+    first.signal(signal.SIGSTOP)
+    fleet.start(lease=0.5)
+    until(lambda: notes.read_text().count("start") == 2, seconds=15)
+    first.signal(signal.SIGCONT)
+    first.wait_for("was taken away from this worker")
+    first.wait_for("believed dead")
+    assert job.get(30) == "rested"
+    assert (job.attempt, job.row.token) == (2, 2)  # type: ignore[union-attr]
+    assert first.stop() == 0
+
+
+async def test_only_one_of_several_sweeps_and_another_follows_it(url: str) -> None:
+    apps = [App(url, synchronous="normal") for _ in range(3)]
+    swept: list[int] = []
+
+    def watched(n: int, arescue: Any) -> Any:
+        async def rescue() -> Any:
+            swept.append(n)
+            return await arescue()
+
+        return rescue
+
+    async with AsyncExitStack() as stack:
+        workers = []
+        for n, app in enumerate(apps):
+            app.task(name="work")(lambda: None)
+            app.ledger.arescue = watched(n, app.ledger.arescue)  # type: ignore[method-assign]
+            workers.append(await stack.enter_async_context(app.worker()))
+        await auntil(lambda: len(swept) >= 3, seconds=10)
+        (leader,) = set(swept)
+        # Its identity is retired, as after a crash: somebody leads on within a moment, and still only one.
+        before = len(swept)
+        workers[leader].stop()
+        await auntil(lambda: len(set(swept[before:]) - {leader}) == 1, seconds=5)
+        rest = len(swept)
+        await auntil(lambda: len(swept) >= rest + 3, seconds=10)
+        assert len(set(swept[rest:])) == 1
+    for app in apps:
+        await app.aclose()
+
+
+async def test_a_leader_that_was_retired_asks_before_it_sweeps_on(brisk_app: App) -> None:
+    brisk_app.task(name="work")(lambda: None)
+    led: list[str] = []
+    alead = brisk_app.ledger.alead
+
+    async def lead(name: str, worker: str, **options: Any) -> bool:
+        led.append(worker)
+        return await alead(name, worker, **options)
+
+    brisk_app.ledger.alead = lead  # type: ignore[method-assign]
+    async with brisk_app.worker() as worker:
+        await auntil(lambda: led)
+        await brisk_app.ledger.aretire(worker.identity)
+        await auntil(lambda: worker.identity != led[0], seconds=5)
+        await auntil(lambda: worker.identity in led, seconds=2)
+
+
+async def test_what_expired_is_canceled_though_no_worker_knows_it(url: str, app: App) -> None:
+    stranger = App(url)
+    stranger.task(name="strange")(lambda: None)
+    job = await stranger.tasks["strange"].using(expires=0.05).aenqueue()
+    await stranger.aclose()
+    app.task(name="work")(lambda: None)
+    async with app.worker():
+        await until_state(await app.aget_job(job.id), "canceled", seconds=5)
+
+
+async def test_what_a_sweeper_decides_is_told(brisk_app: App) -> None:
+    told: list[JobEvent] = []
+    failed: list[JobEvent] = []
+    brisk_app.on("rescued", "failed")(told.append)
+
+    @brisk_app.task(name="work", max_attempts=1, on_failed=failed.append)
+    async def work() -> None:
+        await asyncio.sleep(60)
+
+    await brisk_app.async_()
+    job = await work.aenqueue()
+    await brisk_app.ledger.aregister("gone-1", name="gone", lease=1)
+    (claimed,) = await brisk_app.ledger.aclaim("gone-1", tasks=["work"], n=1)
+    async with brisk_app.worker():
+        await auntil(lambda: len(failed) == 1 and len(told) == 2, seconds=10)
+    assert [event.name for event in told] == ["rescued", "failed"]
+    assert {event.job for event in (*told, *failed)} == {job.id} == {claimed.id}
+    assert (failed[0].kind, failed[0].code) == ("lost", "job.lost")
+
+
+async def test_a_job_that_is_running_elsewhere_is_left_alone(brisk_app: App) -> None:
+    brisk_app.task(name="work")(lambda: None)
+    job = await brisk_app.tasks["work"].aenqueue()
+    await brisk_app.ledger.aregister("live-1", name="live", lease=3600_000_000)
+    await brisk_app.ledger.aclaim("live-1", tasks=["work"], n=1)
+    other = await brisk_app.tasks["work"].aenqueue()
+
+    async def silent_retired() -> bool:
+        return {row.id for row in await brisk_app.alist_workers()} >= {"live-1"}
+
+    async with brisk_app.worker():
+        await other.aget(30)
+        await aside_until(silent_retired)
+    assert (await job.arefresh()).state == "running"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs flock")
+async def test_a_worker_that_holds_its_lock_is_never_buried(sqlite_url: str) -> None:
+    first, second = App(sqlite_url), App(sqlite_url)
+    for app in (first, second):
+        app.task(name="work")(lambda: None)
+    buried: list[str] = []
+    aretire = second.ledger.aretire
+
+    async def retire(worker: str) -> None:
+        buried.append(worker)
+        await aretire(worker)
+
+    second.ledger.aretire = retire  # type: ignore[method-assign]
+    async with first.worker() as alive:
+        async with second.worker() as looker:
+            await asyncio.sleep(1.5)  # it sweeps once a second
+            mine = looker.identity
+        assert buried == [mine]
+        assert [row.id for row in await first.alist_workers()] == [alive.identity]
+    await first.aclose()
+    await second.aclose()
