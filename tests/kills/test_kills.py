@@ -36,7 +36,7 @@ def test_history_and_ledger_agree_after_a_few_kills(url: str, tmp_path: Path) ->
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_history_and_ledger_agree_after_kills_at_every_place(url: str, tmp_path: Path) -> None:
     kill_and_judge(url, tmp_path, STAGES, kills=RANDOM, deaf=1)
 

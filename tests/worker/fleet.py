@@ -15,6 +15,7 @@ import psycopg
 
 from perdure import App
 from perdure.handle import Job
+from perdure.ids import new_id
 from tests.store.waiting import until
 from tests.worker import mill
 
@@ -90,6 +91,13 @@ class Fleet:
 
     def enqueue(self, task: str, **arguments: Any) -> Job[Any]:
         return self.app.tasks[task].enqueue(**arguments)
+
+    def begin(self, seconds: float) -> Job[Any]:
+        """A job of ``rest`` whose handler has begun: a claim alone may still be given back."""
+        notes = self.directory / f"notes-{new_id()}"
+        job = self.enqueue("rest", seconds=seconds, note_to=str(notes))
+        until(notes.exists)
+        return job
 
     def state(self, job: Job[Any]) -> str | None:
         return job.refresh().state

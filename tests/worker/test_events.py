@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,6 +22,9 @@ FAR = 3600
 
 async def test_each_ending_has_its_event_and_it_is_the_truth_by_then(app: App) -> None:
     told: list[tuple[str, str | None]] = []
+
+    def last_is(name: str) -> bool:
+        return bool(told) and told[-1][0] == name
 
     async def listen(event: JobEvent) -> None:
         told.append((event.name, (await app.aget_job(event.job)).state))
@@ -47,7 +51,7 @@ async def test_each_ending_has_its_event_and_it_is_the_truth_by_then(app: App) -
         ):
             options = {"max_attempts": 1} if how == "failed" else {}
             await end.using(**options).aenqueue(how)  # type: ignore[arg-type]
-            await auntil(lambda how=how: told and told[-1][0] == how)
+            await auntil(partial(last_is, how))
             assert told[-1] == (how, state)
     assert [name for name, _ in told].count("started") == 4
 

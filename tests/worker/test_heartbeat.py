@@ -172,6 +172,7 @@ async def test_slot_and_lease_are_held_until_the_outcome_is_durable(sqlite_url: 
     await app.aclose()
 
 
+@pytest.mark.long
 async def test_one_row_that_somebody_holds_delays_no_other(postgres_url: str) -> None:
     app = App(postgres_url, lease=30)
     go_on = asyncio.Event()
@@ -218,6 +219,7 @@ async def test_a_heartbeat_that_fails_is_tried_again(brisk_app: App, monkeypatch
     assert len(beats) >= 3
 
 
+@pytest.mark.long
 def test_the_log_is_quiet_while_all_is_well(fleet: Fleet) -> None:
     hand = fleet.start(lease=0.3)
     jobs = [fleet.enqueue("add", a=n, b=n) for n in range(20)]

@@ -20,10 +20,6 @@ async def lines(app: App, job: Any) -> list[str]:
     return [line.message for line in traces.logs]
 
 
-async def stages(app: App, job: Any) -> list[str]:
-    return [entry.text for entry in await app.ajob_history(job.id) if entry.kind == "stage"]
-
-
 @pytest.mark.parametrize("run_in", ["async", "thread"])
 async def test_words_are_written_while_the_handler_runs(app: App, run_in: str) -> None:
     go_on = False

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
 
@@ -162,16 +163,17 @@ def test_a_worker_without_tasks_or_with_odd_options_is_refused(app: App) -> None
     with pytest.raises(InvalidConfig):
         app.run_worker(burst=True)
     app.task(name="nothing")(lambda: None)
-    for odd in (
+    refused: list[dict[str, Any]] = [
         {"queues": "a,b"},
         {"queues": []},
         {"queues": {"a": 0}},
         {"concurrency": 0},
         {"poll": -1},
         {"drain": "x"},
-    ):
+    ]
+    for odd in refused:
         with pytest.raises(InvalidOption):
-            app.run_worker(burst=True, **odd)  # type: ignore[arg-type]
+            app.run_worker(burst=True, **odd)
 
 
 async def test_operators_see_the_worker(app: App, caplog: pytest.LogCaptureFixture) -> None:

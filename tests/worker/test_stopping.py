@@ -17,11 +17,10 @@ from tests.worker.fleet import Fleet
 from tests.worker.mill import make
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_what_runs_may_end_and_nothing_new_begins(fleet: Fleet, number: int) -> None:
     hand = fleet.start(concurrency=1)
-    running = fleet.enqueue("rest", seconds=0.5)
-    fleet.until_running(running)
+    running = fleet.begin(0.5)
     waiting = fleet.enqueue("add", a=1, b=2)
     hand.signal(number)
     assert hand.end() == 0
@@ -30,10 +29,10 @@ def test_what_runs_may_end_and_nothing_new_begins(fleet: Fleet, number: int) -> 
     assert fleet.app.list_workers() == []
 
 
+@pytest.mark.long
 def test_heartbeats_go_on_while_it_drains(fleet: Fleet) -> None:
     hand, other = fleet.start(concurrency=1, lease=0.5), None
-    job = fleet.enqueue("rest", seconds=2)
-    fleet.until_running(job)
+    job = fleet.begin(2)
     hand.signal(signal.SIGTERM)
     other = fleet.start(lease=0.5)
     assert hand.end() == 0
@@ -59,7 +58,8 @@ def test_what_does_not_end_is_given_back_with_its_attempt(fleet: Fleet, tmp_path
         assert row.run_at <= time.time_ns() // 1000
 
 
-@pytest.mark.parametrize("task", [pytest.param("rest_in_thread", marks=pytest.mark.long), "ignore_cancel"])
+@pytest.mark.long
+@pytest.mark.parametrize("task", ["rest_in_thread", "ignore_cancel"])
 def test_a_handler_that_does_not_listen_is_given_back_all_the_same(
     fleet: Fleet, tmp_path: Path, task: str
 ) -> None:
@@ -77,8 +77,7 @@ def test_a_handler_that_does_not_listen_is_given_back_all_the_same(
 
 def test_a_second_signal_ends_it_at_once(fleet: Fleet) -> None:
     hand = fleet.start()
-    job = fleet.enqueue("rest", seconds=60)
-    fleet.until_running(job)
+    job = fleet.begin(60)
     hand.signal(signal.SIGTERM)
     hand.wait_for("Stopping")
     hand.signal(signal.SIGTERM)
@@ -94,6 +93,7 @@ def test_a_signal_is_heard_while_a_handler_blocks_the_loop(fleet: Fleet, tmp_pat
     assert fleet.state(job) == "succeeded"
 
 
+@pytest.mark.long
 def test_a_second_signal_is_heard_while_a_handler_blocks_the_loop(fleet: Fleet, tmp_path: Path) -> None:
     hand, notes = fleet.start(), tmp_path / "notes"
     fleet.enqueue("block", seconds=60, note_to=str(notes))
@@ -134,7 +134,15 @@ async def test_a_claim_under_way_when_it_stops_is_given_back(postgres_url: str) 
         await app.aclose()
 
 
-@pytest.mark.parametrize("place", ["before_claim", "before_flush", "before_report", "before_heartbeat"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "before_claim",
+        pytest.param("before_flush", marks=pytest.mark.long),
+        pytest.param("before_report", marks=pytest.mark.long),
+        pytest.param("before_heartbeat", marks=pytest.mark.long),
+    ],
+)
 def test_a_loop_that_dies_stops_the_worker_in_order(fleet: Fleet, place: str, tmp_path: Path) -> None:
     hand = fleet.start_only(env={"PERDURE_FAILPOINT": f"{place}:raise@2"}, drain=0.5)
     hand.wait_for("tasks")

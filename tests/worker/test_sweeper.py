@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -23,7 +24,7 @@ def test_the_jobs_of_a_killed_worker_run_again_soon(fleet: Fleet, tmp_path: Path
     lease = 1.0
     notes = tmp_path / "notes"
     first = fleet.start(lease=lease)
-    job = fleet.enqueue("rest", seconds=1.2, note_to=str(notes))
+    job = fleet.enqueue("rest", seconds=60, note_to=str(notes))
     until(notes.exists)
     second = fleet.start(lease=lease)
     time.sleep(0.3)  # it has looked who leads
@@ -31,17 +32,15 @@ def test_the_jobs_of_a_killed_worker_run_again_soon(fleet: Fleet, tmp_path: Path
     first.kill()
     until(lambda: notes.read_text().count("start") == 2)
     assert time.monotonic() - began < (2 if fleet.url.startswith("sqlite") else lease + 5)
-    assert job.get(30) == "rested"
     second.wait_for("Rescued 1 jobs of workers that fell silent")
     row = job.refresh().row
     assert row is not None
-    assert (row.attempt, row.crashes) == (2, 1)
+    assert (row.state, row.attempt, row.crashes) == ("running", 2, 1)
 
 
+@pytest.mark.long
 def test_a_worker_that_was_only_asleep_finds_its_job_taken(fleet: Fleet, tmp_path: Path) -> None:
     """On SQLite it holds its lock while it sleeps: there only the end of its lease tells."""
-    import signal
-
     notes = tmp_path / "notes"
     first = fleet.start(lease=0.5)
     job = fleet.enqueue("rest", seconds=2, note_to=str(notes))
@@ -72,7 +71,7 @@ async def test_only_one_of_several_sweeps_and_another_follows_it(url: str) -> No
         workers = []
         for n, app in enumerate(apps):
             app.task(name="work")(lambda: None)
-            app.ledger.arescue = watched(n, app.ledger.arescue)  # type: ignore[method-assign]
+            app.ledger.arescue = watched(n, app.ledger.arescue)
             workers.append(await stack.enter_async_context(app.worker()))
         await auntil(lambda: len(swept) >= 3, seconds=10)
         (leader,) = set(swept)
@@ -96,7 +95,7 @@ async def test_a_leader_that_was_retired_asks_before_it_sweeps_on(brisk_app: App
         led.append(worker)
         return await alead(name, worker, **options)
 
-    brisk_app.ledger.alead = lead  # type: ignore[method-assign]
+    brisk_app.ledger.alead = lead
     async with brisk_app.worker() as worker:
         await auntil(lambda: led)
         await brisk_app.ledger.aretire(worker.identity)
@@ -162,7 +161,7 @@ async def test_a_worker_that_holds_its_lock_is_never_buried(sqlite_url: str) -> 
         buried.append(worker)
         await aretire(worker)
 
-    second.ledger.aretire = retire  # type: ignore[method-assign]
+    second.ledger.aretire = retire
     async with first.worker() as alive:
         async with second.worker() as looker:
             await asyncio.sleep(1.5)  # it sweeps once a second

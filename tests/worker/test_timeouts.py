@@ -81,6 +81,7 @@ async def test_a_result_seen_after_the_deadline_is_a_timeout(app: App, run_in: s
     assert job.error.kind == "timeout"
 
 
+@pytest.mark.usefixtures("well")
 async def test_one_that_swallows_the_cancel_is_given_up_after_the_grace(app: App) -> None:
     release = asyncio.Event()
 
@@ -106,13 +107,14 @@ async def test_one_that_swallows_the_cancel_is_given_up_after_the_grace(app: App
     assert job.error.kind == "timeout"
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def well(app: App) -> None:
     @app.task(name="well")
     async def well() -> str:
         return "well"
 
 
+@pytest.mark.usefixtures("well")
 async def test_a_thread_is_told_and_its_slot_comes_back_when_it_ends(app: App) -> None:
     release = threading.Event()
     told: list[bool] = []
