@@ -24,6 +24,10 @@ async def begun() -> int:
 @app.task(name="linger", max_crashes=None)
 async def linger(note: str) -> None:
     """Write down each start, then wait for the end."""
-    with open(note, "a") as file:
-        file.write(f"{time.monotonic_ns()}\n")
+    _write(note, f"{time.monotonic_ns()}\n")
     await asyncio.sleep(3600)
+
+
+def _write(path: str, line: str) -> None:
+    with open(path, "a") as file:
+        file.write(line)

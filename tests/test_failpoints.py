@@ -16,7 +16,7 @@ from typing import get_args
 import pytest
 
 import perdure
-from perdure import failpoints
+from perdure import diary, failpoints
 from perdure.app import App
 from perdure.failpoints import Failpoint, Fault, Place, parse
 from perdure.model.job import SECOND
@@ -106,6 +106,17 @@ def test_a_place_may_hang_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     failpoints.reach("before_claim")
     failpoints.reach("before_claim")
     assert slept == [2.5]
+
+
+def test_a_diary_tells_that_it_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(diary, "kept", True)
+    monkeypatch.setattr(diary, "note", lambda what, **more: told.append((what, more)))
+    arm(monkeypatch, "before_claim:sleep@2")
+    failpoints.reach("before_claim")
+    assert told == []
+    failpoints.reach("before_claim")
+    assert told == [("failpoint", {"place": "before_claim"})]
 
 
 def test_places_are_counted_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ process has noted stays.
     accepted    its outcome is recorded
     refused     its outcome is not: the lease was gone
     released    a claim whose handler never started is being given back
+    failpoint   this process is about to die, fail or hang at this place, as it was told to
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ import time
 from collections import Counter
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
+from perdure import diary
+
 VARIABLE = "PERDURE_FAILPOINT"
 
 Place: TypeAlias = Literal[
@@ -85,6 +87,8 @@ def reach(place: Place) -> None:
         _reached[place] += 1
         if _reached[place] != fault.time:
             return
+    if diary.kept:
+        diary.note("failpoint", place=place)
     match fault.action:
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -29,6 +29,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     why: str | None = None
     outcome: str | None = None
     checkpoint: Any = None
+    place: str | None = None
 
     @property
     def lease(self) -> Lease:

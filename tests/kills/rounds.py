@@ -82,16 +82,18 @@ class Rounds:
         failpoint = f"{stage.place}:kill@{self._rng.randint(1, stage.most)}"
         if stage.role == "producer":
             self._producer.kill()
-            self._new_producer(failpoint).expect(KILLED)
-            self._producer = self._new_producer()
-            return
-        armed = self._fleet.start_worker(failpoint)
+            armed = self._new_producer(failpoint)
+        else:
+            armed = self._fleet.start_worker(failpoint)
         if stage.role == "stopping worker":
             until(armed.identities, seconds=PATIENCE)
             armed.signal(signal.SIGTERM)
         elif stage.role == "sweeper":
             self._leave_alone()
         armed.expect(KILLED)
+        assert stage.place in {note.place for note in armed.notes()}
+        if stage.role == "producer":
+            self._producer = self._new_producer()
         while len(self._workers) < 2:
             self._workers.append(self._fleet.start_worker())
 

@@ -45,8 +45,10 @@ def test_every_place_has_its_round() -> None:
     assert {stage.place for stage in STAGES} == set(get_args(Place))
 
 
-def kill_and_judge(url: str, directory: Path, stages: Sequence[Stage], *, kills: int, deaf: int = 0) -> None:
-    rng = random.Random(0)
+def kill_and_judge(
+    url: str, directory: Path, stages: Sequence[Stage], *, kills: int, deaf: int = 0, seed: int = 0
+) -> None:
+    rng = random.Random(seed)
     app = App(url)
     app.migrate()
     create_effects(app.store)

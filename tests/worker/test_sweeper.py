@@ -56,7 +56,9 @@ def test_a_worker_that_was_only_asleep_finds_its_job_taken(fleet: Fleet, tmp_pat
     assert first.stop() == 0
 
 
-async def test_only_one_of_several_sweeps_and_another_follows_it(url: str) -> None:
+async def test_only_one_of_several_sweeps_and_another_follows_it(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     apps = [App(url, synchronous="normal") for _ in range(3)]
     swept: list[int] = []
 
@@ -71,7 +73,7 @@ async def test_only_one_of_several_sweeps_and_another_follows_it(url: str) -> No
         workers = []
         for n, app in enumerate(apps):
             app.task(name="work")(lambda: None)
-            app.ledger.arescue = watched(n, app.ledger.arescue)
+            monkeypatch.setattr(app.ledger, "arescue", watched(n, app.ledger.arescue), raising=False)
             workers.append(await stack.enter_async_context(app.worker()))
         await auntil(lambda: len(swept) >= 3, seconds=10)
         (leader,) = set(swept)
@@ -86,7 +88,9 @@ async def test_only_one_of_several_sweeps_and_another_follows_it(url: str) -> No
         await app.aclose()
 
 
-async def test_a_leader_that_was_retired_asks_before_it_sweeps_on(brisk_app: App) -> None:
+async def test_a_leader_that_was_retired_asks_before_it_sweeps_on(
+    brisk_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     brisk_app.task(name="work")(lambda: None)
     led: list[str] = []
     alead = brisk_app.ledger.alead
@@ -95,7 +99,7 @@ async def test_a_leader_that_was_retired_asks_before_it_sweeps_on(brisk_app: App
         led.append(worker)
         return await alead(name, worker, **options)
 
-    brisk_app.ledger.alead = lead
+    monkeypatch.setattr(brisk_app.ledger, "alead", lead, raising=False)
     async with brisk_app.worker() as worker:
         await auntil(lambda: led)
         await brisk_app.ledger.aretire(worker.identity)
@@ -150,7 +154,9 @@ async def test_a_job_that_is_running_elsewhere_is_left_alone(brisk_app: App) -> 
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs flock")
-async def test_a_worker_that_holds_its_lock_is_never_buried(sqlite_url: str) -> None:
+async def test_a_worker_that_holds_its_lock_is_never_buried(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = App(sqlite_url), App(sqlite_url)
     for app in (first, second):
         app.task(name="work")(lambda: None)
@@ -161,7 +167,7 @@ async def test_a_worker_that_holds_its_lock_is_never_buried(sqlite_url: str) -> 
         buried.append(worker)
         await aretire(worker)
 
-    second.ledger.aretire = retire
+    monkeypatch.setattr(second.ledger, "aretire", retire, raising=False)
     async with first.worker() as alive:
         async with second.worker() as looker:
             await asyncio.sleep(1.5)  # it sweeps once a second

@@ -6,7 +6,7 @@ import logging
 import random
 from threading import Lock
 
-from perdure.errors import StoreAway, Unavailable
+from perdure.errors import StoreAway, StoreClosed, Unavailable
 
 LONGEST_PAUSE = 2.0
 
@@ -23,6 +23,8 @@ class Health:
 
     def failed(self, error: Unavailable) -> float:
         """Note that the database did not answer; return how many seconds to wait before the next try."""
+        if isinstance(error, StoreClosed):
+            raise error  # by the program itself: it will not come back
         with self._lock:
             self._failures += 1
             news = self._code != error.code

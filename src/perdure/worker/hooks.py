@@ -110,7 +110,9 @@ class Hooks:
     async def _call(self, listener: Listener, event: JobEvent) -> None:
         try:
             async with asyncio.timeout(LIMIT):
-                if inspect.iscoroutinefunction(listener):
+                if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
+                    type(listener).__call__
+                ):
                     await listener(event)
                 else:
                     await self._in_thread(listener, event)
