@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
+from typing import cast
 
 from perdure.events import EventName, JobEvent, Listener
 from perdure.model.job import JobRow
@@ -110,10 +111,8 @@ class Hooks:
     async def _call(self, listener: Listener, event: JobEvent) -> None:
         try:
             async with asyncio.timeout(LIMIT):
-                if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
-                    type(listener).__call__
-                ):
-                    await listener(event)
+                if _is_async(listener):
+                    await cast(Awaitable[object], listener(event))
                 else:
                     await self._in_thread(listener, event)
         except TimeoutError:
@@ -144,3 +143,8 @@ class Hooks:
         self._threads.submit(run)
         if (error := await done) is not None:
             _log.error("A listener to %r failed for job %s", event.name, event.job, exc_info=error)
+
+
+def _is_async(listener: Listener) -> bool:
+    """Also an object that is called like an async function."""
+    return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__)
