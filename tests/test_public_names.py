@@ -16,6 +16,8 @@ PUBLIC = [
     "App",
     "Task",
     "Job",
+    "JobEvent",
+    "Middleware",
     "Context",
     "CONTEXT",
     "Backoff",

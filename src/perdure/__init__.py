@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from perdure.errors import JobGone as JobGone
     from perdure.errors import PerdureError as PerdureError
     from perdure.errors import WaitTimeout as WaitTimeout
+    from perdure.events import JobEvent as JobEvent
     from perdure.handle import Job as Job
+    from perdure.middleware import Middleware as Middleware
     from perdure.model.backoff import Backoff as Backoff
     from perdure.signals import Cancel as Cancel
     from perdure.signals import Continue as Continue
@@ -42,7 +44,9 @@ _HOMES = {
     "JobGone": "errors",
     "PerdureError": "errors",
     "WaitTimeout": "errors",
+    "JobEvent": "events",
     "Job": "handle",
+    "Middleware": "middleware",
     "Backoff": "model.backoff",
     "Cancel": "signals",
     "Continue": "signals",
@@ -60,6 +64,8 @@ __all__ = [
     "Context",
     "CONTEXT",
     "Backoff",
+    "Middleware",
+    "JobEvent",
     "Retry",
     "Snooze",
     "Throttle",

@@ -50,7 +50,13 @@ class Serving:
         return {name: task.handler for name, task in self.tasks.items()}
 
     def use(self, *middleware: Middleware) -> None:
-        """Surround every enqueue and every run of a handler; the first given is the outermost."""
+        """Surround every enqueue and every run of a handler; the first given is the outermost.
+
+        In the module that defines the tasks: a child process of a worker knows only that.
+        """
+        for each in middleware:
+            if not isinstance(each, Middleware):
+                raise InvalidOption("Middleware is an object of a subclass of perdure.Middleware.")
         self.middleware += middleware
 
     def on(self, *names: EventName) -> Callable[[L], L]:

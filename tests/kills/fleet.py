@@ -52,7 +52,7 @@ class Hand:
         self.expect(KILLED)
 
     def stop(self) -> None:
-        """In order. One that is still starting would not know how: it must have shown itself before."""
+        """In order."""
         self.signal(signal.SIGTERM)
         self.expect(0)
 

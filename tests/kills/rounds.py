@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from perdure.failpoints import Place
 from perdure.ops import browse
+from perdure.ops import worker as worker_ops
 from perdure.store.store import Store
 from tests.kills.fleet import KILLED, PATIENCE, Fleet, Hand
 from tests.kills.history import size_of
@@ -106,11 +107,15 @@ class Rounds:
     def _leave_alone(self) -> None:
         """The new one is to be the only one left, with something to rescue."""
         first, second = self._workers
-        until(first.identities, seconds=PATIENCE)
-        first.stop()
+        self._stop(first)
         until(lambda: self._caught_at_work(second), seconds=PATIENCE)
         second.kill()
         self._workers = []
+
+    def _stop(self, worker: Hand) -> None:
+        """In order. One that is still starting would not know how: it must have registered before."""
+        until(lambda: worker.name in live_workers(self._store), seconds=PATIENCE)
+        worker.stop()
 
     def _caught_at_work(self, hand: Hand) -> bool:
         hand.signal(signal.SIGSTOP)
@@ -124,8 +129,13 @@ class Rounds:
         return self._fleet.start_producer(self._rng.getrandbits(32), failpoint)
 
     def end(self) -> None:
-        """Nobody is left; others finish what they began."""
+        """Nobody is left, one way or the other; others finish what they began."""
         self._fleet.enough.touch()
         self._producer.expect(0)
-        for worker in self._workers:
-            worker.kill()
+        self._stop(self._workers[0])
+        self._workers[1].kill()
+
+
+def live_workers(store: Store) -> set[str]:
+    """By their names: those that are at work, and those whose death nobody has noticed yet."""
+    return {worker.name for worker in store.perform(worker_ops.list_workers)}

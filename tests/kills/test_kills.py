@@ -14,11 +14,10 @@ from perdure.app import App
 from perdure.failpoints import Place
 from perdure.model.job import ENDED, JobRow
 from perdure.ops import browse
-from perdure.ops import worker as worker_ops
 from perdure.store.store import Store
 from tests.kills.app import EFFECTS
 from tests.kills.fleet import PATIENCE, Fleet
-from tests.kills.rounds import STAGES, Rounds, Stage
+from tests.kills.rounds import STAGES, Rounds, Stage, live_workers
 from tests.kills.verdict import verdict
 from tests.store.waiting import until
 
@@ -32,7 +31,7 @@ FEW = [
 
 
 def test_history_and_ledger_agree_after_a_few_kills(url: str, tmp_path: Path) -> None:
-    kill_and_judge(url, tmp_path, FEW, kills=2)
+    kill_and_judge(url, tmp_path, FEW, kills=1)
 
 
 @pytest.mark.long
@@ -74,10 +73,6 @@ def drain(fleet: Fleet, store: Store) -> None:
     for worker in fresh:
         worker.stop()
     assert live_workers(store) == set()
-
-
-def live_workers(store: Store) -> set[str]:
-    return {worker.name for worker in store.perform(worker_ops.list_workers)}
 
 
 def all_ended(store: Store) -> bool:

@@ -117,7 +117,7 @@ def _tell(traces: Traces, why: Explanation) -> None:
         _section("Attempts")
         table(ATTEMPTS, attempts)
     if row.error_kind is not None:
-        _section("Error")
+        _section("Error" if row.state != "running" else "Error of the attempt before")
         click.echo(printable(f"{row.error_kind} {row.error_code}: {row.error_message}"))
         if row.error_trace:
             click.echo(printable(row.error_trace.rstrip()))
@@ -188,6 +188,9 @@ def _current_attempt(row: JobRow) -> list[list[str]]:
     if row.started_at is None:
         return []
     took = "" if row.finished_at is None else length((row.finished_at - row.started_at) / 1e6)
+    if row.state == "running":
+        # The error that the row still tells is that of the attempt before.
+        return [[str(row.run), str(row.attempt), "running", took, row.worker or "", "", ""]]
     who = (row.worker or "", row.error_code or "", row.error_message or "")
     return [[str(row.run), str(row.attempt), row.error_kind or row.state, took, *who]]
 

@@ -73,7 +73,10 @@ def jobs(
 def line(row: JobRow, now: int) -> list[str]:
     """A job as the cells of a table."""
     at = row.finished_at or row.started_at or row.run_at
-    note = row.reason or row.error_message or row.progress_message or row.held or ""
+    # While it runs, the error that the row tells is that of the attempt before; of a failed one it says the most.
+    error = None if row.state == "running" else row.error_message
+    told = (error, row.reason) if row.state == "failed" else (row.reason, error)
+    note = next(filter(None, (*told, row.progress_message, row.held)), "")
     return [
         row.id,
         view(row, now),

@@ -30,7 +30,7 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
     help="How many jobs at a time.",
 )
 @click.option("--processes", type=click.IntRange(min=0), help="How many of them in processes of their own.")
-@click.option("--burst", is_flag=True, help="End when nothing is left to do.")
+@click.option("--burst", is_flag=True, help="End when nothing is due.")
 @click.option(
     "--drain",
     type=click.FloatRange(min=0),

@@ -68,8 +68,8 @@ def _reasons(case: Case) -> list[Reason]:
 def _ended(case: Case) -> Reason:
     job = case.job
     why = f": {_line(job.reason)}" if job.reason else ""
-    if job.state == "failed" and not why:
-        why = f": {_error(job)}"
+    if job.state == "failed":
+        why = f"{_LAST_WORDS.get(job.reason or '', '')}: {_error(job)}"
     return Reason("ended", f"It {_ENDS[job.state]} at {_when(case, job.finished_at)}{why}.")
 
 
@@ -132,6 +132,11 @@ def _behind(ahead: int) -> Reason:
     return Reason("behind", f"{number} jobs of its queue come before it.")
 
 
+_LAST_WORDS = {
+    "attempts": ", with its last attempt",
+    "fatal": " at once",
+    "crashes": ", having brought down too many processes",
+}
 _ENDS = {"succeeded": "succeeded", "failed": "failed", "canceled": "was canceled"}
 
 

@@ -105,7 +105,7 @@ class Attempt:
         if self.why == "timeout" or (self.deadline is not None and now > self.deadline):
             return Failed(self.lease, "timeout", message=f"It ran for more than {self._allowed} s.")
         if isinstance(outcome, Succeeded):
-            return _uncommitted(self.lease) if self.context.has_succeeded else outcome
+            return self._succeeded_itself(outcome) if self.context.has_succeeded else outcome
         if self.why == "interrupt" and (outcome is None or isinstance(outcome, Failed)):
             return Failed(self.lease, "interrupted", message=STOPPED)
         if outcome is not None:
@@ -113,6 +113,15 @@ class Attempt:
         if self.why == "cancel":
             return Canceled(self.lease, "cancel requested")
         return Failed(self.lease, "error", message="CancelledError: the handler cancelled itself.")
+
+    def _succeeded_itself(self, outcome: Succeeded) -> Failed:
+        if outcome.result not in (None, "null"):
+            _log.warning(
+                "Job %s of %s returned a value after its success was written: ctx.succeed(value, conn=...) keeps one",
+                self.job.id,
+                self.job.task,
+            )
+        return _uncommitted(self.lease)
 
     def overrule(self, success: Succeeded) -> None:
         """The handler's own transaction was committed: an error after it is only logged."""

@@ -19,6 +19,9 @@ from perdure.worker.hooks import Hooks
 PAUSE = 0.02
 """Seconds between two bells for those who wait for some job: one serves all that ended meanwhile."""
 
+REASON, NEWLINE = 200, "\n"
+"""How much of a failure's message a line of the log tells: the first line, and not more letters than this."""
+
 _log = logging.getLogger("perdure.worker")
 
 
@@ -72,14 +75,16 @@ class Teller:
             await self._store.aperform(ring, frozenset([ENDED]))
 
     def _log(self, attempt: Attempt, name: EventName, seconds: float) -> None:
-        job = attempt.job
+        job, failure = attempt.job, attempt.outcome
+        why = f": {failure.message[:REASON].partition(NEWLINE)[0]}" if isinstance(failure, Failed) else ""
         _log.info(
-            "Job %s of %s %s after %.3f s (attempt %d)",
+            "Job %s of %s %s after %.3f s (attempt %d)%s",
             job.id,
             job.task,
             name,
             seconds,
             job.attempt,
+            why,
             extra={
                 "job": job.id,
                 "task": job.task,
