@@ -14,7 +14,7 @@ from perdure.errors import InvalidConfig, StoreClosed, Unavailable
 from perdure.serving import Serving
 from perdure.store.plan import arun
 from perdure.worker.health import Health
-from perdure.worker.options import WorkerOptions
+from perdure.worker.options import Exit, WorkerOptions
 from perdure.worker.wire import Load
 from perdure.worker.worker import Worker
 
@@ -47,15 +47,31 @@ async def beside(app: Serving, options: WorkerOptions, target: str | None = None
     worker = await make_worker(app, options, target)
     running = asyncio.create_task(worker.run(), name="perdure worker")
     ready = asyncio.create_task(worker.ready.wait())
-    await asyncio.wait((running, ready), return_when=asyncio.FIRST_COMPLETED)
-    ready.cancel()
-    if running.done():
-        running.result()  # it was refused
     try:
+        await asyncio.wait((running, ready), return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()  # it was refused
         yield worker
     finally:
+        ready.cancel()
         worker.stop()
-        await running
+        await _see_off(worker, running)
+
+
+async def _see_off(worker: Worker, running: asyncio.Task[Exit]) -> None:
+    """Wait for its end. Whoever is cancelled meanwhile is in a hurry, but nothing is left running behind them."""
+    cancelled = False
+    while not running.done():
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            cancelled = True
+            worker.hurry()
+        except Exception:
+            break
+    if cancelled:
+        raise asyncio.CancelledError
+    running.result()
 
 
 async def make_worker(app: Serving, options: WorkerOptions, target: str | None = None) -> Worker:

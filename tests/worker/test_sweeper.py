@@ -63,9 +63,9 @@ async def test_only_one_of_several_sweeps_and_another_follows_it(
     swept: list[int] = []
 
     def watched(n: int, arescue: Any) -> Any:
-        async def rescue() -> Any:
+        async def rescue(**asked: Any) -> Any:
             swept.append(n)
-            return await arescue()
+            return await arescue(**asked)
 
         return rescue
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -120,9 +121,26 @@ class SqliteStore:
         return connection
 
     async def aconnect(self) -> sqlite3.Connection:
+        """The same, where whoever is cancelled while it waits leaves no connection with the lock behind."""
         import asyncio
 
-        return await asyncio.to_thread(self.connect)
+        got: list[sqlite3.Connection] = []
+        wanted, lock = [True], threading.Lock()
+
+        def connect() -> None:
+            connection = self.connect()
+            with lock:
+                got.append(connection) if wanted else connection.close()
+
+        try:
+            await asyncio.to_thread(connect)
+        except asyncio.CancelledError:
+            with lock:
+                wanted.clear()
+            for connection in got:
+                connection.close()
+            raise
+        return got[0]
 
     def facts(self) -> Facts:
         return facts(self._database, self._sessions.get(os.getpid()))

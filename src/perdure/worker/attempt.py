@@ -18,6 +18,7 @@ Why: TypeAlias = Literal["timeout", "cancel", "lost", "interrupt"]
 
 
 NOT_COMMITTED = "job.success_not_committed"
+CANCELLED_ITSELF = "job.cancelled_itself"
 STOPPED = "Its worker stopped."
 
 _log = logging.getLogger("perdure.worker")
@@ -95,6 +96,12 @@ class Attempt:
         self.outcome = self._judge(outcome, now)
         told(self)
 
+    def interrupt(self) -> None:
+        """The worker itself is cancelled. What ended a moment ago without a word was cancelled with it."""
+        if self.ended and isinstance(self.outcome, Failed) and self.outcome.code == CANCELLED_ITSELF:
+            self.outcome = Failed(self.lease, "interrupted", message=STOPPED)
+        self.stop("interrupt")
+
     def give_up(self) -> None:
         """It does not end: tell how it ends without it. What it does from here on counts for nothing."""
         self.end(None, self.started)
@@ -112,7 +119,8 @@ class Attempt:
             return outcome
         if self.why == "cancel":
             return Canceled(self.lease, "cancel requested")
-        return Failed(self.lease, "error", message="CancelledError: the handler cancelled itself.")
+        message = "CancelledError: the handler cancelled itself."
+        return Failed(self.lease, "error", CANCELLED_ITSELF, message)
 
     def _succeeded_itself(self, outcome: Succeeded) -> Failed:
         if outcome.result not in (None, "null"):

@@ -13,9 +13,9 @@ import msgspec
 from perdure import diary
 from perdure.context import Context
 from perdure.errors import InvalidOption, LeaseLost
-from perdure.model.codec import ResultCodec, encode_plain
+from perdure.model.codec import ResultCodec, encode_plain, storable_text
 from perdure.model.job import Claimed, NewJob
-from perdure.model.lifecycle import Report, Succeeded
+from perdure.model.lifecycle import SHORT, TRACE, Report, Succeeded
 from perdure.moments import moment
 from perdure.ops.enqueue import enqueue_under
 from perdure.ops.finish import finish
@@ -112,9 +112,11 @@ class JobContext(Context):
         self._say(Report(stage=str(name)))
 
     def log(self, message: str, *, level: str = "info") -> None:
+        # Cut before it is kept, and shown before the lock: what is logged may use this context itself.
+        line = LogLine(storable_text(str(level), SHORT), storable_text(str(message), TRACE))
         with self._lock:
             if len(self._logs) < MOST_LOGS:
-                self._logs.append(LogLine(str(level), str(message)))
+                self._logs.append(line)
             else:
                 self._dropped += 1
         self._tell()

@@ -148,6 +148,10 @@ class Cycle:
     async def _turn(self) -> None:
         (n, m), identity = self._appetites, self._worker.identity
         ended, self._ended = self._ended, []
+        if ended:
+            # What they leave behind, a snooze of nothing or jobs of their own, may be due at once.
+            for lane in (self._here, self._in_processes):
+                lane.drained = not lane.tasks
         outcomes = [(attempt, attempt.final()) for attempt in ended]
         self._turns += 1
         self._under_way = True

@@ -6,7 +6,7 @@ import traceback
 
 from perdure import diary
 from perdure.errors import PerdureError
-from perdure.model.job import Lease
+from perdure.model.job import Lease, Span
 from perdure.model.lifecycle import (
     Canceled,
     Continued,
@@ -38,29 +38,30 @@ def returned(handler: Handler, lease: Lease, value: object) -> Succeeded:
 def raised(handler: Handler, lease: Lease, error: BaseException) -> Outcome:
     try:
         return _signalled(handler, lease, error)
-    except Exception:
-        # A signal whose class forgot to call its parent, or whose content cannot be shown.
-        return Failed(lease, "error", None, type(error).__name__, traced(error))
+    except BaseException:
+        # A signal whose class forgot to call its parent, or an error that raises when it is looked at.
+        return Failed(lease, "error", None, _name(error), traced(error))
 
 
 def _signalled(handler: Handler, lease: Lease, error: BaseException) -> Outcome:
     match error:
         case Snooze():
-            return Snoozed(lease, error.delay)
+            return Snoozed(lease, _span(error.delay))
         case Throttle():
-            return Throttled(lease, error.delay, error.cool_queue)
+            delay = None if error.delay is None else _span(error.delay)
+            return Throttled(lease, delay, bool(error.cool_queue))
         case Continue():
-            return Continued(lease, error.delay)
+            return Continued(lease, _span(error.delay))
         case Cancel():
             return Canceled(lease, str(error.reason))
         case Fatal():
             return Failed(lease, "fatal", _code(error.code), _said(error), traced(error))
         case Retry():
-            return Failed(lease, "error", _code(error.code), _said(error), traced(error), error.delay)
+            delay = None if error.delay is None else _span(error.delay)
+            return Failed(lease, "error", _code(error.code), _said(error), traced(error), delay)
     kind: FailureKind = "fatal" if isinstance(error, handler.fatal) else "error"
     code = _code(error.code) if isinstance(error, PerdureError) else None
-    name = type(error).__name__
-    said = _said(error)
+    name, said = _name(error), _said(error)
     return Failed(lease, kind, code, f"{name}: {said}" if said else name, traced(error))
 
 
@@ -71,7 +72,7 @@ def traced(error: BaseException) -> str | None:
         while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith(OURS):
             frames = frames.tb_next
         return "".join(traceback.format_exception(type(error), error, frames))
-    except Exception:
+    except BaseException:
         return None
 
 
@@ -83,8 +84,22 @@ def _code(code: object) -> str | None:
 def _said(error: BaseException) -> str:
     try:
         return str(error)[:MESSAGE]
-    except Exception:
+    except BaseException:
         return ""
+
+
+def _name(error: BaseException) -> str:
+    try:
+        return str(type(error).__name__)
+    except BaseException:
+        return "an error without a name"
+
+
+def _span(delay: object) -> Span:
+    """A signal's own class may have set anything; what is no delay makes the signal an error."""
+    if type(delay) is not int or delay < 0:
+        raise TypeError(delay)
+    return delay
 
 
 def note(what: str, lease: Lease, outcome: Outcome | None, **more: object) -> None:

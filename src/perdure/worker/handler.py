@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -40,7 +41,11 @@ class Handler:
         args, kwargs = self.signature.call_arguments(self.arguments.decode(payload))
         if self.signature.context is not None:
             kwargs[self.signature.context] = context
-        return self.function(*args, **kwargs)
+        value = self.function(*args, **kwargs)
+        if inspect.iscoroutine(value) and not self.is_async:
+            value.close()
+            raise TypeError("A plain function returned a coroutine: make the async function itself the task.")
+        return value
 
     def around(self, context: Context) -> AbstractContextManager[None]:
         """What surrounds a run of the function, to be entered where that runs."""

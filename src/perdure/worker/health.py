@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
+from collections.abc import Awaitable, Callable
 from threading import Lock
+from typing import TypeVar
 
 from perdure.errors import StoreAway, StoreClosed, Unavailable
+
+T = TypeVar("T")
 
 LONGEST_PAUSE = 2.0
 
@@ -42,3 +47,11 @@ class Health:
             code, self._code, self._failures = self._code, None, 0
         if code is not None and code != StoreAway.code:
             _log.warning("The database serves again.")
+
+    async def until_answered(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask until the database answers."""
+        while True:
+            try:
+                return await ask()
+            except Unavailable as error:
+                await asyncio.sleep(self.failed(error))

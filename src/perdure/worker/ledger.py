@@ -162,9 +162,13 @@ class Ledger:
             return []
         return (yield from perform(report_ops.report, said))
 
-    def _rescue(self, *, page: int = 500) -> Plan[list[Change]]:
-        """Free the jobs of workers that fell silent. A page that cannot be written is tried row by row."""
-        yield from perform(sweep_ops.retire_silent, steady_since=self._steady_since())
+    def _rescue(self, *, page: int = 500, silent: bool = True) -> Plan[list[Change]]:
+        """Free the jobs of workers that fell silent. A page that cannot be written is tried row by row.
+
+        Without ``silent`` only the jobs of workers that are retired already.
+        """
+        if silent:
+            yield from perform(sweep_ops.retire_silent, steady_since=self._steady_since())
         if failpoints.armed:
             failpoints.reach("between_retirement_and_rescue")
         rescued: list[Change] = []

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 from time import monotonic
 
 from perdure.context import current_context
-from perdure.model.lifecycle import Outcome
+from perdure.model.job import SECOND
+from perdure.model.lifecycle import Outcome, Released
 from perdure.store.daemons import Daemons
 from perdure.worker.attempt import Attempt
 from perdure.worker.ending import raised, returned
+
+NO_THREAD = 5 * SECOND
+"""For how long a job is given back that no thread could be started for."""
+
+_log = logging.getLogger("perdure.worker")
 
 
 class LoopRunner:
@@ -72,7 +79,11 @@ class ThreadRunner:
 
     def start(self, attempt: Attempt) -> None:
         context = copy_context()
-        self._threads.submit(lambda: context.run(self._run, attempt))
+        try:
+            self._threads.submit(lambda: context.run(self._run, attempt))
+        except RuntimeError:
+            _log.warning("No thread can be started for job %s: it is given back", attempt.job.id)
+            attempt.end(Released(attempt.lease, NO_THREAD), monotonic())
 
     def stop(self, attempt: Attempt) -> None:
         """A thread cannot be stopped: its handler can look at ``ctx.cancel_requested``."""

@@ -35,12 +35,16 @@ class Sweeping(Protocol):
 class Sweeper:
     """Runs in every worker; the one that is elected sweeps."""
 
-    def __init__(self, worker: Sweeping, ledger: Ledger, health: Health, hooks: Hooks) -> None:
+    def __init__(
+        self, worker: Sweeping, ledger: Ledger, health: Health, hooks: Hooks, *, lease: float
+    ) -> None:
         self._worker = worker
         self._ledger = ledger
         self._store = ledger.store
         self._health = health
         self._hooks = hooks
+        self._lease = lease
+        self._trusts_at = 0.0
         self._renew_at = 0.0
         self._led_as = ""
 
@@ -50,6 +54,8 @@ class Sweeper:
                 await self.sweep()
                 self._health.worked()
             except Unavailable as error:
+                # Others could not tell that they live either: for one lease nobody counts as silent.
+                self._trusts_at = monotonic() + self._lease
                 await asyncio.sleep(self._health.failed(error))
             # Not in step with the others.
             await asyncio.sleep(random.uniform(0.75, 1.0) * TICK)
@@ -60,7 +66,7 @@ class Sweeper:
             return
         if failpoints.armed:
             failpoints.reach("before_rescue")
-        if rescued := await self._ledger.arescue():
+        if rescued := await self._ledger.arescue(silent=monotonic() >= self._trusts_at):
             if failpoints.armed:
                 failpoints.reach("after_rescue")
             _log.warning("Rescued %d jobs of workers that fell silent", len(rescued))

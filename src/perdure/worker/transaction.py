@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Timer
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -54,35 +56,50 @@ class TransactionBlock:
             self._end(error)
             return
         try:
-            if error is not None:
-                await self._conn.rollback()
-                return
-            if not self._context.has_succeeded:
-                await self._context.asucceed(conn=self._conn)
-            _reach("before_own_commit")
-            await self._conn.commit()
-            _reach("after_own_commit")
+            with self._only_if_committed(error):
+                if error is not None:
+                    await self._conn.rollback()
+                    return
+                if not self._context.has_succeeded:
+                    await self._context.asucceed(conn=self._conn)
+                _reach("before_own_commit")
+                await self._conn.commit()
+                _reach("after_own_commit")
         finally:
             await self._conn.close()
 
     def _end(self, error: BaseException | None) -> None:
         try:
-            self._unwatch()
-            if error is not None:
-                self._conn.rollback()
-                return
-            if not self._context.has_succeeded:
-                run(self._store, self._context._succeed(conn=self._conn))
-            _reach("before_own_commit")
-            self._conn.commit()
-            _reach("after_own_commit")
+            with self._only_if_committed(error):
+                self._unwatch()
+                if error is not None:
+                    self._conn.rollback()
+                    return
+                if not self._context.has_succeeded:
+                    run(self._store, self._context._succeed(conn=self._conn))
+                _reach("before_own_commit")
+                self._conn.commit()
+                _reach("after_own_commit")
         finally:
             self._conn.close()
+
+    @contextmanager
+    def _only_if_committed(self, error: BaseException | None) -> Iterator[None]:
+        """A success that was rolled back is none: another block of this handler must write it again."""
+        try:
+            yield
+        except Exception as failure:
+            # Without an SQLSTATE psycopg lost the connection: whether it was committed only the database knows.
+            if getattr(failure, "sqlstate", "") is not None:
+                self._context.success = None
+            raise
+        if error is not None:
+            self._context.success = None
 
     def _watch(self) -> None:
         self._began = monotonic()
         if self._holds_all:
-            self._timers = [Timer(WARN, self._warn), Timer(REFUSE, self._conn.close)]
+            self._timers = [Timer(WARN, self._warn), Timer(REFUSE, self._take_away)]
             for timer in self._timers:
                 timer.daemon = True
                 timer.start()
@@ -94,6 +111,10 @@ class TransactionBlock:
             raise StoreBusy(
                 f"The transaction of this job held SQLite's write lock for more than {REFUSE:g} s."
             )
+
+    def _take_away(self) -> None:
+        self._conn.interrupt()  # or a statement that runs would be waited for
+        self._conn.close()
 
     def _warn(self) -> None:
         _log.warning(

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic, time
-from typing import Any, TypeVar
+from typing import Any
 
 from perdure import diary, failpoints
 from perdure.errors import Unavailable
@@ -36,8 +36,6 @@ from perdure.worker.reports import Reports
 from perdure.worker.sweeper import Sweeper
 from perdure.worker.telling import Teller
 from perdure.worker.wire import Load
-
-T = TypeVar("T")
 
 STOP_GRACE = 5.0
 """Seconds that handlers get to end once they are told that the worker stops."""
@@ -71,6 +69,7 @@ class Worker:
         self._stop = asyncio.Event()
         self._changed = asyncio.Event()
         self._status = Exit.DONE
+        self._hurried = False
         self._attempts: dict[Lease, Attempt] = {}
         self._unknown: dict[Lease, int] = {}
         self._errands: set[asyncio.Task[object]] = set()
@@ -84,6 +83,11 @@ class Worker:
     def stop(self) -> None:
         """Claim nothing more, let what runs end, and give back what does not end in time."""
         self._stop.set()
+
+    def hurry(self) -> None:
+        """Stop, and let nothing end by itself any more."""
+        self._hurried = True
+        self.stop()
 
     def leases(self) -> Sequence[Lease]:
         return list(self._attempts)
@@ -113,6 +117,11 @@ class Worker:
         try:
             await self._stop.wait()
             await self._drain()
+        except asyncio.CancelledError:
+            # With the loop that ends: so were its handlers, and none of them did it to itself.
+            for attempt in self._attempts.values():
+                attempt.interrupt()
+            raise
         finally:
             deaf()
             for task in loops:
@@ -133,8 +142,9 @@ class Worker:
         self._cycle = Cycle(
             self, self._places, ledger, self._health, queues=options.queues, poll=options.poll
         )
-        self._sweeper = Sweeper(self, ledger, self._health, self._hooks)
-        self._pulse = Pulse(self, ledger, self._health, interval=options.lease / SECOND / 3)
+        lease = options.lease / SECOND
+        self._sweeper = Sweeper(self, ledger, self._health, self._hooks, lease=lease)
+        self._pulse = Pulse(self, ledger, self._health, interval=lease / 3)
 
     # Its identity
 
@@ -263,7 +273,7 @@ class Worker:
         """The handler recorded its success by itself: then whatever came after has nothing to say."""
         success = attempt.context.success
         assert success is not None
-        recorded = await self._until_answered(lambda: self._store.aperform(find_recorded, [success]))
+        recorded = await self._health.until_answered(lambda: self._store.aperform(find_recorded, [success]))
         if recorded:
             attempt.overrule(success)
         else:
@@ -280,7 +290,7 @@ class Worker:
         if diary.kept:
             for lease in leases:
                 diary.note("released", [lease.job], token=lease.token)
-        self._errand(self._until_answered(lambda: self._ledger.afinish(outcomes)))
+        self._errand(self._health.until_answered(lambda: self._ledger.afinish(outcomes)))
 
     # The end
 
@@ -289,7 +299,7 @@ class Worker:
         if failpoints.armed:
             failpoints.reach("while_draining")
         _log.info("Stopping: %d jobs still run", len(self._attempts))
-        await self._until_idle(self._options.drain)
+        await self._until_idle(self._options.drain, patient=True)
         running = [attempt for attempt in self._attempts.values() if not attempt.ended]
         if running:
             self._status = self._status or Exit.GAVE_BACK
@@ -300,11 +310,11 @@ class Worker:
                 attempt.give_up()
         await self._until_idle(FLUSH)
 
-    async def _until_idle(self, seconds: float) -> None:
+    async def _until_idle(self, seconds: float, *, patient: bool = False) -> None:
         """Until nothing runs and everything is recorded, but not longer than this."""
         try:
             async with asyncio.timeout(seconds):
-                while not self._idle:
+                while not (self._idle or (patient and self._hurried)):
                     self._changed.clear()
                     with suppress(TimeoutError):
                         async with asyncio.timeout(0.25):
@@ -335,6 +345,7 @@ class Worker:
                 await self._ledger.aretire(self.identity)
         except (Unavailable, TimeoutError):
             _log.warning("The database did not answer in time: other workers will find what is left")
+            self._status = self._status or Exit.GAVE_BACK
         except Exception:
             _log.exception(
                 "The end of this worker could not be recorded: other workers will find what is left"
@@ -381,10 +392,3 @@ class Worker:
             self._changed.set()
 
         task.add_done_callback(done)
-
-    async def _until_answered(self, ask: Callable[[], Awaitable[T]]) -> T:
-        while True:
-            try:
-                return await ask()
-            except Unavailable as error:
-                await asyncio.sleep(self._health.failed(error))
