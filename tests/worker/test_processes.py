@@ -331,7 +331,8 @@ async def test_nothing_is_left_behind_by_many_jobs(sqlite_url: str, n: int) -> N
         after = footprint(worker)
         # The store may have opened a reader or two; a leak would show with each job.
         assert {what: count for what, count in after.items() if count > before[what] + 5} == {}
-        assert children(worker) == kept
+        # As many, but perhaps another: after a thousand jobs a child is replaced.
+        assert len(children(worker)) == len(kept)
         assert rss() < resident + 32 * 1024 * 1024
 
 
