@@ -7,10 +7,10 @@ import inspect
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
-from typing import cast
+from typing import Any, cast
 
 from perdure.events import EventName, JobEvent, Listener
-from perdure.model.job import JobRow
+from perdure.model.job import Claimed, JobRow
 from perdure.store.daemons import Daemons
 from perdure.worker.attempt import Attempt
 from perdure.worker.handler import Handler
@@ -39,41 +39,11 @@ class Hooks:
         self, name: EventName, attempt: Attempt, *, seconds: float | None = None, **told: str | None
     ) -> None:
         """Something happened to an attempt of this worker."""
-        if not self.wanted(name, attempt.job.task):
-            return
-        job = attempt.job
-        self._tell(
-            JobEvent(
-                name=name,
-                job=job.id,
-                task=job.task,
-                queue=job.queue,
-                run=job.run,
-                attempt=job.attempt,
-                tenant=job.tenant,
-                worker=attempt.context.worker,
-                seconds=seconds,
-                **told,
-            )
-        )
+        self._tell(name, attempt.job, worker=attempt.context.worker, seconds=seconds, **told)
 
     def row(self, name: EventName, job: JobRow) -> None:
         """Something happened to a job that this worker did not run."""
-        if self.wanted(name, job.task):
-            self._tell(
-                JobEvent(
-                    name=name,
-                    job=job.id,
-                    task=job.task,
-                    queue=job.queue,
-                    run=job.run,
-                    attempt=job.attempt,
-                    tenant=job.tenant,
-                    kind=job.error_kind,
-                    code=job.error_code,
-                    message=job.error_message,
-                )
-            )
+        self._tell(name, job, kind=job.error_kind, code=job.error_code, message=job.error_message)
 
     def wanted(self, name: EventName, task: str) -> bool:
         return name in self._listeners or (name == "failed" and self._on_failed(task) is not None)
@@ -93,7 +63,19 @@ class Hooks:
         handler = self._handlers.get(task)
         return None if handler is None else handler.on_failed
 
-    def _tell(self, event: JobEvent) -> None:
+    def _tell(self, name: EventName, job: Claimed | JobRow, **more: Any) -> None:
+        if not self.wanted(name, job.task):
+            return
+        event = JobEvent(
+            name=name,
+            job=job.id,
+            task=job.task,
+            queue=job.queue,
+            run=job.run,
+            attempt=job.attempt,
+            tenant=job.tenant,
+            **more,
+        )
         listeners = [*self._listeners.get(event.name, ())]
         if event.name == "failed" and (own := self._on_failed(event.task)) is not None:
             listeners.append(own)
