@@ -33,12 +33,20 @@ def test_a_rescued_job_says_what_happened(world: World) -> None:
     assert row.error_message == "Its worker fell silent."
 
 
-def test_a_claim_that_committed_after_the_retirement_is_freed(world: World) -> None:
+def test_a_claim_that_was_under_way_at_the_retirement_is_freed(world: World) -> None:
     job = world.task().enqueue()
-    world.ledger.retire(world.worker)
     world.claim_one()
+    world.ledger.retire(world.worker)
     assert world.row(job).state == "running"
     assert world.rescue() == [job.id]
+
+
+def test_a_retired_worker_claims_nothing(world: World) -> None:
+    job = world.task().enqueue()
+    world.ledger.retire(world.worker)
+    assert world.claim() == []
+    assert world.ledger.cycle(world.worker, [], tasks=["work"], n=1)[1] == []
+    assert world.row(job).state == "ready"
 
 
 def test_a_claim_of_a_worker_nobody_knows_is_freed(world: World) -> None:

@@ -156,6 +156,8 @@ class Model:
         """The leases taken, and the expired jobs that were met on the way: those must be canceled by now."""
         taken: list[Lease] = []
         met: list[str] = []
+        if worker in self.workers and self.workers[worker].retired:
+            return taken, met
         for job in self.due(tasks, queues):
             if len(taken) >= n:
                 break

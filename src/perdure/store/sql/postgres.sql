@@ -21,6 +21,8 @@ head(queue, rank, priority, known, run_ats, ids) AS (
     SELECT queue, rank, 32768, true, CAST('{}' AS timestamptz[]), CAST('{}' AS uuid[]) FROM asked
      WHERE NOT EXISTS (SELECT FROM perdure.queue q
                         WHERE q.name = asked.queue AND (q.paused OR q.cool_until > :now))
+       -- See sqlite.sql.
+       AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
     UNION ALL
     SELECT head.queue, head.rank, next.priority, first.known, first.run_ats, first.ids
       FROM head CROSS JOIN LATERAL (
@@ -104,6 +106,8 @@ grp(queue, rank, priority) AS (
     SELECT queue, rank, 32768 FROM asked
      WHERE NOT EXISTS (SELECT FROM perdure.queue q
                         WHERE q.name = asked.queue AND (q.paused OR q.cool_until > :now))
+       -- See sqlite.sql.
+       AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
     UNION ALL
     SELECT grp.queue, grp.rank, (SELECT CAST(j.priority AS integer) FROM perdure.job j
                                   WHERE j.state = 'ready' AND j.held IS NULL

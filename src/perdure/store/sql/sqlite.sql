@@ -20,6 +20,8 @@ head(queue, rank, priority, ids) AS (
     SELECT queue, rank, 32768, '[]' FROM asked
      WHERE NOT EXISTS (SELECT 1 FROM perdure.queue q
                         WHERE q.name = asked.queue AND (q.paused OR q.cool_until > :now))
+       -- One that was retired and has not heard of it would take back its own rescued jobs, and lose them again.
+       AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
     UNION ALL
     SELECT head.queue, head.rank, next.priority, coalesce(
            -- What is first in order; or, where that meets a task this worker does not know, the first of each it knows.
