@@ -16,6 +16,7 @@ import hypothesis
 import psycopg
 import pytest
 
+from tests.front import Eager
 from tests.postgres import Server, Ticket, with_database
 
 SERVER = pytest.StashKey[Server]()
@@ -79,3 +80,9 @@ def url(request: pytest.FixtureRequest) -> str:
 def _administer(server: str, statement: str) -> None:
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(statement.encode())
+
+
+@pytest.fixture
+def front_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims try the front first, whatever the ones before have found."""
+    monkeypatch.setattr("perdure.worker.ledger.Front", Eager)

@@ -9,6 +9,13 @@ from perdure.model.lifecycle import Failed, Released
 from tests.conformance.world import NOON, World, ids
 
 
+@pytest.fixture(autouse=True, params=["learned", "front first"])
+def front(request: pytest.FixtureRequest) -> None:
+    """Whichever statement is asked first, the answers are the same."""
+    if request.param == "front first":
+        request.getfixturevalue("front_first")
+
+
 def test_a_claim_is_the_record_of_the_start(world: World) -> None:
     job = world.task(timeout=60).using(tenant="acme", meta={"a": 1}).enqueue(7)
     world.advance(5)

@@ -41,5 +41,12 @@ def test_both_stores_do_what_the_model_does(machine: type[Lockstep]) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("front_first")
+@pytest.mark.timeout(600)
+def test_both_stores_do_what_the_model_does_with_the_front_first(machine: type[Lockstep]) -> None:
+    run_state_machine_as_test(machine, settings=LONG)
+
+
+@pytest.mark.long
 def test_both_stores_do_what_the_model_does_for_long(machine: type[Lockstep]) -> None:
     run_state_machine_as_test(machine, settings=LONG)

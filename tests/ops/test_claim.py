@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from perdure.model.job import Claimed
-from perdure.ops.claim import Claims, claim
+from perdure.ops.claim import Appetite, Claims, claim
 from tests.ops.script import A, B, C, Script
 
 
@@ -20,7 +20,7 @@ def row(
 
 def test_a_claim_is_one_final_step() -> None:
     script = Script(claim_jobs=[[row(A)]])
-    claims = script.play(claim("w", tasks=["b", "a"], n=3, queues=["q"]))
+    claims = script.play(claim(Appetite("w", ["b", "a"], 3, ["q"])))
     assert claims == Claims([Claimed(*row(A)[:-1])], 0)
     assert claims.jobs[0].lease == (A, 1)
     assert (script.asked, script.final, script.woken) == ([["claim_jobs"]], True, set())
@@ -29,20 +29,20 @@ def test_a_claim_is_one_final_step() -> None:
 
 def test_every_queue_is_asked_by_naming_none() -> None:
     script = Script()
-    assert script.play(claim("w", tasks=["a"], n=1)) == ([], 0)
+    assert script.play(claim(Appetite("w", ["a"], 1))) == Claims([])
     assert script.params("claim_jobs")[0]["queues"] is None
 
 
 def test_a_task_named_twice_is_asked_once() -> None:
     script = Script()
-    script.play(claim("w", tasks=["b", "a", "b"], n=1))
+    script.play(claim(Appetite("w", ["b", "a", "b"], 1)))
     assert json.loads(script.params("claim_jobs")[0]["tasks"]) == ["b", "a"]
 
 
 def test_nothing_asked_for_is_no_step() -> None:
     script = Script()
     for tasks, n in ((["a"], 0), (["a"], -1), ([], 5)):
-        assert script.play(claim("w", tasks=tasks, n=n)) == ([], 0)
+        assert script.play(claim(Appetite("w", tasks, n))) == Claims([])
     assert script.steps == []
 
 
@@ -56,19 +56,34 @@ def test_shuffled_rows_come_out_in_order() -> None:
     ]
     for seed in range(10):
         shuffled = random.Random(seed).sample(ordered, len(ordered))
-        jobs = Script(claim_jobs=[shuffled]).play(claim("w", tasks=["work"], n=9)).jobs
+        jobs = Script(claim_jobs=[shuffled]).play(claim(Appetite("w", ["work"], 9))).jobs
         assert [job.id for job in jobs] == [one[0] for one in ordered]
 
 
 def test_named_queues_stand_before_priority() -> None:
     rows = [row(A, queue="b", priority=9), row(B, queue="a"), row(C, queue="b", priority=1)]
-    jobs = Script(claim_jobs=[rows]).play(claim("w", tasks=["work"], n=9, queues=["a", "b"])).jobs
+    jobs = Script(claim_jobs=[rows]).play(claim(Appetite("w", ["work"], 9, ["a", "b"]))).jobs
     assert [job.id for job in jobs] == [B, A, C]
-    merged = Script(claim_jobs=[rows]).play(claim("w", tasks=["work"], n=9)).jobs
+    merged = Script(claim_jobs=[rows]).play(claim(Appetite("w", ["work"], 9))).jobs
     assert [job.id for job in merged] == [A, C, B]
 
 
 def test_expired_ones_are_counted_and_not_handed_out() -> None:
     rows = [row(A, state="canceled"), row(B), row(C, state="canceled")]
-    claims = Script(claim_jobs=[rows]).play(claim("w", tasks=["work"], n=9))
+    claims = Script(claim_jobs=[rows]).play(claim(Appetite("w", ["work"], 9)))
     assert ([job.id for job in claims.jobs], claims.expired) == ([B], 2)
+
+
+def test_a_front_that_came_home_short_says_that_there_may_be_more() -> None:
+    for n, more in ((1, False), (2, True)):
+        script = Script(claim_front=[[row(A)]])
+        claims = script.play(claim(Appetite("w", ["work"], n, front=True)))
+        assert ([job.id for job in claims.jobs], claims.more) == ([A], more)
+        assert script.asked == [["claim_front"]]
+    assert not Script(claim_jobs=[[row(A)]]).play(claim(Appetite("w", ["work"], 2))).more
+
+
+def test_rows_that_others_hold_are_no_jobs() -> None:
+    locked = [(*[None] * 18, "locked")]
+    claims = Script(claim_jobs=[locked]).play(claim(Appetite("w", ["work"], 2)))
+    assert claims == Claims([], locked=True, more=True)

@@ -17,7 +17,8 @@ from perdure.model.lifecycle import (
     Succeeded,
     Throttled,
 )
-from perdure.ops.finish import Appetite, Finished, cycle, find_recorded, finish
+from perdure.ops.claim import Appetite, Claims
+from perdure.ops.finish import Finished, cycle, find_recorded, finish
 from perdure.ops.op import Row
 from tests.ops.rows import running
 from tests.ops.script import A, B, C, Script
@@ -205,7 +206,7 @@ def test_a_cycle_without_appetite_only_finishes() -> None:
         assert (finished.accepted, claims.jobs) == ([ONE], [])
         assert script.asked == [["finish_succeeded"]]
         script = Script()
-        assert script.play(cycle([], dice=half, claim=appetite)) == (([], [], ()), ([], 0))
+        assert script.play(cycle([], dice=half, claim=appetite)) == (([], [], ()), Claims([]))
         assert script.steps == []
 
 

@@ -33,7 +33,15 @@ def _claims(n: int) -> Mapping[str, Hot]:
         params: Params = {"worker": "worker-0", "tasks": '["other", "work"]', "queues": queues, "n": n}
         return Hot("claim_jobs", params, n + GROUPS)
 
+    def front(n: int, queues: str | None) -> Hot:
+        return claim(n, queues)._replace(statement="claim_front")
+
     return {
+        "claim in front of all queues": front(n, None),
+        "claim in front where all is known": front(n, '["clean"]'),
+        "claim in front of the unknown": front(n, '["default"]'),
+        "claim in front of the deep": front(n, '["deep"]'),
+        "claim one in front": front(1, '["clean"]'),
         # It may lock n of each group before it knows which are first.
         "claim_around": Hot("claim_around", claim(n, None).params, n * GROUPS),
         "claim from all queues": claim(n, None),

@@ -101,12 +101,13 @@ def live(store: Recorder) -> None:
     store.perform(enqueue.enqueue_keyed, [new_job(idempotency_key="k", unique_key="u")])
     store.perform(enqueue.enqueue_keyed, [new_job(idempotency_key="l", unique_key="u")])
     first, second, third, *_ = take(store, n=4)
-    store.perform(claim.claim_around, "ann", tasks=["work"], n=1)
+    store.perform(claim.claim, claim.Appetite("ann", ["other"], 1, front=True))
+    store.perform(claim.claim_around, claim.Appetite("ann", ["work"], 1))
     store.perform(worker.heartbeat, "ann")
     said = report.Said(first, Report(stage="half", checkpoint="1"), [report.LogLine("info", "so far")])
     store.perform(report.report, [said])
     outcomes: list[Outcome] = [Succeeded(first), Failed(second, "error"), Throttled(third)]
-    store.perform(finish.cycle, outcomes, dice=dice, claim=finish.Appetite("ann", ["work"], 0))
+    store.perform(finish.cycle, outcomes, dice=dice, claim=claim.Appetite("ann", ["work"], 0))
     store.perform(finish.find_recorded, outcomes)
 
 
@@ -143,5 +144,5 @@ def sweep_up(store: Recorder) -> None:
 
 
 def take(store: Recorder, *, n: int) -> list[Lease]:
-    claims = store.perform(claim.claim, "ann", tasks=["work"], n=n)
+    claims = store.perform(claim.claim, claim.Appetite("ann", ["work"], n))
     return [job.lease for job in claims.jobs]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import pytest
 
@@ -13,7 +14,9 @@ from perdure.model.job import SECOND, Lease
 from perdure.model.lifecycle import Failed, Outcome, Succeeded
 from perdure.ops import claim, enqueue, finish, tasks, worker
 from perdure.options import Options
-from perdure.store.store import open_store
+from perdure.store.store import Store, open_store
+from perdure.worker.front import DETOUR
+from perdure.worker.ledger import Ledger
 from tests.sql.plans_postgres import Connection
 from tests.sql.recorder import DEFINITION, Recorder, dice, new_job
 from tests.sql.tally import Tally
@@ -41,7 +44,7 @@ class Worker:
         self.recorder.perform(enqueue.enqueue_alike, "work", Options(), jobs, WAKE)
 
     def claim(self, n: int = 100) -> None:
-        claims = self.recorder.perform(claim.claim, "ann", tasks=["work"], n=n)
+        claims = self.recorder.perform(claim.claim, claim.Appetite("ann", ["work"], n))
         assert len(claims.jobs) == n
         self.leases = [job.lease for job in claims.jobs]
 
@@ -53,7 +56,7 @@ class Worker:
 
     def cycle(self) -> None:
         outcomes = [Succeeded(lease, "0") for lease in self.leases]
-        appetite = finish.Appetite("ann", ["work"], len(outcomes))
+        appetite = claim.Appetite("ann", ["work"], len(outcomes))
         _, claims = self.recorder.perform(finish.cycle, outcomes, dice=dice, claim=appetite)
         assert len(claims.jobs) == len(outcomes)
         self.leases = [job.lease for job in claims.jobs]
@@ -99,6 +102,26 @@ def test_many_jobs_cost_as_many_statements_as_one(ann: Worker, n: int) -> None:
     ann.claim(n)
     ann.fail()
     assert ann.statements() == ["claim_jobs", "lock_running", "record_attempts", "apply_changes"]
+
+
+def test_a_claim_looks_at_the_front_alone_while_that_is_enough(ann: Worker) -> None:
+    postgres = ann.store.dialect == "postgres"
+    ledger = Ledger(ann.store)
+    ledger.store = cast(Store, ann.recorder)
+
+    def asked(n: int, found: int) -> list[str]:
+        ann.statements()
+        assert len(ledger.claim("ann", tasks=["work"], n=n)) == found
+        return ann.statements()
+
+    ann.enqueue(4)
+    assert asked(2, 2) == ["claim_jobs"]
+    assert asked(1, 1) == (["claim_front"] if postgres else ["claim_jobs"])
+    assert asked(2, 1) == (["claim_front", "claim_jobs"] if postgres else ["claim_jobs"])
+    ann.enqueue(DETOUR + 1)
+    for _ in range(DETOUR):
+        assert asked(1, 1) == ["claim_jobs"]
+    assert asked(1, 1) == (["claim_front"] if postgres else ["claim_jobs"])
 
 
 def test_a_job_that_succeeds_at_once_is_written_three_times_and_nothing_else_is(
@@ -193,7 +216,7 @@ def test_bytes_of_log_on_postgres(postgres_url: str) -> None:
     measured = {
         "a single enqueue": (server.log(enqueue.enqueue([new_job()])), 471),
         "1000 at once": (server.log(enqueue.enqueue_alike("work", Options(), alike, WAKE)), 462_800),
-        "a claim of 100": (server.log(claim.claim("ann", tasks=["work"], n=100)), 45_800),
+        "a claim of 100": (server.log(claim.claim(claim.Appetite("ann", ["work"], 100))), 45_800),
         "a heartbeat": (server.log(worker.heartbeat("ann")), 454),
     }
     outcomes = [Succeeded(lease, "0") for lease in ann.running()]

@@ -11,51 +11,70 @@ from perdure.ops.batch import rows_of
 from perdure.ops.op import Op, Query, Rows, Step, operation
 
 
+class Appetite(NamedTuple):
+    """What to claim: at most n jobs of these tasks, from these queues in this order or from all as one.
+
+    ``front``: only from the queue and priority that come first, which is cheaper where that is enough.
+    """
+
+    worker: str
+    tasks: Sequence[str]
+    n: int
+    queues: Sequence[str] | None = None
+    front: bool = False
+
+    def __bool__(self) -> bool:
+        return self.n > 0 and bool(self.tasks)
+
+
 class Claims(NamedTuple):
-    """The jobs taken, in order, and how many had expired and were canceled instead."""
+    """The jobs taken, in order, and how many had expired and were canceled instead.
+
+    ``locked``: others hold all that is due first. ``more``: another look may find more than this one did.
+    """
 
     jobs: list[Claimed]
     expired: int = 0
+    locked: bool = False
+    more: bool = False
 
 
 @operation("write")
-def claim(worker: str, *, tasks: Sequence[str], n: int, queues: Sequence[str] | None = None) -> Op[Claims]:
-    """Take at most n due jobs of these tasks: from these queues in this order, or from all as one."""
-    if n <= 0 or not tasks:
+def claim(appetite: Appetite) -> Op[Claims]:
+    if not appetite:
         return Claims([])
-    (rows,) = yield Step((claim_query(worker, tasks=tasks, n=n, queues=queues),), final=True)
-    return read_claims(rows, queues)
+    (rows,) = yield Step((claim_query(appetite),), final=True)
+    return read_claims(rows, appetite)
 
 
 @operation("write")
-def claim_around(
-    worker: str, *, tasks: Sequence[str], n: int, queues: Sequence[str] | None = None
-) -> Op[list[Claimed]]:
+def claim_around(appetite: Appetite) -> Op[Claims]:
     """The same where others hold the rows that are due first: whatever is free behind them."""
-    query = claim_query(worker, tasks=tasks, n=n, queues=queues)
-    (rows,) = yield Step((query._replace(name="claim_around"),), final=True)
-    return read_claims(rows, queues).jobs
+    (rows,) = yield Step((claim_query(appetite)._replace(name="claim_around"),), final=True)
+    return read_claims(rows, appetite)
 
 
-def claim_query(worker: str, *, tasks: Sequence[str], n: int, queues: Sequence[str] | None) -> Query:
-    return Query(
-        "claim_jobs",
-        {
-            "worker": worker,
-            "tasks": rows_of(list(dict.fromkeys(tasks))),
-            "queues": None if queues is None else rows_of(queues),
-            "n": n,
-        },
-    )
+def claim_query(appetite: Appetite) -> Query:
+    worker, tasks, n, queues, front = appetite
+    params = {
+        "worker": worker,
+        "tasks": rows_of(list(dict.fromkeys(tasks))),
+        "queues": None if queues is None else rows_of(queues),
+        "n": n,
+    }
+    return Query("claim_front", params) if front else Query("claim_jobs", params)
 
 
-def read_claims(rows: Rows, queues: Sequence[str] | None) -> Claims:
+def read_claims(rows: Rows, appetite: Appetite) -> Claims:
     """RETURNING promises no order, so the order of the claim is made here."""
     jobs = [Claimed(*row[:-1]) for row in rows if row[-1] == "running"]
     # One sort for each key, the last first: sorts are stable, and attrgetter is four times as fast as a lambda.
     jobs.sort(key=attrgetter("run_at", "id"))
     jobs.sort(key=attrgetter("priority"), reverse=True)
-    if queues is not None:
-        rank = {queue: i for i, queue in enumerate(queues)}
+    if appetite.queues is not None:
+        rank = {queue: i for i, queue in enumerate(appetite.queues)}
         jobs.sort(key=lambda job: rank.get(job.queue, 0))
-    return Claims(jobs, len(rows) - len(jobs))
+    locked = len(rows) == 1 and rows[0][-1] == "locked"
+    expired = len(rows) - len(jobs) - locked
+    short = appetite.front and len(rows) < appetite.n
+    return Claims(jobs, expired, locked, more=bool(expired or locked or short))

@@ -21,7 +21,7 @@ from perdure.model.lifecycle import (
     settle,
 )
 from perdure.ops.batch import portions, rows_of
-from perdure.ops.claim import Claims, claim_query, read_claims
+from perdure.ops.claim import Appetite, Claims, claim_query, read_claims
 from perdure.ops.enqueue import put
 from perdure.ops.op import Op, Query, Row, Rows, ask_all, operation
 from perdure.ops.running import (
@@ -47,15 +47,6 @@ class Finished(NamedTuple):
     accepted: list[Lease]
     refused: list[Lease]
     changes: Sequence[Change] = ()
-
-
-class Appetite(NamedTuple):
-    """What to claim in the transaction that finishes."""
-
-    worker: str
-    tasks: Sequence[str]
-    n: int
-    queues: Sequence[str] | None = None
 
 
 @operation("urgent")
@@ -112,14 +103,13 @@ def _finish(outcomes: Sequence[Outcome], dice: Dice, claim: Appetite | None) -> 
         changes = [settle(job, others[job.lease], roll=dice()) for job in jobs]
         writes += _reports(jobs, others) + apply(changes) + (yield from _cool(jobs, others))
         wake = ready_topics(jobs, changes) | (yield from _enqueue_children(jobs, others))
-    hungry = claim is not None and claim.n > 0 and bool(claim.tasks)
-    if claim is not None and hungry:
-        writes.append(claim_query(claim.worker, tasks=claim.tasks, n=claim.n, queues=claim.queues))
+    if claim:
+        writes.append(claim_query(claim))
     if not writes:
         return Finished(accepted, [o.lease for o in outcomes]), Claims([])
     answers = yield from ask_all(*writes, final=True, wake=wake)
     recorded = [row for rows in answers[: len(successes)] for row in rows]
-    claims = read_claims(answers[-1], claim.queues) if claim is not None and hungry else Claims([])
+    claims = read_claims(answers[-1], claim) if claim else Claims([])
     return _sum_up(outcomes, accepted, plain, recorded)._replace(changes=changes), claims
 
 

@@ -15,12 +15,14 @@ from perdure.ops import finish as finish_ops
 from perdure.ops import report as report_ops
 from perdure.ops import sweep as sweep_ops
 from perdure.ops import worker as worker_ops
-from perdure.ops.finish import Appetite, Finished
+from perdure.ops.claim import Appetite
+from perdure.ops.finish import Finished
 from perdure.ops.report import Heard, Said
 from perdure.ops.worker import Beat
 from perdure.store.plan import Plan, blocking, perform, waiting
 from perdure.store.store import Store
 from perdure.worker.clock import ClockWatch
+from perdure.worker.front import Front
 
 CLAIM_ROUNDS = 5
 """How often a claim that met expired jobs is repeated. It may come back short: there is always a next one."""
@@ -39,6 +41,7 @@ class Ledger:
         self.store = store
         self._rng = rng or random.Random()
         self._watch = ClockWatch()
+        self._front = Front(worth=store.dialect == "postgres")
 
     def _register(
         self,
@@ -78,17 +81,23 @@ class Ledger:
         """Take at most n due jobs, in order. Jobs met past their expiry are canceled and do not count."""
         order = self._order(queues)
         jobs: list[Claimed] = []
-        for _ in range(CLAIM_ROUNDS if tasks and order != [] else 0):
-            if len(jobs) >= n:
+        for _ in range(CLAIM_ROUNDS):
+            appetite = self._appetite(worker, tasks, n - len(jobs), order)
+            if not appetite:
                 break
-            claims = yield from perform(claim_ops.claim, worker, tasks=tasks, n=n - len(jobs), queues=order)
+            claims = yield from perform(claim_ops.claim, appetite)
+            self._front.learn(appetite, claims)
+            if claims.locked:
+                claims = yield from perform(claim_ops.claim_around, appetite)
             jobs += claims.jobs
-            if not claims.expired:
+            if claims.expired:
+                yield from perform(sweep_ops.expire)
+            if not claims.more:
                 break
-            yield from perform(sweep_ops.expire)
-        return jobs or (
-            yield from self._claim_around(Appetite(worker, tasks if order != [] else (), n, order))
-        )
+        return jobs
+
+    def _appetite(self, worker: str, tasks: Sequence[str], n: int, order: Sequence[str] | None) -> Appetite:
+        return Appetite(worker, tasks if order != [] else (), n, order, self._front.likely)
 
     def _finish(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
         """Record outcomes; one that finds itself recorded already counts as accepted.
@@ -130,7 +139,7 @@ class Ledger:
     ) -> Plan[tuple[Finished, list[Claimed]]]:
         """Record outcomes and take the next jobs in one transaction."""
         order = self._order(queues)
-        appetite = Appetite(worker, tasks if order != [] else (), n, order)
+        appetite = self._appetite(worker, tasks, n, order)
         try:
             finished, claims = yield from perform(
                 finish_ops.cycle, outcomes, dice=self._rng.random, claim=appetite
@@ -144,17 +153,11 @@ class Ledger:
             finished = yield from self._finish_free(outcomes)
             return finished, (yield from self._claim(worker, tasks=tasks, n=n, queues=order))
         finished = yield from self._recheck(outcomes, finished)
-        if claims.expired:
+        self._front.learn(appetite, claims)
+        if claims.more:
             more = yield from self._claim(worker, tasks=tasks, n=n - len(claims.jobs), queues=order)
             return finished, claims.jobs + more
-        return finished, claims.jobs or (yield from self._claim_around(appetite))
-
-    def _claim_around(self, appetite: Appetite) -> Plan[list[Claimed]]:
-        """After an empty claim: somebody may hold the rows that are due first, and others be free behind them."""
-        worker, tasks, n, queues = appetite
-        if n <= 0 or not tasks:
-            return []
-        return (yield from perform(claim_ops.claim_around, worker, tasks=tasks, n=n, queues=queues))
+        return finished, claims.jobs
 
     def _report(self, said: Sequence[Said]) -> Plan[list[Heard]]:
         """Store what running jobs say about themselves."""

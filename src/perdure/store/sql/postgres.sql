@@ -1,5 +1,54 @@
 -- What PostgreSQL must say differently, statement by statement as in sqlite.sql.
 
+-- name: claim_front
+-- differs: what most claims need of claim_jobs, from a plan a third as large, whose start is what a claim costs: the first
+-- group of the first queue, if no other queue competes and its head holds only tasks that this worker knows. What it
+-- takes comes first in order; whether there is more it does not say.
+WITH
+front AS MATERIALIZED (
+    SELECT j.queue, j.priority, j.run_at FROM perdure.job j
+     WHERE j.state = 'ready' AND j.held IS NULL
+       AND j.queue = coalesce(CAST(:queues AS json) ->> 0, (
+           SELECT every.queue FROM perdure.job every
+            WHERE every.state = 'ready' AND every.held IS NULL
+            ORDER BY every.queue LIMIT 1))
+     ORDER BY j.priority DESC, j.run_at, j.id LIMIT 1),
+taken AS MATERIALIZED (
+    SELECT j.id FROM perdure.job j
+     WHERE j.state = 'ready' AND j.held IS NULL
+       AND j.queue = (SELECT queue FROM front) AND j.priority = (SELECT priority FROM front)
+       AND j.run_at BETWEEN (SELECT run_at FROM front) AND :now
+       AND j.task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))
+       AND NOT EXISTS (SELECT FROM (
+               SELECT head.task FROM perdure.job head
+                WHERE head.state = 'ready' AND head.held IS NULL
+                  AND head.queue = (SELECT queue FROM front) AND head.priority = (SELECT priority FROM front)
+                  AND head.run_at BETWEEN (SELECT run_at FROM front) AND :now
+                ORDER BY head.run_at, head.id LIMIT :n) head
+            WHERE head.task <> ALL (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json)))))
+       AND (CAST(:queues AS text) IS NOT NULL
+            OR NOT EXISTS (SELECT FROM perdure.job other
+                            WHERE other.state = 'ready' AND other.held IS NULL
+                              AND other.queue > (SELECT queue FROM front)))
+       AND NOT EXISTS (SELECT FROM perdure.queue q
+                        WHERE q.name = (SELECT queue FROM front) AND (q.paused OR q.cool_until > :now))
+       -- See sqlite.sql.
+       AND NOT EXISTS (SELECT FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
+     ORDER BY j.run_at, j.id LIMIT :n
+       FOR UPDATE SKIP LOCKED)
+UPDATE perdure.job
+   SET state = CASE WHEN expires_at <= :now THEN 'canceled' ELSE 'running' END,
+       worker = CASE WHEN expires_at <= :now THEN NULL ELSE :worker END,
+       token = token + 1,
+       attempt = CASE WHEN expires_at <= :now THEN attempt ELSE attempt + 1 END,
+       started_at = CASE WHEN expires_at <= :now THEN started_at ELSE :now END,
+       finished_at = CASE WHEN expires_at <= :now THEN :now END,
+       reason = CASE WHEN expires_at <= :now THEN 'expired' END
+ -- By primary key and nothing else: joined to the CTE, stale statistics turn this into a scan of the table.
+ WHERE id = ANY (ARRAY(SELECT taken.id FROM taken))
+RETURNING CAST(id AS text), token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
+          tenant, meta, crashes, scheduled_for, workflow_id, step_key, state;
+
 -- name: claim_jobs
 -- differs: many claim at once. The heads of the groups are read without locks to see how much of each group is due in
 -- order; then each group locks its share and skips what another claim holds, so that order holds and nothing more
@@ -72,24 +121,31 @@ taken AS MATERIALIZED (
               AND j.run_at BETWEEN share.since AND :now
             ORDER BY j.run_at, j.id LIMIT share.n
               FOR UPDATE SKIP LOCKED) locked
-     WHERE share.task IS NOT NULL)
-UPDATE perdure.job
-   SET state = CASE WHEN expires_at <= :now THEN 'canceled' ELSE 'running' END,
-       worker = CASE WHEN expires_at <= :now THEN NULL ELSE :worker END,
-       token = token + 1,
-       attempt = CASE WHEN expires_at <= :now THEN attempt ELSE attempt + 1 END,
-       started_at = CASE WHEN expires_at <= :now THEN started_at ELSE :now END,
-       finished_at = CASE WHEN expires_at <= :now THEN :now END,
-       reason = CASE WHEN expires_at <= :now THEN 'expired' END
- -- By primary key and nothing else: joined to the CTE, stale statistics turn this into a scan of the table.
- WHERE id = ANY (ARRAY(SELECT taken.id FROM taken))
-RETURNING CAST(id AS text), token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
-          tenant, meta, crashes, scheduled_for, workflow_id, step_key, state;
+     WHERE share.task IS NOT NULL),
+claimed AS (
+    UPDATE perdure.job
+       SET state = CASE WHEN expires_at <= :now THEN 'canceled' ELSE 'running' END,
+           worker = CASE WHEN expires_at <= :now THEN NULL ELSE :worker END,
+           token = token + 1,
+           attempt = CASE WHEN expires_at <= :now THEN attempt ELSE attempt + 1 END,
+           started_at = CASE WHEN expires_at <= :now THEN started_at ELSE :now END,
+           finished_at = CASE WHEN expires_at <= :now THEN :now END,
+           reason = CASE WHEN expires_at <= :now THEN 'expired' END
+     -- By primary key and nothing else: joined to the CTE, stale statistics turn this into a scan of the table.
+     WHERE id = ANY (ARRAY(SELECT taken.id FROM taken))
+    RETURNING CAST(id AS text) AS id, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload,
+              checkpoint, tenant, meta, crashes, scheduled_for, workflow_id, step_key, state)
+SELECT * FROM claimed
+UNION ALL
+-- Rows are due, but others hold them all: then claim_around is to be asked.
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'locked'
+ WHERE EXISTS (SELECT FROM share) AND NOT EXISTS (SELECT FROM taken);
 
 -- name: claim_around
 -- differs: somebody may hold the rows that are due first for long, in a transaction of their own. claim_jobs counts its
 -- shares without locks and then finds nothing, though other groups have work. This one locks as it reads: dearer, and
--- asked only after an empty claim.
+-- asked only when claim_jobs says so.
 WITH RECURSIVE
 every AS (
     SELECT '' AS queue WHERE CAST(:queues AS text) IS NULL

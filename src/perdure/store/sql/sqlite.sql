@@ -1,5 +1,9 @@
 -- What SQLite must say differently, statement by statement as in postgres.sql.
 
+-- name: claim_front
+-- differs: a statement costs nothing before its first row, so nobody asks for less than claim_jobs.
+SELECT :worker, :tasks, :queues, :n WHERE false;
+
 -- name: claim_jobs
 -- differs: one writer at a time, so there is nothing to lock or to skip; no LATERAL, so the first rows of a group travel
 -- through a JSON array.
