@@ -50,8 +50,9 @@ format: .venv/.installed ## Put the code into its format and mend what can be me
 	$(BIN)/python -m ruff check --fix .
 
 .PHONY: docs
-docs: .venv/.installed ## Draw docs/states.md from the table of transitions
+docs: .venv/.installed ## Draw docs/states.md and docs/errors.md from the code
 	$(BIN)/python -m tests.draw_states
+	$(BIN)/python -m tests.draw_errors
 
 .PHONY: demo
 demo: .venv/.installed ## Run a few hundred jobs on a throw-away database

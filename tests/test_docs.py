@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+import perdure
 from perdure import App
-from tests import draw_states
+from perdure.options import Asked
+from perdure.task import Handling
+from tests import draw_errors, draw_states
+from tests.test_errors import CLASSES, codes_in_the_package
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
@@ -26,20 +32,39 @@ def run(script: Path) -> list[str]:
     return ran.stdout.splitlines()
 
 
+def blocks(page: str) -> list[str]:
+    """The Python of a page, from top to bottom."""
+    found = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert len(found) == (ROOT / page).read_text().count("```python"), "a block that would not be run"
+    return found
+
+
 def readme() -> str:
-    """The Python of the README, from top to bottom."""
-    return "\n".join(
-        re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    )
+    return "\n".join(blocks("README.md"))
+
+
+def defaults(function: Callable[..., object]) -> dict[str, object]:
+    """Its options with their defaults."""
+    return {
+        name: parameter.default
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
 
 
 def promised(program: str) -> list[str]:
     """What the comments behind a print say it prints."""
-    return re.findall(r"^print\(.*\)  # (.+)$", program, re.MULTILINE)
+    return re.findall(r"^ *print\(.*\)  # (.+)$", program, re.MULTILINE)
 
 
 def test_the_page_about_states_is_drawn_from_the_table_of_transitions() -> None:
     assert draw_states.PAGE.read_text("utf-8") == draw_states.page(), "draw it anew: make docs"
+
+
+def test_the_page_about_errors_is_drawn_from_the_tree_of_errors() -> None:
+    assert draw_errors.PAGE.read_text("utf-8") == draw_errors.page(), "draw it anew: make docs"
+    assert draw_errors.ADVICE.keys() == CLASSES.keys(), "no advice for what is gone"
+    assert draw_errors.FINER.keys() == {code for _, code in codes_in_the_package()}
 
 
 def test_the_readme_runs_and_prints_what_it_says(tmp_path: Path) -> None:
@@ -64,6 +89,76 @@ def test_the_readme_runs_on_postgresql_with_another_url_and_driver(tmp_path: Pat
     assert not (tmp_path / "jobs.db").exists()
 
 
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """Where the module stands that the guide writes."""
+    module = [block for block in blocks("docs/guide.md") if block.startswith("# shop.py\n")]
+    (tmp_path / "shop.py").write_text("\n".join(module))
+    return tmp_path
+
+
+def test_the_guide_runs_and_prints_what_it_says(shop: Path) -> None:
+    script = shop / "program.py"
+    program = "\n".join(block for block in blocks("docs/guide.md") if not block.startswith("# shop.py\n"))
+    script.write_text(program)
+    printed = run(script)
+    assert program.count("print(") == len(promised(program)) > 20, "a print without its promise"
+    assert printed == promised(program)
+
+
+def test_the_web_application_of_the_guide_runs_jobs(shop: Path) -> None:
+    script = shop / "web.py"
+    script.write_text(
+        "import asyncio, shop\n"
+        "async def serve():\n"
+        "    async with shop.lifespan(None):\n"
+        "        job = await shop.send.aenqueue('ann@example.com', subject='Hello')\n"
+        "        print(await job.aget(timeout=60))\n"
+        "asyncio.run(serve())\n"
+    )
+    assert run(script) == ["Hello to ann@example.com"]
+
+
+def test_every_public_name_is_documented() -> None:
+    """In a sentence or in code that uses it: an import alone tells nothing."""
+    pages = "\n".join(page.read_text() for page in ROOT.glob("docs/*.md"))
+    code = [*re.findall(r"`([^`\n]+)`", pages), *blocks("docs/guide.md")]
+    used = [line for part in code for line in part.splitlines() if not line.startswith("from ")]
+    assert [name for name in perdure.__all__ if name not in re.findall(r"\w+", "\n".join(used))] == []
+
+
+def section(heading: str) -> str:
+    """Of the guide."""
+    _, _, rest = (ROOT / "docs" / "guide.md").read_text().partition(f"\n## {heading}\n")
+    return rest.partition("\n## ")[0]
+
+
+def test_every_option_of_an_app_is_in_the_guide() -> None:
+    code = " ".join(re.findall(r"`([^`\n]+)`", section("The app and its database")))
+    assert inspect.signature(App).parameters.keys() - {"url"} <= set(re.findall(r"\w+", code))
+
+
+@pytest.mark.parametrize(
+    ("heading", "options"),
+    [
+        ("Tasks", {**defaults(App._register), **Handling._field_defaults}),
+        ("Enqueue", dict.fromkeys(Asked.__annotations__)),
+        ("Run workers", defaults(App.run_worker)),
+    ],
+)
+def test_every_option_has_a_row_in_the_guide_with_its_default(
+    heading: str, options: Mapping[str, object]
+) -> None:
+    rows = [line.split(" | ") for line in section(heading).splitlines() if line.startswith("| `")]
+    told = {name: cells[1].strip("`") for cells in rows for name in re.findall(r"`(\w+)`", cells[0])}
+    assert told.keys() == options.keys()
+    for name, default in options.items():
+        if isinstance(default, str):
+            assert told[name] == f'"{default}"'
+        elif type(default) in (int, float):
+            assert float(told[name]) == default
+
+
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
 def test_every_example_runs_and_leaves_nothing_behind(tmp_path: Path, example: Path) -> None:
     script = tmp_path / example.name
@@ -73,16 +168,25 @@ def test_every_example_runs_and_leaves_nothing_behind(tmp_path: Path, example: P
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
-    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text())
-    assert [link for link in links if not (page.parent / link).exists()] == []
+def test_every_link_leads_to_a_file_and_to_a_heading_of_it(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", page.read_text())
+    assert [link for link, _ in links if not (page.parent / link).exists()] == []
+    for link, heading in links:
+        assert not heading or heading in headings(page.parent / link if link else page)
+
+
+def headings(page: Path) -> list[str]:
+    """As GitHub spells them in a link."""
+    found = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in found]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_file_that_is_named_exists(page: Path) -> None:
     named = set(re.findall(r"(?<![\w/.])[\w/*]+\.(?:py|sql)\b", page.read_text()))
     homes = [ROOT, *(ROOT / home for home in ("src/perdure", "src/perdure/store", "docs")), page.parent]
-    assert {name for name in named if not any([*home.glob(name)] for home in homes)} == set()
+    shown = set(re.findall(r"^# (\S+\.py)$", page.read_text(), re.MULTILINE))
+    assert {name for name in named - shown if not any([*home.glob(name)] for home in homes)} == set()
 
 
 def test_every_decision_is_in_the_index() -> None:

@@ -784,19 +784,17 @@ async def test_async(perdure_testing):
 
 
 @pytest.mark.parametrize(
-    ("package", "plugin", "mark"),
+    ("plugin", "mark"),
     [
-        ("pytest_asyncio", "pytest_asyncio.plugin", "import pytest\npytestmark = pytest.mark.asyncio\n"),
+        ("pytest_asyncio.plugin", "import pytest\npytestmark = pytest.mark.asyncio\n"),
         (
-            "anyio",
             "anyio.pytest_plugin",
             "import pytest\npytestmark = pytest.mark.anyio\n"
             "@pytest.fixture\ndef anyio_backend(): return 'asyncio'\n",
         ),
     ],
 )
-def test_the_fixture_serves_async_tests(project: Project, package: str, plugin: str, mark: str) -> None:
-    pytest.importorskip(package)
+def test_the_fixture_serves_async_tests(project: Project, plugin: str, mark: str) -> None:
     project.write("shop.py", PROJECT.partition("def test_plain")[0])
     project.write("test_shop.py", f"from shop import send\n{mark}{ASYNC}")
     project.configure("perdure_app = shop:app", "asyncio_default_fixture_loop_scope = function")

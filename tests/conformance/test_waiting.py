@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,11 +22,11 @@ from perdure.ops.ring import ring
 from perdure.ops.topics import ENDED
 from perdure.store.bell import Bell
 from perdure.store.plan import Call, Hear
+from tests.companion import companion
 from tests.conformance.test_handle import meanwhile
 from tests.conformance.world import World
 from tests.store.waiting import auntil, until
 
-ROOT = Path(__file__).parents[2]
 SOME_ENDED = frozenset([ENDED])
 
 
@@ -90,28 +87,15 @@ for line in sys.stdin:
     (job,) = ledger.claim("other", tasks=["work"], n=1)
     ledger.finish([Succeeded(job.lease, "42")])
     store.perform(ring, frozenset(["ended"]))
+    print("ended", flush=True)
 store.close()
 """
-    program = subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", script, world.url, str(world.now)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with program:
-        stdin, stdout = program.stdin, program.stdout
-        assert stdin is not None
-        assert stdout is not None
-        assert stdout.readline() == "ready\n"
+    with companion(script, world.url, world.now) as tell:
 
         def end_one() -> None:
-            stdin.write("\n")
-            stdin.flush()
+            assert tell("end one") == "ended"
 
         yield end_one
-        stdin.close()
-        assert program.wait(60) == 0
 
 
 def test_a_job_that_another_process_ended_is_heard_of(no_polling: None, world: World) -> None:

@@ -50,6 +50,15 @@ async def test_a_coroutine_writes_and_reads(store: SqliteStore) -> None:
     assert await store.aperform(listed) == ["note"]
 
 
+async def test_a_program_that_ends_with_the_answer_hears_of_no_error(
+    store: SqliteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    store._session._writer._announcer.stop()
+    await store.aperform(add, "note", wake=frozenset(["topic"]))
+    store._session._writer._thread.stop()
+    assert caplog.records == []
+
+
 async def test_coroutines_that_wait_share_one_commit(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

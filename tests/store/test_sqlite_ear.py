@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -20,10 +19,10 @@ from perdure.ops.topics import ANYTHING
 from perdure.store import ear, inotify, sqlite_ear
 from perdure.store.inotify import FileWatch
 from perdure.store.sqlite import SqliteStore
+from tests.companion import companion
 from tests.store.notes import STATEMENTS, add, eventually, listed, note_store, run_program
 from tests.store.test_sqlite_fork import forked, went_well
 
-ROOT = Path(__file__).parents[2]
 SOMETHING = frozenset([ANYTHING])
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has inotify")
@@ -56,27 +55,12 @@ for line in sys.stdin:
     print(store.perform(add, line.strip()), flush=True)
 store.close()
 """
-    program = subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", script, str(path)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with program:
-        stdin, stdout = program.stdin, program.stdout
-        assert stdin is not None
-        assert stdout is not None
-        assert stdout.readline() == "ready\n"
+    with companion(script, path) as tell:
 
         def write(note: str) -> None:
-            stdin.write(note + "\n")
-            stdin.flush()
-            assert stdout.readline() == note + "\n"
+            assert tell(note) == note
 
         yield write
-        stdin.close()
-        assert program.wait(60) == 0
 
 
 def ears() -> list[str]:

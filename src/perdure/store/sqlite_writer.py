@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from perdure.errors import StoreClosed
 from perdure.store.daemons import Daemons
 from perdure.store.sqlite_call import Call, LoopCall, ThreadCall, hand_out
 from perdure.store.sqlite_group import GroupCommit
@@ -120,4 +122,6 @@ class Writer:
         finally:
             self._appoint(self._lanes.leave(call))
         if wake:
-            self._announcer.submit(partial(self._announce, wake))
+            # Its caller has the answer already, and may have ended the program since.
+            with suppress(StoreClosed):
+                self._announcer.submit(partial(self._announce, wake))

@@ -1,0 +1,122 @@
+"""Draw docs/errors.md from the tree of errors: ``make docs``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from perdure.errors import PerdureError
+from tests.test_errors import CLASSES, codes_in_the_package
+
+PAGE = Path(__file__).parent.parent / "docs" / "errors.md"
+
+ADVICE = {
+    "PerdureError": "Catch it to catch them all.",
+    "Invalid": "Correct the call: trying again does not help.",
+    "InvalidConfig": "Correct the URL or the app; the message says what is wrong.",
+    "InvalidTask": "Correct the function or the options of `@app.task`.",
+    "InvalidOption": "Correct the option that the message names.",
+    "InvalidLease": "Give `lease` a positive number of seconds.",
+    "InvalidProgress": "Report no more done than there is in total.",
+    "BadArguments": "Correct the argument at `error.path`, or annotate the parameter with its type.",
+    "PayloadTooLarge": "Store what is large elsewhere, and pass where it is.",
+    "BlockingCall": "Await the twin that the message names.",
+    "UnsupportedConnection": "Give `conn=` an open `sqlite3` or psycopg connection to the app's own database.",
+    "Conflict": "Look at what is stored, and decide.",
+    "IdempotencyConflict": "Give the new request a key of its own, or ask as before: `error.field` differs.",
+    "UnsupportedIsolation": "Begin your transaction with READ COMMITTED, or leave the keys out.",
+    "Refused": "Find out what forbids it; the same call may be allowed later.",
+    "UnknownTask": "Check the name; start a worker of the program that has the task, or call its `app.sync()`.",
+    "TaskDisabled": "An operator decided so: `app.set_task(name, enabled=True)` allows it again.",
+    "TaskNotSynced": "Call `app.sync()` when the program starts, before your own transaction.",
+    "LeaseLost": "Stop: the job was taken away, and another attempt runs or will run.",
+    "WorkerRetired": "Nothing: a worker registers anew by itself.",
+    "NotFound": "Check what was asked for.",
+    "JobNotFound": "Check the id; the job may have been deleted.",
+    "JobEnded": "Look at `job.state`, `job.error` and `job.reason`.",
+    "JobFailed": "See `job.error`; `job.requeue()` starts a new run.",
+    "JobCanceled": "See `job.reason`; `job.requeue()` starts a new run.",
+    "JobGone": "Nothing is left of it; enqueue it again if it is needed.",
+    "WaitTimeout": "Wait again, or ask `app.explain_job(id)` why it has not ended. The job goes on.",
+    "Unavailable": "Try the same call again later. A call has tried for 30 s already.",
+    "StoreAway": "See whether the database runs and can be reached, then try again.",
+    "StoreBusy": "Keep transactions short, and give your own as `conn=`; then try again.",
+    "RowsHeld": "Find the transaction that is open and end it; then try again.",
+    "StoreReadOnly": "Make the file or the server writable, or connect to the primary.",
+    "StoreFull": "Make room on the disk.",
+    "StoreClosed": "Do not use an app after `close()`; make a new one.",
+    "SchemaError": "Run `perdure check`.",
+    "SchemaMissing": "Run `perdure migrate`, or correct the URL.",
+    "SchemaOutdated": "Run `perdure migrate`.",
+    "SchemaNewer": "Upgrade perdure in this program.",
+    "SchemaChanged": "Reinstall perdure: its files are not those that made this schema.",
+    "SchemaDirty": "Restore the database from a backup.",
+    "UnsupportedDatabase": "The message says what it lacks: SQLite 3.37 on a local disk, or PostgreSQL 14, or newer.",
+    "InternalError": "Report it, with its code and its traceback.",
+}
+
+FINER = {
+    "conn.aborted": "Roll your transaction back first.",
+    "conn.autocommit": "Begin a transaction first.",
+    "conn.busy": "Let its statement end first.",
+    "conn.closed": "Give an open connection, in the thread that it belongs to.",
+    "conn.encoding": "Set its `client_encoding` to UTF8.",
+    "conn.other_database": "Connect to the database of the app.",
+    "conn.pipeline": "Leave the pipeline mode first.",
+    "conn.wrong_colour": "Async connections go with the async verbs, blocking ones with the others.",
+    "job.bad_snapshot": "A stored key is damaged, or of a later version.",
+    "job.key_unstable": "A key appeared and vanished again and again: try again.",
+    "store.bad_value": "The database cannot store a value; correct it.",
+    "store.constraint": "The tables refused a row.",
+    "store.contended": "Run your transaction again.",
+    "store.forbidden": "Grant the role its rights on the schema.",
+    "store.refused": "The database refused a statement.",
+    "store.unprepared": "Behind a pooler, use `prepare=False`.",
+    "task.duplicate": "Give one of the two tasks another name.",
+    "testing.inline": "Commit first, or leave `inline=True` out.",
+    "testing.limit": "Jobs come back for ever; raise `limit=` if that is meant.",
+    "testing.nested": "Leave the other block of `app.testing()` first.",
+    "testing.over": "Use the block only inside its `with`.",
+    "testing.stuck": "Jobs are left that can never run; the message says why.",
+}
+
+
+TEXT = """\
+# Errors
+
+<!-- Drawn by `make docs` from src/perdure/errors.py; a test compares. -->
+
+Everything that perdure raises on purpose is a `PerdureError`. All stand in `perdure.errors`, those that most programs
+need also in `perdure`. `error.code` and `error.category` are stable and fit for clients; the message may be shown, for
+it never contains payloads, keys, connection strings or SQL. How a *job* fails, with `job.error.code`, is in the
+[guide](guide.md#retries).
+
+| error | is a | code | category | meaning | what to do |
+|---|---|---|---|---|---|
+{errors}
+
+Where one class stands for several reasons, `error.code` may be finer:
+
+| code | error | what to do |
+|---|---|---|
+{finer}
+"""
+
+
+def page() -> str:
+    return TEXT.format(
+        errors="\n".join(_row(error) for error in CLASSES.values()),
+        finer="\n".join(
+            f"| `{code}` | `{error}` | {FINER[code]} |"
+            for code, error in sorted((code, error) for error, code in set(codes_in_the_package()))
+        ),
+    )
+
+
+def _row(error: type[PerdureError]) -> str:
+    name, parent = error.__name__, error.__bases__[0].__name__
+    meaning = (error.__doc__ or "").strip()
+    return f"| `{name}` | `{parent}` | `{error.code}` | {error.category} | {meaning} | {ADVICE[name]} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
