@@ -17,6 +17,8 @@ from perdure import CONTEXT, App, Context, Fatal
 from tests.worker.mill import QUICK, note
 
 TARGET = "tests.worker.press:app"
+REMAIN = 1.0
+"""Seconds that ``remain`` may take."""
 
 
 def pid() -> int:
@@ -40,6 +42,12 @@ def tell(*, ctx: Context = CONTEXT) -> dict[str, Any]:
         "deadline": ctx.deadline is not None,
         "thread": threading.current_thread() is threading.main_thread(),
     }
+
+
+def remain(*, ctx: Context = CONTEXT) -> float:
+    """Seconds until its deadline."""
+    assert ctx.deadline is not None
+    return ctx.deadline.timestamp() - time.time()
 
 
 def speak(*, ctx: Context = CONTEXT) -> Any:
@@ -149,6 +157,7 @@ def make(url: str | None = None, **options: Any) -> App:
         app.task(name=function.__name__, run_in="process", backoff=QUICK)(function)
     app.task(name="fail", run_in="process", max_attempts=1)(fail)
     app.task(name="die", run_in="process", max_attempts=1)(die)
+    app.task(name="remain", run_in="process", max_attempts=1, timeout=REMAIN)(remain)
     app.task(name="overrun", run_in="process", max_attempts=1, timeout=0.5)(linger)
     app.task(name="be_deaf", run_in="process", max_attempts=1, timeout=0.5)(be_deaf)
     app.task(name="anywhere", backoff=QUICK)(anywhere)

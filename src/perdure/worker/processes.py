@@ -17,8 +17,6 @@ from perdure.worker.wire import Load
 
 IDLE = 60.0
 """Seconds after which a child without a job is let go."""
-LOADING = 60.0
-"""Seconds that the first child gets to load the app."""
 PAUSE = 5.0
 """Seconds for which no process is started after one that could not be."""
 
@@ -75,11 +73,8 @@ class ProcessRunner:
         self._first = self._loop.create_future()
         try:
             slot = self._open()
-            async with asyncio.timeout(LOADING):
-                reason = await self._first
-            self._rest(slot)
-        except TimeoutError:
-            reason = f"it took more than {LOADING:.0f} s"
+            if (reason := await self._first) is None:
+                self._rest(slot)
         except OSError as error:
             reason = f"no process can be started: {error.strerror}"
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from time import monotonic
+from time import monotonic, time
 from typing import Protocol
 
 import msgspec
@@ -30,6 +30,8 @@ from perdure.worker.wire import (
 )
 
 CHILD = "perdure.worker.child"
+LOADING = 60.0
+"""Seconds that a child gets to load the app."""
 GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL."""
 MOST_JOBS = 1_000
@@ -78,19 +80,25 @@ class Slot:
         self.worn = alone
         """To be given no further job."""
         self._channel.send(load)
+        self._set_timer(self._loop.call_later(LOADING, self._too_slow))
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def give(self, attempt: Attempt) -> bool:
-        """Whether it was still there to take the job."""
+        """Whether it was still there to take the job. One that is still loading gets it afterwards."""
         self._number += 1
-        self._set_timer(None)
         self.attempt = attempt
-        context = attempt.context
-        run = Run(self._number, attempt.job, context.worker or "", context.deadline_at)
-        return self._channel.send(run)
+        return self._begin(attempt) if self.loaded else True
+
+    def _begin(self, attempt: Attempt) -> bool:
+        deadline = None if attempt.allowed is None else time() + attempt.allowed
+        if not self._channel.send(Run(self._number, attempt.job, attempt.context.worker or "", deadline)):
+            return False
+        self._set_timer(None)
+        attempt.begin()
+        return True
 
     def retire_after(self, seconds: float) -> None:
         """Let it go if it is given no job until then."""
@@ -120,10 +128,8 @@ class Slot:
     def _heard(self, message: FromChild) -> None:
         match message:
             case Loaded():
-                self.loaded = True
-                self._crew.fit()
+                self._has_loaded()
             case Unfit(reason):
-                self.kill()
                 self._refuse(reason)
             case Spoke() | Logged() | Save() | Committing() | Ended():
                 # A thread that a handler left behind may still speak in the name of its job.
@@ -176,7 +182,20 @@ class Slot:
         self._crew.done(self, attempt)
         attempt.end(outcome, monotonic())
 
+    def _has_loaded(self) -> None:
+        if self._ending:
+            return  # it was told to stop a moment ago
+        self.loaded = True
+        self._set_timer(None)
+        self._crew.fit()
+        if self.attempt is not None:
+            self._begin(self.attempt)
+
+    def _too_slow(self) -> None:
+        self._refuse(f"it took more than {LOADING:g} s")
+
     def _refuse(self, reason: str) -> None:
+        self.kill()
         attempt, self.attempt = self.attempt, None
         self._crew.unfit(attempt, reason)
 

@@ -1,0 +1,11 @@
+"""The press, in processes that load it only once the file is there that ``SLUGGISH`` names."""
+
+from __future__ import annotations
+
+import os
+
+from tests.worker import press
+
+press.wait_for(os.environ["SLUGGISH"])
+
+app = press.app
