@@ -130,6 +130,15 @@ def parent(*, ctx: Context = CONTEXT) -> str:
     return child
 
 
+def spread(n: int, size: int, *, ctx: Context = CONTEXT) -> int:
+    """Enqueues so many jobs with so many bytes each."""
+    return len(ctx.enqueue(*(app.tasks["keep"].job("x" * size) for _ in range(n))))
+
+
+async def keep(what: str) -> None:
+    """For its arguments."""
+
+
 def commit(*, ctx: Context = CONTEXT) -> None:
     with ctx.transaction():
         ctx.log("in a transaction")
@@ -152,6 +161,7 @@ def make(url: str | None = None, **options: Any) -> App:
         alinger,
         save_late,
         parent,
+        spread,
         commit,
     ):
         app.task(name=function.__name__, run_in="process", backoff=QUICK)(function)
@@ -161,6 +171,7 @@ def make(url: str | None = None, **options: Any) -> App:
     app.task(name="overrun", run_in="process", max_attempts=1, timeout=0.5)(linger)
     app.task(name="be_deaf", run_in="process", max_attempts=1, timeout=0.5)(be_deaf)
     app.task(name="anywhere", backoff=QUICK)(anywhere)
+    app.task(name="keep", queue="kept")(keep)
     return app
 
 

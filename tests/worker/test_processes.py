@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from perdure import App, JobCanceled, JobFailed
@@ -23,7 +24,7 @@ from perdure.model.job import SECOND, Lease
 from perdure.model.lifecycle import Canceled, Continued, Failed, Outcome, Snoozed, Succeeded, Throttled
 from perdure.service import find_program
 from perdure.worker import processes
-from perdure.worker.wire import Ended, Fault
+from perdure.worker.wire import FRAME, Ended, Fault, Logged, Stream, packed
 from perdure.worker.worker import Worker
 from tests.store.waiting import auntil, until
 from tests.worker import press
@@ -227,6 +228,14 @@ async def test_jobs_are_enqueued_and_transactions_committed_from_a_child(app: Ap
         assert job.attempt == 1
 
 
+async def test_a_handler_in_a_child_enqueues_as_much_as_it_likes(app: App) -> None:
+    async with working(app, queues=["default"]):
+        job = await enqueue(app, "spread", n=70, size=1_000_000)
+        assert await job.aget(PATIENCE) == 70
+        assert job.attempt == 1
+    assert (await app.acount_jobs())["kept"] == {"ready": 70}
+
+
 async def test_there_are_never_more_claimed_than_free_slots_and_others_do_not_wait(
     app: App, tmp_path: Path
 ) -> None:
@@ -366,6 +375,20 @@ def test_what_cannot_be_encoded_does_not_keep_an_outcome_from_travelling() -> No
     assert failed.kind == "fatal"
     assert len(str(failed.trace)) < 20_000
     assert isinstance(Ended.of(1, Canceled(LEASE, "\ud800"), resident=0).told(), Canceled)
+
+
+@pytest.mark.parametrize("size", [10, FRAME - 60, FRAME, 5 * FRAME])
+def test_a_message_of_any_length_arrives_however_it_is_cut(size: int) -> None:
+    messages = [Logged(1, "info", "x" * n) for n in (size, 1, size + 1)]
+    data = b"".join(map(packed, messages))
+    stream = Stream(msgspec.msgpack.Decoder(Logged))
+    cut = 100_003
+    assert [m for i in range(0, len(data), cut) for m in stream.feed(data[i : i + cut])] == messages
+
+
+def test_what_is_no_message_is_refused() -> None:
+    with pytest.raises(msgspec.DecodeError):
+        list(Stream(msgspec.msgpack.Decoder(Logged)).feed(b"Hello, worker"))
 
 
 def test_an_error_keeps_its_class_on_its_way() -> None:

@@ -8,6 +8,8 @@ from concurrent.futures import Future
 from itertools import count
 from typing import Any
 
+import msgspec
+
 from perdure.model.codec import ResultCodec, storable_text
 from perdure.model.lifecycle import MOST_PROGRESS, SHORT, TRACE, Report
 from perdure.store.plan import Plan, aside, refuse_in_event_loop
@@ -70,8 +72,9 @@ class ChildContext(JobContext):
         yield from aside(self._tell_of_success)
 
     def _tell_of_success(self) -> None:
-        success = self.success
-        assert success is not None
+        assert self.success is not None
+        # Whose jobs are in the transaction, and need not travel.
+        success = msgspec.structs.replace(self.success, children=())
         self._hear(self._desk.ask(lambda request: Committing(self._number, request, success)).result())
 
     def _hear(self, answer: Answer) -> None:
