@@ -135,6 +135,13 @@ def spread(n: int, size: int, *, ctx: Context = CONTEXT) -> int:
     return len(ctx.enqueue(*(app.tasks["keep"].job("x" * size) for _ in range(n))))
 
 
+def swell(size: int, *, save: bool, ctx: Context = CONTEXT) -> str:
+    """Returns so many letters, or saves them."""
+    if save:
+        ctx.save("x" * size)
+    return "x" * size
+
+
 async def keep(what: str) -> None:
     """For its arguments."""
 
@@ -166,6 +173,7 @@ def make(url: str | None = None, **options: Any) -> App:
     ):
         app.task(name=function.__name__, run_in="process", backoff=QUICK)(function)
     app.task(name="fail", run_in="process", max_attempts=1)(fail)
+    app.task(name="swell", run_in="process", max_attempts=1)(swell)
     app.task(name="die", run_in="process", max_attempts=1)(die)
     app.task(name="remain", run_in="process", max_attempts=1, timeout=REMAIN)(remain)
     app.task(name="overrun", run_in="process", max_attempts=1, timeout=0.5)(linger)

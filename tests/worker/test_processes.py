@@ -236,6 +236,20 @@ async def test_a_handler_in_a_child_enqueues_as_much_as_it_likes(app: App) -> No
     assert (await app.acount_jobs())["kept"] == {"ready": 70}
 
 
+async def test_what_is_too_large_to_store_is_refused_as_it_would_be_elsewhere(sqlite_url: str) -> None:
+    async with press.make(sqlite_url) as app, working(app):
+        returned = await enqueue(app, "swell", size=70_000_000, save=False)
+        saved = await enqueue(app, "swell", size=70_000_000, save=True)
+        assert await returned.aget(PATIENCE) is None
+        with pytest.raises(JobFailed):
+            await saved.aget(PATIENCE)
+    assert returned.row is not None
+    assert returned.row.reason == "result.too_large"
+    assert saved.error is not None
+    assert (saved.error.kind, saved.error.code) == ("error", "job.payload_too_large")
+    assert "the checkpoint takes more than 1048576 bytes" in saved.error.message
+
+
 async def test_there_are_never_more_claimed_than_free_slots_and_others_do_not_wait(
     app: App, tmp_path: Path
 ) -> None:
