@@ -100,6 +100,21 @@ def linger(note_to: str) -> None:
         note(note_to, "cleaned up")
 
 
+def seize(note_to: str) -> None:
+    """The same, and lets no other thread run."""
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    note(note_to, f"{os.getpid()} {other.pid}")
+    ctypes.PyDLL(None).sleep(600)
+
+
+def fork(note_to: str) -> None:
+    """A process of the worker's own kind, which outlives it."""
+    if pid := os.fork():
+        note(note_to, f"{pid}")
+        return
+    time.sleep(600)
+
+
 async def alinger(note_to: str) -> None:
     note(note_to, f"{os.getpid()} {os.getpid()}")
     try:
@@ -165,6 +180,7 @@ def make(url: str | None = None, **options: Any) -> App:
         aspeak,
         wait_for,
         linger,
+        seize,
         alinger,
         save_late,
         parent,
@@ -179,6 +195,7 @@ def make(url: str | None = None, **options: Any) -> App:
     app.task(name="overrun", run_in="process", max_attempts=1, timeout=0.5)(linger)
     app.task(name="be_deaf", run_in="process", max_attempts=1, timeout=0.5)(be_deaf)
     app.task(name="anywhere", backoff=QUICK)(anywhere)
+    app.task(name="fork")(fork)
     app.task(name="keep", queue="kept")(keep)
     return app
 

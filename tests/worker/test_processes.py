@@ -279,23 +279,29 @@ async def test_a_suspect_runs_in_place_where_there_are_no_processes(app: App) ->
         assert await job.aget(PATIENCE) == os.getpid()
 
 
-def test_a_child_dies_with_its_worker(url: str, tmp_path: Path) -> None:
-    notes = tmp_path / "notes"
+@pytest.mark.parametrize("task", ["linger", "seize"])
+def test_a_child_and_what_it_started_die_with_their_worker(url: str, task: str, tmp_path: Path) -> None:
+    notes, forks = tmp_path / "notes", tmp_path / "forks"
     with press.make(url) as app:
-        app.enqueue("linger", {"note_to": str(notes)})
         env = {**os.environ, "PERDURE_URL": url}
         worker = subprocess.Popen([sys.executable, "-m", "tests.worker.press"], env=env)
         try:
+            app.enqueue(task, {"note_to": str(notes)})
             until(lambda: noted(notes), seconds=PATIENCE)
+            # What the worker itself forked lives on, and has a copy of all that the worker had.
+            app.enqueue("fork", {"note_to": str(forks)})
+            until(lambda: noted(forks), seconds=PATIENCE)
         finally:
             worker.send_signal(signal.SIGKILL)
             worker.wait()
-        child, grandchild = map(int, noted(notes)[0].split())
+        pids = [int(pid) for pid in noted(notes)[0].split()]
+        (fork,) = map(int, noted(forks))
         try:
-            until(lambda: not alive(child))
+            until(lambda: not any(map(alive, pids)))
+            assert alive(fork)
         finally:
-            if alive(grandchild):
-                os.kill(grandchild, signal.SIGKILL)
+            for pid in filter(alive, [*pids, fork]):
+                os.kill(pid, signal.SIGKILL)
 
 
 async def test_a_worker_is_refused_whose_app_no_new_process_would_find(sqlite_url: str) -> None:
