@@ -120,7 +120,7 @@ class Attempt:
         self.end(None, self.started)
 
     def _judge(self, outcome: Outcome | None, now: float) -> Outcome | None:
-        if self.why == "lost":
+        if self.why == "lost" and not self.context.has_succeeded:
             return None
         if self.why == "timeout" or (self.deadline is not None and now > self.deadline):
             return Failed(self.lease, "timeout", message=f"It ran for more than {self.allowed} s.")
@@ -130,6 +130,8 @@ class Attempt:
             return Failed(self.lease, "interrupted", message=STOPPED)
         if outcome is not None:
             return outcome
+        if self.why == "lost":
+            return _uncommitted(self.lease)  # or it was, after all: then this is refused
         if self.why == "cancel":
             return Canceled(self.lease, "cancel requested")
         message = "CancelledError: the handler cancelled itself."

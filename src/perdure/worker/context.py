@@ -203,6 +203,10 @@ class JobContext(Context):
             raise LeaseLost
         self.success = success
 
+    def forget_success(self) -> None:
+        """Its transaction was rolled back: there is none."""
+        self.success = None
+
     def transaction(self) -> TransactionBlock:
         """A connection, in a transaction that ends with the block and with the job's success."""
         return TransactionBlock(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from time import monotonic, time
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -23,6 +23,7 @@ from perdure.worker.wire import (
     Load,
     Loaded,
     Logged,
+    RolledBack,
     Run,
     Save,
     Spoke,
@@ -40,6 +41,10 @@ MOST_GROWTH = 256 * 1024 * 1024
 
 Not sooner: a new one costs 0.3 s and whatever the app imports, a job in one that is there 0.2 ms.
 """
+
+
+Said: TypeAlias = Spoke | Logged | Save | Committing | RolledBack | Ended
+"""What a child says of its job."""
 
 
 class Crew(Protocol):
@@ -131,12 +136,12 @@ class Slot:
                 self._has_loaded()
             case Unfit(reason):
                 self._refuse(reason)
-            case Spoke() | Logged() | Save() | Committing() | Ended():
+            case Spoke() | Logged() | Save() | Committing() | RolledBack() | Ended():
                 # A thread that a handler left behind may still speak in the name of its job.
                 if self.attempt is not None and not self.attempt.ended and message.number == self._number:
                     self._heard_of(self.attempt, message)
 
-    def _heard_of(self, attempt: Attempt, message: Spoke | Logged | Save | Committing | Ended) -> None:
+    def _heard_of(self, attempt: Attempt, message: Said) -> None:
         context = attempt.context
         match message:
             case Spoke(report=report):
@@ -153,6 +158,8 @@ class Slot:
             case Committing(request=request, success=success):
                 context.success = success
                 self._channel.send(Answer(request, context.cancel_requested))
+            case RolledBack():
+                context.forget_success()
             case Ended():
                 self._wear(message.resident)
                 self._tell(message.told())

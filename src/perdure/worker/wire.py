@@ -110,6 +110,12 @@ class Committing(msgspec.Struct, frozen=True, tag=True):
     success: Succeeded
 
 
+class RolledBack(msgspec.Struct, frozen=True, tag=True):
+    """It was not committed, and the handler goes on."""
+
+    number: int
+
+
 class Ended(msgspec.Struct, frozen=True, tag=True):
     """How the handler ended: the name of the outcome and the outcome; none where it stopped without a word."""
 
@@ -134,7 +140,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
 
 
 FromWorker: TypeAlias = Load | Run | Answer
-FromChild: TypeAlias = Loaded | Unfit | Spoke | Logged | Save | Committing | Ended
+FromChild: TypeAlias = Loaded | Unfit | Spoke | Logged | Save | Committing | RolledBack | Ended
 
 _OUTCOMES: dict[str, type[Outcome]] = {kind.__name__: kind for kind in get_args(Outcome)}
 
