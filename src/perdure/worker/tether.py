@@ -15,23 +15,22 @@ import select
 import signal
 import sys
 from contextlib import suppress
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 
 class Tether:
     """The worker's end, and until the child has it also the child's."""
 
     def __init__(self) -> None:
-        self.loose, self._held = os.pipe()
+        self.loose, held = os.pipe()
+        # Also if the worker is forgotten with its loop; not at the end of the program, which comes soon enough.
+        self.let_go = finalize(self, os.close, held)
+        self.let_go.atexit = False
         _all.add(self)
 
     def tied(self) -> None:
         """The child has its end."""
         os.close(self.loose)
-
-    def let_go(self) -> None:
-        _all.discard(self)
-        os.close(self._held)
 
 
 _all: WeakSet[Tether] = WeakSet()
