@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import sys
 from pathlib import Path
 from time import monotonic
 
 import pytest
 
+from perdure import App
 from perdure.errors import InvalidConfig
 from perdure.worker import processes, slot
+from perdure.worker.processes import ProcessRunner
+from perdure.worker.wire import Load
 from tests.store.waiting import auntil
 from tests.worker import press
-from tests.worker.test_processes import PATIENCE, children, enqueue, working
+from tests.worker.test_processes import PATIENCE, alive, children, enqueue, noted, working
 from tests.worker.waiting import until_state
 
 TARGET = "tests.worker.sluggish:app"
@@ -29,6 +34,11 @@ class Gate:
 
     def shut(self) -> None:
         self.path.unlink()
+
+    @property
+    def pids(self) -> list[int]:
+        """The children that came here."""
+        return [int(pid) for pid in noted(self.path.with_name("gate.pids"))]
 
 
 @pytest.fixture
@@ -88,3 +98,30 @@ async def test_a_job_that_waits_for_its_child_can_be_cancelled(sqlite_url: str, 
         await until_state(job, "running")
         await job.acancel()
         await until_state(job, "canceled")
+
+
+async def test_a_worker_that_is_stopped_while_its_first_child_loads_waits_for_nothing(
+    sqlite_url: str, gate: Gate
+) -> None:
+    async def work(app: App) -> None:
+        async with app.worker(target=TARGET):
+            pass
+
+    gate.shut()
+    async with press.make(sqlite_url) as app:
+        task = asyncio.create_task(work(app))
+        await auntil(lambda: gate.pids, seconds=PATIENCE)
+        task.cancel()
+        async with asyncio.timeout(PATIENCE / 2):
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        await auntil(lambda: not any(map(alive, gate.pids)))
+
+
+async def test_whoever_is_cancelled_while_the_first_child_loads_leaves_none(gate: Gate) -> None:
+    gate.shut()
+    runner = ProcessRunner(1, Load(TARGET, path=sys.path))
+    task = asyncio.create_task(runner.check(asyncio.Event()))
+    await auntil(lambda: gate.pids, seconds=PATIENCE)
+    task.cancel()
+    await auntil(lambda: not any(map(alive, gate.pids)) and not runner.pids)

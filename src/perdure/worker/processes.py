@@ -68,17 +68,24 @@ class ProcessRunner:
     def pids(self) -> list[int]:
         return [slot.pid for slot in self._all]
 
-    async def check(self) -> None:
+    async def check(self, stop: asyncio.Event) -> None:
         """Start the first child, and refuse to go on if it does not find the app."""
         self._first = self._loop.create_future()
+        stopped = asyncio.create_task(stop.wait())
         try:
             slot = self._open()
-            if (reason := await self._first) is None:
+            await asyncio.wait((self._first, stopped), return_when=asyncio.FIRST_COMPLETED)
+            reason = self._first.result() if self._first.done() else None
+            if reason is None:
                 self._rest(slot)
         except OSError as error:
             reason = f"no process can be started: {error.strerror}"
+        except asyncio.CancelledError:
+            slot.kill()
+            raise
         finally:
             self._first = None
+            stopped.cancel()
         if reason is not None:
             await self.close()
             target = self._load.target if self._load else ""

@@ -99,7 +99,7 @@ class Worker:
 
     async def run(self) -> Exit:
         self._prepare()
-        await self._places.check()
+        await self._places.check(self._stop)
         await self._register_until_done()
         if not self.identity:  # it was stopped while it waited for its database
             await self._places.close()
