@@ -86,6 +86,22 @@ async def test_a_handler_that_rolled_its_success_back_is_stopped_when_its_lease_
         await auntil(lambda: [event.name for event in told] == ["lease_lost"], seconds=15)
 
 
+async def test_a_success_that_nobody_committed_is_lost_with_its_lease(
+    app: App, url: str, told: list[JobEvent], tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    async with working(app, target=till.TARGET, drain=0) as worker:
+        job = await enqueue(app, "roll_back_unseen", url=url, note_to=str(notes))
+        await auntil(lambda: noted(notes), seconds=PATIENCE)
+        await app.ledger.aretire(worker.identity)
+        await app.ledger.arescue()
+        (tmp_path / "notes.go").touch()
+        await auntil(lambda: told)
+        assert told[0].name == "lease_lost"
+    assert (await job.arefresh()).state != "succeeded"
+    assert effects(url) == 0
+
+
 async def test_a_success_committed_by_a_handler_whose_lease_seemed_gone_is_told(
     app: App, url: str, told: list[JobEvent], tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -64,6 +65,16 @@ def roll_back_and_wait(note_to: str, *, ctx: Context = CONTEXT) -> None:
     wait_for(f"{note_to}.never")
 
 
+def roll_back_unseen(url: str, note_to: str, *, ctx: Context = CONTEXT) -> None:
+    """On its own connection: nobody else knows that nothing was committed."""
+    with closing(connect(url)) as conn:
+        conn.execute(WRITE)
+        ctx.succeed("written", conn=conn)
+        conn.rollback()
+    note(note_to, "rolled back")
+    wait_for(f"{note_to}.go")
+
+
 def commit_late(note_to: str, *, ctx: Context = CONTEXT) -> None:
     """Commits although it was told to stop."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -81,6 +92,7 @@ def make(url: str | None = None, **options: Any) -> App:
         on_own_connection,
         roll_back,
         roll_back_and_wait,
+        roll_back_unseen,
         commit_late,
     ):
         app.task(name=function.__name__, run_in="process", max_attempts=1)(function)
