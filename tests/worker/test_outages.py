@@ -238,6 +238,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         hand.wait_for("disk is full")
         ballast.unlink()
         assert_all_end(fleet, jobs, hand)
+        hand.wait_for("serves again")  # it says so only after the commit that others see
         assert hand.log.count("The database cannot serve") == 1
         assert hand.log.count("The database serves again") == 1
         assert hand.stop() == 0

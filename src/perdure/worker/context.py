@@ -12,8 +12,8 @@ import msgspec
 
 from perdure import diary
 from perdure.context import Context
-from perdure.errors import InvalidOption, LeaseLost
-from perdure.model.codec import ResultCodec, encode_plain, storable_text
+from perdure.errors import InvalidOption, LeaseLost, PayloadTooLarge
+from perdure.model.codec import MAX_PAYLOAD, ResultCodec, encode_plain, storable_text
 from perdure.model.job import Claimed, NewJob
 from perdure.model.lifecycle import SHORT, TRACE, Report, Succeeded
 from perdure.moments import moment
@@ -203,6 +203,10 @@ class JobContext(Context):
             raise LeaseLost
         self.success = success
 
+    def forget_success(self) -> None:
+        """Its transaction was rolled back: there is none."""
+        self.success = None
+
     def transaction(self) -> TransactionBlock:
         """A connection, in a transaction that ends with the block and with the job's success."""
         return TransactionBlock(self)
@@ -243,7 +247,10 @@ class JobContext(Context):
 
 def encode_checkpoint(value: object) -> str:
     """Refused like an argument of that name, with its path."""
-    return encode_plain({"checkpoint": value})[len('{"checkpoint":') : -1]
+    try:
+        return encode_plain({"checkpoint": value})[len('{"checkpoint":') : -1]
+    except PayloadTooLarge:
+        raise PayloadTooLarge(f"the checkpoint takes more than {MAX_PAYLOAD} bytes of JSON") from None
 
 
 def merged(earlier: Report, later: Report) -> Report:

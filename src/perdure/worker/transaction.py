@@ -91,10 +91,10 @@ class TransactionBlock:
         except Exception as failure:
             # Without an SQLSTATE psycopg lost the connection: whether it was committed only the database knows.
             if getattr(failure, "sqlstate", "") is not None:
-                self._context.success = None
+                self._context.forget_success()
             raise
         if error is not None:
-            self._context.success = None
+            self._context.forget_success()
 
     def _watch(self) -> None:
         self._began = monotonic()

@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from time import monotonic, time
+from time import monotonic
 from typing import Any
 
 from perdure import diary, failpoints
@@ -99,7 +99,7 @@ class Worker:
 
     async def run(self) -> Exit:
         self._prepare()
-        await self._places.check()
+        await self._places.check(self._stop)
         await self._register_until_done()
         if not self.identity:  # it was stopped while it waited for its database
             await self._places.close()
@@ -231,15 +231,12 @@ class Worker:
             spoken=self._reports.spoken,
         )
         attempt = Attempt(job, handler, context, self._places.of(job, handler), started=monotonic())
-        if attempt.deadline is not None:
-            context.deadline_at = time() + attempt.deadline - attempt.started
         self._attempts[attempt.lease] = attempt
         self._places.take(attempt)
-        self._deadlines.begin(attempt)
         if diary.kept:
             diary.note("started", [job.id], token=job.token, worker=self.identity)
         self._teller.began(attempt)
-        attempt.start(self._ended)
+        attempt.start(self._deadlines.begin, self._ended)
 
     def _ended(self, attempt: Attempt) -> None:
         self._deadlines.end(attempt)
