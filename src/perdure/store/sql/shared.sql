@@ -229,6 +229,12 @@ DELETE FROM perdure.event WHERE job = :id;
 -- name: delete_logs
 DELETE FROM perdure.log WHERE job = :id;
 
+-- name: forget_put_off
+-- One claim after the other: a window is enough, and what failed before it is not read again.
+DELETE FROM perdure.attempt
+ WHERE job = :id AND token > CAST(:token AS integer) - 100 AND token <= CAST(:token AS integer)
+   AND kind IN ('snoozed', 'throttled');
+
 -- name: record_current_attempt
 -- Before a requeue takes the row: its last attempt joins the ledger, unless it did so when it ended.
 INSERT INTO perdure.attempt (job, token, run, attempt, kind, code, message, trace, worker, started_at, finished_at)
