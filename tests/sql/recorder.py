@@ -120,6 +120,7 @@ def put_off_for_long() -> Op[None]:
 
 def look(store: Recorder) -> None:
     (job, *_) = store.perform(browse.list_jobs)
+    store.perform(browse.list_jobs, state="retrying")
     store.perform(browse.get_job, job.id)
     store.perform(browse.get_jobs, [job.id])
     store.perform(browse.trace_job, job.id)

@@ -25,6 +25,24 @@ SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempt
  ORDER BY id DESC
  LIMIT :n;
 
+-- name: list_later
+-- Ready and not due: scheduled, or retrying after an error. What is held was due. They are found through the claim's
+-- index, for they may be few among many that have ended; SQLite would walk all ids if it were not made to.
+SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempts, timeout, run_at, expires_at, token,
+       worker, created_at, started_at, finished_at, payload, meta, tags, stage, progress_done, progress_total,
+       progress_message, checkpoint, result, reason, error_kind, error_code, error_message, error_trace,
+       cancel_requested_at, throttles, snoozes, crashes, unique_key, workflow_id, step_key, parent_job, replay_of,
+       scheduled_for
+  FROM perdure.job
+ WHERE id IN (SELECT id FROM perdure.job WHERE state = 'ready' AND held IS NULL AND run_at > :now)
+   AND CASE WHEN error_kind IS NULL THEN 0 ELSE 1 END = CAST(:retrying AS integer)
+   AND id < :before
+   AND (CAST(:queue AS text) IS NULL OR queue = CAST(:queue AS text))
+   AND (CAST(:task AS text) IS NULL OR task = CAST(:task AS text))
+   AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
+ ORDER BY id DESC
+ LIMIT :n;
+
 -- name: count_jobs
 SELECT queue,
        CASE WHEN state <> 'ready' OR run_at <= :now THEN state
