@@ -12,12 +12,10 @@ import pytest
 from perdure.cli import VERBS
 from tests.cli.shop import NOBODY, Shop, run, start
 
-# The demo is a show of its own: it takes no database, and nobody waits for its help.
-TOOLS = [verb for verb in VERBS if verb != "demo"]
 HEAVY = {"asyncio", "sqlite3", "psycopg", "rich", "msgspec", "perdure.app", "logging"}
 
 
-@pytest.mark.parametrize("args", [["--help"], *([verb, "--help"] for verb in TOOLS)], ids=" ".join)
+@pytest.mark.parametrize("args", [["--help"], *([verb, "--help"] for verb in VERBS)], ids=" ".join)
 def test_help_is_there_before_anything_heavy_is_loaded(args: list[str]) -> None:
     program = (
         f"import atexit, sys; from perdure.cli import main; sys.argv = ['perdure', *{args!r}];"
@@ -38,7 +36,7 @@ def test_the_help_tells_verbs_exit_codes_and_completion() -> None:
     assert 'eval "$(_PERDURE_COMPLETE=bash_source perdure)"' in told
 
 
-@pytest.mark.parametrize("verb", TOOLS)
+@pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_examples(verb: str) -> None:
     result = run(verb, "--help")
     assert result.exit_code == 0
@@ -46,7 +44,7 @@ def test_every_verb_has_examples(verb: str) -> None:
     examples = result.stdout.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
     assert len(examples) >= 2
     assert all(f" {verb}" in line for line in examples)
-    assert "--json" in result.stdout or verb == "worker"
+    assert "--json" in result.stdout or verb in ("worker", "demo")
 
 
 def test_the_completion_that_the_help_shows_works(tmp_path: Path) -> None:
