@@ -23,7 +23,7 @@ from perdure.store.daemons import Daemons
 from perdure.store.ear import Ear
 from perdure.store.listeners import Listeners
 from perdure.store.postgres_adapt import Statement
-from perdure.store.postgres_connect import connect, connect_async, wishes
+from perdure.store.postgres_connect import connect, connect_async, servers, wishes
 from perdure.store.postgres_ear import ANSWER_SECONDS, PostgresEar
 from perdure.store.postgres_errors import diagnose
 from perdure.store.postgres_facts import facts
@@ -79,6 +79,11 @@ class PostgresStore:
         self._ear = PostgresEar(listen_url or url, self.channel, announce=partial(_say_something, self._pool))
         self._hire()
         _stores.add(self)
+
+    @cached_property
+    def address(self) -> str:
+        schema = "" if self.schema == DEFAULT_SCHEMA else f", schema {self.schema}"
+        return f"postgresql://{servers(self._url)}/{self.database or ''}{schema}"
 
     @property
     def patience(self) -> float | None:

@@ -61,6 +61,10 @@ class SqliteStore:
         return self._database.path
 
     @property
+    def address(self) -> str:
+        return f"sqlite:///{self.path}"
+
+    @property
     def patience(self) -> float | None:
         return self._patience
 

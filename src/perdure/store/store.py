@@ -33,6 +33,11 @@ class Store(Protocol):
     def dialect(self) -> Dialect: ...
 
     @property
+    def address(self) -> str:
+        """Where the database is, for people to read: without user, password and options."""
+        ...
+
+    @property
     def patience(self) -> float | None:
         """For how many seconds a call goes on trying while the database is away or busy; None is for ever."""
         ...
