@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from perdure.cli import VERBS
+from perdure.store.store import open_store
 from tests.cli.shop import NOBODY, Shop, run, start
 
 HEAVY = {"asyncio", "sqlite3", "psycopg", "rich", "msgspec", "perdure.app", "logging"}
@@ -105,11 +106,17 @@ def test_a_failure_is_one_line_and_an_exit_code(shop: Shop, args: list[str], cod
     [
         ("mysql://x/y", 2, "[config.invalid]"),
         ("", 2, "[config.invalid]"),
-        ("sqlite:///no/such/directory/jobs.db", 4, "Run perdure migrate. [schema.missing]"),
+        (
+            "sqlite:///no/such/directory/jobs.db",
+            4,
+            "There is no such database file, nor its directory; create that one, then run perdure migrate. "
+            "Looked at sqlite:///{here}/no/such/directory/jobs.db. [schema.missing]",
+        ),
         (
             "sqlite:///typo.db",
             4,
-            "tables do not exist in this database. Run perdure migrate. [schema.missing]",
+            "There is no such database file; call app.migrate() or run perdure migrate to make it. "
+            "Looked at sqlite:///{here}/typo.db. [schema.missing]",
         ),
     ],
 )
@@ -117,12 +124,13 @@ def test_a_wrong_url_is_told_and_leaves_nothing_behind(
     url: str, code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for verb in (["jobs"], ["job", NOBODY], ["enqueue", "x"], ["queues"], ["workers"], ["stats"], ["check"]):
+    one = (["job", NOBODY], ["explain", NOBODY], ["enqueue", "x"])
+    for verb in (*one, ["jobs"], ["queues"], ["workers"], ["stats"], ["check"]):
         result = run(*verb, "--url", url)
         assert result.exit_code == code
         assert result.stdout == ""
         assert result.stderr.startswith("Error: ")
-        assert result.stderr.endswith(f"{said}\n")
+        assert result.stderr.endswith(f"{said.format(here=tmp_path.resolve())}\n")
         assert result.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -130,7 +138,8 @@ def test_a_wrong_url_is_told_and_leaves_nothing_behind(
 def test_a_database_without_our_tables_is_told(postgres_server: str) -> None:
     result = run("jobs", "--url", postgres_server, "--schema", "nobody's")
     assert result.exit_code == 4
-    assert result.stderr.endswith("run perdure migrate. [schema.missing]\n")
+    address = open_store(postgres_server, schema="nobody's").address
+    assert result.stderr.endswith(f"run perdure migrate. Looked at {address}. [schema.missing]\n")
 
 
 def test_a_database_that_is_away_is_told_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ class Target:
     def reading(self) -> Iterator[App]:
         """An app to look through. It makes no tables: a slip in a URL leaves no new database behind."""
         with self.database() as app:
-            app.check_schema()
+            check_schema(app)
             yield app
 
     def database(self) -> App:
@@ -76,6 +76,16 @@ def where(function: F) -> F:
     ):
         function = option(function)
     return function
+
+
+def check_schema(app: App) -> None:
+    """What is missing is perhaps elsewhere: say where it was looked for."""
+    from perdure.errors import SchemaMissing
+
+    try:
+        app.check_schema()
+    except SchemaMissing as error:
+        raise SchemaMissing(f"{error} Looked at {app.store.address}.") from None
 
 
 pass_target = click.make_pass_decorator(Target, ensure=True)
