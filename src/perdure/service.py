@@ -78,6 +78,7 @@ async def _see_off(worker: Worker, running: asyncio.Task[Exit]) -> None:
 
 
 async def make_worker(app: Serving, options: WorkerOptions, target: str | None = None) -> Worker:
+    app.ledger.store.endure()
     await _sync_until_done(app)
     handlers = app.handlers()
     program = find_program(app, target)

@@ -146,7 +146,7 @@ def test_a_database_that_is_away_is_told_soon(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("perdure.cli.target.PATIENCE", 0.1)
     result = run("jobs", "--url", "postgresql://localhost:1/x")
     assert result.exit_code == 3
-    assert result.stderr == "Error: The database cannot be reached. [store.away]\n"
+    assert result.stderr == "Error: The database cannot be reached (localhost:1). [store.away]\n"
 
 
 def test_a_process_exits_so_too(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ class PostgresStore:
         schema: str = DEFAULT_SCHEMA,
         prepare: bool | None = None,
         patience: float | None = 30.0,
+        patience_away: float | None = None,
         clock: Callable[[], int] | None = None,
         statements: Mapping[str, str] | None = None,
         size: int = 10,
@@ -74,7 +75,12 @@ class PostgresStore:
         self._size = size
         self._listeners = Listeners()
         self._pool = Pool(url, prepare=prepare, size=size)
-        self._retry = Retry(patience, drop_connections=self._pool.drop_idle)
+        self._retry = Retry(
+            patience,
+            drop_connections=self._pool.drop_idle,
+            patience_away=patience_away,
+            server=partial(servers, url),
+        )
         self.schema = schema
         self._ear = PostgresEar(listen_url or url, self.channel, announce=partial(_say_something, self._pool))
         self._hire()
@@ -158,6 +164,9 @@ class PostgresStore:
         ends.callback(self._listeners.add(listener))
         return ends.close
 
+    def endure(self) -> None:
+        self._retry.endure()
+
     def hold(self, worker: str) -> Callable[[], None]:
         # No sign of life but its lease: it may be on any host.
         return lambda: None
@@ -180,7 +189,7 @@ class PostgresStore:
         try:
             return await connect_async(self._url)
         except psycopg.Error as error:
-            raise diagnose(error).error from None
+            raise self._retry.told(diagnose(error)) from None
 
     def facts(self) -> Facts:
         return facts(self._pool)

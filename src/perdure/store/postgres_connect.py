@@ -15,7 +15,7 @@ OLDEST_SERVER: Final = 14
 
 # Only what a pooler lets pass: no server options. The URL may say otherwise.
 _DEFAULTS: Mapping[str, str | int] = {
-    "connect_timeout": 10,
+    "connect_timeout": 5,
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,

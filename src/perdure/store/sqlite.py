@@ -101,6 +101,10 @@ class SqliteStore:
         ends.callback(self._listeners.add(listener))
         return ends.close
 
+    def endure(self) -> None:
+        # A file is not away.
+        pass
+
     def hold(self, worker: str) -> Callable[[], None]:
         return self._presence.hold(worker) if self._presence else _nothing
 
