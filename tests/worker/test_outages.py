@@ -111,6 +111,19 @@ async def test_a_patience_that_ran_out_ends_no_worker_that_is_starting(postgres_
         await app.aclose()
 
 
+async def test_beside_a_worker_a_call_is_as_patient_as_the_worker(postgres_url: str) -> None:
+    with Proxy(postgres_url) as proxy:
+        app = App(proxy.url)
+        app._patience_away = 0.01
+        work = app.task(name="work")(lambda: "done")
+        async with app.worker():
+            proxy.refuse()
+            asyncio.get_running_loop().call_later(1.0, proxy.admit)
+            job = await work.aenqueue()
+            assert await job.aget(30) == "done"
+        await app.aclose()
+
+
 def test_an_app_has_less_patience_with_a_database_that_is_away_than_its_worker() -> None:
     app = App("postgresql://ann:hunter2@127.0.0.1:1/shop")
     app._patience_away = 0.1
