@@ -187,12 +187,22 @@ class JobEnded(PerdureError):
 
     code = "job.ended"
     category = "ended"
+    job: str | None = None
+    """Its id."""
+    task: str | None = None
+    attempt: int | None = None
+    """The last one."""
 
 
 class JobFailed(JobEnded):
     """The job failed."""
 
     code = "job.failed"
+    error_kind: str | None = None
+    error_code: str | None = None
+    # Only here, not in the text: what a handler says may quote its arguments.
+    error_message: str | None = None
+    error_trace: str | None = None
 
 
 class JobCanceled(JobEnded):

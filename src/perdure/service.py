@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -17,6 +18,8 @@ from perdure.worker.health import Health
 from perdure.worker.options import Exit, WorkerOptions
 from perdure.worker.wire import Load
 from perdure.worker.worker import Worker
+
+_log = logging.getLogger("perdure.worker")
 
 
 def serve(app: Serving, options: WorkerOptions, target: str | None = None) -> int:
@@ -75,10 +78,15 @@ async def _see_off(worker: Worker, running: asyncio.Task[Exit]) -> None:
 
 
 async def make_worker(app: Serving, options: WorkerOptions, target: str | None = None) -> Worker:
+    app.ledger.store.endure()
     await _sync_until_done(app)
     handlers = app.handlers()
     program = find_program(app, target)
     alone = sorted(name for name, handler in handlers.items() if handler.run_in == "process")
+    if alone and options.processes == 0:
+        if len(alone) == len(handlers):
+            raise InvalidConfig("With processes=0 nothing is left to run: every task has run_in='process'.")
+        _log.warning("With processes=0 this worker leaves to others: %s", ", ".join(alone))
     if alone and program is None and options.processes != 0:
         raise InvalidConfig(
             f"The task {alone[0]} runs in a process of its own, and a new process would not find this app: "

@@ -18,6 +18,7 @@ ASKED: dict[str, Any] = {
     "burst": False,
     "drain": 30,
     "name": None,
+    "target": "shop:app",
 }
 
 
@@ -52,8 +53,22 @@ def test_every_option_reaches_the_worker(asked: list[dict[str, Any]]) -> None:
     run("worker", "shop:app", *flags.split(), *logs.split())
     assert asked == [
         {"debug": "json"},
-        {"queues": ["a", "b"], "concurrency": 50, "processes": 2, "burst": True, "drain": 1.5, "name": "ann"},
+        ASKED
+        | {
+            "queues": ["a", "b"],
+            "concurrency": 50,
+            "processes": 2,
+            "burst": True,
+            "drain": 1.5,
+            "name": "ann",
+        },
     ]
+
+
+def test_a_child_process_is_told_where_the_app_is(asked: list[dict[str, Any]]) -> None:
+    for path, target in {"shop": "shop:app", "shop.jobs:Box.inner": "shop.jobs:Box.inner"}.items():
+        run("worker", path)
+        assert asked[-1]["target"] == target
 
 
 @pytest.mark.parametrize(
@@ -103,3 +118,32 @@ def test_a_burst_runs_what_is_there_and_logs_json(shop: Shop, tmp_path: Path) ->
     assert shop.json("job", job.id)["result"] == "ANN"
     lines = [json.loads(line) for line in ran.stderr.splitlines()]
     assert any(line["logger"] == "perdure.worker" and line.get("job") == job.id for line in lines)
+
+
+PRESS = """
+import os
+from perdure import App
+class Box:
+    inner = App()
+@Box.inner.task(name="press", run_in="process")
+def press() -> int:
+    return os.getpid()
+@Box.inner.task(name="look")
+def look() -> int:
+    return os.getpid()
+"""
+
+
+def test_a_process_task_runs_where_its_app_is_no_name_of_its_module(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(PRESS)
+    here = {"PERDURE_APP": "shop:Box.inner", "PERDURE_URL": "sqlite:///jobs.db"}
+    jobs = [start("enqueue", task, cwd=tmp_path, **here).stdout.strip() for task in ("press", "look")]
+    ran = start("worker", "--burst", "--processes", "0", cwd=tmp_path, **here)
+    assert ran.returncode == 0
+    assert "With processes=0 this worker leaves to others: press\n" in ran.stderr
+    states = [json.loads(start("job", id, "--json", cwd=tmp_path, **here).stdout)["state"] for id in jobs]
+    assert states == ["ready", "succeeded"]
+    ran = start("worker", "--burst", "--processes", "1", cwd=tmp_path, **here)
+    assert ran.returncode == 0, ran.stderr
+    told = [json.loads(start("job", id, "--json", cwd=tmp_path, **here).stdout)["result"] for id in jobs]
+    assert told[0] != told[1]

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from perdure import App
+from perdure.errors import StoreAway
 from tests.postgres import Server
 from tests.store.proxy import Proxy
 from tests.store.waiting import until
@@ -108,6 +109,28 @@ async def test_a_patience_that_ran_out_ends_no_worker_that_is_starting(postgres_
             job = await app.tasks["work"].aenqueue()
             assert await job.aget(30) == "done"
         await app.aclose()
+
+
+async def test_beside_a_worker_a_call_is_as_patient_as_the_worker(postgres_url: str) -> None:
+    with Proxy(postgres_url) as proxy:
+        app = App(proxy.url)
+        app._patience_away = 0.01
+        work = app.task(name="work")(lambda: "done")
+        async with app.worker():
+            proxy.refuse()
+            asyncio.get_running_loop().call_later(1.0, proxy.admit)
+            job = await work.aenqueue()
+            assert await job.aget(30) == "done"
+        await app.aclose()
+
+
+def test_an_app_has_less_patience_with_a_database_that_is_away_than_its_worker() -> None:
+    app = App("postgresql://ann:hunter2@127.0.0.1:1/shop")
+    app._patience_away = 0.1
+    work = app.task(name="work")(lambda: None)
+    with pytest.raises(StoreAway, match=r"^The database cannot be reached \(127.0.0.1:1\)\.$"):
+        work.enqueue()
+    app.close()
 
 
 def test_a_network_that_swallows_everything(postgres_fleet: Fleet) -> None:

@@ -61,6 +61,10 @@ class SqliteStore:
         return self._database.path
 
     @property
+    def address(self) -> str:
+        return f"sqlite:///{self.path}"
+
+    @property
     def patience(self) -> float | None:
         return self._patience
 
@@ -96,6 +100,10 @@ class SqliteStore:
         ends.callback(self._session.listen(listener))
         ends.callback(self._listeners.add(listener))
         return ends.close
+
+    def endure(self) -> None:
+        # A file is not away.
+        pass
 
     def hold(self, worker: str) -> Callable[[], None]:
         return self._presence.hold(worker) if self._presence else _nothing

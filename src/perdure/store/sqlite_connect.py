@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from perdure.errors import InvalidConfig, StoreReadOnly, UnsupportedDatabase
+from perdure.errors import InvalidConfig, SchemaMissing, StoreReadOnly, UnsupportedDatabase
 from perdure.ops.op import Param, Rows
 from perdure.store.drive import Execute
 from perdure.store.sqlite_errors import is_busy, translate
@@ -44,9 +44,17 @@ class Database:
         """The same database, without connections."""
         return Database(self.path, synchronous=self.synchronous)
 
-    @property
-    def exists(self) -> bool:
-        return self.in_memory or os.path.exists(self.path)
+    def refuse_if_missing(self) -> None:
+        """Whoever only looks makes no file."""
+        if self.in_memory or os.path.exists(self.path):
+            return
+        if os.path.isdir(os.path.dirname(self.path)):
+            raise SchemaMissing(
+                "There is no such database file; call app.migrate() or run perdure migrate to make it."
+            )
+        raise SchemaMissing(
+            "There is no such database file, nor its directory; create that one, then run perdure migrate."
+        )
 
     def open(self, *, read_only: bool = False) -> sqlite3.Connection:
         """A connection ready for use. Only "busy" comes as SQLite's own error: the caller may try again."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from perdure import failpoints
-from perdure.errors import SchemaMissing, StoreClosed
+from perdure.errors import StoreClosed
 from perdure.store.drive import Execute
 from perdure.store.sqlite_call import Call
 from perdure.store.sqlite_checkpoint import Checkpoints
@@ -109,8 +109,7 @@ class GroupCommit:
                 self._lock.release()
 
     def _check(self) -> None:
-        if not self._database.exists:
-            raise SchemaMissing
+        self._database.refuse_if_missing()
         connection = self._connection or self._database.open(read_only=True)
         try:
             check_up_to_date(connection)

@@ -34,7 +34,7 @@ from perdure.worker.places import Places
 from perdure.worker.pulse import Pulse
 from perdure.worker.reports import Reports
 from perdure.worker.sweeper import Sweeper
-from perdure.worker.telling import Teller
+from perdure.worker.telling import Teller, introduce
 from perdure.worker.wire import Load
 
 STOP_GRACE = 5.0
@@ -113,7 +113,7 @@ class Worker:
         for task in loops:
             task.add_done_callback(self._loop_ended)
         self.ready.set()
-        _log.info("Worker %s runs %d tasks", self._name, len(self._handlers))
+        introduce(self._name, self._store.address, options=self._options, places=self._places)
         try:
             await self._stop.wait()
             await self._drain()
