@@ -21,7 +21,7 @@ def row(
 def test_a_claim_is_one_final_step() -> None:
     script = Script(claim_jobs=[[row(A)]])
     claims = script.play(claim("w", tasks=["b", "a"], n=3, queues=["q"]))
-    assert claims == Claims([Claimed(*row(A)[:-1])], 0)
+    assert claims == Claims([Claimed(*row(A)[:-1])])
     assert claims.jobs[0].lease == (A, 1)
     assert (script.asked, script.final, script.woken) == ([["claim_jobs"]], True, set())
     assert script.params("claim_jobs") == [{"worker": "w", "tasks": '["b","a"]', "queues": '["q"]', "n": 3}]
@@ -29,7 +29,7 @@ def test_a_claim_is_one_final_step() -> None:
 
 def test_every_queue_is_asked_by_naming_none() -> None:
     script = Script()
-    assert script.play(claim("w", tasks=["a"], n=1)) == ([], 0)
+    assert script.play(claim("w", tasks=["a"], n=1)) == ([], ())
     assert script.params("claim_jobs")[0]["queues"] is None
 
 
@@ -42,7 +42,7 @@ def test_a_task_named_twice_is_asked_once() -> None:
 def test_nothing_asked_for_is_no_step() -> None:
     script = Script()
     for tasks, n in ((["a"], 0), (["a"], -1), ([], 5)):
-        assert script.play(claim("w", tasks=tasks, n=n)) == ([], 0)
+        assert script.play(claim("w", tasks=tasks, n=n)) == ([], ())
     assert script.steps == []
 
 
@@ -68,7 +68,7 @@ def test_named_queues_stand_before_priority() -> None:
     assert [job.id for job in merged] == [A, C, B]
 
 
-def test_expired_ones_are_counted_and_not_handed_out() -> None:
+def test_expired_ones_are_named_and_not_handed_out() -> None:
     rows = [row(A, state="canceled"), row(B), row(C, state="canceled")]
     claims = Script(claim_jobs=[rows]).play(claim("w", tasks=["work"], n=9))
-    assert ([job.id for job in claims.jobs], claims.expired) == ([B], 2)
+    assert ([job.id for job in claims.jobs], claims.expired) == ([B], [A, C])

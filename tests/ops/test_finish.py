@@ -205,7 +205,7 @@ def test_a_cycle_without_appetite_only_finishes() -> None:
         assert (finished.accepted, claims.jobs) == ([ONE], [])
         assert script.asked == [["finish_succeeded"]]
         script = Script()
-        assert script.play(cycle([], dice=half, claim=appetite)) == (([], [], ()), ([], 0))
+        assert script.play(cycle([], dice=half, claim=appetite)) == (([], [], ()), ([], ()))
         assert script.steps == []
 
 

@@ -12,10 +12,10 @@ from perdure.ops.op import Op, Query, Rows, Step, operation
 
 
 class Claims(NamedTuple):
-    """The jobs taken, in order, and how many had expired and were canceled instead."""
+    """The jobs taken, in order, and the ids of those that had expired and were canceled instead."""
 
     jobs: list[Claimed]
-    expired: int = 0
+    expired: Sequence[str] = ()
 
 
 @operation("write")
@@ -30,11 +30,11 @@ def claim(worker: str, *, tasks: Sequence[str], n: int, queues: Sequence[str] | 
 @operation("write")
 def claim_around(
     worker: str, *, tasks: Sequence[str], n: int, queues: Sequence[str] | None = None
-) -> Op[list[Claimed]]:
+) -> Op[Claims]:
     """The same where others hold the rows that are due first: whatever is free behind them."""
     query = claim_query(worker, tasks=tasks, n=n, queues=queues)
     (rows,) = yield Step((query._replace(name="claim_around"),), final=True)
-    return read_claims(rows, queues).jobs
+    return read_claims(rows, queues)
 
 
 def claim_query(worker: str, *, tasks: Sequence[str], n: int, queues: Sequence[str] | None) -> Query:
@@ -58,4 +58,4 @@ def read_claims(rows: Rows, queues: Sequence[str] | None) -> Claims:
     if queues is not None:
         rank = {queue: i for i, queue in enumerate(queues)}
         jobs.sort(key=lambda job: rank.get(job.queue, 0))
-    return Claims(jobs, len(rows) - len(jobs))
+    return Claims(jobs, [row[0] for row in rows if row[-1] != "running"] if len(jobs) < len(rows) else ())

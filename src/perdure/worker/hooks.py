@@ -34,6 +34,10 @@ class Hooks:
         """Something happened to a job that this worker did not run."""
         self._tell(name, job, kind=job.error_kind, code=job.error_code, message=job.error_message)
 
+    def expired(self, job: JobRow) -> None:
+        """A job was canceled because nobody had started it in time."""
+        self._tell("canceled", job, message=job.reason)
+
     def wanted(self, name: EventName, task: str) -> bool:
         return name in self._listeners or (name == "failed" and self._on_failed(task) is not None)
 

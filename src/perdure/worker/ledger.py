@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 from perdure import failpoints
@@ -25,6 +26,9 @@ from perdure.worker.clock import ClockWatch
 CLAIM_ROUNDS = 5
 """How often a claim that met expired jobs is repeated. It may come back short: there is always a next one."""
 
+MOST_EXPIRED = 10_000
+"""How many expired jobs are remembered to be told of; a program without a worker tells of none."""
+
 UNSTORABLE = (Invalid, Conflict, InternalError, UnicodeError)
 """What an outcome raises that no database takes."""
 
@@ -39,6 +43,8 @@ class Ledger:
         self.store = store
         self._rng = rng or random.Random()
         self._watch = ClockWatch()
+        self.expired: deque[str] = deque(maxlen=MOST_EXPIRED)
+        """Jobs that were found expired and canceled, until somebody tells of them."""
 
     def _register(
         self,
@@ -85,7 +91,8 @@ class Ledger:
             jobs += claims.jobs
             if not claims.expired:
                 break
-            yield from perform(sweep_ops.expire)
+            self.expired += claims.expired
+            yield from self._expire_page()
         return jobs or (
             yield from self._claim_around(Appetite(worker, tasks if order != [] else (), n, order))
         )
@@ -145,6 +152,7 @@ class Ledger:
             return finished, (yield from self._claim(worker, tasks=tasks, n=n, queues=order))
         finished = yield from self._recheck(outcomes, finished)
         if claims.expired:
+            self.expired += claims.expired
             more = yield from self._claim(worker, tasks=tasks, n=n - len(claims.jobs), queues=order)
             return finished, claims.jobs + more
         return finished, claims.jobs or (yield from self._claim_around(appetite))
@@ -154,7 +162,9 @@ class Ledger:
         worker, tasks, n, queues = appetite
         if n <= 0 or not tasks:
             return []
-        return (yield from perform(claim_ops.claim_around, worker, tasks=tasks, n=n, queues=queues))
+        claims = yield from perform(claim_ops.claim_around, worker, tasks=tasks, n=n, queues=queues)
+        self.expired += claims.expired
+        return claims.jobs
 
     def _report(self, said: Sequence[Said]) -> Plan[list[Heard]]:
         """Store what running jobs say about themselves."""
@@ -199,10 +209,15 @@ class Ledger:
         """Cancel every job that was not started in time."""
         total = 0
         while True:
-            n = yield from perform(sweep_ops.expire, n=page)
+            n = yield from self._expire_page(page)
             total += n
             if n < page:
                 return total
+
+    def _expire_page(self, page: int = 500) -> Plan[int]:
+        expired = yield from perform(sweep_ops.expire, n=page)
+        self.expired += expired
+        return len(expired)
 
     register, aregister = blocking(_register), waiting(_register)
     heartbeat, aheartbeat = blocking(_heartbeat), waiting(_heartbeat)
