@@ -153,6 +153,10 @@ class PostgresStore:
         ends.callback(self._listeners.add(listener))
         return ends.close
 
+    def held_here(self) -> Callable[[], None]:
+        # A transaction holds its rows only: other writes go on beside it.
+        return lambda: None
+
     def hold(self, worker: str) -> Callable[[], None]:
         # No sign of life but its lease: it may be on any host.
         return lambda: None

@@ -18,6 +18,7 @@ from perdure.store.sqlite_ear import SqliteEar
 from perdure.store.sqlite_errors import translate
 from perdure.store.sqlite_fork import close_before_forks, keep_for_ever
 from perdure.store.sqlite_group import GroupCommit
+from perdure.store.sqlite_held import refuse_if_held_here
 from perdure.store.sqlite_readers import Readers
 from perdure.store.sqlite_writer import Writer
 
@@ -50,11 +51,17 @@ class Session:
     def perform(self, kind: Kind, start: Callable[[], Op[T]], *, patience: float | None = None) -> T:
         until = self._until if patience is None else time.monotonic() + patience
         call = ThreadCall(start, until=until, urgent=kind in ("urgent", "beat"))
-        return self._readers.perform(call) if self._reads(kind) else self._writer.perform(call)
+        if self._reads(kind):
+            return self._readers.perform(call)
+        refuse_if_held_here(self._database.path)
+        return self._writer.perform(call)
 
     async def aperform(self, kind: Kind, start: Callable[[], Op[T]]) -> T:
         call = LoopCall(start, until=self._until, urgent=kind in ("urgent", "beat"))
-        return await (self._readers.aperform(call) if self._reads(kind) else self._writer.aperform(call))
+        if self._reads(kind):
+            return await self._readers.aperform(call)
+        refuse_if_held_here(self._database.path)
+        return await self._writer.aperform(call)
 
     def migrate(self) -> list[int]:
         with _translated():

@@ -49,6 +49,7 @@ class JobContext(Context):
         "_report",
         "_results",
         "deadline_at",
+        "in_transaction",
         "row",
         "spoken",
         "success",
@@ -70,6 +71,8 @@ class JobContext(Context):
         """Called, from whichever thread, when there is something to report."""
         self.success: Succeeded | None = None
         """What the handler wrote into a transaction of its own, which may or may not have been committed."""
+        self.in_transaction = False
+        """Whether a block of ``ctx.transaction()`` is open."""
         self._ledger = ledger
         self._results = results
         self._lock = Lock()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Timer
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from perdure import failpoints
-from perdure.errors import StoreBusy
+from perdure.errors import Refused, StoreBusy
 from perdure.store.plan import run
 
 if TYPE_CHECKING:
@@ -36,9 +36,11 @@ class TransactionBlock:
         self._timers: list[Timer] = []
         self._began = 0.0
         self._conn: Any = None
+        self._release: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Any:
-        self._conn = self._store.connect()
+        with self._one_at_a_time():
+            self._conn = self._store.connect()
         self._watch()
         return self._conn
 
@@ -46,7 +48,8 @@ class TransactionBlock:
         self._end(error)
 
     async def __aenter__(self) -> Any:
-        self._conn = await self._store.aconnect()
+        with self._one_at_a_time():
+            self._conn = await self._store.aconnect()
         self._watch()
         return self._conn
 
@@ -66,6 +69,8 @@ class TransactionBlock:
                 await self._conn.commit()
                 _reach("after_own_commit")
         finally:
+            self._context.in_transaction = False
+            self._release()
             await self._conn.close()
 
     def _end(self, error: BaseException | None) -> None:
@@ -81,7 +86,23 @@ class TransactionBlock:
                 self._conn.commit()
                 _reach("after_own_commit")
         finally:
+            self._context.in_transaction = False
+            self._release()
             self._conn.close()
+
+    @contextmanager
+    def _one_at_a_time(self) -> Iterator[None]:
+        """The job succeeds with one of them; and on SQLite a second one would wait for the first."""
+        if self._context.in_transaction:
+            raise Refused(
+                "A ctx.transaction() of this job is open: use its connection.", code="job.nested_transaction"
+            )
+        self._context.in_transaction = True
+        try:
+            yield
+        except BaseException:
+            self._context.in_transaction = False
+            raise
 
     @contextmanager
     def _only_if_committed(self, error: BaseException | None) -> Iterator[None]:
@@ -98,6 +119,7 @@ class TransactionBlock:
 
     def _watch(self) -> None:
         self._began = monotonic()
+        self._release = self._store.held_here()
         if self._holds_all:
             self._timers = [Timer(WARN, self._warn), Timer(REFUSE, self._take_away)]
             for timer in self._timers:
