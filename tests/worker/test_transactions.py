@@ -107,3 +107,14 @@ async def test_a_write_that_would_wait_for_its_own_block_is_refused_on_sqlite(
     assert codes == ["store.held_here"] * 2
     assert len(await app.alist_jobs(task="other")) == 2
     await app.aclose()
+
+
+async def test_an_async_handler_succeeds_with_a_result_inside_its_block(app: App) -> None:
+    @app.task(name="work", max_attempts=1)
+    async def work(*, ctx: Context = CONTEXT) -> Any:
+        async with ctx.transaction() as conn:
+            await ctx.asucceed(5, conn=conn)
+
+    async with app.worker():
+        job = await work.aenqueue()
+        assert await job.aget(30) == 5

@@ -55,7 +55,6 @@ class TransactionBlock:
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._holds_all:
-            # A connection to SQLite is never async, nor does it wait here: it has the lock.
             self._end(error)
             return
         try:
@@ -69,7 +68,7 @@ class TransactionBlock:
                 await self._conn.commit()
                 _reach("after_own_commit")
         finally:
-            self._context.in_transaction = False
+            self._context.block = None
             self._release()
             await self._conn.close()
 
@@ -86,22 +85,26 @@ class TransactionBlock:
                 self._conn.commit()
                 _reach("after_own_commit")
         finally:
-            self._context.in_transaction = False
+            self._context.block = None
             self._release()
             self._conn.close()
+
+    def waits_for_nobody(self, conn: object) -> bool:
+        """Whether it is this block's own connection to SQLite: never async, and it has the lock already."""
+        return self._holds_all and conn is self._conn
 
     @contextmanager
     def _one_at_a_time(self) -> Iterator[None]:
         """The job succeeds with one of them; and on SQLite a second one would wait for the first."""
-        if self._context.in_transaction:
+        if self._context.block is not None:
             raise Refused(
                 "A ctx.transaction() of this job is open: use its connection.", code="job.nested_transaction"
             )
-        self._context.in_transaction = True
+        self._context.block = self
         try:
             yield
         except BaseException:
-            self._context.in_transaction = False
+            self._context.block = None
             raise
 
     @contextmanager
