@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic, time
@@ -14,7 +12,6 @@ from typing import Any
 from perdure import diary, failpoints
 from perdure.errors import Unavailable
 from perdure.events import EventName, Listener
-from perdure.ids import new_id
 from perdure.model.job import SECOND, Claimed, Lease
 from perdure.model.lifecycle import Change, Failed, Outcome, Released
 from perdure.ops.finish import find_recorded
@@ -28,6 +25,7 @@ from perdure.worker.ending import note
 from perdure.worker.handler import Handler
 from perdure.worker.health import Health
 from perdure.worker.hooks import Hooks
+from perdure.worker.identity import Identity
 from perdure.worker.ledger import Ledger
 from perdure.worker.options import Exit, WorkerOptions
 from perdure.worker.places import Places
@@ -56,13 +54,18 @@ class Worker:
         *,
         listeners: Mapping[EventName, Sequence[Listener]] | None = None,
         program: Load | None = None,
+        sync: Callable[[], None] = lambda: None,
     ) -> None:
-        """``program``: where a new process finds the app; without it there are no processes."""
+        """``program``: where a new process finds the app; without it there are no processes.
+
+        ``sync`` writes the tasks into the database; it blocks.
+        """
         self._ledger = ledger
         self._store = ledger.store
         self._handlers = handlers
         self._options = options
         self._program = program
+        self._sync = sync
         self._health = Health()
         self._hooks = Hooks(listeners or {}, handlers)
         self._teller = Teller(ledger.store, self._hooks)
@@ -73,8 +76,6 @@ class Worker:
         self._attempts: dict[Lease, Attempt] = {}
         self._unknown: dict[Lease, int] = {}
         self._errands: set[asyncio.Task[object]] = set()
-        self._release: Callable[[], None] = lambda: None
-        self.identity = ""
         self.ready = asyncio.Event()
         """It is registered and claims."""
 
@@ -88,6 +89,10 @@ class Worker:
         """Stop, and let nothing end by itself any more."""
         self._hurried = True
         self.stop()
+
+    @property
+    def identity(self) -> str:
+        return self._identity.id
 
     def leases(self) -> Sequence[Lease]:
         return list(self._attempts)
@@ -113,7 +118,7 @@ class Worker:
         for task in loops:
             task.add_done_callback(self._loop_ended)
         self.ready.set()
-        _log.info("Worker %s runs %d tasks", self._name, len(self._handlers))
+        _log.info("Worker %s runs %d tasks", self._identity.name, len(self._handlers))
         try:
             await self._stop.wait()
             await self._drain()
@@ -128,15 +133,17 @@ class Worker:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
             await self._leave()
-        _log.info("Worker %s has stopped: %s", self._name, self._status.name.lower().replace("_", " "))
+        _log.info(
+            "Worker %s has stopped: %s", self._identity.name, self._status.name.lower().replace("_", " ")
+        )
         return self._status
 
     def _prepare(self) -> None:
         options, ledger = self._options, self._ledger
-        self._name = options.name or f"{socket.gethostname()}:{os.getpid()}"
         self._loop = asyncio.get_running_loop()
         self._places = Places(options, self._handlers, self._program, lambda: self._cycle.wake())
-        self._tasks = sorted([*self._places.tasks, *self._places.process_tasks])
+        tasks = sorted([*self._places.tasks, *self._places.process_tasks])
+        self._identity = Identity(ledger, options, tasks, self._sync)
         self._deadlines = Deadlines()
         self._reports = Reports(self._attempts.values(), ledger, self._health, self._deadlines)
         self._cycle = Cycle(
@@ -158,24 +165,7 @@ class Worker:
                 await asyncio.sleep(self._health.failed(error))
 
     def renew_identity(self) -> None:
-        identity, options = new_id(), self._options
-        if failpoints.armed:
-            failpoints.reach("before_register")
-        self._ledger.register(
-            identity,
-            name=self._name,
-            lease=options.lease,
-            tasks=self._tasks,
-            queues=options.queues,
-            slots=options.concurrency,
-        )
-        if failpoints.armed:
-            failpoints.reach("after_register")
-        if self.identity:
-            _log.warning("This worker was believed dead; what it ran is lost to it. It goes on as a new one")
-        release, self._release = self._release, self._store.hold(identity)
-        self.identity = identity
-        release()
+        self._identity.renew()
 
     def heard(self, identity: str, before: Sequence[Lease], beat: Beat) -> None:
         """Compare what the database believes with what runs here."""
@@ -353,7 +343,7 @@ class Worker:
             self._status = Exit.CRASHED
         # Or it would keep alive what nobody runs.
         self._pulse.end()
-        self._release()
+        self._identity.give_up()
         await self._places.close()
         await self._teller.close()
         await self._hooks.close()
