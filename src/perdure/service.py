@@ -10,7 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from perdure.errors import InvalidConfig, StoreClosed, Unavailable
+from perdure.errors import InvalidConfig, StoreClosed, Unavailable, WorkerDied
 from perdure.serving import Serving
 from perdure.store.plan import arun, run
 from perdure.worker.health import Health
@@ -43,7 +43,7 @@ async def _clear_away() -> None:
 
 @asynccontextmanager
 async def beside(app: Serving, options: WorkerOptions, target: str | None = None) -> AsyncIterator[Worker]:
-    """A worker in the running loop, for as long as the block lasts."""
+    """A worker in the running loop, for as long as the block lasts. If it died, the block's end says so."""
     worker = await make_worker(app, options, target)
     running = asyncio.create_task(worker.run(), name="perdure worker")
     ready = asyncio.create_task(worker.ready.wait())
@@ -56,6 +56,8 @@ async def beside(app: Serving, options: WorkerOptions, target: str | None = None
         ready.cancel()
         worker.stop()
         await _see_off(worker, running)
+    if worker.status in (Exit.CRASHED, Exit.SLOTS_LOST):
+        raise WorkerDied from worker.error
 
 
 async def _see_off(worker: Worker, running: asyncio.Task[Exit]) -> None:

@@ -89,6 +89,8 @@ class Serving:
     ) -> AsyncIterator[Worker]:
         """Run jobs for as long as the block lasts, for example a web application's lifespan.
 
+        The worker's ``status`` is None while it runs, ``await worker.wait()`` returns how it ended, and a block
+        whose worker died ends with WorkerDied, unless with an error of its own.
         ``target``: ``module:name`` of this app, for tasks that run in processes, where it is not found by itself.
         """
         options = worker_options(

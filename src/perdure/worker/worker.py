@@ -33,6 +33,7 @@ from perdure.worker.pulse import Pulse
 from perdure.worker.reports import Reports
 from perdure.worker.sweeper import Sweeper
 from perdure.worker.telling import Teller
+from perdure.worker.unanswered import Unanswered
 from perdure.worker.wire import Load
 
 STOP_GRACE = 5.0
@@ -74,10 +75,13 @@ class Worker:
         self._status = Exit.DONE
         self._hurried = False
         self._attempts: dict[Lease, Attempt] = {}
-        self._unknown: dict[Lease, int] = {}
+        self._unanswered = Unanswered()
         self._errands: set[asyncio.Task[object]] = set()
+        self._over = asyncio.Event()
         self.ready = asyncio.Event()
         """It is registered and claims."""
+        self.error: BaseException | None = None
+        """What it died of."""
 
     # What others ask of it
 
@@ -89,6 +93,16 @@ class Worker:
         """Stop, and let nothing end by itself any more."""
         self._hurried = True
         self.stop()
+
+    @property
+    def status(self) -> Exit | None:
+        """How it ended; None as long as it runs."""
+        return self._status if self._over.is_set() else None
+
+    async def wait(self) -> Exit:
+        """Until it has ended, by itself or because it was stopped; how it ended."""
+        await self._over.wait()
+        return self._status
 
     @property
     def identity(self) -> str:
@@ -103,6 +117,15 @@ class Worker:
         return self._places.free
 
     async def run(self) -> Exit:
+        try:
+            return await self._live()
+        except Exception as error:
+            self._status, self.error = Exit.CRASHED, error
+            raise
+        finally:
+            self._over.set()
+
+    async def _live(self) -> Exit:
         self._prepare()
         await self._places.check()
         await self._register_until_done()
@@ -114,7 +137,7 @@ class Worker:
             asyncio.create_task(loop)
             for loop in (self._cycle.run(), self._reports.run(), self._sweeper.run())
         ]
-        self._pulse.start(lambda: self._die("The heartbeat"))
+        self._pulse.start(lambda: self._die("The heartbeat", self._pulse.error))
         for task in loops:
             task.add_done_callback(self._loop_ended)
         self.ready.set()
@@ -177,22 +200,9 @@ class Worker:
         for lease in beat.cancel_requested:
             if attempt := self._attempts.get(lease):
                 attempt.stop("cancel")
-        self._look_at_unknown(believed.difference(before, self._attempts))
-
-    def _look_at_unknown(self, unknown: set[Lease]) -> None:
-        """Claims that the database knows of and we do not: their commit was never answered.
-
-        Or the answer is still on its way: they are given back only once the turn that was under way when
-        they were first seen is over.
-        """
         turn, under_way = self._cycle.turn
-        lost = {
-            lease
-            for lease in unknown
-            if lease in self._unknown and (self._unknown[lease] < turn or not under_way)
-        }
-        self._unknown = {lease: self._unknown.get(lease, turn) for lease in unknown - lost}
-        if lost:
+        unknown = believed.difference(before, self._attempts)
+        if lost := self._unanswered.lost(unknown, turn, under_way=under_way):
             _log.warning("Giving back %d jobs whose claim was never answered", len(lost))
             self._give_back(lost)
 
@@ -336,11 +346,11 @@ class Worker:
         except (Unavailable, TimeoutError):
             _log.warning("The database did not answer in time: other workers will find what is left")
             self._status = self._status or Exit.GAVE_BACK
-        except Exception:
+        except Exception as error:
             _log.exception(
                 "The end of this worker could not be recorded: other workers will find what is left"
             )
-            self._status = Exit.CRASHED
+            self._status, self.error = Exit.CRASHED, self.error or error
         # Or it would keep alive what nobody runs.
         self._pulse.end()
         self._identity.give_up()
@@ -348,15 +358,15 @@ class Worker:
         await self._teller.close()
         await self._hooks.close()
 
-    def _die(self, what: str) -> None:
+    def _die(self, what: str, error: BaseException | None) -> None:
         _log.error("%s of this worker ended; it stops", what)
-        self._status = Exit.CRASHED
+        self._status, self.error = Exit.CRASHED, self.error or error
         self.stop()
 
     def _loop_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
             _log.error("A loop of this worker died", exc_info=task.exception())
-            self._die("A loop")
+            self._die("A loop", task.exception())
 
     # Small things
 
