@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 from perdure.errors import InvalidConfig, StoreClosed, Unavailable, WorkerDied
 from perdure.serving import Serving
-from perdure.store.plan import arun, run
+from perdure.store.plan import arun
 from perdure.worker.health import Health
 from perdure.worker.options import Exit, WorkerOptions
 from perdure.worker.wire import Load
@@ -88,15 +88,7 @@ async def make_worker(app: Serving, options: WorkerOptions, target: str | None =
             'which with target="module:name" if it is none of the module\'s own names. '
             "With processes=0 this worker leaves such tasks to others."
         )
-    store = app.ledger.store
-    return Worker(
-        app.ledger,
-        handlers,
-        options,
-        listeners=app.listeners,
-        program=program,
-        sync=lambda: run(store, app._sync()),
-    )
+    return Worker(app.ledger, handlers, options, listeners=app.listeners, program=program, sync=app._sync)
 
 
 async def _sync_until_done(app: Serving) -> None:

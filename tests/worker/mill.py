@@ -41,6 +41,12 @@ def rest_in_thread(seconds: float) -> str:
     return "rested"
 
 
+async def rest_in_executor(note_to: str) -> None:
+    """Cancelled, it leaves its thread behind."""
+    note(note_to, "start")
+    await asyncio.to_thread(threading.Event().wait)
+
+
 def rest_until_asked(note_to: str, *, ctx: Context = CONTEXT) -> None:
     """A thread's handler that looks whether it should end."""
     note(note_to, "start")
@@ -97,6 +103,7 @@ def make(url: str | None = None, **options: Any) -> App:
         add_in_thread,
         rest,
         rest_in_thread,
+        rest_in_executor,
         rest_until_asked,
         rest_until_canceled,
         block,

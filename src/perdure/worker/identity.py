@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from perdure import failpoints
 from perdure.ids import new_id
+from perdure.store.plan import Plan, blocking, waiting
 from perdure.worker.ledger import Ledger
 from perdure.worker.options import WorkerOptions
 
@@ -17,9 +18,14 @@ _log = logging.getLogger("perdure.worker")
 
 class Identity:
     def __init__(
-        self, ledger: Ledger, options: WorkerOptions, tasks: Sequence[str], sync: Callable[[], None]
+        self,
+        ledger: Ledger,
+        options: WorkerOptions,
+        tasks: Sequence[str],
+        sync: Callable[[], Plan[None]] | None,
     ) -> None:
         """``sync`` writes the tasks into the database: one that knows the worker no more may be a new one."""
+        self.store = ledger.store
         self._ledger = ledger
         self._options = options
         self._tasks = tasks
@@ -28,14 +34,14 @@ class Identity:
         self.name = options.name or f"{socket.gethostname()}:{os.getpid()}"
         self.id = ""
 
-    def renew(self) -> None:
-        """Register under a new id; the old one is retired, or there is none. Blocks."""
+    def _renew(self) -> Plan[None]:
+        """Register under a new id; the old one is retired, or there is none."""
         id, options = new_id(), self._options
-        if self.id:
-            self._sync()
+        if self.id and self._sync is not None:
+            yield from self._sync()
         if failpoints.armed:
             failpoints.reach("before_register")
-        self._ledger.register(
+        yield from self._ledger._register(
             id,
             name=self.name,
             lease=options.lease,
@@ -47,9 +53,11 @@ class Identity:
             failpoints.reach("after_register")
         if self.id:
             _log.warning("This worker was believed dead; what it ran is lost to it. It goes on as a new one")
-        release, self._release = self._release, self._ledger.store.hold(id)
+        release, self._release = self._release, self.store.hold(id)
         self.id = id
         release()
+
+    renew, arenew = blocking(_renew), waiting(_renew)
 
     def give_up(self) -> None:
         """Show no sign of life any more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic, time
@@ -17,6 +18,7 @@ from perdure.model.lifecycle import Change, Failed, Outcome, Released
 from perdure.ops.finish import find_recorded
 from perdure.ops.topics import ANYTHING, worker_topic
 from perdure.ops.worker import Beat
+from perdure.store.plan import Plan
 from perdure.worker.attempt import STOPPED, Attempt
 from perdure.worker.context import JobContext
 from perdure.worker.cycle import Cycle, concerns
@@ -38,8 +40,8 @@ from perdure.worker.wire import Load
 
 STOP_GRACE = 5.0
 """Seconds that handlers get to end once they are told that the worker stops."""
-FLUSH = 10.0
-"""Seconds to record the last outcomes in; what is not recorded then is rescued by others."""
+FLUSH, LAST = 5.0, 1.0
+"""Seconds to record the last outcomes in, and, if those are over, for a last try: the rest is rescued by others."""
 
 _log = logging.getLogger("perdure.worker")
 
@@ -55,11 +57,11 @@ class Worker:
         *,
         listeners: Mapping[EventName, Sequence[Listener]] | None = None,
         program: Load | None = None,
-        sync: Callable[[], None] = lambda: None,
+        sync: Callable[[], Plan[None]] | None = None,
     ) -> None:
         """``program``: where a new process finds the app; without it there are no processes.
 
-        ``sync`` writes the tasks into the database; it blocks.
+        ``sync`` writes the tasks into the database.
         """
         self._ledger = ledger
         self._store = ledger.store
@@ -74,6 +76,7 @@ class Worker:
         self._changed = asyncio.Event()
         self._status = Exit.DONE
         self._hurried = False
+        self._flush_until = math.inf
         self._attempts: dict[Lease, Attempt] = {}
         self._unanswered = Unanswered()
         self._errands: set[asyncio.Task[object]] = set()
@@ -128,7 +131,7 @@ class Worker:
     async def _live(self) -> Exit:
         self._prepare()
         await self._places.check()
-        await self._register_until_done()
+        await self._register_unless_stopped()
         if not self.identity:  # it was stopped while it waited for its database
             await self._places.close()
             return self._status
@@ -178,14 +181,17 @@ class Worker:
 
     # Its identity
 
-    async def _register_until_done(self) -> None:
-        """A worker that starts before its database waits for it."""
-        while not self._stop.is_set():
-            try:
-                await asyncio.to_thread(self.renew_identity)
-                return
-            except Unavailable as error:
-                await asyncio.sleep(self._health.failed(error))
+    async def _register_unless_stopped(self) -> None:
+        """A worker that starts before its database waits for it, until it is told to stop."""
+        registering = asyncio.create_task(self._health.until_answered(self._identity.arenew))
+        stopped = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait((registering, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if registering.done():
+                registering.result()
+        finally:
+            registering.cancel()
+            stopped.cancel()
 
     def renew_identity(self) -> None:
         self._identity.renew()
@@ -242,6 +248,7 @@ class Worker:
         attempt.start(self._ended)
 
     def _ended(self, attempt: Attempt) -> None:
+        self._changed.set()
         self._deadlines.end(attempt)
         if diary.kept:
             note("ended", attempt.lease, attempt.outcome, why=attempt.why)
@@ -299,32 +306,30 @@ class Worker:
         if failpoints.armed:
             failpoints.reach("while_draining")
         _log.info("Stopping: %d jobs still run", len(self._attempts))
-        await self._until_idle(self._options.drain, patient=True)
+        await self._until(lambda: self._idle or self._hurried, self._options.drain)
         running = [attempt for attempt in self._attempts.values() if not attempt.ended]
         if running:
             self._status = self._status or Exit.GAVE_BACK
             for attempt in running:
                 attempt.stop("interrupt")
-            await self._until_idle(STOP_GRACE)
+            await self._until(lambda: all(attempt.ended for attempt in running), STOP_GRACE)
             for attempt in running:
                 attempt.give_up()
-        await self._until_idle(FLUSH)
+        self._flush_until = monotonic() + FLUSH
+        await self._until(lambda: self._idle, FLUSH)
 
-    async def _until_idle(self, seconds: float, *, patient: bool = False) -> None:
-        """Until nothing runs and everything is recorded, but not longer than this."""
-        try:
+    async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while not (self._idle or (patient and self._hurried)):
+                while not condition():
                     self._changed.clear()
                     with suppress(TimeoutError):
                         async with asyncio.timeout(0.25):
                             await self._changed.wait()
-        except TimeoutError:
-            pass
 
     @property
     def _idle(self) -> bool:
-        """A claim that is under way may still bring jobs, which are then given back."""
+        """All is recorded. A claim that is under way may still bring jobs, which are then given back."""
         if self._cycle.dead:
             return all(attempt.ended for attempt in self._attempts.values())
         return not (self._attempts or self._errands or self._cycle.busy)
@@ -336,9 +341,10 @@ class Worker:
             for attempt in self._attempts.values()
         ]
         try:
-            async with asyncio.timeout(FLUSH):
+            async with asyncio.timeout(max(LAST, min(FLUSH, self._flush_until - monotonic()))):
                 if rest:
                     await self._ledger.afinish(rest)
+                await self._sweeper.tell_expired()
                 await self._pulse.stop()
                 if failpoints.armed:
                     failpoints.reach("before_retirement")
