@@ -226,6 +226,8 @@ class StoreAway(Unavailable):
     """The database cannot be reached."""
 
     code = "store.away"
+    told = False
+    """Whether the store has told the log of it."""
 
 
 class StoreBusy(Unavailable):

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 import psycopg
 
-from perdure.errors import StoreClosed
+from perdure.errors import PerdureError, StoreAway, StoreClosed
 from perdure.store.postgres_errors import Cure, Diagnosis, diagnose
 
 T = TypeVar("T")
@@ -56,11 +56,11 @@ class Retry:
             tries[diagnosis.cure] += 1
             pause = _pause(tries.total())
             if tries[diagnosis.cure] > _MOST_TRIES.get(diagnosis.cure, math.inf):
-                raise diagnosis.error
+                raise self._marked(diagnosis.error)
             if urgent and diagnosis.cure is Cure.WAIT:
                 raise diagnosis.error
             if monotonic() + pause > deadline or not wanted():
-                raise diagnosis.error
+                raise self._marked(diagnosis.error)
             self._prepare_next(diagnosis, tries[diagnosis.cure])
             self._stopped.wait(pause)
 
@@ -85,6 +85,11 @@ class Retry:
         if diagnosis.cure is Cure.RECONNECT and tries > 1 and not self._away:
             self._away = True
             _log.warning("The database is away (%s); trying again", diagnosis.sqlstate or "connection lost")
+
+    def _marked(self, error: PerdureError) -> PerdureError:
+        if isinstance(error, StoreAway):
+            error.told = self._away
+        return error
 
     def _note_back(self) -> None:
         if self._away:

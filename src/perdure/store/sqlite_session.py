@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
+from perdure.errors import StoreAway
 from perdure.ops.op import Kind, Op
 from perdure.store.listeners import Listener
 from perdure.store.sqlite_call import LoopCall, ThreadCall
-from perdure.store.sqlite_connect import Database
+from perdure.store.sqlite_connect import GONE, Database
 from perdure.store.sqlite_ear import SqliteEar
 from perdure.store.sqlite_errors import translate
 from perdure.store.sqlite_fork import close_before_forks, keep_for_ever
@@ -23,6 +24,9 @@ from perdure.store.sqlite_readers import Readers
 from perdure.store.sqlite_writer import Writer
 
 T = TypeVar("T")
+
+# Seconds to wait for those who read, before the next heartbeat.
+_MOMENT = 1.0
 
 
 class Session:
@@ -49,6 +53,8 @@ class Session:
         close_before_forks(self)
 
     def perform(self, kind: Kind, start: Callable[[], Op[T]], *, patience: float | None = None) -> T:
+        if kind == "beat" and self._database.has_moved:
+            self._let_go()
         until = self._until if patience is None else time.monotonic() + patience
         call = ThreadCall(start, until=until, urgent=kind in ("urgent", "beat"))
         if self._reads(kind):
@@ -88,6 +94,13 @@ class Session:
     def resume(self) -> None:
         self._group_commit.resume()
         self._readers.resume()
+
+    def _let_go(self) -> None:
+        """What is written to a file without a name is lost: close it, and open what is found in its place."""
+        if self.pause(timeout=_MOMENT):
+            self._database.note_loss()
+            self.resume()
+        raise StoreAway(GONE)
 
     def close(self) -> None:
         self._ear.stop()

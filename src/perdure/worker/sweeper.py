@@ -11,12 +11,11 @@ from time import monotonic
 from typing import Protocol
 
 from perdure import failpoints
-from perdure.errors import Unavailable
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Change
 from perdure.ops import browse
 from perdure.ops import worker as worker_ops
-from perdure.worker.health import Health
+from perdure.worker.health import OUT_OF_SERVICE, Health
 from perdure.worker.hooks import Hooks
 from perdure.worker.ledger import Ledger
 
@@ -56,7 +55,7 @@ class Sweeper:
             try:
                 await self.sweep()
                 self._health.worked()
-            except Unavailable as error:
+            except OUT_OF_SERVICE as error:
                 # Others could not tell that they live either: for one lease nobody counts as silent.
                 self._trusts_at = monotonic() + self._lease
                 await asyncio.sleep(self._health.failed(error))
@@ -91,7 +90,7 @@ class Sweeper:
                     page.append(expired.popleft())
             try:
                 rows = await self._store.aperform(browse.get_jobs, page)
-            except Unavailable:
+            except OUT_OF_SERVICE:
                 expired.extendleft(reversed(page))
                 raise
             for row in rows:

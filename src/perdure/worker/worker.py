@@ -11,7 +11,6 @@ from time import monotonic, time
 from typing import Any
 
 from perdure import diary, failpoints
-from perdure.errors import Unavailable
 from perdure.events import EventName, Listener
 from perdure.model.job import SECOND, Claimed, Lease
 from perdure.model.lifecycle import Change, Failed, Outcome, Released
@@ -25,7 +24,7 @@ from perdure.worker.cycle import Cycle, concerns
 from perdure.worker.deadlines import Deadlines
 from perdure.worker.ending import note
 from perdure.worker.handler import Handler
-from perdure.worker.health import Health
+from perdure.worker.health import OUT_OF_SERVICE, Health
 from perdure.worker.hooks import Hooks
 from perdure.worker.identity import Identity
 from perdure.worker.ledger import Ledger
@@ -349,7 +348,7 @@ class Worker:
                 if failpoints.armed:
                     failpoints.reach("before_retirement")
                 await self._ledger.aretire(self.identity)
-        except (Unavailable, TimeoutError):
+        except (*OUT_OF_SERVICE, TimeoutError):
             _log.warning("The database did not answer in time: other workers will find what is left")
             self._status = self._status or Exit.GAVE_BACK
         except Exception as error:
