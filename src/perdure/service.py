@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from perdure.errors import InvalidConfig, StoreClosed, Unavailable, WorkerDied
 from perdure.serving import Serving
 from perdure.store.plan import arun
+from perdure.worker.executor import DaemonExecutor
 from perdure.worker.health import Health
 from perdure.worker.options import Exit, WorkerOptions
 from perdure.worker.wire import Load
@@ -22,6 +23,7 @@ from perdure.worker.worker import Worker
 def serve(app: Serving, options: WorkerOptions, target: str | None = None) -> int:
     """Run a worker until it is stopped by a signal, or a burst is over; return its exit code."""
     loop = asyncio.new_event_loop()
+    loop.set_default_executor(DaemonExecutor())
     try:
         asyncio.set_event_loop(loop)
         return loop.run_until_complete(_serve(app, options, target))

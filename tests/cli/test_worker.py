@@ -114,7 +114,7 @@ def test_a_burst_runs_what_is_there_and_logs_json(shop: Shop, tmp_path: Path) ->
 
 
 def test_a_thread_that_a_handler_left_behind_does_not_hold_up_the_exit(shop: Shop, tmp_path: Path) -> None:
-    """Cancelled, ``asyncio.to_thread`` is no longer awaited, and Python would wait for its thread for ever."""
+    """Cancelled, an executor is no longer awaited, and Python would wait for its thread for ever."""
     notes = tmp_path / "notes"
     command = [sys.executable, "-m", "perdure", "worker", "tests.worker.mill:app", "--drain", "0.1"]
     worker = subprocess.Popen(

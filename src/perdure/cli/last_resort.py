@@ -15,7 +15,7 @@ _log = logging.getLogger("perdure.cli")
 
 
 def end_in_time(code: int) -> None:
-    """Call it last. A handler that hangs in ``asyncio.to_thread`` or in an executor of its own leaves such a thread."""
+    """Call it last. A handler that hangs in a thread or an executor of its own leaves such a thread."""
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         timer = threading.Timer(GRACE, _end, [code])
         timer.daemon = True
