@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,16 @@ from perdure.worker.options import Exit
 from perdure.worker.worker import Worker
 from tests.store.waiting import auntil
 
+SCHEMA = "vanishing"
+"""The other one is for other tests, too."""
+
 GONE = "The SQLite file was moved, deleted or replaced while it was in use."
 
 
 def drop_tables(url: str) -> None:
     if not url.startswith("sqlite"):
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("DROP SCHEMA perdure CASCADE")
+            connection.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE".encode())
         return
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as file:
         file.execute("BEGIN IMMEDIATE")
@@ -66,7 +69,7 @@ async def busy_worker(app: App) -> AsyncIterator[Worker]:
 
 async def another_works(url: str) -> None:
     """A producer of its own, on what is there now."""
-    producer = App(url, synchronous="normal")
+    producer = App(url, synchronous="normal", schema=SCHEMA)
     await producer.amigrate()
     work: Any = producer.task(name="work")(lambda: None)
     job = await work.aenqueue()
@@ -76,6 +79,15 @@ async def another_works(url: str) -> None:
 
 async def until_told(caplog: pytest.LogCaptureFixture, text: str) -> None:
     await auntil(lambda: text in caplog.text)
+
+
+@pytest.fixture
+def brisk_app(url: str) -> Iterator[App]:
+    app = App(url, synchronous="normal", lease=1, schema=SCHEMA)
+    app.migrate()
+    yield app
+    app.close()
+    drop_tables(url)
 
 
 async def test_tables_that_are_dropped_and_made_anew(
@@ -95,9 +107,8 @@ async def test_tables_that_are_dropped_and_made_anew(
 
 
 async def test_a_worker_does_not_begin_without_tables(postgres_url: str) -> None:
-    app = App(postgres_url)
+    app = App(postgres_url, schema=SCHEMA)
     app.task(name="work")(lambda: None)
-    drop_tables(postgres_url)
     with pytest.raises(SchemaMissing):
         async with app.worker():
             pass
