@@ -130,7 +130,7 @@ class Worker:
     async def _live(self) -> Exit:
         self._prepare()
         await self._places.check()
-        await self._register_unless_stopped()
+        await self._identity.take(self._health, unless=self._stop)
         if not self.identity:  # it was stopped while it waited for its database
             await self._places.close()
             return self._status
@@ -179,18 +179,6 @@ class Worker:
         self._pulse = Pulse(self, ledger, self._health, interval=lease / 3)
 
     # Its identity
-
-    async def _register_unless_stopped(self) -> None:
-        """A worker that starts before its database waits for it, until it is told to stop."""
-        registering = asyncio.create_task(self._health.until_answered(self._identity.arenew))
-        stopped = asyncio.create_task(self._stop.wait())
-        try:
-            await asyncio.wait((registering, stopped), return_when=asyncio.FIRST_COMPLETED)
-            if registering.done():
-                registering.result()
-        finally:
-            registering.cancel()
-            stopped.cancel()
 
     def renew_identity(self) -> None:
         self._identity.renew()
