@@ -21,6 +21,7 @@
     │   └── StoreReadOnly, StoreFull
     ├── SchemaError        SchemaMissing, SchemaOutdated, SchemaNewer, SchemaChanged, SchemaDirty
     ├── UnsupportedDatabase
+    ├── WorkerDied         what a block of ``app.worker()`` raises at its end
     └── InternalError      a bug in perdure, or a damaged row
 
 ``code`` is stable and fit for clients; ``category`` groups codes. A message never contains payloads, keys,
@@ -235,6 +236,8 @@ class StoreAway(Unavailable):
     """The database cannot be reached."""
 
     code = "store.away"
+    told = False
+    """Whether the store has told the log of it."""
 
 
 class StoreBusy(Unavailable):
@@ -309,6 +312,12 @@ class UnsupportedDatabase(PerdureError):
 
     code = "store.unsupported"
     category = "unsupported"
+
+
+class WorkerDied(PerdureError):
+    """The worker beside this block ended by itself: one of its loops died, or its handlers took every thread."""
+
+    code = "worker.died"
 
 
 class InternalError(PerdureError):

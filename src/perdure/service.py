@@ -11,9 +11,10 @@ import threading
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from perdure.errors import InvalidConfig, StoreClosed, Unavailable
+from perdure.errors import InvalidConfig, StoreClosed, Unavailable, WorkerDied
 from perdure.serving import Serving
 from perdure.store.plan import arun
+from perdure.worker.executor import DaemonExecutor
 from perdure.worker.health import Health
 from perdure.worker.options import Exit, WorkerOptions
 from perdure.worker.wire import Load
@@ -25,6 +26,7 @@ _log = logging.getLogger("perdure.worker")
 def serve(app: Serving, options: WorkerOptions, target: str | None = None) -> int:
     """Run a worker until it is stopped by a signal, or a burst is over; return its exit code."""
     loop = asyncio.new_event_loop()
+    loop.set_default_executor(DaemonExecutor())
     try:
         asyncio.set_event_loop(loop)
         return loop.run_until_complete(_serve(app, options, target))
@@ -46,7 +48,7 @@ async def _clear_away() -> None:
 
 @asynccontextmanager
 async def beside(app: Serving, options: WorkerOptions, target: str | None = None) -> AsyncIterator[Worker]:
-    """A worker in the running loop, for as long as the block lasts."""
+    """A worker in the running loop, for as long as the block lasts. If it died, the block's end says so."""
     worker = await make_worker(app, options, target)
     running = asyncio.create_task(worker.run(), name="perdure worker")
     ready = asyncio.create_task(worker.ready.wait())
@@ -59,6 +61,8 @@ async def beside(app: Serving, options: WorkerOptions, target: str | None = None
         ready.cancel()
         worker.stop()
         await _see_off(worker, running)
+    if worker.status in (Exit.CRASHED, Exit.SLOTS_LOST):
+        raise WorkerDied from worker.error
 
 
 async def _see_off(worker: Worker, running: asyncio.Task[Exit]) -> None:
@@ -94,7 +98,7 @@ async def make_worker(app: Serving, options: WorkerOptions, target: str | None =
             'which with target="module:name" if it is none of the module\'s own names. '
             "With processes=0 this worker leaves such tasks to others."
         )
-    return Worker(app.ledger, handlers, options, listeners=app.listeners, program=program)
+    return Worker(app.ledger, handlers, options, listeners=app.listeners, program=program, sync=app._sync)
 
 
 async def _sync_until_done(app: Serving) -> None:

@@ -91,6 +91,8 @@ class Serving:
 
         ``concurrency``: jobs at a time on the event loop and in threads. ``processes``: besides, jobs at a time of
         tasks with ``run_in="process"``, by default one for each CPU; with 0 such tasks are left to other workers.
+        The worker's ``status`` is None while it runs, ``await worker.wait()`` returns how it ended, and a block
+        whose worker died ends with WorkerDied, unless with an error of its own.
         ``target``: ``module:name`` of this app, for tasks that run in processes, where it is not found by itself.
         """
         options = worker_options(

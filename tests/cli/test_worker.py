@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perdure import App
+from perdure.cli.last_resort import GRACE
 from tests.cli.shop import Shop, run, start
+from tests.store.waiting import until
+from tests.worker.mill import make
 
 ASKED: dict[str, Any] = {
     "queues": None,
@@ -147,3 +155,26 @@ def test_a_process_task_runs_where_its_app_is_no_name_of_its_module(tmp_path: Pa
     assert ran.returncode == 0, ran.stderr
     told = [json.loads(start("job", id, "--json", cwd=tmp_path, **here).stdout)["result"] for id in jobs]
     assert told[0] != told[1]
+
+
+def test_a_thread_that_a_handler_left_behind_does_not_hold_up_the_exit(shop: Shop, tmp_path: Path) -> None:
+    """Cancelled, an executor is no longer awaited, and Python would wait for its thread for ever."""
+    notes = tmp_path / "notes"
+    command = [sys.executable, "-m", "perdure", "worker", "tests.worker.mill:app", "--drain", "0.1"]
+    worker = subprocess.Popen(
+        command, env={**os.environ, "PERDURE_URL": shop.url}, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        app = make(shop.url)
+        job = app.tasks["rest_in_executor"].enqueue(note_to=str(notes))
+        until(notes.exists)
+        began = time.monotonic()
+        worker.send_signal(signal.SIGTERM)
+        _, log = worker.communicate(timeout=30)
+        assert worker.returncode == 10
+        assert time.monotonic() - began < GRACE + 5
+        assert "Threads of handlers do not end: the process ends without them" in log
+        assert (job.refresh().state, job.attempt) == ("ready", 0)
+        app.close()
+    finally:
+        worker.kill()

@@ -17,6 +17,7 @@ import pytest
 
 from perdure import App
 from perdure.errors import StoreAway
+from perdure.worker.worker import FLUSH, LAST
 from tests.postgres import Server
 from tests.store.proxy import Proxy
 from tests.store.waiting import until
@@ -160,8 +161,10 @@ def test_a_stop_while_the_database_is_away_ends_in_time_and_leaves_the_jobs_to_o
         fleet.until_running(job)
         proxy.refuse()
         hand.wait_for("The database is away")
+        began = time.monotonic()
         hand.signal(signal.SIGTERM)
         assert hand.end(seconds=40) in (0, 10)
+        assert time.monotonic() - began < 0.2 + FLUSH + LAST + 3
         assert "other workers will find what is left" in hand.log
     fleet.start(lease=1)
     assert job.get(30) == "rested"

@@ -167,6 +167,10 @@ class PostgresStore:
     def endure(self) -> None:
         self._retry.endure()
 
+    def held_here(self) -> Callable[[], None]:
+        # A transaction holds its rows only: other writes go on beside it.
+        return lambda: None
+
     def hold(self, worker: str) -> Callable[[], None]:
         # No sign of life but its lease: it may be on any host.
         return lambda: None

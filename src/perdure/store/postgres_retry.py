@@ -78,8 +78,11 @@ class Retry:
     def told(self, diagnosis: Diagnosis) -> PerdureError:
         """What the caller gets. Host and port are often what is wrong, and no secret."""
         error = diagnosis.error
-        if isinstance(error, StoreAway) and (server := self._server()):
-            return StoreAway(f"{str(error).rstrip('.')} ({server}).")
+        if not isinstance(error, StoreAway):
+            return error
+        if server := self._server():
+            error = StoreAway(f"{str(error).rstrip('.')} ({server}).")
+        error.told = self._away
         return error
 
     def endure(self) -> None:

@@ -99,6 +99,13 @@ class Store(Protocol):
         """The same for async code, as far as the driver has async connections."""
         ...
 
+    def held_here(self) -> Callable[[], None]:
+        """Such a connection is in use here, in this thread or task: refuse writes that would wait for it.
+
+        Returns what ends that.
+        """
+        ...
+
     def close(self) -> None:
         """Give back what the store holds; later calls raise StoreClosed."""
         ...

@@ -48,6 +48,7 @@ class JobContext(Context):
         "_logs",
         "_report",
         "_results",
+        "block",
         "deadline_at",
         "row",
         "spoken",
@@ -70,6 +71,8 @@ class JobContext(Context):
         """Called, from whichever thread, when there is something to report."""
         self.success: Succeeded | None = None
         """What the handler wrote into a transaction of its own, which may or may not have been committed."""
+        self.block: TransactionBlock | None = None
+        """The ``ctx.transaction()`` that is open."""
         self._ledger = ledger
         self._results = results
         self._lock = Lock()
@@ -229,7 +232,11 @@ class JobContext(Context):
         self._do("succeed", self._succeed(result, conn=conn))
 
     async def asucceed(self, result: object = None, *, conn: object) -> None:
-        await arun(self.store, self._succeed(result, conn=conn))
+        plan = self._succeed(result, conn=conn)
+        if self.block is not None and self.block.waits_for_nobody(conn):
+            run(self.store, plan)
+        else:
+            await arun(self.store, plan)
 
     def _do(self, verb: str, plan: Plan[T]) -> T:
         refuse_in_event_loop(verb)

@@ -26,6 +26,9 @@ from perdure.worker.places import Places
 PAUSE = 0.02
 """Seconds between two bells for those who wait for some job: one serves all that ended meanwhile."""
 
+LAST = 1.0
+"""Seconds for the last bell of a worker that stops."""
+
 REASON, NEWLINE = 200, "\n"
 """How much of a failure's message a line of the log tells: the first line, and not more letters than this."""
 
@@ -81,8 +84,9 @@ class Teller:
             return
         self._ringing.cancel()
         await asyncio.wait((self._ringing,))
-        with suppress(PerdureError):
-            await self._store.aperform(ring, frozenset([ENDED]))
+        with suppress(PerdureError, TimeoutError):
+            async with asyncio.timeout(LAST):
+                await self._store.aperform(ring, frozenset([ENDED]))
 
     def _log(self, attempt: Attempt, name: EventName, seconds: float) -> None:
         job, failure = attempt.job, attempt.outcome
