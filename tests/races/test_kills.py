@@ -114,7 +114,7 @@ def check_acceptances(rows: dict[str, JobRow], pasts: dict[str, Past], diaries: 
         elif kind == "error":
             assert attempt.kind == "error" if attempt else (row.token, row.reason) == (token, "attempts")
         else:
-            assert attempt is None
+            assert (attempt.kind if attempt else None) == (kind if kind == "snoozed" else None)
             assert row.token > token
 
 
