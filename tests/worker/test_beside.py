@@ -10,6 +10,7 @@ import pytest
 
 from perdure import App
 from perdure.errors import WorkerDied
+from perdure.model.job import Lease
 from perdure.worker.options import Exit
 
 
@@ -31,6 +32,25 @@ async def test_one_that_died_is_seen_at_once_and_told_when_the_block_ends(fatal_
             assert worker.status is None
             assert await asyncio.wait_for(worker.wait(), 10) == Exit.CRASHED
             assert worker.status == Exit.CRASHED
+
+    with pytest.raises(WorkerDied) as caught:
+        await live()
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+async def test_a_bug_in_what_a_worker_does_aside_ends_it_too(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def finish(*args: Any, **kwargs: Any) -> Any:
+        raise ZeroDivisionError
+
+    app.task(name="work")(lambda: None)
+
+    async def live() -> None:
+        async with app.worker() as worker:
+            monkeypatch.setattr(app.ledger, "afinish", finish, raising=False)
+            worker._give_back([Lease("01a1e25c-0424-7380-b821-639a370869b8", 1)])
+            assert await asyncio.wait_for(worker.wait(), 20) == Exit.CRASHED
 
     with pytest.raises(WorkerDied) as caught:
         await live()

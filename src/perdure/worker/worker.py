@@ -353,7 +353,7 @@ class Worker:
         self._status, self.error = Exit.CRASHED, self.error or error
         self.stop()
 
-    def _loop_ended(self, task: asyncio.Task[None]) -> None:
+    def _loop_ended(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled():
             _log.error("A loop of this worker died", exc_info=task.exception())
             self._die("A loop", task.exception())
@@ -380,5 +380,7 @@ class Worker:
         def done(task: asyncio.Task[object]) -> None:
             self._errands.discard(task)
             self._changed.set()
+            if not task.cancelled() and task.exception() is not None:
+                self._loop_ended(task)
 
         task.add_done_callback(done)
