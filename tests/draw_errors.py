@@ -16,7 +16,6 @@ ADVICE = {
     "InvalidTask": "Correct the function or the options of `@app.task`.",
     "InvalidOption": "Correct the option that the message names.",
     "InvalidLease": "Give `lease` a positive number of seconds.",
-    "InvalidProgress": "Report no more done than there is in total.",
     "BadArguments": "Correct the argument at `error.path`, or annotate the parameter with its type.",
     "PayloadTooLarge": "Store what is large elsewhere, and pass where it is.",
     "BlockingCall": "Await the twin that the message names.",

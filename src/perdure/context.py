@@ -60,7 +60,12 @@ class Context:
         return {}
 
     def progress(self, done: int | None = None, total: int | None = None, message: str | None = None) -> None:
-        """Say how far the job is."""
+        """Say how far the job is; what is left out stays as it was."""
+        for name, number in (("done", done), ("total", total)):
+            if number is not None and (type(number) is not int or number < 0):
+                raise InvalidOption(f"{name} must be a whole number, 0 or more.")
+        if done is not None and total is not None and done > total:
+            raise InvalidOption("done must not be more than total.")
 
     def stage(self, name: str) -> None:
         """Say what the job is about to do."""

@@ -103,9 +103,7 @@ class JobContext(Context):
         return {} if self.row.meta is None else msgspec.json.decode(self.row.meta, type=dict[str, Any])
 
     def progress(self, done: int | None = None, total: int | None = None, message: str | None = None) -> None:
-        for name, number in (("done", done), ("total", total)):
-            if number is not None and (type(number) is not int or number < 0):
-                raise InvalidOption(f"{name} must be a whole number, 0 or more.")
+        super().progress(done, total, message)
         self._say(Report(done=done, total=total, message=None if message is None else str(message)))
 
     def stage(self, name: str) -> None:
@@ -161,10 +159,10 @@ class JobContext(Context):
             report = merged(before.report, report)
         said = Said(self.row.lease, report, before.logs if before else ())
         (heard,) = yield from self._ledger._report([said])
+        if heard == "invalid progress":
+            (heard,) = yield from self._ledger._report([without_progress(said)])
         if heard == "lease lost":
             raise LeaseLost
-        if heard == "invalid progress":
-            yield from self._ledger._report([said._replace(report=Report(checkpoint=report.checkpoint))])
         if heard == "cancel requested":
             self.cancel_requested = True
 
@@ -244,6 +242,11 @@ class JobContext(Context):
 def encode_checkpoint(value: object) -> str:
     """Refused like an argument of that name, with its path."""
     return encode_plain({"checkpoint": value})[len('{"checkpoint":') : -1]
+
+
+def without_progress(said: Said) -> Said:
+    """The rest of what was said with numbers that cannot both be true: each was said without the other."""
+    return said._replace(report=msgspec.structs.replace(said.report, done=None, total=None))
 
 
 def merged(earlier: Report, later: Report) -> Report:
