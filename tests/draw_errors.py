@@ -18,7 +18,7 @@ ADVICE = {
     "InvalidLease": "Give `lease` a positive number of seconds.",
     "BadArguments": "Correct the argument at `error.path`, or annotate the parameter with its type.",
     "PayloadTooLarge": "Store what is large elsewhere, and pass where it is.",
-    "BlockingCall": "Await the twin that the message names.",
+    "BlockingCall": "Use what the message names: mostly a twin, to be awaited.",
     "UnsupportedConnection": "Give `conn=` an open `sqlite3` or psycopg connection to the app's own database.",
     "Conflict": "Look at what is stored, and decide.",
     "IdempotencyConflict": "Give the new request a key of its own, or ask as before: `error.field` differs.",

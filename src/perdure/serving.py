@@ -121,7 +121,7 @@ class Serving:
 
         ``target``: ``module:name`` of this app, for tasks that run in processes, where it is not found by itself.
         """
-        refuse_in_event_loop("run_worker")
+        refuse_in_event_loop("run_worker", "use async with app.worker()")
         options = worker_options(
             self,
             queues=queues,
