@@ -11,6 +11,7 @@ import pytest
 
 from perdure import App, Context
 from perdure.middleware import Middleware
+from tests.worker import lineage
 
 TRACE: ContextVar[str] = ContextVar("trace", default="none")
 
@@ -106,6 +107,17 @@ async def test_meta_written_at_enqueue_is_seen_at_run_and_so_are_variables(app: 
         second = await work.aenqueue()
         assert (await first.aget(30), await second.aget(30)) == ("t-1", "none")
     assert first.meta == {"mine": 1, "trace": "t-1"}
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("task", ["loop", "thread", "process", "async process"])
+async def test_jobs_that_a_handler_enqueues_pass_through_it_as_well(
+    url: str, task: str, at_once: bool
+) -> None:
+    async with lineage.make(url) as app, app.worker(queues=["default"], processes=1, target=lineage.TARGET):
+        parent = await app.aenqueue(task, {"at_once": at_once})
+        children = await app.aget_jobs(await parent.aget(60))
+    assert [child and child.meta for child in children] == [{"by": parent.id}, {"mine": 1, "by": parent.id}]
 
 
 async def test_an_error_that_a_middleware_swallows_leaves_a_success_without_result(

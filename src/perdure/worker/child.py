@@ -119,7 +119,7 @@ class Child:
 
     def _handle(self, handler: Handler, run: Run) -> Outcome | None:
         assert self._ledger is not None, "an app that was loaded has one"
-        context = ChildContext(run, ledger=self._ledger, results=handler.results, desk=self._desk)
+        context = ChildContext(run, handler, ledger=self._ledger, desk=self._desk)
         self._context = context
         if handler.is_async:
             outcome = asyncio.run(self._live(handler, context))
