@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from perdure.errors import InvalidOption
+from perdure.signals import Stopped
 
 
 class Context:
@@ -58,6 +59,11 @@ class Context:
     def meta(self) -> Mapping[str, Any]:
         """What the enqueuer attached."""
         return {}
+
+    def check(self) -> None:
+        """Go on, or end here if the handler was asked to stop: as is right for whatever it was asked for."""
+        if self.cancel_requested:
+            raise Stopped
 
     def progress(self, done: int | None = None, total: int | None = None, message: str | None = None) -> None:
         """Say how far the job is; what is left out stays as it was."""

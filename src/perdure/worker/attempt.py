@@ -117,7 +117,7 @@ class Attempt:
             return Failed(self.lease, "interrupted", message=STOPPED)
         if outcome is not None:
             return outcome
-        if self.why == "cancel":
+        if self.context.cancel_requested:  # which a save may have told before anybody stopped it
             return Canceled(self.lease, "cancel requested")
         message = "CancelledError: the handler cancelled itself."
         return Failed(self.lease, "error", CANCELLED_ITSELF, message)

@@ -27,6 +27,7 @@ import msgspec
 from perdure.context import current_context
 from perdure.model.codec import storable_text
 from perdure.model.lifecycle import LONG, Continued, Failed, Outcome, Succeeded
+from perdure.signals import Stopped
 from perdure.worker.child_context import ChildContext, Desk
 from perdure.worker.ending import raised, returned
 from perdure.worker.handler import Handler
@@ -38,10 +39,6 @@ GRACE = 2.0
 
 Phase: TypeAlias = Literal["loading", "idle", "calling", "awaiting", "telling"]
 """What its main thread does; calling and awaiting: it runs a plain handler, or an async one."""
-
-
-class Stopped(BaseException):
-    """Raised in a plain handler at SIGTERM, so that it can clean up: an async one is cancelled."""
 
 
 def main() -> None:

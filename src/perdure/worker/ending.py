@@ -17,7 +17,7 @@ from perdure.model.lifecycle import (
     Succeeded,
     Throttled,
 )
-from perdure.signals import Cancel, Continue, Fatal, Retry, Snooze, Throttle
+from perdure.signals import Cancel, Continue, Fatal, Retry, Snooze, Stopped, Throttle
 from perdure.worker.handler import Handler
 
 MESSAGE = 2_000
@@ -35,7 +35,10 @@ def returned(handler: Handler, lease: Lease, value: object) -> Succeeded:
     return Succeeded(lease, *handler.results.encode(value))
 
 
-def raised(handler: Handler, lease: Lease, error: BaseException) -> Outcome:
+def raised(handler: Handler, lease: Lease, error: BaseException) -> Outcome | None:
+    """None where it was asked to stop and did: whoever asked knows how that counts."""
+    if isinstance(error, Stopped):
+        return None
     try:
         return _signalled(handler, lease, error)
     except BaseException:
