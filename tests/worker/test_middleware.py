@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,6 +129,30 @@ async def test_an_error_that_a_middleware_swallows_leaves_a_success_without_resu
     async with app.worker():
         job = await work.aenqueue(fails=True)
         assert await job.aget(30) is None
+
+
+class Breaking(Middleware):
+    @contextmanager
+    def run(self, task: str, context: Context) -> Iterator[None]:
+        raise KeyError("at the door")
+        yield
+
+
+@pytest.mark.parametrize("broken", [Breaking(), Replacing()])
+async def test_no_frame_of_ours_stands_in_the_traceback_of_an_error_in_it(
+    app: App, work: Any, broken: Middleware
+) -> None:
+    app.use(Noting("outer", []), broken)
+    async with app.worker():
+        job = await work.aenqueue(fails=True)
+        await job.ajoin(30)
+    assert job.error is not None
+    trace = str(job.error.trace)
+    files = [Path(name) for name in re.findall(r'File "(.+?)"', trace)]
+    assert files, trace
+    assert set(files) == {Path(__file__)}
+    assert trace.startswith("Traceback")
+    assert trace.count("Traceback") == (2 if isinstance(broken, Replacing) else 1)
 
 
 async def test_an_error_may_be_replaced(app: App, work: Any) -> None:

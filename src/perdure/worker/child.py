@@ -228,5 +228,4 @@ def _resident() -> int:
 
 
 if __name__ == "__main__":
-    # Under its own name, by which a traceback is freed from our frames.
-    import_module("perdure.worker.child").main()
+    main()
