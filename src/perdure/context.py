@@ -8,13 +8,18 @@ from datetime import datetime
 from typing import Any
 
 from perdure.errors import InvalidOption
+from perdure.model.codec import encode_plain
 from perdure.signals import Stopped
+
+RUN_AS_A_JOB = "enqueue the task, in a test inside app.testing()."
 
 
 class Context:
     """Passed to a handler that has a parameter with the default ``CONTEXT``.
 
-    A plain call of a task gets one of its own, outside any job: what it says goes nowhere.
+    A plain call of a task gets one of its own, outside any job. What it says or saves goes nowhere, for there is no
+    row to tell and no next attempt. What somebody would count on after the call is refused: jobs, and a transaction.
+    Bad values are refused as in a job.
     """
 
     __slots__ = ("attempt", "cancel_requested", "job", "run", "tenant", "worker")
@@ -81,13 +86,15 @@ class Context:
 
     def save(self, checkpoint: object) -> None:
         """Keep this for the next attempt: durable when it returns."""
+        encode_plain({"checkpoint": checkpoint})
 
     async def asave(self, checkpoint: object) -> None:
         """The same for async code."""
+        self.save(checkpoint)
 
     def enqueue(self, *requests: Any, at_once: bool = False) -> list[str]:
         """Enqueue jobs with the success of this attempt; ``at_once`` writes them now."""
-        raise InvalidOption("Only a job that a worker runs enqueues with its success: this is a plain call.")
+        raise InvalidOption(f"A plain call has no success to enqueue jobs with: {RUN_AS_A_JOB}")
 
     async def aenqueue(self, *requests: Any, at_once: bool = False) -> list[str]:
         """The same for async code."""
@@ -101,7 +108,7 @@ class Context:
 
     def transaction(self) -> Any:
         """``with`` or ``async with``: a connection, in a transaction that ends with the job's success."""
-        raise InvalidOption("Only a job that a worker runs has a transaction: this is a plain call.")
+        raise InvalidOption(f"A plain call has no success to end a transaction with: {RUN_AS_A_JOB}")
 
 
 current_context: ContextVar[Context] = ContextVar("perdure_context")
