@@ -48,7 +48,9 @@ TEXT = """\
 <!-- Drawn by `make docs` from src/perdure/model/lifecycle.py; a test compares. -->
 
 A job that has ended changes no more, unless a requeue starts a new run. *Scheduled* and *retrying* are views
-of `ready` with a `run_at` to come. `waiting` and `open` belong to workflows, which are not built yet.
+of `ready` with a `run_at` to come: without an error so far, and after one. A list can be
+asked for them (`app.list_jobs(state="retrying")`), counts tell them apart. `waiting` and `open` belong to workflows,
+which are not built yet.
 
 | state | meaning |
 |---|---|

@@ -56,6 +56,7 @@ ERRORS = """
     SchemaChanged          schema.changed             schema
     SchemaDirty            schema.dirty               schema
     UnsupportedDatabase    store.unsupported          unsupported
+    WorkerDied             worker.died                internal
     InternalError          perdure.internal           internal
 """
 
@@ -67,6 +68,8 @@ FINER_CODES = """
     InternalError          store.unprepared
     Invalid                store.bad_value
     InvalidTask            task.duplicate
+    Refused                job.nested_transaction
+    Refused                store.held_here
     Refused                testing.limit
     Refused                testing.nested
     Refused                testing.over

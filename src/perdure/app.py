@@ -44,8 +44,10 @@ R = TypeVar("R")
 class App(Enqueuing, Verbs, Serving):
     """Tasks and a database. Nothing is opened or read before the first use."""
 
-    # Seconds for which a call goes on trying while the database is away; the command line has less.
+    # Seconds for which a call goes on trying while the database is busy; the command line has less.
     _patience: float | None = 30.0
+    # And while it is away: whoever enqueues is often somebody's request. A worker has more.
+    _patience_away: float | None = 5.0
 
     def __init__(
         self,
@@ -92,6 +94,7 @@ class App(Enqueuing, Verbs, Serving):
                         synchronous=self._synchronous,
                         prepare=self._prepare,
                         patience=self._patience,
+                        patience_away=self._patience_away,
                         listen_url=self.listen_url,
                     )
         return self._store

@@ -21,6 +21,7 @@
     │   └── StoreReadOnly, StoreFull
     ├── SchemaError        SchemaMissing, SchemaOutdated, SchemaNewer, SchemaChanged, SchemaDirty
     ├── UnsupportedDatabase
+    ├── WorkerDied         what a block of ``app.worker()`` raises at its end
     └── InternalError      a bug in perdure, or a damaged row
 
 ``code`` is stable and fit for clients; ``category`` groups codes. A message never contains payloads, keys,
@@ -181,12 +182,22 @@ class JobEnded(PerdureError):
 
     code = "job.ended"
     category = "ended"
+    job: str | None = None
+    """Its id."""
+    task: str | None = None
+    attempt: int | None = None
+    """The last one."""
 
 
 class JobFailed(JobEnded):
     """The job failed."""
 
     code = "job.failed"
+    error_kind: str | None = None
+    error_code: str | None = None
+    # Only here, not in the text: what a handler says may quote its arguments.
+    error_message: str | None = None
+    error_trace: str | None = None
 
 
 class JobCanceled(JobEnded):
@@ -219,6 +230,8 @@ class StoreAway(Unavailable):
     """The database cannot be reached."""
 
     code = "store.away"
+    told = False
+    """Whether the store has told the log of it."""
 
 
 class StoreBusy(Unavailable):
@@ -293,6 +306,12 @@ class UnsupportedDatabase(PerdureError):
 
     code = "store.unsupported"
     category = "unsupported"
+
+
+class WorkerDied(PerdureError):
+    """The worker beside this block ended by itself: one of its loops died, or its handlers took every thread."""
+
+    code = "worker.died"
 
 
 class InternalError(PerdureError):

@@ -26,7 +26,7 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened to one job.
 
     ``retried``: the attempt failed and there will be another; ``failed``: there will be none. A rescue is told as
-    ``rescued``, and as ``failed`` or ``canceled`` too where it ended the job.
+    ``rescued``, and as ``failed`` or ``canceled`` too where it ended the job. A job that expired is ``canceled``.
     """
 
     name: EventName

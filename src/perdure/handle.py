@@ -173,10 +173,21 @@ class Job(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
         """Wait for the job and return its result, or raise JobFailed, JobCanceled, JobGone or WaitTimeout."""
         yield from self._join(timeout)
         if self.state == "failed":
-            raise JobFailed(f"Job {self.id} failed: {self.error.code if self.error else 'unknown'}.")
+            raise self._failed()
         if self.state == "canceled":
-            raise JobCanceled(f"Job {self.id} was canceled.")
+            canceled = JobCanceled(f"Job {self.id} of {self.task} was canceled.")
+            canceled.job, canceled.task, canceled.attempt = self.id, self.task, self.attempt
+            raise canceled
         return cast(R_co, self.result)
+
+    def _failed(self) -> JobFailed:
+        error = self.error or JobError("unknown", "unknown", "", None)
+        most = self._row.max_attempts if self._row else self.attempt
+        told = f"{error.code} ({error.kind}), attempt {self.attempt} of {most}"
+        failed = JobFailed(f"Job {self.id} of {self.task} failed: {told}. Its error_message says more.")
+        failed.job, failed.task, failed.attempt = self.id, self.task, self.attempt
+        failed.error_kind, failed.error_code, failed.error_message, failed.error_trace = error
+        return failed
 
     def _cancel(self, *, reason: str | None = None) -> Plan[CancelOutcome]:
         """Cancel the job, or ask the worker that runs it to stop."""

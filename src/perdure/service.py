@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -10,18 +11,22 @@ import threading
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from perdure.errors import InvalidConfig, StoreClosed, Unavailable
+from perdure.errors import InvalidConfig, StoreClosed, Unavailable, WorkerDied
 from perdure.serving import Serving
 from perdure.store.plan import arun
+from perdure.worker.executor import DaemonExecutor
 from perdure.worker.health import Health
 from perdure.worker.options import Exit, WorkerOptions
 from perdure.worker.wire import Load
 from perdure.worker.worker import Worker
 
+_log = logging.getLogger("perdure.worker")
+
 
 def serve(app: Serving, options: WorkerOptions, target: str | None = None) -> int:
     """Run a worker until it is stopped by a signal, or a burst is over; return its exit code."""
     loop = asyncio.new_event_loop()
+    loop.set_default_executor(DaemonExecutor())
     try:
         asyncio.set_event_loop(loop)
         return loop.run_until_complete(_serve(app, options, target))
@@ -43,7 +48,7 @@ async def _clear_away() -> None:
 
 @asynccontextmanager
 async def beside(app: Serving, options: WorkerOptions, target: str | None = None) -> AsyncIterator[Worker]:
-    """A worker in the running loop, for as long as the block lasts."""
+    """A worker in the running loop, for as long as the block lasts. If it died, the block's end says so."""
     worker = await make_worker(app, options, target)
     running = asyncio.create_task(worker.run(), name="perdure worker")
     ready = asyncio.create_task(worker.ready.wait())
@@ -56,6 +61,8 @@ async def beside(app: Serving, options: WorkerOptions, target: str | None = None
         ready.cancel()
         worker.stop()
         await _see_off(worker, running)
+    if worker.status in (Exit.CRASHED, Exit.SLOTS_LOST):
+        raise WorkerDied from worker.error
 
 
 async def _see_off(worker: Worker, running: asyncio.Task[Exit]) -> None:
@@ -75,10 +82,15 @@ async def _see_off(worker: Worker, running: asyncio.Task[Exit]) -> None:
 
 
 async def make_worker(app: Serving, options: WorkerOptions, target: str | None = None) -> Worker:
+    app.ledger.store.endure()
     await _sync_until_done(app)
     handlers = app.handlers()
     program = find_program(app, target)
     alone = sorted(name for name, handler in handlers.items() if handler.run_in == "process")
+    if alone and options.processes == 0:
+        if len(alone) == len(handlers):
+            raise InvalidConfig("With processes=0 nothing is left to run: every task has run_in='process'.")
+        _log.warning("With processes=0 this worker leaves to others: %s", ", ".join(alone))
     if alone and program is None and options.processes != 0:
         raise InvalidConfig(
             f"The task {alone[0]} runs in a process of its own, and a new process would not find this app: "
@@ -86,7 +98,7 @@ async def make_worker(app: Serving, options: WorkerOptions, target: str | None =
             'which with target="module:name" if it is none of the module\'s own names. '
             "With processes=0 this worker leaves such tasks to others."
         )
-    return Worker(app.ledger, handlers, options, listeners=app.listeners, program=program)
+    return Worker(app.ledger, handlers, options, listeners=app.listeners, program=program, sync=app._sync)
 
 
 async def _sync_until_done(app: Serving) -> None:

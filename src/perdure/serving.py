@@ -89,6 +89,10 @@ class Serving:
     ) -> AsyncIterator[Worker]:
         """Run jobs for as long as the block lasts, for example a web application's lifespan.
 
+        ``concurrency``: jobs at a time on the event loop and in threads. ``processes``: besides, jobs at a time of
+        tasks with ``run_in="process"``, by default one for each CPU; with 0 such tasks are left to other workers.
+        The worker's ``status`` is None while it runs, ``await worker.wait()`` returns how it ended, and a block
+        whose worker died ends with WorkerDied, unless with an error of its own.
         ``target``: ``module:name`` of this app, for tasks that run in processes, where it is not found by itself.
         """
         options = worker_options(
@@ -119,7 +123,7 @@ class Serving:
     ) -> int:
         """Run jobs until SIGTERM or SIGINT; ``burst``: until there are none. Returns the exit code.
 
-        ``target``: ``module:name`` of this app, for tasks that run in processes, where it is not found by itself.
+        The other options are those of ``worker``.
         """
         refuse_in_event_loop("run_worker", "use async with app.worker()")
         options = worker_options(

@@ -12,7 +12,7 @@ from perdure.handle import Job
 from perdure.history import Entry, tell
 from perdure.model.backoff import Backoff, as_backoff
 from perdure.model.explain import Explanation, explain
-from perdure.model.job import JobRow, Span, State
+from perdure.model.job import JobRow, Later, Span, State
 from perdure.moments import moment
 from perdure.ops import browse, operate, queues, tasks, worker
 from perdure.ops.explain import examine
@@ -26,6 +26,8 @@ from perdure.store.store import Store
 JobId: TypeAlias = str | uuid.UUID
 NO_JOB = str(uuid.UUID(int=0))
 """What no job is called."""
+
+STATES = (*get_args(State), *get_args(Later))
 
 PAGE = 1000
 """Jobs in one page at most."""
@@ -67,14 +69,17 @@ class Verbs:
         *,
         queue: str | None = None,
         task: str | None = None,
-        state: State | None = None,
+        state: State | Later | None = None,
         tenant: str | None = None,
         before: JobId | None = None,
         limit: int = 50,
     ) -> Plan[list[Job[Any]]]:
-        """A page of jobs, newest first; for the next one give the last id as ``before``."""
-        if state is not None and state not in get_args(State):
-            raise InvalidOption(f"state must be one of {', '.join(get_args(State))}.")
+        """A page of jobs, newest first; for the next one give the last id as ``before``.
+
+        ``state``: one of those in docs/states.md, or of ``ready`` only those that are ``scheduled`` or ``retrying``.
+        """
+        if state is not None and state not in STATES:
+            raise InvalidOption(f"state must be one of {', '.join(STATES)}.")
         number("limit", limit, 1, PAGE)
         rows = yield from perform(
             browse.list_jobs,

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from perdure.cli import typed
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Failed, Report, Succeeded
 from perdure.ops.report import LogLine, Said
+from perdure.verbs import STATES
 from tests.cli.shop import Shop
 
 
@@ -58,6 +60,24 @@ def test_lists_are_filtered_and_paged(shop: Shop) -> None:
     assert page.stderr == f"More with --before {second.id}\n"
 
 
+def test_a_list_has_what_is_scheduled_and_what_waits_for_a_retry(shop: Shop) -> None:
+    shop.serve()
+    retrying = shop.end(Failed, "error", delay=3600 * SECOND)
+    later, due = shop.send.using(delay=7200).enqueue(), shop.send.enqueue()
+    for state, found in {
+        "scheduled": [later],
+        "retrying": [retrying],
+        "ready": [due, later, retrying],
+    }.items():
+        rows = lines(shop.run("jobs", "--state", state).stdout)[1:]
+        assert [row[0] for row in rows] == [job.id for job in found]
+        assert state == "ready" or rows[0][1] == state
+
+
+def test_the_words_for_states_are_those_of_the_ledger() -> None:
+    assert typed.STATES == STATES
+
+
 def test_the_json_of_a_list_has_stable_names_and_times_in_utc(shop: Shop) -> None:
     job = shop.send.using(tags=["a"], meta={"x": 1}, timeout=90).enqueue()
     (told,) = shop.json("jobs")
@@ -81,8 +101,12 @@ def test_nothing_found_suggests_what_was_meant(shop: Shop) -> None:
     ("state", "said"),
     [
         ("faild", "'faild' is no state. Did you mean 'failed'?"),
-        ("7", "'7' is no state. Use one of waiting, ready, running, open, succeeded, failed, canceled."),
-        ("retrying", "retrying jobs are in the state 'ready'; perdure queues counts them apart."),
+        (
+            "7",
+            "'7' is no state. Use one of waiting, ready, running, open, succeeded, failed, canceled, scheduled, "
+            "retrying.",
+        ),
+        ("retry", "'retry' is no state. Did you mean 'retrying'?"),
     ],
 )
 def test_a_state_that_is_none_is_refused(shop: Shop, state: str, said: str) -> None:

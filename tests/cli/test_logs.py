@@ -72,9 +72,11 @@ def test_whatever_is_logged_can_be_written(value: object, shown: object) -> None
     assert told(odd=value)["odd"] == shown
 
 
-def test_a_line_for_people_has_the_same() -> None:
-    line = TextFormatter().format(record(job="j1", attempt=2))
-    assert line == "2027-01-15 08:00:00Z WARNING perdure.worker: Ran it job=j1 attempt=2"
+def test_a_line_for_people_has_the_extra_fields_of_others_and_does_not_repeat_ours() -> None:
+    ours = record(job="j1", attempt=2)
+    assert TextFormatter().format(ours) == "2027-01-15 08:00:00Z WARNING perdure.worker: Ran it"
+    ours.name = "perdurely"
+    assert TextFormatter().format(ours) == "2027-01-15 08:00:00Z WARNING perdurely: Ran it job=j1 attempt=2"
 
 
 @pytest.fixture

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from perdure.cli import VERBS
+from perdure.store.store import open_store
 from tests.cli.shop import NOBODY, Shop, run, start
 
-# The demo is a show of its own: it takes no database, and nobody waits for its help.
-TOOLS = [verb for verb in VERBS if verb != "demo"]
 HEAVY = {"asyncio", "sqlite3", "psycopg", "rich", "msgspec", "perdure.app", "logging"}
 
 
-@pytest.mark.parametrize("args", [["--help"], *([verb, "--help"] for verb in TOOLS)], ids=" ".join)
+@pytest.mark.parametrize("args", [["--help"], *([verb, "--help"] for verb in VERBS)], ids=" ".join)
 def test_help_is_there_before_anything_heavy_is_loaded(args: list[str]) -> None:
     program = (
         f"import atexit, sys; from perdure.cli import main; sys.argv = ['perdure', *{args!r}];"
@@ -38,7 +37,7 @@ def test_the_help_tells_verbs_exit_codes_and_completion() -> None:
     assert 'eval "$(_PERDURE_COMPLETE=bash_source perdure)"' in told
 
 
-@pytest.mark.parametrize("verb", TOOLS)
+@pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_examples(verb: str) -> None:
     result = run(verb, "--help")
     assert result.exit_code == 0
@@ -46,7 +45,7 @@ def test_every_verb_has_examples(verb: str) -> None:
     examples = result.stdout.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
     assert len(examples) >= 2
     assert all(f" {verb}" in line for line in examples)
-    assert "--json" in result.stdout or verb == "worker"
+    assert "--json" in result.stdout or verb in ("worker", "demo")
 
 
 def test_the_completion_that_the_help_shows_works(tmp_path: Path) -> None:
@@ -107,11 +106,17 @@ def test_a_failure_is_one_line_and_an_exit_code(shop: Shop, args: list[str], cod
     [
         ("mysql://x/y", 2, "[config.invalid]"),
         ("", 2, "[config.invalid]"),
-        ("sqlite:///no/such/directory/jobs.db", 4, "Run perdure migrate. [schema.missing]"),
+        (
+            "sqlite:///no/such/directory/jobs.db",
+            4,
+            "There is no such database file, nor its directory; create that one, then run perdure migrate. "
+            "Looked at sqlite:///{here}/no/such/directory/jobs.db. [schema.missing]",
+        ),
         (
             "sqlite:///typo.db",
             4,
-            "tables do not exist in this database. Run perdure migrate. [schema.missing]",
+            "There is no such database file; call app.migrate() or run perdure migrate to make it. "
+            "Looked at sqlite:///{here}/typo.db. [schema.missing]",
         ),
     ],
 )
@@ -119,12 +124,13 @@ def test_a_wrong_url_is_told_and_leaves_nothing_behind(
     url: str, code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for verb in (["jobs"], ["job", NOBODY], ["enqueue", "x"], ["queues"], ["workers"], ["stats"], ["check"]):
+    one = (["job", NOBODY], ["explain", NOBODY], ["enqueue", "x"])
+    for verb in (*one, ["jobs"], ["queues"], ["workers"], ["stats"], ["check"]):
         result = run(*verb, "--url", url)
         assert result.exit_code == code
         assert result.stdout == ""
         assert result.stderr.startswith("Error: ")
-        assert result.stderr.endswith(f"{said}\n")
+        assert result.stderr.endswith(f"{said.format(here=tmp_path.resolve())}\n")
         assert result.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -132,14 +138,15 @@ def test_a_wrong_url_is_told_and_leaves_nothing_behind(
 def test_a_database_without_our_tables_is_told(postgres_server: str) -> None:
     result = run("jobs", "--url", postgres_server, "--schema", "nobody's")
     assert result.exit_code == 4
-    assert result.stderr.endswith("run perdure migrate. [schema.missing]\n")
+    address = open_store(postgres_server, schema="nobody's").address
+    assert result.stderr.endswith(f"run perdure migrate. Looked at {address}. [schema.missing]\n")
 
 
 def test_a_database_that_is_away_is_told_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perdure.cli.target.PATIENCE", 0.1)
     result = run("jobs", "--url", "postgresql://localhost:1/x")
     assert result.exit_code == 3
-    assert result.stderr == "Error: The database cannot be reached. [store.away]\n"
+    assert result.stderr == "Error: The database cannot be reached (localhost:1). [store.away]\n"
 
 
 def test_a_process_exits_so_too(tmp_path: Path) -> None:

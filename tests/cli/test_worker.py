@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perdure import App
+from perdure.cli.last_resort import GRACE
 from tests.cli.shop import Shop, run, start
+from tests.store.waiting import until
+from tests.worker.mill import make
 
 ASKED: dict[str, Any] = {
     "queues": None,
@@ -18,6 +26,7 @@ ASKED: dict[str, Any] = {
     "burst": False,
     "drain": 30,
     "name": None,
+    "target": "shop:app",
 }
 
 
@@ -52,8 +61,22 @@ def test_every_option_reaches_the_worker(asked: list[dict[str, Any]]) -> None:
     run("worker", "shop:app", *flags.split(), *logs.split())
     assert asked == [
         {"debug": "json"},
-        {"queues": ["a", "b"], "concurrency": 50, "processes": 2, "burst": True, "drain": 1.5, "name": "ann"},
+        ASKED
+        | {
+            "queues": ["a", "b"],
+            "concurrency": 50,
+            "processes": 2,
+            "burst": True,
+            "drain": 1.5,
+            "name": "ann",
+        },
     ]
+
+
+def test_a_child_process_is_told_where_the_app_is(asked: list[dict[str, Any]]) -> None:
+    for path, target in {"shop": "shop:app", "shop.jobs:Box.inner": "shop.jobs:Box.inner"}.items():
+        run("worker", path)
+        assert asked[-1]["target"] == target
 
 
 @pytest.mark.parametrize(
@@ -103,3 +126,55 @@ def test_a_burst_runs_what_is_there_and_logs_json(shop: Shop, tmp_path: Path) ->
     assert shop.json("job", job.id)["result"] == "ANN"
     lines = [json.loads(line) for line in ran.stderr.splitlines()]
     assert any(line["logger"] == "perdure.worker" and line.get("job") == job.id for line in lines)
+
+
+PRESS = """
+import os
+from perdure import App
+class Box:
+    inner = App()
+@Box.inner.task(name="press", run_in="process")
+def press() -> int:
+    return os.getpid()
+@Box.inner.task(name="look")
+def look() -> int:
+    return os.getpid()
+"""
+
+
+def test_a_process_task_runs_where_its_app_is_no_name_of_its_module(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(PRESS)
+    here = {"PERDURE_APP": "shop:Box.inner", "PERDURE_URL": "sqlite:///jobs.db"}
+    jobs = [start("enqueue", task, cwd=tmp_path, **here).stdout.strip() for task in ("press", "look")]
+    ran = start("worker", "--burst", "--processes", "0", cwd=tmp_path, **here)
+    assert ran.returncode == 0
+    assert "With processes=0 this worker leaves to others: press\n" in ran.stderr
+    states = [json.loads(start("job", id, "--json", cwd=tmp_path, **here).stdout)["state"] for id in jobs]
+    assert states == ["ready", "succeeded"]
+    ran = start("worker", "--burst", "--processes", "1", cwd=tmp_path, **here)
+    assert ran.returncode == 0, ran.stderr
+    told = [json.loads(start("job", id, "--json", cwd=tmp_path, **here).stdout)["result"] for id in jobs]
+    assert told[0] != told[1]
+
+
+def test_a_thread_that_a_handler_left_behind_does_not_hold_up_the_exit(shop: Shop, tmp_path: Path) -> None:
+    """Cancelled, an executor is no longer awaited, and Python would wait for its thread for ever."""
+    notes = tmp_path / "notes"
+    command = [sys.executable, "-m", "perdure", "worker", "tests.worker.mill:app", "--drain", "0.1"]
+    worker = subprocess.Popen(
+        command, env={**os.environ, "PERDURE_URL": shop.url}, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        app = make(shop.url)
+        job = app.tasks["rest_in_executor"].enqueue(note_to=str(notes))
+        until(notes.exists)
+        began = time.monotonic()
+        worker.send_signal(signal.SIGTERM)
+        _, log = worker.communicate(timeout=30)
+        assert worker.returncode == 10
+        assert time.monotonic() - began < GRACE + 5
+        assert "Threads of handlers do not end: the process ends without them" in log
+        assert (job.refresh().state, job.attempt) == ("ready", 0)
+        app.close()
+    finally:
+        worker.kill()

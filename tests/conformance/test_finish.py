@@ -16,6 +16,7 @@ from perdure.model.lifecycle import (
     Succeeded,
     Throttled,
 )
+from perdure.ops.finish import PUT_OFF_KEPT
 from tests.conformance.world import NOON, World, ids
 
 
@@ -122,7 +123,6 @@ def test_a_snooze_costs_no_attempt(world: World) -> None:
     row = world.row(job)
     assert (row.state, row.attempt, row.token, row.snoozes) == ("ready", 0, 1, 1)
     assert (row.run_at, row.error_kind, row.started_at) == (NOON + 5 * SECOND, None, None)
-    assert world.attempts(job) == []
 
 
 def test_a_throttle_costs_no_attempt(world: World) -> None:
@@ -131,7 +131,18 @@ def test_a_throttle_costs_no_attempt(world: World) -> None:
     row = world.row(job)
     assert (row.state, row.attempt, row.throttles, row.snoozes) == ("ready", 0, 1, 0)
     assert row.run_at == NOON + 5 * SECOND
-    assert world.attempts(job) == []
+
+
+def test_of_what_was_put_off_the_last_hundred_are_kept_and_of_what_failed_all(world: World) -> None:
+    job = world.task(backoff=0.001, max_attempts=99).enqueue()
+    world.attempt(Snoozed, 0)
+    world.attempt(Failed, "error")
+    world.advance(1)
+    for _ in range(PUT_OFF_KEPT // 2 + 1):
+        world.attempt(Snoozed, 0)
+        world.attempt(Throttled, 0, False)
+    assert [attempt.token for attempt in world.attempts(job)] == [2, *range(5, PUT_OFF_KEPT + 5)]
+    assert world.row(job).snoozes + world.row(job).throttles == PUT_OFF_KEPT + 3
 
 
 def test_a_released_claim_is_as_if_it_had_never_been(world: World) -> None:

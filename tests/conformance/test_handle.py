@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import pytest
 
 from perdure.errors import JobCanceled, JobFailed, JobGone, WaitTimeout
 from perdure.handle import JobError, Progress
-from perdure.model.lifecycle import Canceled, Failed, Report, Succeeded
+from perdure.model.lifecycle import Canceled, Failed, Report, Snoozed, Succeeded
 from tests.conformance.world import World
 
 
@@ -99,6 +100,31 @@ def test_get_says_how_it_ended(world: World) -> None:
             job.get(timeout=0)
         assert "secret" not in str(raised.value)
         job.join(timeout=0)
+
+
+def test_a_failure_tells_all_and_its_text_what_may_be_shown(world: World) -> None:
+    job = world.task(max_attempts=5).enqueue()
+    world.attempt(Snoozed, 0)
+    world.attempt(Failed, "fatal", code="http.503", message="to ann@b.c", trace="at line 1")
+    with pytest.raises(JobFailed) as raised:
+        job.get(timeout=0)
+    failed = raised.value
+    assert str(failed) == (
+        f"Job {job.id} of work failed: http.503 (fatal), attempt 1 of 5. Its error_message says more."
+    )
+    for error in (failed, pickle.loads(pickle.dumps(failed))):
+        assert (error.job, error.task, error.attempt, error.code) == (job.id, "work", 1, "job.failed")
+        assert (error.error_kind, error.error_code) == ("fatal", "http.503")
+        assert (error.error_message, error.error_trace) == ("to ann@b.c", "at line 1")
+        assert str(error) == str(failed)
+
+
+def test_a_job_that_was_canceled_names_itself(world: World) -> None:
+    job = world.task().enqueue()
+    job.cancel(reason="withdrawn")
+    with pytest.raises(JobCanceled, match=f"Job {job.id} of work was canceled.") as raised:
+        job.get(timeout=0)
+    assert (raised.value.job, raised.value.task, raised.value.attempt) == (job.id, "work", 0)
 
 
 def test_a_job_that_is_gone_says_so(world: World) -> None:

@@ -84,16 +84,35 @@ def test_attempts_that_failed_are_told_with_what_decided_the_wait(world: World) 
 
 
 @pytest.mark.parametrize(
-    ("end", "args"),
-    [(Snoozed, (0,)), (Throttled, (0, False)), (Released, ())],
-    ids=["snooze", "throttle", "release"],
+    ("end", "args", "what", "delay", "decided_by"),
+    [
+        (Snoozed, (5 * SECOND,), "snoozed", 5.0, "handler"),
+        (Throttled, (5 * SECOND, False), "throttled", 5.0, "handler"),
+        (Throttled, (None, False), "throttled", None, "policy"),
+    ],
+    ids=["snooze", "throttle", "throttle by policy"],
 )
-def test_what_costs_no_attempt_leaves_no_trace_of_a_start(
-    world: World, end: type[Outcome], args: tuple[Any, ...]
+def test_what_is_put_off_is_told_and_the_next_attempt_has_its_number(
+    world: World, end: type[Outcome], args: tuple[Any, ...], what: str, delay: float | None, decided_by: str
 ) -> None:
+    job = world.task(backoff=3).enqueue(1)
+    attempt(world, 1, end, *args)
+    assert story(world, job) == ["0 enqueued", "1 started", f"2 {what}"]
+    started, put_off = world.app.job_history(job.id)[1:]
+    assert started.detail == {"attempt": 1, "worker": world.worker}
+    waited = put_off.detail.pop("delay")
+    assert waited == delay if delay is not None else 0 <= waited <= 3
+    assert put_off.detail == {"attempt": 1, "decided_by": decided_by}
+    world.advance(5)
+    attempt(world, 1, Succeeded)
+    assert story(world, job)[3:] == ["8 started", "9 succeeded"]
+    assert world.row(job).attempt == 1
+
+
+def test_a_claim_given_back_leaves_no_trace_of_a_start(world: World) -> None:
     job = world.task().enqueue(1)
     attempt(world, 1, Failed, "lost")
-    attempt(world, 1, end, *args)
+    attempt(world, 1, Released)
     assert story(world, job) == ["0 enqueued", "1 started", "2 lost"]
     attempt(world, 1, Succeeded)
     assert story(world, job) == ["0 enqueued", "1 started", "2 lost", "5 started", "6 succeeded"]

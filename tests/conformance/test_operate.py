@@ -157,7 +157,8 @@ def test_requeue_puts_the_last_attempt_into_the_ledger_once(world: World) -> Non
     world.attempt(Snoozed, 0)
     world.app.cancel_job(job.id)
     world.app.requeue_job(job.id)
-    assert [(a.token, a.run, a.attempt, a.kind) for a in world.attempts(job)] == [(1, 1, 1, "error")]
+    told = [(1, 1, 1, "error"), (2, 1, 2, "snoozed")]
+    assert [(a.token, a.run, a.attempt, a.kind) for a in world.attempts(job)] == told
     world.attempt(Failed, "fatal", message="second", trace="at line 2")
     world.app.requeue_job(job.id)
     last = world.attempts(job)[-1]

@@ -75,6 +75,28 @@ def test_lists_are_filtered(world: World) -> None:
     assert ids(listed(tenant="acme")) == ids([c, b])
     assert ids(listed(queue="fun", task="work", state="ready", tenant="acme")) == [b.id]
     assert listed(queue="fun", state="running") == []
+
+
+def test_what_is_not_due_is_listed_as_it_is_counted(world: World) -> None:
+    work = world.task(backoff=60)
+    failed = work.enqueue()
+    world.attempt(Failed, "error", delay=60 * SECOND)
+    snoozed = work.enqueue()
+    world.attempt(Snoozed, 60 * SECOND)
+    soon, later = (work.using(delay=delay, queue=queue).enqueue() for delay, queue in ((1, "a"), (90, "b")))
+    due = work.enqueue()
+    listed = world.app.list_jobs
+    assert ids(listed(state="retrying")) == [failed.id]
+    assert ids(listed(state="scheduled")) == [later.id, soon.id, snoozed.id]
+    assert ids(listed(state="ready")) == [due.id, later.id, soon.id, snoozed.id, failed.id]
+    assert ids(listed(state="scheduled", queue="b", task="work")) == [later.id]
+    assert ids(listed(state="scheduled", limit=1)) == [later.id]
+    assert ids(listed(state="scheduled", before=later.id)) == [soon.id, snoozed.id]
+    assert listed(state="scheduled", tenant="acme") == listed(state="retrying", queue="b") == []
+    world.advance(1)
+    assert ids(listed(state="scheduled")) == [later.id, snoozed.id], "by the database's clock"
+    counts = [states.get("scheduled", 0) for states in world.app.count_jobs().values()]
+    assert sum(counts) == len(listed(state="scheduled"))
     assert listed(tenant="nobody") == []
 
 

@@ -5,8 +5,7 @@ well. Each rule is a function from both to violations. They hold whoever was kil
 know of jobs that an operator touched (requeued, deleted, pruned).
 
 A lease is a job and a token. The ledger tells of a lease in one of three ways: an attempt under its token, the
-job's own row if it ended under that token, or not at all. Only a snooze, a throttle and a claim given back are not
-told; the row counts the first two, the diaries the third.
+job's own row if it ended under that token, or not at all. Only a claim given back is not told; the diaries count it.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ class Books(dict[str, Traces]):
     retired: Mapping[str, Instant] = {}
 
 
-UNTOLD = frozenset(("snoozed", "throttled", "released"))
-"""Outcomes that leave no attempt."""
+UNCOUNTED = frozenset(("snoozed", "throttled"))
+"""Attempts that cost none; the row counts them apart."""
 CRASHES = frozenset(("lost", "panic"))
 
 
@@ -156,7 +155,7 @@ def what_was_accepted_is_recorded(history: History, books: Books) -> Iterator[Fi
             yield job, f"{note.outcome} was accepted under token {token}, and the job is not there"
             continue
         told = tell(books[job], token)
-        untold = told is None and note.outcome in UNTOLD
+        untold = told is None and note.outcome == "released"
         # After an accepted cancel every end but a success is one.
         canceled = told == "canceled" and note.outcome != "succeeded"
         if told != note.outcome and not untold and not canceled:
@@ -181,7 +180,7 @@ def what_is_recorded_was_started(history: History, books: Books) -> Iterator[Fin
 
 
 def executions_are_explained(history: History, books: Books) -> Iterator[Finding]:
-    """Each start is told by the ledger, or was a snooze or a throttle; each other token was given back."""
+    """Each start is told by the ledger; each other token was given back. The row counts what was put off."""
     started, released = history.by_job("started"), history.by_job("released")
     turned_away: dict[str, set[int]] = defaultdict(set)
     for note in history.all("ended"):
@@ -192,11 +191,13 @@ def executions_are_explained(history: History, books: Books) -> Iterator[Finding
     for id, trace in books.items():
         job, ran = trace.job, started.get(id, set())
         untold = {token for token in range(1, job.token + 1) if tell(trace, token) is None}
-        delayed, delays = job.snoozes + job.throttles, len((untold & ran) - turned_away[id])
+        delayed = sum(attempt.kind in UNCOUNTED for attempt in trace.attempts)
         if beyond := [token for token in ran if token > job.token]:
             yield id, f"it was started under {beyond}, beyond its token {job.token}"
-        if delays != delayed:
-            yield id, f"{delays} executions are not told, and {delayed} were snoozed or throttled"
+        if forgotten := (untold & ran) - turned_away[id]:
+            yield id, f"tokens {sorted(forgotten)} were started, and the ledger tells nothing of them"
+        if delayed != job.snoozes + job.throttles:
+            yield id, f"{delayed} attempts were put off, and its row counts {job.snoozes + job.throttles}"
         if unexplained := untold - ran - released.get(id, set()):
             yield id, f"tokens {sorted(unexplained)} were claimed, and never started, lost or given back"
         if both := ran & released.get(id, set()):
@@ -211,7 +212,7 @@ def attempts_are_counted(history: History, books: Books) -> Iterator[Finding]:
             if (attempt.run, attempt.attempt) != (run, counted + 1):
                 said = f"token {attempt.token} is attempt {attempt.attempt} of run {attempt.run}"
                 yield id, f"{said}, and should be {counted + 1} of {run}"
-            counted += attempt.kind != "interrupted"
+            counted += attempt.kind not in ("interrupted", *UNCOUNTED)
             crashes += attempt.kind in CRASHES
             if attempt.kind == "continued":
                 run, counted, crashes = run + 1, 0, 0

@@ -118,13 +118,17 @@ def settle(job: Job, outcome: Outcome, policy: Policy, *, now: int, roll: float)
             return _fail(job, outcome, policy, now, roll)
         case Continued():
             return _go_on(job, outcome, now)
-        case Snoozed(delay=delay) | Released(delay=delay):
+        case Released(delay=delay):
             _give_back(job, delay, now)
-            job.snoozes += isinstance(outcome, Snoozed)
-        case Throttled(delay=delay):
-            own = pause(policy.backoff, job.throttles + 1, None, roll)
-            _give_back(job, own if delay is None else delay, now)
+        case Snoozed(delay=delay):
+            job.snoozes += 1
+            return _put_off(job, "snoozed", delay, "handler", now)
+        case Throttled(delay=None):
             job.throttles += 1
+            return _put_off(job, "throttled", pause(policy.backoff, job.throttles, None, roll), "policy", now)
+        case Throttled(delay=int(delay)):
+            job.throttles += 1
+            return _put_off(job, "throttled", delay, "handler", now)
     return None
 
 
@@ -165,6 +169,13 @@ def _go_on(job: Job, outcome: Continued, now: int) -> Past:
     job.run, job.attempt, job.crashes = job.run + 1, 0, 0
     job.blame(outcome)
     job.wait(now, outcome.delay)
+    return past
+
+
+def _put_off(job: Job, kind: str, delay: int, decided_by: str, now: int) -> Past:
+    """Later, at no cost: the next attempt has the same number."""
+    past = Past(job.run, job.attempt, kind, None, min(delay, YEAR), decided_by)
+    _give_back(job, delay, now)
     return past
 
 

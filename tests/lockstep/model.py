@@ -221,7 +221,7 @@ class Model:
             if (type(outcome), _kind(outcome)) != (type(recorded), _kind(recorded)):
                 return False
         elif type(outcome) is not type(recorded):
-            # These leave nothing behind that tells one from another.
+            # Under a cancel these leave nothing behind that tells one from another.
             return None
         # A requeue takes the lease away; what it leaves behind may still tell that the outcome was recorded.
         return True if job.run == run else None

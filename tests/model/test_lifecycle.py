@@ -123,8 +123,8 @@ class TestEveryChange:
         self, job: Running, outcome: Outcome, roll: float
     ) -> None:
         change = settle(job, outcome, roll=roll)
-        costs = isinstance(outcome, Failed | Continued)
-        assert (change.attempt_kind is not None) == (change.state == "ready" and costs)
+        ran = not isinstance(outcome, Released)
+        assert (change.attempt_kind is not None) == (change.state == "ready" and ran)
         assert (change.decided_by is not None) == (change.attempt_kind is not None)
 
     @given(jobs(), outcomes, rolls)
@@ -196,8 +196,8 @@ class TestAttempts:
     def test_snoozes_and_throttles_are_counted_one_by_one(self) -> None:
         snoozed = settle(job(), Snoozed(LEASE, SECOND), roll=0.5)
         throttled = settle(job(throttles=4), Throttled(LEASE, SECOND), roll=0.5)
-        assert (snoozed.snoozes, snoozed.throttles) == (1, 0)
-        assert (throttled.snoozes, throttled.throttles) == (0, 1)
+        assert (snoozed.snoozes, snoozed.throttles, snoozed.attempt_kind) == (1, 0, "snoozed")
+        assert (throttled.snoozes, throttled.throttles, throttled.attempt_kind) == (0, 1, "throttled")
 
 
 class TestWaiting:

@@ -21,7 +21,7 @@ def row(
 def test_a_claim_is_one_final_step() -> None:
     script = Script(claim_jobs=[[row(A)]])
     claims = script.play(claim(Appetite("w", ["b", "a"], 3, ["q"])))
-    assert claims == Claims([Claimed(*row(A)[:-1])], 0)
+    assert claims == Claims([Claimed(*row(A)[:-1])], [])
     assert claims.jobs[0].lease == (A, 1)
     assert (script.asked, script.final, script.woken) == ([["claim_jobs"]], True, set())
     assert script.params("claim_jobs") == [{"worker": "w", "tasks": '["b","a"]', "queues": '["q"]', "n": 3}]
@@ -29,7 +29,7 @@ def test_a_claim_is_one_final_step() -> None:
 
 def test_every_queue_is_asked_by_naming_none() -> None:
     script = Script()
-    assert script.play(claim(Appetite("w", ["a"], 1))) == Claims([])
+    assert script.play(claim(Appetite("w", ["a"], 1))).jobs == []
     assert script.params("claim_jobs")[0]["queues"] is None
 
 
@@ -68,10 +68,10 @@ def test_named_queues_stand_before_priority() -> None:
     assert [job.id for job in merged] == [A, C, B]
 
 
-def test_expired_ones_are_counted_and_not_handed_out() -> None:
+def test_expired_ones_are_named_and_not_handed_out() -> None:
     rows = [row(A, state="canceled"), row(B), row(C, state="canceled")]
     claims = Script(claim_jobs=[rows]).play(claim(Appetite("w", ["work"], 9)))
-    assert ([job.id for job in claims.jobs], claims.expired) == ([B], 2)
+    assert ([job.id for job in claims.jobs], claims.expired, claims.more) == ([B], [A, C], True)
 
 
 def test_a_front_that_came_home_short_says_that_there_may_be_more() -> None:
@@ -86,4 +86,4 @@ def test_a_front_that_came_home_short_says_that_there_may_be_more() -> None:
 def test_rows_that_others_hold_are_no_jobs() -> None:
     locked = [(*[None] * 18, "locked")]
     claims = Script(claim_jobs=[locked]).play(claim(Appetite("w", ["work"], 2)))
-    assert claims == Claims([], locked=True, more=True)
+    assert claims == Claims([], [], locked=True, more=True)

@@ -96,7 +96,8 @@ def test_attempts_are_recorded_only_where_one_ended_but_not_its_job() -> None:
         (Failed(ONE, "interrupted"), True),
         (Continued(ONE), True),
         (Failed(ONE, "fatal"), False),
-        (Snoozed(ONE, 5), False),
+        (Snoozed(ONE, 5), True),
+        (Throttled(ONE, cool_queue=False), True),
         (Released(ONE), False),
         (Canceled(ONE, "enough"), False),
         (Succeeded(ONE, "1", None, Report()), False),
@@ -164,7 +165,7 @@ def test_a_throttle_cools_its_queue_in_a_step_between() -> None:
     assert script.asked == [
         ["lock_running"],
         ["ensure_queues", "lock_queues"],
-        ["apply_changes", "cool_queue", "cool_queue"],
+        ["record_attempts", "apply_changes", "cool_queue", "cool_queue"],
     ]
     assert [step.final for step in script.steps] == [False, False, True]
     assert script.params("lock_queues") == [{"names": '["fast","mail"]', "quiet": 120 * SECOND}]
@@ -183,7 +184,7 @@ def test_a_queue_that_cools_already_is_left_alone() -> None:
 def test_a_throttle_may_spare_the_queue() -> None:
     script = Script(lock_running=[[running(A)]])
     play(script, Throttled(ONE, 5, cool_queue=False))
-    assert script.asked == [["lock_running"], ["apply_changes"]]
+    assert script.asked == [["lock_running"], ["record_attempts", "apply_changes"]]
 
 
 def test_a_cycle_claims_in_the_last_step() -> None:
@@ -226,8 +227,15 @@ def test_a_refused_outcome_that_is_recorded_already_is_recognised() -> None:
         (Failed(ONE, "error"), "failed", "error", True),
         (Failed(ONE, "error"), "ready", "lost", False),
         (Failed(ONE, "error"), "canceled", "lost", False),
-        (Snoozed(ONE, 5), "ready", None, True),
+        (Snoozed(ONE, 5), "ready", "snoozed", True),
+        (Snoozed(ONE, 5), "canceled", "snoozed", True),
+        (Snoozed(ONE, 5), "canceled", None, True),
+        (Snoozed(ONE, 5), "ready", "throttled", False),
+        (Snoozed(ONE, 5), "ready", None, False),
         (Snoozed(ONE, 5), "succeeded", None, False),
+        (Throttled(ONE), "ready", "throttled", True),
+        (Released(ONE), "ready", None, True),
+        (Released(ONE), "ready", "snoozed", False),
         (Continued(ONE), "ready", "continued", True),
     ):
         script = Script(find_outcomes=[[(A, 1, state, kind)]])

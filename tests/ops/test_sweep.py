@@ -66,7 +66,7 @@ def test_another_orphan_in_its_place_is_left_alone() -> None:
 def test_lists_and_counts_are_one_final_step() -> None:
     for operation, name, rows, value in (
         (sweep.retire_silent(), "retire_silent_workers", [("w",)], ["w"]),
-        (sweep.expire(n=2), "expire_jobs", [(A,), (B,)], 2),
+        (sweep.expire(n=2), "expire_jobs", [(A,), (B,)], [A, B]),
         (sweep.list_orphans(n=2), "find_orphans", [running(A)], [A]),
     ):
         script = Script(**{name: [rows]})

@@ -7,7 +7,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from perdure.ids import new_id
 from perdure.model.job import SECOND, Lease, NewJob, TaskDefinition
-from perdure.model.lifecycle import Failed, Outcome, Report, Succeeded, Throttled
+from perdure.model.lifecycle import Change, Failed, Outcome, Report, Succeeded, Throttled
 from perdure.ops import (
     browse,
     claim,
@@ -23,7 +23,7 @@ from perdure.ops import (
     tasks,
     worker,
 )
-from perdure.ops.op import Op, Operation, Query
+from perdure.ops.op import Op, Operation, Query, ask_all, operation
 from perdure.options import Options
 from perdure.store.store import Store
 
@@ -108,11 +108,20 @@ def live(store: Recorder) -> None:
     store.perform(report.report, [said])
     outcomes: list[Outcome] = [Succeeded(first), Failed(second, "error"), Throttled(third)]
     store.perform(finish.cycle, outcomes, dice=dice, claim=claim.Appetite("ann", ["work"], 0))
+    store.perform(put_off_for_long)
     store.perform(finish.find_recorded, outcomes)
+
+
+@operation("write")
+def put_off_for_long() -> Op[None]:
+    """A job that asks again and again; the ledger forgets the first times."""
+    change = Change(id=new_id(), token=101, state="ready", run=1, attempt=0, attempt_kind="snoozed")
+    yield from ask_all(*finish.apply([change]))
 
 
 def look(store: Recorder) -> None:
     (job, *_) = store.perform(browse.list_jobs)
+    store.perform(browse.list_jobs, state="retrying")
     store.perform(browse.get_job, job.id)
     store.perform(browse.get_jobs, [job.id])
     store.perform(browse.trace_job, job.id)

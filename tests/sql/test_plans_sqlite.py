@@ -6,7 +6,9 @@ One test, because the table is filled once: each check yields what is wrong.
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 
 from perdure.store.store import open_store
 from tests.sql.hot import hot
@@ -34,6 +36,16 @@ def test_no_hot_statement_reads_the_backlog(sqlite_url: str) -> None:
     assert list(scans_and_sorts(costs)) == []
     assert list(costs_beyond_reason(costs)) == []
     assert list(growth(costs)) == []
+
+
+def test_what_is_not_due_is_not_looked_for_among_what_has_ended(sqlite_url: str) -> None:
+    store = open_store(sqlite_url)
+    store.migrate()
+    store.close()
+    params = dict.fromkeys(("queue", "task", "tenant", "now", "before", "n", "retrying"))
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
+        plan = connection.execute("EXPLAIN QUERY PLAN " + store.statements["list_later"], params).fetchall()
+    assert [line for *_, line in plan if "SCAN" in line] == ["SCAN perdure_job USING INDEX perdure_job_claim"]
 
 
 def scans_and_sorts(costs: Costs) -> Iterator[str]:

@@ -145,12 +145,18 @@ def test_a_login_that_cannot_succeed_fails_at_once(
     store.close()
 
 
-@pytest.mark.parametrize("host", [f"{SECRET}.invalid", "127.0.0.1"])
-def test_a_server_that_is_not_there_is_away(caplog: pytest.LogCaptureFixture, host: str) -> None:
+@pytest.mark.parametrize("host", ["nowhere.invalid", "127.0.0.1"])
+async def test_a_server_that_is_not_there_is_away_and_named(
+    caplog: pytest.LogCaptureFixture, host: str
+) -> None:
     caplog.set_level(logging.DEBUG, "perdure")
-    store = PostgresStore(f"postgresql://{SECRET}:{SECRET}@{host}:1/{SECRET}", patience=0)
-    with pytest.raises(StoreAway) as raised:
+    store = PostgresStore(f"postgresql://{SECRET}:{SECRET}@{host}:1/{SECRET}", patience=0.1)
+    said = rf"^The database cannot be reached \({host}:1\)\.$"
+    with pytest.raises(StoreAway, match=said) as raised:
         store.check_schema()
+    assert_secret_is_kept(raised.value, caplog)
+    with pytest.raises(StoreAway, match=said) as raised:
+        await store.aconnect()
     assert_secret_is_kept(raised.value, caplog)
     store.close()
 

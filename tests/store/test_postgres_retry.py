@@ -16,6 +16,7 @@ from perdure.ops.op import Op, ask, ask_last, operation
 from perdure.store import postgres_session, postgres_transaction
 from perdure.store.postgres import PostgresStore
 from perdure.store.postgres_adapt import Statement
+from perdure.store.postgres_connect import servers
 from perdure.store.postgres_retry import Retry
 from tests.store.proxy import Proxy
 from tests.store.things import insert, insert_once, postgres_store, read, run, run_urgently
@@ -195,7 +196,9 @@ def test_the_log_tells_once_that_the_database_is_away_and_once_that_it_is_back(
     for call in calls:
         call.result(30)
     warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert warnings == ["The database is away (connection lost); trying again", "The database is back"]
+    server = servers(proxy.url)
+    away = f"The database is away (connection lost, {server}); trying again"
+    assert warnings == [away, "The database is back"]
     store.close()
 
 
@@ -207,6 +210,22 @@ def test_patience_runs_out(proxy: Proxy) -> None:
     assert away.value.__cause__ is None
     assert away.value.__context__ is None
     assert proxy.refused > 1
+    store.close()
+
+
+def test_who_waits_for_a_database_that_is_away_has_less_patience_until_a_worker_is_here(proxy: Proxy) -> None:
+    store = postgres_store(proxy.url, patience=1000, patience_away=0.1)
+    proxy.refuse()
+    with pytest.raises(StoreAway):
+        store.perform(run, "one")
+    store.endure()
+    refused = proxy.refused
+    with ThreadPoolExecutor() as pool:
+        call = pool.submit(store.perform, run, "one")
+        # By then the pauses alone have been longer than it had patience before.
+        until(lambda: proxy.refused > refused + 6)
+        proxy.admit()
+        assert call.result(30) == [(1,)]
     store.close()
 
 

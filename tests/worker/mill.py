@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,18 @@ async def rest(seconds: float, note_to: str | None = None) -> str:
 def rest_in_thread(seconds: float) -> str:
     time.sleep(seconds)
     return "rested"
+
+
+async def rest_aside(note_to: str) -> None:
+    """Cancelled, it leaves its thread behind."""
+    note(note_to, "start")
+    await asyncio.to_thread(threading.Event().wait)
+
+
+async def rest_in_executor(note_to: str) -> None:
+    """The same with a thread that Python waits for."""
+    note(note_to, "start")
+    await asyncio.get_running_loop().run_in_executor(ThreadPoolExecutor(), threading.Event().wait)
 
 
 def rest_until_asked(note_to: str, *, ctx: Context = CONTEXT) -> None:
@@ -97,6 +110,8 @@ def make(url: str | None = None, **options: Any) -> App:
         add_in_thread,
         rest,
         rest_in_thread,
+        rest_aside,
+        rest_in_executor,
         rest_until_asked,
         rest_until_canceled,
         block,

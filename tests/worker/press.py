@@ -17,6 +17,8 @@ from perdure import CONTEXT, App, Context, Fatal
 from tests.worker.mill import QUICK, note
 
 TARGET = "tests.worker.press:app"
+REMAIN = 1.0
+"""Seconds that ``remain`` may take."""
 
 
 def pid() -> int:
@@ -40,6 +42,12 @@ def tell(*, ctx: Context = CONTEXT) -> dict[str, Any]:
         "deadline": ctx.deadline is not None,
         "thread": threading.current_thread() is threading.main_thread(),
     }
+
+
+def remain(*, ctx: Context = CONTEXT) -> float:
+    """Seconds until its deadline."""
+    assert ctx.deadline is not None
+    return ctx.deadline.timestamp() - time.time()
 
 
 def speak(*, ctx: Context = CONTEXT) -> Any:
@@ -92,6 +100,21 @@ def linger(note_to: str) -> None:
         note(note_to, "cleaned up")
 
 
+def seize(note_to: str) -> None:
+    """The same, and lets no other thread run."""
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    note(note_to, f"{os.getpid()} {other.pid}")
+    ctypes.PyDLL(None).sleep(600)
+
+
+def fork(note_to: str) -> None:
+    """A process of the worker's own kind, which outlives it."""
+    if pid := os.fork():
+        note(note_to, f"{pid}")
+        return
+    time.sleep(600)
+
+
 async def alinger(note_to: str) -> None:
     note(note_to, f"{os.getpid()} {os.getpid()}")
     try:
@@ -122,6 +145,22 @@ def parent(*, ctx: Context = CONTEXT) -> str:
     return child
 
 
+def spread(n: int, size: int, *, ctx: Context = CONTEXT) -> int:
+    """Enqueues so many jobs with so many bytes each."""
+    return len(ctx.enqueue(*(app.tasks["keep"].job("x" * size) for _ in range(n))))
+
+
+def swell(size: int, *, save: bool, ctx: Context = CONTEXT) -> str:
+    """Returns so many letters, or saves them."""
+    if save:
+        ctx.save("x" * size)
+    return "x" * size
+
+
+async def keep(what: str) -> None:
+    """For its arguments."""
+
+
 def commit(*, ctx: Context = CONTEXT) -> None:
     with ctx.transaction():
         ctx.log("in a transaction")
@@ -141,17 +180,23 @@ def make(url: str | None = None, **options: Any) -> App:
         aspeak,
         wait_for,
         linger,
+        seize,
         alinger,
         save_late,
         parent,
+        spread,
         commit,
     ):
         app.task(name=function.__name__, run_in="process", backoff=QUICK)(function)
     app.task(name="fail", run_in="process", max_attempts=1)(fail)
+    app.task(name="swell", run_in="process", max_attempts=1)(swell)
     app.task(name="die", run_in="process", max_attempts=1)(die)
+    app.task(name="remain", run_in="process", max_attempts=1, timeout=REMAIN)(remain)
     app.task(name="overrun", run_in="process", max_attempts=1, timeout=0.5)(linger)
     app.task(name="be_deaf", run_in="process", max_attempts=1, timeout=0.5)(be_deaf)
     app.task(name="anywhere", backoff=QUICK)(anywhere)
+    app.task(name="fork")(fork)
+    app.task(name="keep", queue="kept")(keep)
     return app
 
 

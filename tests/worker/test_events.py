@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from functools import partial
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from perdure import App, Retry, Snooze
 from perdure.errors import InvalidOption
 from perdure.events import JobEvent
-from perdure.worker import hooks
+from perdure.worker import audience
 from tests.store.waiting import auntil
 from tests.worker.waiting import aside_until, until_state
 
@@ -105,7 +107,7 @@ async def test_a_listener_that_fails_disturbs_nobody(
 async def test_a_slow_listener_holds_up_no_job_and_is_not_waited_for(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(hooks, "LIMIT", 0.2)
+    monkeypatch.setattr(audience, "LIMIT", 0.2)
     release = threading.Event()
 
     @app.on("started")
@@ -123,8 +125,84 @@ async def test_a_slow_listener_holds_up_no_job_and_is_not_waited_for(
     async with app.worker():
         for _ in range(3):
             assert await (await work.aenqueue()).aget(30) == "done"
-        await auntil(lambda: caplog.text.count("it is no longer waited for") >= 6, seconds=5)
+        await auntil(lambda: caplog.text.count("it is no longer waited for") == 3, seconds=5)
+        await auntil(lambda: "rest_in_thread lags: a call of it takes more than 0.2 s" in caplog.text)
+        release.set()
+        await auntil(lambda: "rest_in_thread keeps up again; it missed 0 events" in caplog.text)
+    assert caplog.text.count("lags") == 1
+
+
+async def test_listeners_that_hang_silence_nobody_else_and_hold_up_no_end(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audience, "FAREWELL", 0.2)
+    heard: list[str] = []
+    release = threading.Event()
+
+    def hang() -> Callable[[JobEvent], object]:
+        return lambda event: release.wait(30)
+
+    for _ in range(8):
+        app.on("succeeded")(hang())
+    app.on("succeeded")(lambda event: heard.append(event.job))
+
+    @app.task(name="work")
+    async def work() -> None: ...
+
+    async with app.worker():
+        jobs = await app.aenqueue_many([work.job() for _ in range(6)])
+        await auntil(lambda: len(heard) == 6, seconds=5)
+        assert sorted(heard) == sorted(job.id for job in jobs)
+        began = monotonic()
+    assert monotonic() - began < 5
     release.set()
+    await auntil(lambda: not listening(), seconds=5)
+
+
+def listening() -> list[str]:
+    """The threads of plain listeners."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("perdure-listener")]
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_flood_is_cut_off_and_both_its_ends_are_told(
+    app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    monkeypatch.setattr(audience, "MOST", 4)
+    monkeypatch.setattr(audience, "LIMIT", 5.0 if kind == "async" else 0.1)
+    heard: list[str] = []
+    called, release = threading.Event(), threading.Event()
+
+    async def on_loop(event: JobEvent) -> None:
+        called.set()
+        await auntil(release.is_set)
+        heard.append(event.job)
+
+    def in_thread(event: JobEvent) -> None:
+        called.set()
+        release.wait(30)
+        heard.append(event.job)
+
+    name = "on_loop" if kind == "async" else "in_thread"
+    app.on("succeeded")(on_loop if kind == "async" else in_thread)
+
+    @app.task(name="work")
+    async def work(n: int) -> None: ...
+
+    async with app.worker() as worker:
+        for n in range(12):
+            await (await work.aenqueue(n)).aget(30)
+            await auntil(called.is_set)
+        await auntil(lambda: not worker.leases())
+        await auntil(lambda: f"{name} lags" in caplog.text)
+        release.set()
+        # One that is being told in a thread no longer waits.
+        told = 4 if kind == "async" else 5
+        await auntil(lambda: f"{name} keeps up again; it missed {12 - told} events" in caplog.text, seconds=5)
+        await auntil(lambda: len(heard) == told)
+        await (await work.aenqueue(12)).aget(30)
+        await auntil(lambda: len(heard) == told + 1, seconds=5)
+    assert caplog.text.count("lags") == 1
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])

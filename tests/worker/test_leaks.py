@@ -1,15 +1,17 @@
-"""Many jobs leave a worker as they found it: its memory, its threads, its file descriptors."""
+"""Many jobs leave a worker as they found it: its memory, its threads, its file descriptors, its children."""
 
 from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.store.waiting import until
+from tests.worker import kiln
 from tests.worker.fleet import Fleet, Hand
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -21,12 +23,30 @@ class Size(NamedTuple):
     files: int
 
 
-def size(hand: Hand) -> Size:
-    process = Path(f"/proc/{hand.process.pid}")
+def size(pid: int) -> Size:
+    process = Path(f"/proc/{pid}")
     status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
     return Size(
         int(status["VmRSS"].split()[0]) / 1024, int(status["Threads"]), len(os.listdir(process / "fd"))
     )
+
+
+def children(hand: Hand) -> set[int]:
+    """Those that are not dead yet."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended meanwhile
+            state, parent = (process / "stat").read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == hand.process.pid and state != "Z":
+                found.add(int(process.name))
+    return found
+
+
+def assert_as_before(before: Size, after: Size) -> None:
+    assert after.threads <= before.threads + 2
+    # The store may have opened a reader or two, of two files each; a leak would show with each job.
+    assert after.files <= before.files + 6
+    assert after.megabytes < before.megabytes + 8
 
 
 @pytest.mark.parametrize("n", [300, pytest.param(10_000, marks=pytest.mark.long)])
@@ -45,10 +65,31 @@ def test_jobs_in_threads_leave_nothing_behind(fleet: Fleet, n: int) -> None:
         until(lambda: fleet.app.count_jobs()["default"].get("succeeded") == done, seconds=300)
 
     run(400)
-    before = size(hand)
+    before = size(hand.process.pid)
     run(n)
-    after = size(hand)
-    assert after.threads <= before.threads + 2
-    assert after.files <= before.files + 2
-    assert after.megabytes < before.megabytes + 8
+    assert_as_before(before, size(hand.process.pid))
     assert hand.stop() == 0
+
+
+@pytest.mark.parametrize("n", [50, pytest.param(1_000, marks=pytest.mark.long)])
+def test_jobs_in_processes_leave_nothing_behind(fleet: Fleet, n: int) -> None:
+    hand = fleet.start(env={"SERVE": "tests.worker.kiln"}, lease=30, processes=2)
+    with kiln.make(fleet.url) as app:
+
+        def run(n: int, seconds: float) -> set[int]:
+            jobs = app.enqueue_many([app.tasks["burn"].job(seconds) for _ in range(n)])
+            return {job.get(300) for job in jobs}
+
+        # Until both children are there and have what they keep.
+        until(lambda: run(20, 0.05) == children(hand) and len(children(hand)) == 2)
+        run(100, 0.007)
+        before = {pid: size(pid) for pid in children(hand)}
+        worker = size(hand.process.pid)
+        run(n, 0.007)
+        # As many, but perhaps others: after many jobs a child is replaced.
+        until(lambda: len(children(hand)) == 2)
+        assert_as_before(worker, size(hand.process.pid))
+        for was, pid in zip(before.values(), children(hand), strict=True):
+            assert_as_before(before.get(pid, was), size(pid))
+    assert hand.stop() == 0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in before)

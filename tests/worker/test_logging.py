@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+import perdure
 from perdure import App, Snooze
+from perdure.errors import InvalidConfig
 
 FAR = 3600
 
@@ -52,3 +54,29 @@ async def test_payloads_and_results_are_in_no_line(app: App, caplog: pytest.LogC
     async with app.worker():
         await (await work.aenqueue("a secret word")).aget(30)
     assert "secret" not in caplog.text
+
+
+async def test_the_first_line_says_who_does_what_where(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "perdure.worker")
+    for n in range(12):
+        app.task(name=f"work-{n:02}")(len)
+    async with app.worker(queues={"mail": 3, "slow": 1}, concurrency=7, name="ann", processes=2):
+        pass
+    line: Any = next(record for record in caplog.records if hasattr(record, "database"))
+    assert line.levelname == "INFO"
+    assert (line.worker, line.version, line.queues) == ("ann", perdure.__version__, ["mail", "slow"])
+    assert (line.concurrency, line.processes, line.lease) == (7, 0, 30.0)
+    assert line.tasks == [f"work-{n:02}" for n in range(12)]
+    assert line.database == app.store.address
+    assert line.getMessage() == (
+        f"Worker ann of perdure {perdure.__version__} on {line.database}; queues: mail=3, slow=1; "
+        f"tasks (12): {', '.join(line.tasks[:10])} and 2 more; "
+        "at a time: 7 on the loop or in threads, 0 in processes; lease 30 s"
+    )
+
+
+async def test_a_worker_to_which_nothing_is_left_is_refused(app: App) -> None:
+    app.task(name="press", run_in="process")(len)
+    with pytest.raises(InvalidConfig, match="nothing is left to run"):
+        async with app.worker(processes=0):
+            pass

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from perdure import App
+from perdure.errors import StoreAway
+from perdure.worker.worker import FLUSH, LAST
 from tests.postgres import Server
 from tests.store.proxy import Proxy
 from tests.store.waiting import until
@@ -110,6 +112,28 @@ async def test_a_patience_that_ran_out_ends_no_worker_that_is_starting(postgres_
         await app.aclose()
 
 
+async def test_beside_a_worker_a_call_is_as_patient_as_the_worker(postgres_url: str) -> None:
+    with Proxy(postgres_url) as proxy:
+        app = App(proxy.url)
+        app._patience_away = 0.01
+        work = app.task(name="work")(lambda: "done")
+        async with app.worker():
+            proxy.refuse()
+            asyncio.get_running_loop().call_later(1.0, proxy.admit)
+            job = await work.aenqueue()
+            assert await job.aget(30) == "done"
+        await app.aclose()
+
+
+def test_an_app_has_less_patience_with_a_database_that_is_away_than_its_worker() -> None:
+    app = App("postgresql://ann:hunter2@127.0.0.1:1/shop")
+    app._patience_away = 0.1
+    work = app.task(name="work")(lambda: None)
+    with pytest.raises(StoreAway, match=r"^The database cannot be reached \(127.0.0.1:1\)\.$"):
+        work.enqueue()
+    app.close()
+
+
 def test_a_network_that_swallows_everything(postgres_fleet: Fleet) -> None:
     """Nothing is refused and nothing is answered; then the connections turn out to be dead."""
     fleet = postgres_fleet
@@ -137,8 +161,10 @@ def test_a_stop_while_the_database_is_away_ends_in_time_and_leaves_the_jobs_to_o
         fleet.until_running(job)
         proxy.refuse()
         hand.wait_for("The database is away")
+        began = time.monotonic()
         hand.signal(signal.SIGTERM)
         assert hand.end(seconds=40) in (0, 10)
+        assert time.monotonic() - began < 0.2 + FLUSH + LAST + 3
         assert "other workers will find what is left" in hand.log
     fleet.start(lease=1)
     assert job.get(30) == "rested"
@@ -238,6 +264,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         hand.wait_for("disk is full")
         ballast.unlink()
         assert_all_end(fleet, jobs, hand)
+        hand.wait_for("serves again")  # it says so only after the commit that others see
         assert hand.log.count("The database cannot serve") == 1
         assert hand.log.count("The database serves again") == 1
         assert hand.stop() == 0

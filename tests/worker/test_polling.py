@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 
 from perdure import App
+from tests.store.proxy import Proxy
+from tests.store.waiting import auntil
 
 
 def test_a_job_is_found_in_time_while_outcomes_keep_coming(url: str) -> None:
@@ -31,3 +34,23 @@ def test_a_job_is_found_in_time_while_outcomes_keep_coming(url: str) -> None:
     asyncio.run(work())
     app.close()
     assert begun.index("later") < 20, "it did not wait for the others"
+
+
+async def test_a_job_is_found_though_notices_are_swallowed(postgres_url: str) -> None:
+    """The connection that listens is half open: nobody says that it is dead."""
+    with Proxy(postgres_url) as proxy:
+        app, producer = App(postgres_url, listen_url=proxy.url), App(postgres_url)
+        for each in (app, producer):
+            each.task(name="work")(lambda: "done")
+        async with app.worker(poll=0.3):
+            first = await producer.tasks["work"].aenqueue()
+            assert await first.aget(30) == "done"
+            await auntil(lambda: b"UNLISTEN" in proxy.heard)  # it passed its test, and listens
+            proxy.freeze()
+            for _ in range(3):
+                job = await producer.tasks["work"].aenqueue()
+                assert await job.aget(5) == "done"
+            began = monotonic()
+        assert monotonic() - began < 5, "its end does not wait for the dead connection"
+        await app.aclose()
+        await producer.aclose()

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from perdure import App, JobCanceled, JobFailed
@@ -23,7 +24,7 @@ from perdure.model.job import SECOND, Lease
 from perdure.model.lifecycle import Canceled, Continued, Failed, Outcome, Snoozed, Succeeded, Throttled
 from perdure.service import find_program
 from perdure.worker import processes
-from perdure.worker.wire import Ended, Fault
+from perdure.worker.wire import FRAME, Ended, Fault, Logged, Stream, packed
 from perdure.worker.worker import Worker
 from tests.store.waiting import auntil, until
 from tests.worker import press
@@ -227,6 +228,28 @@ async def test_jobs_are_enqueued_and_transactions_committed_from_a_child(app: Ap
         assert job.attempt == 1
 
 
+async def test_a_handler_in_a_child_enqueues_as_much_as_it_likes(app: App) -> None:
+    async with working(app, queues=["default"]):
+        job = await enqueue(app, "spread", n=70, size=1_000_000)
+        assert await job.aget(PATIENCE) == 70
+        assert job.attempt == 1
+    assert (await app.acount_jobs())["kept"] == {"ready": 70}
+
+
+async def test_what_is_too_large_to_store_is_refused_as_it_would_be_elsewhere(sqlite_url: str) -> None:
+    async with press.make(sqlite_url) as app, working(app):
+        returned = await enqueue(app, "swell", size=70_000_000, save=False)
+        saved = await enqueue(app, "swell", size=70_000_000, save=True)
+        assert await returned.aget(PATIENCE) is None
+        with pytest.raises(JobFailed):
+            await saved.aget(PATIENCE)
+    assert returned.row is not None
+    assert returned.row.reason == "result.too_large"
+    assert saved.error is not None
+    assert (saved.error.kind, saved.error.code) == ("error", "job.payload_too_large")
+    assert "the checkpoint takes more than 1048576 bytes" in saved.error.message
+
+
 async def test_there_are_never_more_claimed_than_free_slots_and_others_do_not_wait(
     app: App, tmp_path: Path
 ) -> None:
@@ -256,23 +279,29 @@ async def test_a_suspect_runs_in_place_where_there_are_no_processes(app: App) ->
         assert await job.aget(PATIENCE) == os.getpid()
 
 
-def test_a_child_dies_with_its_worker(url: str, tmp_path: Path) -> None:
-    notes = tmp_path / "notes"
+@pytest.mark.parametrize("task", ["linger", "seize"])
+def test_a_child_and_what_it_started_die_with_their_worker(url: str, task: str, tmp_path: Path) -> None:
+    notes, forks = tmp_path / "notes", tmp_path / "forks"
     with press.make(url) as app:
-        app.enqueue("linger", {"note_to": str(notes)})
         env = {**os.environ, "PERDURE_URL": url}
         worker = subprocess.Popen([sys.executable, "-m", "tests.worker.press"], env=env)
         try:
+            app.enqueue(task, {"note_to": str(notes)})
             until(lambda: noted(notes), seconds=PATIENCE)
+            # What the worker itself forked lives on, and has a copy of all that the worker had.
+            app.enqueue("fork", {"note_to": str(forks)})
+            until(lambda: noted(forks), seconds=PATIENCE)
         finally:
             worker.send_signal(signal.SIGKILL)
             worker.wait()
-        child, grandchild = map(int, noted(notes)[0].split())
+        pids = [int(pid) for pid in noted(notes)[0].split()]
+        (fork,) = map(int, noted(forks))
         try:
-            until(lambda: not alive(child))
+            until(lambda: not any(map(alive, pids)))
+            assert alive(fork)
         finally:
-            if alive(grandchild):
-                os.kill(grandchild, signal.SIGKILL)
+            for pid in filter(alive, [*pids, fork]):
+                os.kill(pid, signal.SIGKILL)
 
 
 async def test_a_worker_is_refused_whose_app_no_new_process_would_find(sqlite_url: str) -> None:
@@ -319,13 +348,12 @@ def footprint(worker: Worker) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("n", [200, pytest.param(1_000, marks=pytest.mark.long)])
-async def test_nothing_is_left_behind_by_many_jobs(sqlite_url: str, n: int) -> None:
+async def test_nothing_is_left_behind_by_many_jobs(sqlite_url: str) -> None:
     async with press.make(sqlite_url) as app, working(app) as worker:
         for task in ("pid", "async_pid"):
             await (await enqueue(app, task)).aget(PATIENCE)
         before, resident, kept = footprint(worker), rss(), children(worker)
-        jobs = await app.aenqueue_many([app.tasks["pid"].job() for _ in range(n)])
+        jobs = await app.aenqueue_many([app.tasks["pid"].job() for _ in range(200)])
         for job in jobs:
             await job.aget(PATIENCE)
         after = footprint(worker)
@@ -366,6 +394,20 @@ def test_what_cannot_be_encoded_does_not_keep_an_outcome_from_travelling() -> No
     assert failed.kind == "fatal"
     assert len(str(failed.trace)) < 20_000
     assert isinstance(Ended.of(1, Canceled(LEASE, "\ud800"), resident=0).told(), Canceled)
+
+
+@pytest.mark.parametrize("size", [10, FRAME - 60, FRAME, 5 * FRAME])
+def test_a_message_of_any_length_arrives_however_it_is_cut(size: int) -> None:
+    messages = [Logged(1, "info", "x" * n) for n in (size, 1, size + 1)]
+    data = b"".join(map(packed, messages))
+    stream = Stream(msgspec.msgpack.Decoder(Logged))
+    cut = 100_003
+    assert [m for i in range(0, len(data), cut) for m in stream.feed(data[i : i + cut])] == messages
+
+
+def test_what_is_no_message_is_refused() -> None:
+    with pytest.raises(msgspec.DecodeError):
+        list(Stream(msgspec.msgpack.Decoder(Logged)).feed(b"Hello, worker"))
 
 
 def test_an_error_keeps_its_class_on_its_way() -> None:

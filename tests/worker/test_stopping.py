@@ -75,6 +75,15 @@ def test_a_handler_that_does_not_listen_is_given_back_all_the_same(
     assert (row.state, row.attempt, row.crashes, row.error_kind) == ("ready", 0, 0, "interrupted")
 
 
+def test_what_hangs_aside_does_not_hold_up_the_end_of_the_program(fleet: Fleet, tmp_path: Path) -> None:
+    """Cancelled, ``asyncio.to_thread`` is no longer awaited; its thread lives on."""
+    hand, notes = fleet.start(drain=0.1), tmp_path / "notes"
+    job = fleet.enqueue("rest_aside", note_to=str(notes))
+    until(notes.exists)
+    assert hand.stop(seconds=10) == 10
+    assert (fleet.state(job), job.attempt) == ("ready", 0)
+
+
 def test_a_second_signal_ends_it_at_once(fleet: Fleet) -> None:
     hand = fleet.start()
     job = fleet.begin(60)

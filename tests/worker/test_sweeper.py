@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,16 @@ import pytest
 from perdure import App
 from perdure.events import JobEvent
 from tests.store.waiting import auntil, until
-from tests.worker.fleet import Fleet
+from tests.worker.fleet import Fleet, rows
 from tests.worker.waiting import aside_until, until_state
+
+
+def leaders(url: str) -> list[tuple[Any, ...]]:
+    """Whoever sweeps."""
+    if not url.startswith("sqlite"):
+        return rows(url, "SELECT worker FROM perdure.leader")
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+        return connection.execute("SELECT worker FROM perdure_leader").fetchall()
 
 
 def test_the_jobs_of_a_killed_worker_run_again_soon(fleet: Fleet, tmp_path: Path) -> None:
@@ -26,8 +35,8 @@ def test_the_jobs_of_a_killed_worker_run_again_soon(fleet: Fleet, tmp_path: Path
     first = fleet.start(lease=lease)
     job = fleet.enqueue("rest", seconds=60, note_to=str(notes))
     until(notes.exists)
+    until(lambda: leaders(fleet.url))
     second = fleet.start(lease=lease)
-    time.sleep(0.3)  # it has looked who leads
     began = time.monotonic()
     first.kill()
     until(lambda: notes.read_text().count("start") == 2)
@@ -115,6 +124,20 @@ async def test_what_expired_is_canceled_though_no_worker_knows_it(url: str, app:
     app.task(name="work")(lambda: None)
     async with app.worker():
         await until_state(await app.aget_job(job.id), "canceled", seconds=5)
+
+
+@pytest.mark.parametrize("found_by", ["the sweeper", "a claim"])
+async def test_what_expired_is_told_as_canceled(app: App, found_by: str) -> None:
+    told: list[JobEvent] = []
+    app.on("canceled")(told.append)
+    app.task(name="work")(lambda: None)
+    jobs = await app.aenqueue_many([app.tasks["work"].using(expires=0.01).job() for _ in range(3)])
+    if found_by == "the sweeper":
+        await app.apause_queue("default")
+    async with app.worker():
+        await auntil(lambda: len(told) == 3, seconds=5)
+    assert {event.job for event in told} == {job.id for job in jobs}
+    assert {(event.name, event.task, event.message) for event in told} == {("canceled", "work", "expired")}
 
 
 async def test_what_a_sweeper_decides_is_told(brisk_app: App) -> None:

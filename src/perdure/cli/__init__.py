@@ -37,7 +37,14 @@ def main() -> None:
         # A terminal that lacks a letter is no reason to fail.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
-    program(prog_name="perdure")
+    try:
+        program(prog_name="perdure")
+    except SystemExit as end:
+        if "asyncio" in sys.modules:  # a worker ran, and with it the code of others
+            from perdure.cli.last_resort import end_in_time
+
+            end_in_time(end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
 
 
 class Program(click.Group):

@@ -10,7 +10,7 @@ from perdure.cli import typed
 from perdure.cli.documents import as_json, print_json
 from perdure.cli.failures import failure
 from perdure.cli.suggest import did_you_mean
-from perdure.cli.target import Target, pass_target, where
+from perdure.cli.target import Target, check_schema, pass_target, where
 
 if TYPE_CHECKING:
     from perdure.app import App
@@ -60,7 +60,7 @@ def enqueue(
     """
     with target.program() as app:
         if not app.tasks:
-            app.check_schema()
+            check_schema(app)
         job = _enqueue(app, task, arguments, {**options, "tags": list(tags) or None})
         if as_json:
             print_json(

@@ -16,7 +16,7 @@ from perdure.model.telling import distance
 
 if TYPE_CHECKING:
     from perdure.app import App
-    from perdure.model.job import JobRow, State
+    from perdure.model.job import JobRow, Later, State
 
 COLUMNS = (
     Column("ID"),
@@ -43,13 +43,15 @@ def jobs(
     target: Target,
     queue: str | None,
     task: str | None,
-    state: State | None,
+    state: State | Later | None,
     tenant: str | None,
     limit: int,
     before: str | None,
     as_json: bool,
 ) -> None:
     """List jobs, the newest first.
+
+    Jobs that are scheduled or retrying are ready and not due yet: --state ready lists them, too.
 
     \b
     Examples:

@@ -38,7 +38,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """The same, for eyes: extra fields stand behind the message."""
+    """The same, for eyes. Our own messages tell what matters; behind those of others stand their extra fields."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
@@ -47,8 +47,10 @@ class TextFormatter(logging.Formatter):
         return f"{_time(record):%Y-%m-%d %H:%M:%S}Z"
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        fields = "".join(f" {name}={value}" for name, value in extras(record).items())
-        return super().formatMessage(record) + fields
+        line = super().formatMessage(record)
+        if record.name.startswith("perdure."):
+            return line
+        return line + "".join(f" {name}={value}" for name, value in extras(record).items())
 
 
 def extras(record: logging.LogRecord) -> dict[str, Any]:

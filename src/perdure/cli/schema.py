@@ -10,7 +10,7 @@ from perdure.cli.documents import as_json, print_json
 from perdure.cli.failures import Failure, failure
 from perdure.cli.fleet import unserved_lines
 from perdure.cli.tables import facts
-from perdure.cli.target import Target, pass_target, where
+from perdure.cli.target import Target, check_schema, pass_target, where
 
 if TYPE_CHECKING:
     from perdure.stats import Stats
@@ -65,7 +65,7 @@ def check(ctx: click.Context, target: Target, strict: bool, as_json: bool) -> No
 
     with target.database() as app:
         try:
-            app.check_schema()
+            check_schema(app)
         except SchemaError as error:
             if as_json:
                 print_json(

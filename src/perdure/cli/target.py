@@ -35,7 +35,7 @@ class Target:
     def reading(self) -> Iterator[App]:
         """An app to look through. It makes no tables: a slip in a URL leaves no new database behind."""
         with self.database() as app:
-            app.check_schema()
+            check_schema(app)
             yield app
 
     def database(self) -> App:
@@ -78,16 +78,25 @@ def where(function: F) -> F:
     return function
 
 
+def check_schema(app: App) -> None:
+    """What is missing is perhaps elsewhere: say where it was looked for."""
+    from perdure.errors import SchemaMissing
+
+    try:
+        app.check_schema()
+    except SchemaMissing as error:
+        raise SchemaMissing(f"{error} Looked at {app.store.address}.") from None
+
+
 pass_target = click.make_pass_decorator(Target, ensure=True)
 
 
 def load_app(path: str) -> App:
     """The app that ``module:name`` means, with the working directory on the path as for ``python -m``."""
-    module_name, _, name = path.partition(":")
+    module_name, _, name = full_path(path).partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     module = _import(module_name)
-    name = name or "app"
     app: object = module
     for part in name.split("."):
         app = getattr(app, part, None)
@@ -98,6 +107,12 @@ def load_app(path: str) -> App:
     apps = [known for known, value in vars(module).items() if isinstance(value, App)]
     what = "is not a perdure App" if app is not None else "does not exist"
     raise Misuse(f"{name!r} in {module_name} {what}.{did_you_mean(name, apps)}")
+
+
+def full_path(path: str) -> str:
+    """``module:name``, where the name may have been left out."""
+    module, _, name = path.partition(":")
+    return f"{module}:{name or 'app'}"
 
 
 def _import(name: str) -> Any:

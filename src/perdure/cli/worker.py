@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from perdure.cli import typed
-from perdure.cli.target import Target, pass_target, where
+from perdure.cli.target import Target, full_path, pass_target, where
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
@@ -27,9 +27,14 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
     envvar="PERDURE_CONCURRENCY",
     show_default=True,
     show_envvar=True,
-    help="How many jobs at a time.",
+    help="How many jobs at a time, on the event loop and in threads.",
 )
-@click.option("--processes", type=click.IntRange(min=0), help="How many of them in processes of their own.")
+@click.option(
+    "--processes",
+    type=click.IntRange(min=0),
+    help="Besides, so many jobs of tasks with run_in='process', each in a process of its own; "
+    "0 leaves such tasks to other workers.  [default: one for each CPU]",
+)
 @click.option("--burst", is_flag=True, help="End when nothing is due.")
 @click.option(
     "--drain",
@@ -81,6 +86,12 @@ def worker(
     set_up(log_level, log_format)
     ctx.exit(
         app.run_worker(
-            queues=queues, concurrency=concurrency, processes=processes, burst=burst, drain=drain, name=name
+            queues=queues,
+            concurrency=concurrency,
+            processes=processes,
+            burst=burst,
+            drain=drain,
+            name=name,
+            target=full_path(target.path),
         )
     )

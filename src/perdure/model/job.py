@@ -14,6 +14,8 @@ Span: TypeAlias = int
 SECOND: Span = 1_000_000
 
 State: TypeAlias = Literal["waiting", "ready", "running", "open", "succeeded", "failed", "canceled"]
+Later: TypeAlias = Literal["scheduled", "retrying"]
+"""How a ``ready`` job is shown that is not due: as if never tried, or waiting for its next try after an error."""
 ENDED: frozenset[State] = frozenset(("succeeded", "failed", "canceled"))
 
 

@@ -238,15 +238,15 @@ def fail(job: Running, failure: Failed, *, roll: float) -> Change:
 
 def snooze(job: Running, outcome: Snoozed) -> Change:
     """Later, at no cost."""
-    return _not_counted(job, outcome.delay, snoozes=1)
+    return _not_counted(job, outcome.delay, snoozes=1, attempt_kind="snoozed", decided_by="handler")
 
 
 def throttle(job: Running, outcome: Throttled, *, roll: float) -> Change:
     """Later, at no cost; without a delay of its own it backs off by how often this job was throttled."""
-    delay = outcome.delay
+    delay, decided_by = outcome.delay, "handler"
     if delay is None:
-        delay = job.backoff.delay(job.throttles + 1, roll=roll)
-    return _not_counted(job, delay, throttles=1)
+        delay, decided_by = job.backoff.delay(job.throttles + 1, roll=roll), "policy"
+    return _not_counted(job, delay, throttles=1, attempt_kind="throttled", decided_by=decided_by)
 
 
 def go_on(job: Running, outcome: Continued) -> Change:
@@ -347,8 +347,8 @@ def _retry(
     )
 
 
-def _not_counted(job: Running, delay: Span, **counters: int) -> Change:
-    return _change(job, "ready", attempt=job.attempt - 1, delay=_bounded(delay), keep_error=True, **counters)
+def _not_counted(job: Running, delay: Span, **fields: object) -> Change:
+    return _change(job, "ready", attempt=job.attempt - 1, delay=_bounded(delay), keep_error=True, **fields)
 
 
 def _stop(job: Running, outcome: Outcome) -> Change:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
-from perdure.model.job import Instant, JobRow, State
-from perdure.ops.op import Op, Query, ask_all, ask_last, operation
+from perdure.model.job import Instant, JobRow, Later, State
+from perdure.ops.op import Op, Param, Query, ask_all, ask_last, operation
 
 LAST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 """After every id."""
@@ -71,15 +71,19 @@ def list_jobs(
     *,
     queue: str | None = None,
     task: str | None = None,
-    state: State | None = None,
+    state: State | Later | None = None,
     tenant: str | None = None,
     before: str = LAST,
     n: int = 50,
 ) -> Op[list[JobRow]]:
     """A page of jobs, newest first; the next page begins before the last id of this one."""
-    rows = yield from ask_last(
-        "list_jobs", queue=queue, task=task, state=state, tenant=tenant, before=before, n=n
-    )
+    params: dict[str, Param] = {"queue": queue, "task": task, "tenant": tenant, "before": before, "n": n}
+    if state in get_args(Later):
+        (rows,) = yield from ask_all(
+            Query("list_later", {**params, "retrying": int(state == "retrying")}), final=True
+        )
+    else:
+        (rows,) = yield from ask_all(Query("list_jobs", {**params, "state": state}), final=True)
     return [JobRow(*row) for row in rows]
 
 

@@ -28,13 +28,13 @@ class Appetite(NamedTuple):
 
 
 class Claims(NamedTuple):
-    """The jobs taken, in order, and how many had expired and were canceled instead.
+    """The jobs taken, in order, and the ids of those that had expired and were canceled instead.
 
     ``locked``: others hold all that is due first. ``more``: another look may find more than this one did.
     """
 
     jobs: list[Claimed]
-    expired: int = 0
+    expired: Sequence[str] = ()
     locked: bool = False
     more: bool = False
 
@@ -74,7 +74,7 @@ def read_claims(rows: Rows, appetite: Appetite) -> Claims:
     if appetite.queues is not None:
         rank = {queue: i for i, queue in enumerate(appetite.queues)}
         jobs.sort(key=lambda job: rank.get(job.queue, 0))
-    locked = len(rows) == 1 and rows[0][-1] == "locked"
-    expired = len(rows) - len(jobs) - locked
+    others = [row for row in rows if row[-1] != "running"] if len(jobs) < len(rows) else []
+    expired = [row[0] for row in others if row[-1] == "canceled"]
     short = appetite.front and len(rows) < appetite.n
-    return Claims(jobs, expired, locked, more=bool(expired or locked or short))
+    return Claims(jobs, expired, locked=len(expired) < len(others), more=bool(others) or short)

@@ -14,6 +14,7 @@ from perdure.model.lifecycle import (
     Failed,
     Outcome,
     Running,
+    Snoozed,
     Succeeded,
     Throttled,
     cool_down,
@@ -36,6 +37,10 @@ from perdure.ops.running import (
 from perdure.ops.topics import queue_topics
 
 Dice = Callable[[], float]
+
+PUT_OFF = ("snoozed", "throttled")
+PUT_OFF_KEPT = 100
+"""Claims back: what was put off before is forgotten, or a job that asks every minute would fill the ledger."""
 
 
 class Finished(NamedTuple):
@@ -162,6 +167,11 @@ def apply(changes: Sequence[Change]) -> list[Query]:
         rows = rows_of(some)
         if any(change.attempt_kind is not None for change in some):
             writes.append(Query("record_attempts", {"changes": rows}))
+        for change in some:
+            if change.attempt_kind in PUT_OFF and change.token > PUT_OFF_KEPT:
+                writes.append(
+                    Query("forget_put_off", {"id": change.id, "token": change.token - PUT_OFF_KEPT})
+                )
         writes.append(Query("apply_changes", {"changes": rows}))
     return writes
 
@@ -225,7 +235,10 @@ def _same(outcome: Outcome, state: str, kind: str | None) -> bool:
             return state == "succeeded"
         case Failed():
             return state != "succeeded" and kind == outcome.kind
-        case Continued():
-            return kind == "continued" or (state == "canceled" and kind is None)
+        case Snoozed() | Throttled() | Continued():
+            return kind == _KINDS[type(outcome)] or (state == "canceled" and kind is None)
         case _:
             return state != "succeeded" and kind is None
+
+
+_KINDS: dict[type[Outcome], str] = {Snoozed: "snoozed", Throttled: "throttled", Continued: "continued"}

@@ -40,10 +40,10 @@ def rescue(*, dice: Dice, after: str = FIRST, n: int = 500) -> Op[Rescued]:
 
 
 @operation("write")
-def expire(*, n: int = 500) -> Op[int]:
-    """Cancel jobs that were not started in time."""
+def expire(*, n: int = 500) -> Op[list[str]]:
+    """Cancel jobs that were not started in time; return their ids."""
     rows = yield from ask_last("expire_jobs", n=n)
-    return len(rows)
+    return [row[0] for row in rows]
 
 
 @operation("write")

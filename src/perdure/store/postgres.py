@@ -23,7 +23,7 @@ from perdure.store.daemons import Daemons
 from perdure.store.ear import Ear
 from perdure.store.listeners import Listeners
 from perdure.store.postgres_adapt import Statement
-from perdure.store.postgres_connect import connect, connect_async, wishes
+from perdure.store.postgres_connect import connect, connect_async, servers, wishes
 from perdure.store.postgres_ear import ANSWER_SECONDS, PostgresEar
 from perdure.store.postgres_errors import diagnose
 from perdure.store.postgres_facts import facts
@@ -59,6 +59,7 @@ class PostgresStore:
         schema: str = DEFAULT_SCHEMA,
         prepare: bool | None = None,
         patience: float | None = 30.0,
+        patience_away: float | None = None,
         clock: Callable[[], int] | None = None,
         statements: Mapping[str, str] | None = None,
         size: int = 10,
@@ -74,11 +75,21 @@ class PostgresStore:
         self._size = size
         self._listeners = Listeners()
         self._pool = Pool(url, prepare=prepare, size=size)
-        self._retry = Retry(patience, drop_connections=self._pool.drop_idle)
+        self._retry = Retry(
+            patience,
+            drop_connections=self._pool.drop_idle,
+            patience_away=patience_away,
+            server=partial(servers, url),
+        )
         self.schema = schema
         self._ear = PostgresEar(listen_url or url, self.channel, announce=partial(_say_something, self._pool))
         self._hire()
         _stores.add(self)
+
+    @cached_property
+    def address(self) -> str:
+        schema = "" if self.schema == DEFAULT_SCHEMA else f", schema {self.schema}"
+        return f"postgresql://{servers(self._url)}/{self.database or ''}{schema}"
 
     @property
     def patience(self) -> float | None:
@@ -153,6 +164,13 @@ class PostgresStore:
         ends.callback(self._listeners.add(listener))
         return ends.close
 
+    def endure(self) -> None:
+        self._retry.endure()
+
+    def held_here(self) -> Callable[[], None]:
+        # A transaction holds its rows only: other writes go on beside it.
+        return lambda: None
+
     def hold(self, worker: str) -> Callable[[], None]:
         # No sign of life but its lease: it may be on any host.
         return lambda: None
@@ -175,7 +193,7 @@ class PostgresStore:
         try:
             return await connect_async(self._url)
         except psycopg.Error as error:
-            raise diagnose(error).error from None
+            raise self._retry.told(diagnose(error)) from None
 
     def facts(self) -> Facts:
         return facts(self._pool)

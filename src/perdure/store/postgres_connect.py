@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ OLDEST_SERVER: Final = 14
 
 # Only what a pooler lets pass: no server options. The URL may say otherwise.
 _DEFAULTS: Mapping[str, str | int] = {
-    "connect_timeout": 10,
+    "connect_timeout": 5,
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
@@ -41,6 +42,20 @@ async def connect_async(url: str) -> psycopg.AsyncConnection[Any]:
     return await psycopg.AsyncConnection.connect(
         make_conninfo(**{**_DEFAULTS, **wishes(url), "client_encoding": "utf8"}), prepare_threshold=None
     )
+
+
+def servers(url: str) -> str:
+    """Host and port of each server that a URL leads to; nothing else in it is fit to be shown."""
+    asked = wishes(url)
+    hosts = _list(asked.get("host") or asked.get("hostaddr") or os.environ.get("PGHOST") or "localhost")
+    ports = _list(asked.get("port") or os.environ.get("PGPORT") or "5432")
+    if len(ports) < len(hosts):
+        ports *= len(hosts)
+    return ",".join(f"{host or 'localhost'}:{port or 5432}" for host, port in zip(hosts, ports, strict=False))
+
+
+def _list(asked: object) -> list[str]:
+    return str(asked).split(",")
 
 
 def wishes(url: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 import psycopg
 
-from perdure.errors import StoreClosed
+from perdure.errors import PerdureError, StoreAway, StoreClosed
 from perdure.store.postgres_errors import Cure, Diagnosis, diagnose
 
 T = TypeVar("T")
@@ -29,8 +29,19 @@ _log = logging.getLogger("perdure.store")
 class Retry:
     """Runs what may fail for a while; tells the log once when the database goes and once when it is back."""
 
-    def __init__(self, patience: float | None, *, drop_connections: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        patience: float | None,
+        *,
+        drop_connections: Callable[[], None],
+        patience_away: float | None = None,
+        server: Callable[[], str] = str,
+    ) -> None:
+        """``patience_away``: less patience, while the database is away. ``server``: what to call it."""
         self.patience = patience
+        limits = [limit for limit in (patience, patience_away) if limit is not None]
+        self._patience_away = min(limits, default=None)
+        self._server = server
         self._drop_connections = drop_connections
         self._stopped = Event()
         self._away = False
@@ -42,7 +53,7 @@ class Retry:
 
         What is urgent does not wait again for a row that somebody holds.
         """
-        deadline = math.inf if self.patience is None else monotonic() + self.patience
+        began = monotonic()
         tries: Counter[Cure] = Counter()
         while True:
             self.refuse_if_stopped()
@@ -56,13 +67,27 @@ class Retry:
             tries[diagnosis.cure] += 1
             pause = _pause(tries.total())
             if tries[diagnosis.cure] > _MOST_TRIES.get(diagnosis.cure, math.inf):
-                raise diagnosis.error
+                raise self.told(diagnosis)
             if urgent and diagnosis.cure is Cure.WAIT:
-                raise diagnosis.error
-            if monotonic() + pause > deadline or not wanted():
-                raise diagnosis.error
+                raise self.told(diagnosis)
+            if monotonic() + pause > began + self._patience_with(diagnosis.cure) or not wanted():
+                raise self.told(diagnosis)
             self._prepare_next(diagnosis, tries[diagnosis.cure])
             self._stopped.wait(pause)
+
+    def told(self, diagnosis: Diagnosis) -> PerdureError:
+        """What the caller gets. Host and port are often what is wrong, and no secret."""
+        error = diagnosis.error
+        if not isinstance(error, StoreAway):
+            return error
+        if server := self._server():
+            error = StoreAway(f"{str(error).rstrip('.')} ({server}).")
+        error.told = self._away
+        return error
+
+    def endure(self) -> None:
+        """Wait for a database that is away as long as for anything else."""
+        self._patience_away = self.patience
 
     def refuse_if_stopped(self) -> None:
         if self._stopped.is_set():
@@ -84,7 +109,12 @@ class Retry:
         # A connection that was cut while idle is no news; a second one that fails is.
         if diagnosis.cure is Cure.RECONNECT and tries > 1 and not self._away:
             self._away = True
-            _log.warning("The database is away (%s); trying again", diagnosis.sqlstate or "connection lost")
+            why = diagnosis.sqlstate or "connection lost"
+            _log.warning("The database is away (%s, %s); trying again", why, self._server())
+
+    def _patience_with(self, cure: Cure) -> float:
+        patience = self._patience_away if cure is Cure.RECONNECT else self.patience
+        return math.inf if patience is None else patience
 
     def _note_back(self) -> None:
         if self._away:

@@ -19,6 +19,7 @@ from perdure.store.listeners import Listeners
 from perdure.store.sqlite_connect import Database, Synchronous
 from perdure.store.sqlite_errors import patiently, translate
 from perdure.store.sqlite_facts import facts
+from perdure.store.sqlite_held import Hold
 from perdure.store.sqlite_presence import Presence
 from perdure.store.sqlite_session import Session
 from perdure.store.statements import Dialect, load
@@ -61,6 +62,10 @@ class SqliteStore:
         return self._database.path
 
     @property
+    def address(self) -> str:
+        return f"sqlite:///{self.path}"
+
+    @property
     def patience(self) -> float | None:
         return self._patience
 
@@ -96,6 +101,13 @@ class SqliteStore:
         ends.callback(self._session.listen(listener))
         ends.callback(self._listeners.add(listener))
         return ends.close
+
+    def endure(self) -> None:
+        # A file is not away.
+        pass
+
+    def held_here(self) -> Callable[[], None]:
+        return Hold(self.path).end
 
     def hold(self, worker: str) -> Callable[[], None]:
         return self._presence.hold(worker) if self._presence else _nothing

@@ -69,7 +69,7 @@ class Checkpoints:
 
     def _checkpoint(self, writing: sqlite3.Connection) -> None:
         if self._connection is None:
-            self._connection = self._database.open(read_only=True)
+            self._connection = self._database.open(read_only=True, create=False)
         writing.execute("BEGIN IMMEDIATE")
         try:
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from perdure.errors import InvalidConfig, StoreReadOnly, UnsupportedDatabase
+from perdure.errors import InvalidConfig, SchemaMissing, StoreAway, StoreReadOnly, UnsupportedDatabase
 from perdure.ops.op import Param, Rows
 from perdure.store.drive import Execute
 from perdure.store.sqlite_errors import is_busy, translate
@@ -16,6 +16,7 @@ from perdure.store.sqlite_mounts import network_file_system
 Synchronous: TypeAlias = Literal["full", "normal"]
 
 MEMORY = ":memory:"
+GONE = "The SQLite file was moved, deleted or replaced while it was in use."
 # In bytes. A WAL that starts over keeps this much of its file: to overwrite is twice as fast as to append,
 # where every commit waits for the disk.
 LONGEST_WAL = 4 * 1024 * 1024
@@ -39,6 +40,9 @@ class Database:
         self.path = path if self.in_memory else os.path.realpath(path)
         self.synchronous: Synchronous = synchronous
         self.connections: set[sqlite3.Connection] = set()
+        self._file: tuple[int, int] | None = None
+        self.lost = False
+        """Its file was deleted or replaced, and no other one is open yet."""
 
     def anew(self) -> Database:
         """The same database, without connections."""
@@ -48,8 +52,35 @@ class Database:
     def exists(self) -> bool:
         return self.in_memory or os.path.exists(self.path)
 
-    def open(self, *, read_only: bool = False) -> sqlite3.Connection:
+    def refuse_if_missing(self) -> None:
+        """Whoever only looks makes no file."""
+        if self.exists:
+            return
+        if os.path.isdir(os.path.dirname(self.path)):
+            raise SchemaMissing(
+                "There is no such database file; call app.migrate() or run perdure migrate to make it."
+            )
+        raise SchemaMissing(
+            "There is no such database file, nor its directory; create that one, then run perdure migrate."
+        )
+
+    def note_file(self) -> None:
+        """The file that the path leads to is the one that is open."""
+        self._file, self.lost = self._find(), False
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the path leads to another file than the one that is open, or to none."""
+        return self._file is not None and self._find() != self._file
+
+    def note_loss(self) -> None:
+        """That file is closed; what is opened next is another one."""
+        self._file, self.lost = None, True
+
+    def open(self, *, read_only: bool = False, create: bool = True) -> sqlite3.Connection:
         """A connection ready for use. Only "busy" comes as SQLite's own error: the caller may try again."""
+        if not create and not self.exists:
+            raise StoreAway(GONE)
         self._refuse_what_cannot_work()
         try:
             connection = self._connect()
@@ -70,6 +101,16 @@ class Database:
     def close(self, connection: sqlite3.Connection) -> None:
         connection.close()
         self.connections.discard(connection)
+
+    def _find(self) -> tuple[int, int] | None:
+        """What tells a file from any other, as long as one of them is open: its number is not given anew."""
+        if self.in_memory:
+            return None
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return 0, 0
+        return found.st_dev, found.st_ino
 
     def _refuse_what_cannot_work(self) -> None:
         if sqlite3.sqlite_version_info < _OLDEST:

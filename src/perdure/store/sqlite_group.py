@@ -9,13 +9,13 @@ from contextlib import suppress
 from typing import Any
 
 from perdure import failpoints
-from perdure.errors import SchemaMissing, StoreClosed
+from perdure.errors import StoreClosed
 from perdure.store.drive import Execute
 from perdure.store.sqlite_call import Call
 from perdure.store.sqlite_checkpoint import Checkpoints
 from perdure.store.sqlite_connect import Database, executor
 from perdure.store.sqlite_errors import patiently, translate
-from perdure.store.sqlite_migrate import bring_up_to_date, check_up_to_date
+from perdure.store.sqlite_migrate import bring_up_to_date, check_up_to_date, refuse_without_tables
 
 # How often a call is run that broke a constraint, in case somebody was quicker.
 _RUNS = 5
@@ -76,8 +76,8 @@ class GroupCommit:
             return None
         try:
             if self._connection is None:
-                # Nothing to compare with: all may be new.
-                return object()
+                # Nothing to compare with: all may be new, or nothing is there.
+                return None if self._database.lost else object()
             # To the last row, or the statement would go on reading.
             return self._connection, self._connection.execute("PRAGMA data_version").fetchall()
         except sqlite3.Error:
@@ -109,8 +109,7 @@ class GroupCommit:
                 self._lock.release()
 
     def _check(self) -> None:
-        if not self._database.exists:
-            raise SchemaMissing
+        self._database.refuse_if_missing()
         connection = self._connection or self._database.open(read_only=True)
         try:
             check_up_to_date(connection)
@@ -177,19 +176,24 @@ class GroupCommit:
 
     def _begin(self) -> sqlite3.Connection:
         if self._connection is None:
-            self._open()
+            self._open(create=not self._prepared)
         assert self._connection is not None
         self._connection.execute("BEGIN IMMEDIATE")
         return self._connection
 
-    def _open(self) -> list[int]:
-        connection = self._connection or self._database.open()
+    def _open(self, *, create: bool = True) -> list[int]:
+        """Without ``create`` a file that vanished, or lost its tables, is waited for and not made anew."""
+        connection = self._connection or self._database.open(create=create)
         try:
+            if not create:
+                refuse_without_tables(connection)
             applied = bring_up_to_date(connection)
         except BaseException:
             if connection is not self._connection:
                 self._database.close(connection)
             raise
+        if self._connection is None:
+            self._database.note_file()
         self._connection = connection
         self._prepared = True
         return applied

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 from perdure.errors import SchemaMissing, SchemaOutdated
 from perdure.ops.op import Param, Row
@@ -37,6 +38,12 @@ def check_up_to_date(connection: sqlite3.Connection) -> None:
         migrate.check(SqliteTarget(connection))
     finally:
         _roll_back(connection)
+
+
+def refuse_without_tables(connection: sqlite3.Connection) -> None:
+    """Raise SchemaMissing if there are none; tables that are only outdated can be brought up to date."""
+    with suppress(SchemaOutdated):
+        check_up_to_date(connection)
 
 
 def bring_up_to_date(connection: sqlite3.Connection) -> list[int]:

@@ -115,7 +115,7 @@ class Readers:
 
     def _open(self, *, until: float) -> sqlite3.Connection:
         self._prepare(until=until)
-        return self._database.open(read_only=True)
+        return self._database.open(read_only=True, create=False)
 
     def _close(self, connection: sqlite3.Connection | None) -> None:
         if connection is not None:

@@ -10,18 +10,23 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
+from perdure.errors import StoreAway
 from perdure.ops.op import Kind, Op
 from perdure.store.listeners import Listener
 from perdure.store.sqlite_call import LoopCall, ThreadCall
-from perdure.store.sqlite_connect import Database
+from perdure.store.sqlite_connect import GONE, Database
 from perdure.store.sqlite_ear import SqliteEar
 from perdure.store.sqlite_errors import translate
 from perdure.store.sqlite_fork import close_before_forks, keep_for_ever
 from perdure.store.sqlite_group import GroupCommit
+from perdure.store.sqlite_held import refuse_if_held_here
 from perdure.store.sqlite_readers import Readers
 from perdure.store.sqlite_writer import Writer
 
 T = TypeVar("T")
+
+# Seconds to wait for those who read, before the next heartbeat.
+_MOMENT = 1.0
 
 
 class Session:
@@ -48,13 +53,21 @@ class Session:
         close_before_forks(self)
 
     def perform(self, kind: Kind, start: Callable[[], Op[T]], *, patience: float | None = None) -> T:
+        if kind == "beat" and self._database.has_moved:
+            self._let_go()
         until = self._until if patience is None else time.monotonic() + patience
         call = ThreadCall(start, until=until, urgent=kind in ("urgent", "beat"))
-        return self._readers.perform(call) if self._reads(kind) else self._writer.perform(call)
+        if self._reads(kind):
+            return self._readers.perform(call)
+        refuse_if_held_here(self._database.path)
+        return self._writer.perform(call)
 
     async def aperform(self, kind: Kind, start: Callable[[], Op[T]]) -> T:
         call = LoopCall(start, until=self._until, urgent=kind in ("urgent", "beat"))
-        return await (self._readers.aperform(call) if self._reads(kind) else self._writer.aperform(call))
+        if self._reads(kind):
+            return await self._readers.aperform(call)
+        refuse_if_held_here(self._database.path)
+        return await self._writer.aperform(call)
 
     def migrate(self) -> list[int]:
         with _translated():
@@ -81,6 +94,13 @@ class Session:
     def resume(self) -> None:
         self._group_commit.resume()
         self._readers.resume()
+
+    def _let_go(self) -> None:
+        """What is written to a file without a name is lost: close it, and open what is found in its place."""
+        if self.pause(timeout=_MOMENT):
+            self._database.note_loss()
+            self.resume()
+        raise StoreAway(GONE)
 
     def close(self) -> None:
         self._ear.stop()

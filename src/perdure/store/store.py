@@ -33,8 +33,17 @@ class Store(Protocol):
     def dialect(self) -> Dialect: ...
 
     @property
+    def address(self) -> str:
+        """Where the database is, for people to read: without user, password and options."""
+        ...
+
+    @property
     def patience(self) -> float | None:
         """For how many seconds a call goes on trying while the database is away or busy; None is for ever."""
+        ...
+
+    def endure(self) -> None:
+        """Wait for a database that is away as long as for one that is busy: a worker is here, nobody at a screen."""
         ...
 
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
@@ -90,6 +99,13 @@ class Store(Protocol):
         """The same for async code, as far as the driver has async connections."""
         ...
 
+    def held_here(self) -> Callable[[], None]:
+        """Such a connection is in use here, in this thread or task: refuse writes that would wait for it.
+
+        Returns what ends that.
+        """
+        ...
+
     def close(self) -> None:
         """Give back what the store holds; later calls raise StoreClosed."""
         ...
@@ -117,6 +133,7 @@ def open_store(
     synchronous: Literal["full", "normal"] = "full",
     prepare: bool | None = None,
     patience: float | None = 30.0,
+    patience_away: float | None = None,
     clock: Callable[[], int] | None = None,
     listen_url: str | None = None,
 ) -> Store:
@@ -128,7 +145,13 @@ def open_store(
         return _open_sqlite(rest[1:], synchronous=synchronous, patience=patience, clock=clock)
     if separator and scheme in ("postgresql", "postgres"):
         return _open_postgres(
-            url, schema=schema, prepare=prepare, patience=patience, clock=clock, listen_url=listen_url
+            url,
+            schema=schema,
+            prepare=prepare,
+            patience=patience,
+            patience_away=patience_away,
+            clock=clock,
+            listen_url=listen_url,
         )
     raise InvalidConfig(
         "A database's URL begins with sqlite:/// (a path or :memory: follows), postgresql:// or postgres://."
@@ -155,6 +178,7 @@ def _open_postgres(
     schema: str,
     prepare: bool | None,
     patience: float | None,
+    patience_away: float | None,
     clock: Callable[[], int] | None,
     listen_url: str | None,
 ) -> Store:
@@ -163,5 +187,11 @@ def _open_postgres(
     except ImportError:
         raise InvalidConfig("PostgreSQL needs a driver: pip install 'perdure[postgres]'.") from None
     return PostgresStore(
-        url, schema=schema, prepare=prepare, patience=patience, clock=clock, listen_url=listen_url
+        url,
+        schema=schema,
+        prepare=prepare,
+        patience=patience,
+        patience_away=patience_away,
+        clock=clock,
+        listen_url=listen_url,
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from time import monotonic, time
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
-from perdure.model.job import Claimed, Lease
+from perdure.model.job import SECOND, Claimed, Lease
 from perdure.model.lifecycle import Canceled, Continued, Failed, Outcome, Succeeded
 from perdure.worker.context import JobContext
 from perdure.worker.handler import Handler
@@ -27,7 +28,9 @@ _log = logging.getLogger("perdure.worker")
 class Runner(Protocol):
     """Where handlers run. Whatever ends there is told once, in the event loop's thread."""
 
-    def start(self, attempt: Attempt) -> None: ...
+    def start(self, attempt: Attempt) -> None:
+        """Run its handler, and tell the attempt when that begins."""
+        ...
 
     def stop(self, attempt: Attempt) -> None:
         """Stop the handler as far as it can be stopped."""
@@ -42,6 +45,7 @@ class Attempt:
     """A claimed job and what becomes of it. Belongs to the event loop's thread."""
 
     __slots__ = (
+        "_begun",
         "_told",
         "context",
         "deadline",
@@ -63,15 +67,24 @@ class Attempt:
         self.context = context
         self.runner = runner
         self.started = started
-        self.deadline = None if job.timeout is None else started + job.timeout / 1_000_000
+        self.deadline: float | None = None
         self.why: Why | None = None
         self.outcome: Outcome | None = None
+        self._begun: Callable[[Attempt], None] | None = None
         self._told: Callable[[Attempt], None] | None = None
 
-    def start(self, told: Callable[[Attempt], None]) -> None:
-        """Run the handler; ``told`` is called once, when it has ended or is given up."""
-        self._told = told
+    def start(self, begun: Callable[[Attempt], None], told: Callable[[Attempt], None]) -> None:
+        """Run the handler. ``begun`` is called when its time begins, ``told`` once, when it ended or is given up."""
+        self._begun, self._told = begun, told
         self.runner.start(self)
+
+    def begin(self) -> None:
+        """Its handler begins, and so does its time: not at the claim, for a process may have to load first."""
+        if self.allowed is not None:
+            self.deadline = monotonic() + self.allowed
+            self.context.deadline_at = time() + self.allowed
+        if self._begun is not None:
+            self._begun(self)
 
     @property
     def ended(self) -> bool:
@@ -107,16 +120,18 @@ class Attempt:
         self.end(None, self.started)
 
     def _judge(self, outcome: Outcome | None, now: float) -> Outcome | None:
-        if self.why == "lost":
+        if self.why == "lost" and not self.context.has_succeeded:
             return None
         if self.why == "timeout" or (self.deadline is not None and now > self.deadline):
-            return Failed(self.lease, "timeout", message=f"It ran for more than {self._allowed} s.")
+            return Failed(self.lease, "timeout", message=f"It ran for more than {self.allowed} s.")
         if isinstance(outcome, Succeeded):
             return self._succeeded_itself(outcome) if self.context.has_succeeded else outcome
         if self.why == "interrupt" and (outcome is None or isinstance(outcome, Failed)):
             return Failed(self.lease, "interrupted", message=STOPPED)
         if outcome is not None:
             return outcome
+        if self.why == "lost":
+            return _uncommitted(self.lease)  # or it was, after all: then this is refused
         if self.context.cancel_requested:  # which a save may have told before anybody stopped it
             return Canceled(self.lease, "cancel requested")
         message = "CancelledError: the handler cancelled itself."
@@ -138,8 +153,9 @@ class Attempt:
             _log.error("Job %s had succeeded, and then: %s", self.job.id, outcome.trace or outcome.message)
 
     @property
-    def _allowed(self) -> float:
-        return (self.job.timeout or 0) / 1_000_000
+    def allowed(self) -> float | None:
+        """Seconds that its handler may take."""
+        return None if self.job.timeout is None else self.job.timeout / SECOND
 
     def final(self) -> Outcome:
         """The outcome, with the last report of its handler and the jobs it enqueues."""

@@ -1,12 +1,11 @@
 """A child of a worker: a process that runs one job at a time until its worker lets it go or dies.
 
-python -m perdure.worker.child <socket> <pid of the worker>
+python -m perdure.worker.child <socket> <end of the tether> <pid of the worker>
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import signal
 import socket
@@ -32,6 +31,7 @@ from perdure.worker.child_context import ChildContext, Desk
 from perdure.worker.ending import raised, returned
 from perdure.worker.handler import Handler
 from perdure.worker.ledger import Ledger
+from perdure.worker.tether import hang_on
 from perdure.worker.wire import Answer, Ended, FromChild, Line, Load, Loaded, Run, Unfit
 
 GRACE = 2.0
@@ -44,7 +44,7 @@ Phase: TypeAlias = Literal["loading", "idle", "calling", "awaiting", "telling"]
 def main() -> None:
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.set_inheritable(False)
-    _die_with(int(sys.argv[2]))
+    hang_on(int(sys.argv[2]), int(sys.argv[3]))
     # A Ctrl-C is for the worker, which decides what becomes of its jobs.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Child(Line(sock)).run()
@@ -200,15 +200,6 @@ def _cancel(task: asyncio.Task[Any] | None, context: ChildContext) -> None:
     context.cancel_requested = True
     if task is not None:
         task.cancel()
-
-
-def _die_with(worker: int) -> None:
-    """Linux kills this process when its worker dies, also while a handler holds the interpreter."""
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
-    if os.getppid() != worker:
-        os._exit(1)
 
 
 def _end_group() -> None:

@@ -8,13 +8,15 @@ from concurrent.futures import Future
 from itertools import count
 from typing import Any
 
+import msgspec
+
 from perdure.model.codec import storable_text
 from perdure.model.lifecycle import MOST_PROGRESS, SHORT, TRACE, Report
 from perdure.store.plan import Plan, aside, refuse_in_event_loop
 from perdure.worker.context import JobContext, encode_checkpoint
 from perdure.worker.handler import Handler
 from perdure.worker.ledger import Ledger
-from perdure.worker.wire import Answer, Committing, FromChild, Logged, Run, Save, Spoke
+from perdure.worker.wire import Answer, Committing, FromChild, Logged, RolledBack, Run, Save, Spoke
 
 
 class Desk:
@@ -77,9 +79,16 @@ class ChildContext(JobContext):
         yield from aside(self._tell_of_success)
 
     def _tell_of_success(self) -> None:
-        success = self.success
-        assert success is not None
+        assert self.success is not None
+        # Whose jobs are in the transaction, and need not travel.
+        success = msgspec.structs.replace(self.success, children=())
         self._hear(self._desk.ask(lambda request: Committing(self._number, request, success)).result())
+
+    def forget_success(self) -> None:
+        """Its transaction was rolled back: the worker, too, must not count on it."""
+        if self.success is not None:
+            super().forget_success()
+            self._desk.say(RolledBack(self._number))
 
     def _hear(self, answer: Answer) -> None:
         if answer.cancel_requested:

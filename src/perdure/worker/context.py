@@ -12,9 +12,9 @@ import msgspec
 
 from perdure import diary
 from perdure.context import Context
-from perdure.errors import InvalidOption, LeaseLost
+from perdure.errors import InvalidOption, LeaseLost, PayloadTooLarge
 from perdure.middleware import Middleware
-from perdure.model.codec import ResultCodec, encode_plain, storable_text
+from perdure.model.codec import MAX_PAYLOAD, ResultCodec, encode_plain, storable_text
 from perdure.model.job import Claimed, NewJob
 from perdure.model.lifecycle import SHORT, TRACE, Report, Succeeded
 from perdure.moments import moment
@@ -45,6 +45,7 @@ class JobContext(Context):
         "_middleware",
         "_report",
         "_results",
+        "block",
         "deadline_at",
         "row",
         "spoken",
@@ -68,6 +69,8 @@ class JobContext(Context):
         """Called, from whichever thread, when there is something to report."""
         self.success: Succeeded | None = None
         """What the handler wrote into a transaction of its own, which may or may not have been committed."""
+        self.block: TransactionBlock | None = None
+        """The ``ctx.transaction()`` that is open."""
         self._ledger = ledger
         self._results = results
         self._middleware = middleware
@@ -201,6 +204,10 @@ class JobContext(Context):
             raise LeaseLost
         self.success = success
 
+    def forget_success(self) -> None:
+        """Its transaction was rolled back: there is none."""
+        self.success = None
+
     def transaction(self) -> TransactionBlock:
         """A connection, in a transaction that ends with the block and with the job's success."""
         return TransactionBlock(self)
@@ -223,7 +230,11 @@ class JobContext(Context):
         self._do("succeed", self._succeed(result, conn=conn))
 
     async def asucceed(self, result: object = None, *, conn: object) -> None:
-        await arun(self.store, self._succeed(result, conn=conn))
+        plan = self._succeed(result, conn=conn)
+        if self.block is not None and self.block.waits_for_nobody(conn):
+            run(self.store, plan)
+        else:
+            await arun(self.store, plan)
 
     def _do(self, verb: str, plan: Plan[T]) -> T:
         refuse_in_event_loop(verb)
@@ -241,7 +252,10 @@ class JobContext(Context):
 
 def encode_checkpoint(value: object) -> str:
     """Refused like an argument of that name, with its path."""
-    return encode_plain({"checkpoint": value})[len('{"checkpoint":') : -1]
+    try:
+        return encode_plain({"checkpoint": value})[len('{"checkpoint":') : -1]
+    except PayloadTooLarge:
+        raise PayloadTooLarge(f"the checkpoint takes more than {MAX_PAYLOAD} bytes of JSON") from None
 
 
 def without_progress(said: Said) -> Said:

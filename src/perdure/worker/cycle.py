@@ -9,13 +9,12 @@ from time import monotonic
 from typing import Protocol
 
 from perdure import failpoints
-from perdure.errors import Unavailable
 from perdure.model.job import Claimed, Lease
 from perdure.model.lifecycle import Change, Outcome
 from perdure.ops.finish import Finished
 from perdure.ops.topics import queue_topic
 from perdure.worker.attempt import Attempt
-from perdure.worker.health import Health
+from perdure.worker.health import OUT_OF_SERVICE, Health
 from perdure.worker.ledger import Ledger, Queues
 from perdure.worker.places import Places
 
@@ -166,7 +165,7 @@ class Cycle:
                 finished, jobs = await self._flush(identity, recording, self._here, n)
             else:
                 finished, jobs = await self._flush(identity, recording, self._in_processes, m)
-        except Unavailable as error:
+        except OUT_OF_SERVICE as error:
             self._under_way = False
             self._ended[:0] = ended
             await asyncio.sleep(self._health.failed(error))
@@ -179,7 +178,7 @@ class Cycle:
         try:
             if n and m:
                 jobs = jobs + await self._claim_for_processes(identity, m)
-        except Unavailable as error:
+        except OUT_OF_SERVICE as error:
             pause = self._health.failed(error)
         self._under_way = False
         if failpoints.armed and jobs:
@@ -197,7 +196,7 @@ class Cycle:
             finished, jobs = await self._ledger.acycle(
                 identity, outcomes, tasks=lane.tasks, n=n, queues=self._queues
             )
-        except Unavailable:
+        except OUT_OF_SERVICE:
             lane.hungry = lane.hungry or n > 0
             raise
         if n:
@@ -210,7 +209,7 @@ class Cycle:
         lane.hungry = False
         try:
             jobs = await self._ledger.aclaim(identity, tasks=lane.tasks, n=n, queues=self._queues)
-        except Unavailable:
+        except OUT_OF_SERVICE:
             lane.hungry = True
             raise
         lane.fed(n, len(jobs))
@@ -223,7 +222,7 @@ class Cycle:
             return
         try:
             await self._ledger.areport([said for _, said in told])
-        except Unavailable:
+        except OUT_OF_SERVICE:
             for attempt, said in told:
                 attempt.context.put_back(said)
             raise
@@ -246,7 +245,7 @@ class Cycle:
             await asyncio.sleep(INSIST)
             try:
                 finished = await self._ledger.afinish([outcome])
-            except Unavailable as error:
+            except OUT_OF_SERVICE as error:
                 await asyncio.sleep(self._health.failed(error))
                 continue
             if finished.accepted or finished.refused:

@@ -20,7 +20,7 @@ class Deadlines:
         self._timers: dict[Attempt, asyncio.TimerHandle] = {}
 
     def begin(self, attempt: Attempt) -> None:
-        if attempt.deadline is not None and attempt.deadline - attempt.started < HORIZON:
+        if attempt.deadline is not None and attempt.deadline - monotonic() < HORIZON:
             self._set(attempt, attempt.deadline)
 
     def end(self, attempt: Attempt) -> None:

@@ -9,9 +9,12 @@ from collections.abc import Awaitable, Callable
 from threading import Lock
 from typing import TypeVar
 
-from perdure.errors import StoreAway, StoreClosed, Unavailable
+from perdure.errors import SchemaError, StoreAway, StoreClosed, Unavailable
 
 T = TypeVar("T")
+
+OUT_OF_SERVICE = (Unavailable, SchemaError)
+"""What a worker that runs waits for. Tables that vanish under it are being restored, or the database made anew."""
 
 LONGEST_PAUSE = 2.0
 
@@ -25,8 +28,9 @@ class Health:
         self._lock = Lock()
         self._code: str | None = None
         self._failures = 0
+        self._told = False
 
-    def failed(self, error: Unavailable) -> float:
+    def failed(self, error: Unavailable | SchemaError) -> float:
         """Note that the database did not answer; return how many seconds to wait before the next try."""
         if isinstance(error, StoreClosed):
             raise error  # by the program itself: it will not come back
@@ -35,8 +39,8 @@ class Health:
             news = self._code != error.code
             self._code = error.code
             pause = min(0.05 * 2.0 ** min(self._failures, 10), LONGEST_PAUSE)
-        # Of a database that is away the store itself tells.
-        if news and not isinstance(error, StoreAway):
+        if news and not (isinstance(error, StoreAway) and error.told):
+            self._told = True
             _log.warning("The database cannot serve: %s Trying again.", error)
         return random.uniform(0.5, 1.0) * pause
 
@@ -44,8 +48,8 @@ class Health:
         if self._code is None:
             return
         with self._lock:
-            code, self._code, self._failures = self._code, None, 0
-        if code is not None and code != StoreAway.code:
+            told, self._told, self._code, self._failures = self._told, False, None, 0
+        if told:
             _log.warning("The database serves again.")
 
     async def until_answered(self, ask: Callable[[], Awaitable[T]]) -> T:
@@ -53,5 +57,5 @@ class Health:
         while True:
             try:
                 return await ask()
-            except Unavailable as error:
+            except OUT_OF_SERVICE as error:
                 await asyncio.sleep(self.failed(error))

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-import logging
-from collections.abc import Awaitable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from perdure.events import EventName, JobEvent, Listener
 from perdure.model.job import Claimed, JobRow
-from perdure.store.daemons import Daemons
 from perdure.worker.attempt import Attempt
+from perdure.worker.audience import Audience, audience_of
 from perdure.worker.handler import Handler
-
-LIMIT = 10.0
-"""Seconds a listener may take."""
-MOST = 10_000
-"""Calls that may be under way; what happens beyond that is not told, and the log says so once."""
-
-_log = logging.getLogger("perdure.worker")
 
 
 class Hooks:
@@ -31,9 +21,8 @@ class Hooks:
     ) -> None:
         self._listeners = listeners
         self._handlers = handlers
-        self._threads = Daemons("perdure-listener", limit=4)
-        self._calls: set[asyncio.Task[None]] = set()
-        self._flooded = False
+        # By the listener's id, for not each can be a key; an audience keeps its listener alive.
+        self._audiences: dict[int, Audience] = {}
 
     def attempt(
         self, name: EventName, attempt: Attempt, *, seconds: float | None = None, **told: str | None
@@ -45,6 +34,10 @@ class Hooks:
         """Something happened to a job that this worker did not run."""
         self._tell(name, job, kind=job.error_kind, code=job.error_code, message=job.error_message)
 
+    def expired(self, job: JobRow) -> None:
+        """A job was canceled because nobody had started it in time."""
+        self._tell("canceled", job, message=job.reason)
+
     def wanted(self, name: EventName, task: str) -> bool:
         return name in self._listeners or (name == "failed" and self._on_failed(task) is not None)
 
@@ -55,9 +48,7 @@ class Hooks:
 
     async def close(self) -> None:
         """Let the last ones hear."""
-        if self._calls:
-            await asyncio.wait(self._calls, timeout=LIMIT)
-        self._threads.stop(wait=False)
+        await asyncio.gather(*(audience.close() for audience in self._audiences.values()))
 
     def _on_failed(self, task: str) -> Listener | None:
         handler = self._handlers.get(task)
@@ -80,53 +71,9 @@ class Hooks:
         if event.name == "failed" and (own := self._on_failed(event.task)) is not None:
             listeners.append(own)
         for listener in listeners:
-            if len(self._calls) >= MOST:
-                if not self._flooded:
-                    _log.warning("Listeners are too slow: events are dropped")
-                self._flooded = True
-                continue
-            self._flooded = False
-            call = asyncio.create_task(self._call(listener, event))
-            self._calls.add(call)
-            call.add_done_callback(self._calls.discard)
+            self._audience(listener).tell(event)
 
-    async def _call(self, listener: Listener, event: JobEvent) -> None:
-        try:
-            async with asyncio.timeout(LIMIT):
-                if _is_async(listener):
-                    await cast(Awaitable[object], listener(event))
-                else:
-                    await self._in_thread(listener, event)
-        except TimeoutError:
-            _log.warning(
-                "A listener to %r took more than %g s: it is no longer waited for", event.name, LIMIT
-            )
-        except (Exception, SystemExit, KeyboardInterrupt):
-            # The last two would end the event loop.
-            _log.exception("A listener to %r failed for job %s", event.name, event.job)
-
-    async def _in_thread(self, listener: Listener, event: JobEvent) -> None:
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[BaseException | None] = loop.create_future()
-
-        def settle(error: BaseException | None) -> None:
-            if not done.done():
-                done.set_result(error)
-
-        def run() -> None:
-            error: BaseException | None = None
-            try:
-                listener(event)
-            except BaseException as raised:
-                error = raised
-            with suppress(RuntimeError):  # the loop is gone
-                loop.call_soon_threadsafe(settle, error)
-
-        self._threads.submit(run)
-        if (error := await done) is not None:
-            _log.error("A listener to %r failed for job %s", event.name, event.job, exc_info=error)
-
-
-def _is_async(listener: Listener) -> bool:
-    """Also an object that is called like an async function."""
-    return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__)
+    def _audience(self, listener: Listener) -> Audience:
+        if (audience := self._audiences.get(id(listener))) is None:
+            audience = self._audiences[id(listener)] = audience_of(listener)
+        return audience

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 from perdure import failpoints
@@ -27,6 +28,9 @@ from perdure.worker.front import Front
 CLAIM_ROUNDS = 5
 """How often a claim that met expired jobs is repeated. It may come back short: there is always a next one."""
 
+MOST_EXPIRED = 10_000
+"""How many expired jobs are remembered to be told of; a program without a worker tells of none."""
+
 UNSTORABLE = (Invalid, Conflict, InternalError, UnicodeError)
 """What an outcome raises that no database takes."""
 
@@ -42,6 +46,8 @@ class Ledger:
         self._rng = rng or random.Random()
         self._watch = ClockWatch()
         self._front = Front(worth=store.dialect == "postgres")
+        self.expired: deque[str] = deque(maxlen=MOST_EXPIRED)
+        """Jobs that were found expired and canceled, until somebody tells of them."""
 
     def _register(
         self,
@@ -91,7 +97,8 @@ class Ledger:
                 claims = yield from perform(claim_ops.claim_around, appetite)
             jobs += claims.jobs
             if claims.expired:
-                yield from perform(sweep_ops.expire)
+                self.expired += claims.expired
+                yield from self._expire_page()
             if not claims.more:
                 break
         return jobs
@@ -154,6 +161,7 @@ class Ledger:
             return finished, (yield from self._claim(worker, tasks=tasks, n=n, queues=order))
         finished = yield from self._recheck(outcomes, finished)
         self._front.learn(appetite, claims)
+        self.expired += claims.expired
         if claims.more:
             more = yield from self._claim(worker, tasks=tasks, n=n - len(claims.jobs), queues=order)
             return finished, claims.jobs + more
@@ -202,10 +210,15 @@ class Ledger:
         """Cancel every job that was not started in time."""
         total = 0
         while True:
-            n = yield from perform(sweep_ops.expire, n=page)
+            n = yield from self._expire_page(page)
             total += n
             if n < page:
                 return total
+
+    def _expire_page(self, page: int = 500) -> Plan[int]:
+        expired = yield from perform(sweep_ops.expire, n=page)
+        self.expired += expired
+        return len(expired)
 
     register, aregister = blocking(_register), waiting(_register)
     heartbeat, aheartbeat = blocking(_heartbeat), waiting(_heartbeat)

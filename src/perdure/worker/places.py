@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Mapping
 
@@ -49,10 +50,13 @@ class Places:
         """Whether every thread is taken by a handler that does not end."""
         return self._threads.lost >= self._concurrency
 
-    async def check(self) -> None:
-        """Raise InvalidConfig if there are tasks for processes and a new process does not find them."""
+    async def check(self, stop: asyncio.Event) -> None:
+        """Raise InvalidConfig if there are tasks for processes and a new process does not find them.
+
+        It returns early if the worker is to stop.
+        """
         if self.process_tasks:
-            await self._processes.check()
+            await self._processes.check(stop)
 
     def of(self, job: Claimed, handler: Handler) -> Runner:
         """A job that was there when its worker died, more than once, runs where it can hurt only itself."""

@@ -17,8 +17,6 @@ from perdure.worker.wire import Load
 
 IDLE = 60.0
 """Seconds after which a child without a job is let go."""
-LOADING = 60.0
-"""Seconds that the first child gets to load the app."""
 PAUSE = 5.0
 """Seconds for which no process is started after one that could not be."""
 
@@ -70,20 +68,24 @@ class ProcessRunner:
     def pids(self) -> list[int]:
         return [slot.pid for slot in self._all]
 
-    async def check(self) -> None:
+    async def check(self, stop: asyncio.Event) -> None:
         """Start the first child, and refuse to go on if it does not find the app."""
         self._first = self._loop.create_future()
+        stopped = asyncio.create_task(stop.wait())
         try:
             slot = self._open()
-            async with asyncio.timeout(LOADING):
-                reason = await self._first
-            self._rest(slot)
-        except TimeoutError:
-            reason = f"it took more than {LOADING:.0f} s"
+            await asyncio.wait((self._first, stopped), return_when=asyncio.FIRST_COMPLETED)
+            reason = self._first.result() if self._first.done() else None
+            if reason is None:
+                self._rest(slot)
         except OSError as error:
             reason = f"no process can be started: {error.strerror}"
+        except asyncio.CancelledError:
+            slot.kill()
+            raise
         finally:
             self._first = None
+            stopped.cancel()
         if reason is not None:
             await self.close()
             target = self._load.target if self._load else ""

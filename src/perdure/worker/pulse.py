@@ -12,10 +12,10 @@ from time import monotonic
 from typing import Protocol
 
 from perdure import failpoints
-from perdure.errors import PerdureError, Unavailable
+from perdure.errors import PerdureError
 from perdure.model.job import Lease
 from perdure.ops.worker import Beat
-from perdure.worker.health import Health
+from perdure.worker.health import OUT_OF_SERVICE, Health
 from perdure.worker.ledger import Ledger
 
 GLANCE = 0.25
@@ -100,7 +100,7 @@ class Pulse:
             try:
                 self._ask(self._ledger.heartbeat if beats else self._ledger.glance)
                 self._health.worked()
-            except Unavailable as error:
+            except OUT_OF_SERVICE as error:
                 due = monotonic() + min(self._health.failed(error), self._interval)
                 continue
             except PerdureError:

@@ -7,12 +7,11 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 
 from perdure import failpoints
-from perdure.errors import Unavailable
 from perdure.ops.report import Said
 from perdure.worker.attempt import Attempt
 from perdure.worker.context import without_progress
 from perdure.worker.deadlines import Deadlines
-from perdure.worker.health import Health
+from perdure.worker.health import OUT_OF_SERVICE, Health
 from perdure.worker.ledger import Ledger
 
 TICK = 1.0
@@ -84,7 +83,7 @@ class Reports:
     async def _say(self, told: Sequence[tuple[Attempt, Said]]) -> None:
         try:
             heard = await self._ledger.areport([said for _, said in told])
-        except Unavailable as error:
+        except OUT_OF_SERVICE as error:
             for attempt, said in told:
                 attempt.context.put_back(said)
             self._spoken = True

@@ -29,6 +29,7 @@ class LoopRunner:
         self._tasks: dict[Attempt, asyncio.Task[Outcome | None]] = {}
 
     def start(self, attempt: Attempt) -> None:
+        attempt.begin()
         task = asyncio.create_task(_live(attempt), name=f"perdure {attempt.job.task}")
         self._tasks[attempt] = task
 
@@ -78,6 +79,7 @@ class ThreadRunner:
         return len(self._given_up)
 
     def start(self, attempt: Attempt) -> None:
+        attempt.begin()
         context = copy_context()
         try:
             self._threads.submit(lambda: context.run(self._run, attempt))

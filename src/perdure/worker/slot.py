@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from time import monotonic
-from typing import Protocol
+from time import monotonic, time
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -23,6 +23,7 @@ from perdure.worker.wire import (
     Load,
     Loaded,
     Logged,
+    RolledBack,
     Run,
     Save,
     Spoke,
@@ -30,6 +31,8 @@ from perdure.worker.wire import (
 )
 
 CHILD = "perdure.worker.child"
+LOADING = 60.0
+"""Seconds that a child gets to load the app."""
 GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL."""
 MOST_JOBS = 1_000
@@ -38,6 +41,10 @@ MOST_GROWTH = 256 * 1024 * 1024
 
 Not sooner: a new one costs 0.3 s and whatever the app imports, a job in one that is there 0.2 ms.
 """
+
+
+Said: TypeAlias = Spoke | Logged | Save | Committing | RolledBack | Ended
+"""What a child says of its job."""
 
 
 class Crew(Protocol):
@@ -78,19 +85,25 @@ class Slot:
         self.worn = alone
         """To be given no further job."""
         self._channel.send(load)
+        self._set_timer(self._loop.call_later(LOADING, self._too_slow))
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def give(self, attempt: Attempt) -> bool:
-        """Whether it was still there to take the job."""
+        """Whether it was still there to take the job. One that is still loading gets it afterwards."""
         self._number += 1
-        self._set_timer(None)
         self.attempt = attempt
-        context = attempt.context
-        run = Run(self._number, attempt.job, context.worker or "", context.deadline_at)
-        return self._channel.send(run)
+        return self._begin(attempt) if self.loaded else True
+
+    def _begin(self, attempt: Attempt) -> bool:
+        deadline = None if attempt.allowed is None else time() + attempt.allowed
+        if not self._channel.send(Run(self._number, attempt.job, attempt.context.worker or "", deadline)):
+            return False
+        self._set_timer(None)
+        attempt.begin()
+        return True
 
     def retire_after(self, seconds: float) -> None:
         """Let it go if it is given no job until then."""
@@ -120,17 +133,15 @@ class Slot:
     def _heard(self, message: FromChild) -> None:
         match message:
             case Loaded():
-                self.loaded = True
-                self._crew.fit()
+                self._has_loaded()
             case Unfit(reason):
-                self.kill()
                 self._refuse(reason)
-            case Spoke() | Logged() | Save() | Committing() | Ended():
+            case Spoke() | Logged() | Save() | Committing() | RolledBack() | Ended():
                 # A thread that a handler left behind may still speak in the name of its job.
                 if self.attempt is not None and not self.attempt.ended and message.number == self._number:
                     self._heard_of(self.attempt, message)
 
-    def _heard_of(self, attempt: Attempt, message: Spoke | Logged | Save | Committing | Ended) -> None:
+    def _heard_of(self, attempt: Attempt, message: Said) -> None:
         context = attempt.context
         match message:
             case Spoke(report=report):
@@ -147,6 +158,8 @@ class Slot:
             case Committing(request=request, success=success):
                 context.success = success
                 self._channel.send(Answer(request, context.cancel_requested))
+            case RolledBack():
+                context.forget_success()
             case Ended():
                 self._wear(message.resident)
                 self._tell(message.told())
@@ -176,7 +189,20 @@ class Slot:
         self._crew.done(self, attempt)
         attempt.end(outcome, monotonic())
 
+    def _has_loaded(self) -> None:
+        if self._ending:
+            return  # it was told to stop a moment ago
+        self.loaded = True
+        self._set_timer(None)
+        self._crew.fit()
+        if self.attempt is not None:
+            self._begin(self.attempt)
+
+    def _too_slow(self) -> None:
+        self._refuse(f"it took more than {LOADING:g} s")
+
     def _refuse(self, reason: str) -> None:
+        self.kill()
         attempt, self.attempt = self.attempt, None
         self._crew.unfit(attempt, reason)
 

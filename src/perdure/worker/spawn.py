@@ -12,6 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from signal import SIGKILL, Signals
 
+from perdure.worker.tether import Tether
+
 
 class Spawned:
     """A new interpreter in a session, and so a process group, of its own. Belongs to the event loop's thread."""
@@ -23,19 +25,23 @@ class Spawned:
         self._pidfd: int | None = None
         ours, theirs = socket.socketpair()
         self.socket = ours
+        self._tether = Tether()
+        ends = [theirs.fileno(), self._tether.loose]
         try:
-            # Here and not in a passing thread: Linux kills the child when the thread that started it ends.
+            # Here and not in a passing thread: where a child only knows its parent it dies with that thread.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-m", module, *map(str, ends), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=ends,
                 start_new_session=True,
             )
         except BaseException:
             ours.close()
+            self._tether.let_go()
             raise
         finally:
             theirs.close()
+            self._tether.tied()
         self._watch()
 
     @property
@@ -75,4 +81,6 @@ class Spawned:
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
-        self._died(self._process.wait())
+        code = self._process.wait()
+        self._tether.let_go()
+        self._died(code)

@@ -6,21 +6,23 @@ import asyncio
 import logging
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Protocol
 
 from perdure import failpoints
-from perdure.errors import Unavailable
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Change
 from perdure.ops import browse
 from perdure.ops import worker as worker_ops
-from perdure.worker.health import Health
+from perdure.worker.health import OUT_OF_SERVICE, Health
 from perdure.worker.hooks import Hooks
 from perdure.worker.ledger import Ledger
 
 NAME = "sweeper"
 TICK = 1.0
+PAGE = 100
+"""Expired jobs that are read at once, to tell of them."""
 LEASE = 5.0
 """Seconds the lead lasts without renewal: within these another takes over."""
 
@@ -53,7 +55,7 @@ class Sweeper:
             try:
                 await self.sweep()
                 self._health.worked()
-            except Unavailable as error:
+            except OUT_OF_SERVICE as error:
                 # Others could not tell that they live either: for one lease nobody counts as silent.
                 self._trusts_at = monotonic() + self._lease
                 await asyncio.sleep(self._health.failed(error))
@@ -62,18 +64,40 @@ class Sweeper:
 
     async def sweep(self) -> None:
         dead = await self._bury()
-        if not await self._lead(anew=dead):
-            return
+        if await self._lead(anew=dead):
+            await self._sweep_for_all()
+        await self.tell_expired()
+
+    async def _sweep_for_all(self) -> None:
         if failpoints.armed:
             failpoints.reach("before_rescue")
         if rescued := await self._ledger.arescue(silent=monotonic() >= self._trusts_at):
             if failpoints.armed:
                 failpoints.reach("after_rescue")
             _log.warning("Rescued %d jobs of workers that fell silent", len(rescued))
-            await self._tell(rescued)
+            await self._tell_rescued(rescued)
         await self._ledger.aexpire()
 
-    async def _tell(self, rescued: Sequence[Change]) -> None:
+    async def tell_expired(self) -> None:
+        """Also of those that a claim of this worker met and canceled."""
+        expired = self._ledger.expired
+        if self._hooks.quiet:
+            expired.clear()
+        while expired:
+            page: list[str] = []
+            with suppress(IndexError):  # no more, or another worker of this app takes them
+                while len(page) < PAGE:
+                    page.append(expired.popleft())
+            try:
+                rows = await self._store.aperform(browse.get_jobs, page)
+            except OUT_OF_SERVICE:
+                expired.extendleft(reversed(page))
+                raise
+            for row in rows:
+                if row is not None:
+                    self._hooks.expired(row)
+
+    async def _tell_rescued(self, rescued: Sequence[Change]) -> None:
         if self._hooks.quiet:
             return
         rows = await self._store.aperform(browse.get_jobs, [change.id for change in rescued])

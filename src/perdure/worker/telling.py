@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
 
 from perdure.errors import PerdureError
 from perdure.events import EventName
+from perdure.model.job import SECOND
 from perdure.model.lifecycle import Canceled, Change, Continued, Failed, Outcome, Released, Snoozed, Succeeded
 from perdure.ops.ring import ring
 from perdure.ops.topics import ENDED
 from perdure.store.store import Store
 from perdure.worker.attempt import Attempt
 from perdure.worker.hooks import Hooks
+from perdure.worker.ledger import Queues
+from perdure.worker.options import WorkerOptions
+from perdure.worker.places import Places
 
 PAUSE = 0.02
 """Seconds between two bells for those who wait for some job: one serves all that ended meanwhile."""
 
+LAST = 1.0
+"""Seconds for the last bell of a worker that stops."""
+
 REASON, NEWLINE = 200, "\n"
 """How much of a failure's message a line of the log tells: the first line, and not more letters than this."""
+
+SHOWN = 10
+"""Names of tasks in the first line."""
 
 _log = logging.getLogger("perdure.worker")
 
@@ -71,8 +84,9 @@ class Teller:
             return
         self._ringing.cancel()
         await asyncio.wait((self._ringing,))
-        with suppress(PerdureError):
-            await self._store.aperform(ring, frozenset([ENDED]))
+        with suppress(PerdureError, TimeoutError):
+            async with asyncio.timeout(LAST):
+                await self._store.aperform(ring, frozenset([ENDED]))
 
     def _log(self, attempt: Attempt, name: EventName, seconds: float) -> None:
         job, failure = attempt.job, attempt.outcome
@@ -107,6 +121,52 @@ class Teller:
             with suppress(PerdureError):  # whoever waits also looks by itself
                 await self._store.aperform(ring, frozenset([ENDED]))
             await asyncio.sleep(PAUSE)
+
+
+def introduce(name: str, address: str, *, options: WorkerOptions, places: Places) -> None:
+    """The first line of a worker: who it is, and what it does where."""
+    told: dict[str, object] = {
+        "worker": name,
+        # Not imported: the names of the package lead to the app, which stands above.
+        "version": vars(sys.modules["perdure"])["__version__"],
+        "database": address,
+        "queues": options.queues if options.queues is None else list(options.queues),
+        "tasks": sorted([*places.tasks, *places.process_tasks]),
+        "concurrency": options.concurrency,
+        "processes": _processes(options) if places.process_tasks else 0,
+        "lease": options.lease / SECOND,
+    }
+    _log.info(
+        "Worker %s of perdure %s on %s; queues: %s; tasks (%d): %s; at a time: %d on the loop or in threads, "
+        "%d in processes; lease %g s",
+        name,
+        told["version"],
+        address,
+        _queues(options.queues),
+        len(places.tasks) + len(places.process_tasks),
+        _some([*places.tasks, *places.process_tasks]),
+        options.concurrency,
+        told["processes"],
+        told["lease"],
+        extra=told,
+    )
+
+
+def _processes(options: WorkerOptions) -> int:
+    return (os.cpu_count() or 1) if options.processes is None else options.processes
+
+
+def _queues(queues: Queues) -> str:
+    if queues is None:
+        return "all"
+    if isinstance(queues, Mapping):
+        return ", ".join(f"{name}={weight}" for name, weight in queues.items())
+    return ", ".join(queues)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(sorted(names)[:SHOWN]) + more
 
 
 def _name(outcome: Outcome, change: Change | None) -> EventName:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Timer
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from perdure import failpoints
-from perdure.errors import StoreBusy
+from perdure.errors import Refused, StoreBusy
 from perdure.store.plan import run
 
 if TYPE_CHECKING:
@@ -36,9 +36,11 @@ class TransactionBlock:
         self._timers: list[Timer] = []
         self._began = 0.0
         self._conn: Any = None
+        self._release: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Any:
-        self._conn = self._store.connect()
+        with self._one_at_a_time():
+            self._conn = self._store.connect()
         self._watch()
         return self._conn
 
@@ -46,13 +48,13 @@ class TransactionBlock:
         self._end(error)
 
     async def __aenter__(self) -> Any:
-        self._conn = await self._store.aconnect()
+        with self._one_at_a_time():
+            self._conn = await self._store.aconnect()
         self._watch()
         return self._conn
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._holds_all:
-            # A connection to SQLite is never async, nor does it wait here: it has the lock.
             self._end(error)
             return
         try:
@@ -66,6 +68,8 @@ class TransactionBlock:
                 await self._conn.commit()
                 _reach("after_own_commit")
         finally:
+            self._context.block = None
+            self._release()
             await self._conn.close()
 
     def _end(self, error: BaseException | None) -> None:
@@ -81,7 +85,27 @@ class TransactionBlock:
                 self._conn.commit()
                 _reach("after_own_commit")
         finally:
+            self._context.block = None
+            self._release()
             self._conn.close()
+
+    def waits_for_nobody(self, conn: object) -> bool:
+        """Whether it is this block's own connection to SQLite: never async, and it has the lock already."""
+        return self._holds_all and conn is self._conn
+
+    @contextmanager
+    def _one_at_a_time(self) -> Iterator[None]:
+        """The job succeeds with one of them; and on SQLite a second one would wait for the first."""
+        if self._context.block is not None:
+            raise Refused(
+                "A ctx.transaction() of this job is open: use its connection.", code="job.nested_transaction"
+            )
+        self._context.block = self
+        try:
+            yield
+        except BaseException:
+            self._context.block = None
+            raise
 
     @contextmanager
     def _only_if_committed(self, error: BaseException | None) -> Iterator[None]:
@@ -91,13 +115,14 @@ class TransactionBlock:
         except Exception as failure:
             # Without an SQLSTATE psycopg lost the connection: whether it was committed only the database knows.
             if getattr(failure, "sqlstate", "") is not None:
-                self._context.success = None
+                self._context.forget_success()
             raise
         if error is not None:
-            self._context.success = None
+            self._context.forget_success()
 
     def _watch(self) -> None:
         self._began = monotonic()
+        self._release = self._store.held_here()
         if self._holds_all:
             self._timers = [Timer(WARN, self._warn), Timer(REFUSE, self._take_away)]
             for timer in self._timers:

@@ -1,4 +1,4 @@
-"""What a worker and its children say to each other: messages in msgpack, each behind its length."""
+"""What a worker and its children say to each other: messages in msgpack, each in frames behind their lengths."""
 
 from __future__ import annotations
 
@@ -110,6 +110,12 @@ class Committing(msgspec.Struct, frozen=True, tag=True):
     success: Succeeded
 
 
+class RolledBack(msgspec.Struct, frozen=True, tag=True):
+    """It was not committed, and the handler goes on."""
+
+    number: int
+
+
 class Ended(msgspec.Struct, frozen=True, tag=True):
     """How the handler ended: the name of the outcome and the outcome; none where it stopped without a word."""
 
@@ -134,7 +140,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
 
 
 FromWorker: TypeAlias = Load | Run | Answer
-FromChild: TypeAlias = Loaded | Unfit | Spoke | Logged | Save | Committing | Ended
+FromChild: TypeAlias = Loaded | Unfit | Spoke | Logged | Save | Committing | RolledBack | Ended
 
 _OUTCOMES: dict[str, type[Outcome]] = {kind.__name__: kind for kind in get_args(Outcome)}
 
@@ -159,13 +165,25 @@ def _bare(outcome: Outcome) -> Outcome:
     return stripped(outcome)
 
 
+FRAME = 1024 * 1024
+"""Bytes of a frame. A message may have any number of them: a handler enqueues as many jobs as it likes."""
+MORE = 1 << 31
+"""Set in the length of a frame that is not the last of its message."""
+
 _LENGTH = struct.Struct("!I")
 _encoder = msgspec.msgpack.Encoder()
 
 
-def packed(message: FromWorker | FromChild) -> bytes:
+def packed(message: FromWorker | FromChild) -> bytes | bytearray:
     body = _encoder.encode(message)
-    return _LENGTH.pack(len(body)) + body
+    if len(body) <= FRAME:
+        return _LENGTH.pack(len(body)) + body
+    frames, view = bytearray(), memoryview(body)
+    for start in range(0, len(body), FRAME):
+        part = view[start : start + FRAME]
+        frames += _LENGTH.pack(len(part) | (MORE if start + FRAME < len(body) else 0))
+        frames += part
+    return frames
 
 
 _from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
@@ -178,23 +196,27 @@ class Stream(Generic[T]):
     def __init__(self, decoder: msgspec.msgpack.Decoder[T]) -> None:
         self._decoder = decoder
         self._arrived = bytearray()
+        self._begun = bytearray()
+        """A message of which more frames will come."""
 
     def feed(self, data: bytes) -> Iterator[T]:
         self._arrived += data
         while len(self._arrived) >= _LENGTH.size:
-            end = _LENGTH.size + _LENGTH.unpack_from(self._arrived)[0]
-            if end > LONGEST:
+            length: int = _LENGTH.unpack_from(self._arrived)[0]
+            end = _LENGTH.size + (length & ~MORE)
+            if end > _LENGTH.size + FRAME:
+                # A handler wrote into the socket itself.
                 raise msgspec.DecodeError("This is no message.")
             if len(self._arrived) < end:
                 return
-            body = bytes(self._arrived[_LENGTH.size : end])
+            self._begun += self._arrived[_LENGTH.size : end]
             del self._arrived[:end]
-            yield self._decoder.decode(body)
+            if not length & MORE:
+                body, self._begun = self._begun, bytearray()
+                yield self._decoder.decode(body)
 
 
 CHUNK = 256 * 1024
-LONGEST = 64 * 1024 * 1024
-"""Bytes of a message: far more than any has, for a handler that writes into the socket itself."""
 
 
 class Channel:

@@ -4,43 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
+import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from time import monotonic, time
+from time import monotonic
 from typing import Any
 
 from perdure import diary, failpoints
-from perdure.errors import Unavailable
 from perdure.events import EventName, Listener
-from perdure.ids import new_id
 from perdure.model.job import SECOND, Claimed, Lease
 from perdure.model.lifecycle import Change, Failed, Outcome, Released
 from perdure.ops.finish import find_recorded
 from perdure.ops.topics import ANYTHING, worker_topic
 from perdure.ops.worker import Beat
+from perdure.store.plan import Plan
 from perdure.worker.attempt import STOPPED, Attempt
 from perdure.worker.context import JobContext
 from perdure.worker.cycle import Cycle, concerns
 from perdure.worker.deadlines import Deadlines
 from perdure.worker.ending import note
 from perdure.worker.handler import Handler
-from perdure.worker.health import Health
+from perdure.worker.health import OUT_OF_SERVICE, Health
 from perdure.worker.hooks import Hooks
+from perdure.worker.identity import Identity
 from perdure.worker.ledger import Ledger
 from perdure.worker.options import Exit, WorkerOptions
 from perdure.worker.places import Places
 from perdure.worker.pulse import Pulse
 from perdure.worker.reports import Reports
 from perdure.worker.sweeper import Sweeper
-from perdure.worker.telling import Teller
+from perdure.worker.telling import Teller, introduce
+from perdure.worker.unanswered import Unanswered
 from perdure.worker.wire import Load
 
 STOP_GRACE = 5.0
 """Seconds that handlers get to end once they are told that the worker stops."""
-FLUSH = 10.0
-"""Seconds to record the last outcomes in; what is not recorded then is rescued by others."""
+FLUSH, LAST = 5.0, 1.0
+"""Seconds to record the last outcomes in, and, if those are over, for a last try: the rest is rescued by others."""
 
 _log = logging.getLogger("perdure.worker")
 
@@ -56,13 +56,18 @@ class Worker:
         *,
         listeners: Mapping[EventName, Sequence[Listener]] | None = None,
         program: Load | None = None,
+        sync: Callable[[], Plan[None]] | None = None,
     ) -> None:
-        """``program``: where a new process finds the app; without it there are no processes."""
+        """``program``: where a new process finds the app; without it there are no processes.
+
+        ``sync`` writes the tasks into the database.
+        """
         self._ledger = ledger
         self._store = ledger.store
         self._handlers = handlers
         self._options = options
         self._program = program
+        self._sync = sync
         self._health = Health()
         self._hooks = Hooks(listeners or {}, handlers)
         self._teller = Teller(ledger.store, self._hooks)
@@ -70,13 +75,15 @@ class Worker:
         self._changed = asyncio.Event()
         self._status = Exit.DONE
         self._hurried = False
+        self._flush_until = math.inf
         self._attempts: dict[Lease, Attempt] = {}
-        self._unknown: dict[Lease, int] = {}
+        self._unanswered = Unanswered()
         self._errands: set[asyncio.Task[object]] = set()
-        self._release: Callable[[], None] = lambda: None
-        self.identity = ""
+        self._over = asyncio.Event()
         self.ready = asyncio.Event()
         """It is registered and claims."""
+        self.error: BaseException | None = None
+        """What it died of."""
 
     # What others ask of it
 
@@ -89,6 +96,20 @@ class Worker:
         self._hurried = True
         self.stop()
 
+    @property
+    def status(self) -> Exit | None:
+        """How it ended; None as long as it runs."""
+        return self._status if self._over.is_set() else None
+
+    async def wait(self) -> Exit:
+        """Until it has ended, by itself or because it was stopped; how it ended."""
+        await self._over.wait()
+        return self._status
+
+    @property
+    def identity(self) -> str:
+        return self._identity.id
+
     def leases(self) -> Sequence[Lease]:
         return list(self._attempts)
 
@@ -98,9 +119,18 @@ class Worker:
         return self._places.free
 
     async def run(self) -> Exit:
+        try:
+            return await self._live()
+        except Exception as error:
+            self._status, self.error = Exit.CRASHED, error
+            raise
+        finally:
+            self._over.set()
+
+    async def _live(self) -> Exit:
         self._prepare()
-        await self._places.check()
-        await self._register_until_done()
+        await self._places.check(self._stop)
+        await self._identity.take(self._health, unless=self._stop)
         if not self.identity:  # it was stopped while it waited for its database
             await self._places.close()
             return self._status
@@ -109,11 +139,11 @@ class Worker:
             asyncio.create_task(loop)
             for loop in (self._cycle.run(), self._reports.run(), self._sweeper.run())
         ]
-        self._pulse.start(lambda: self._die("The heartbeat"))
+        self._pulse.start(lambda: self._die("The heartbeat", self._pulse.error))
         for task in loops:
             task.add_done_callback(self._loop_ended)
         self.ready.set()
-        _log.info("Worker %s runs %d tasks", self._name, len(self._handlers))
+        introduce(self._identity.name, self._store.address, options=self._options, places=self._places)
         try:
             await self._stop.wait()
             await self._drain()
@@ -128,15 +158,17 @@ class Worker:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
             await self._leave()
-        _log.info("Worker %s has stopped: %s", self._name, self._status.name.lower().replace("_", " "))
+        _log.info(
+            "Worker %s has stopped: %s", self._identity.name, self._status.name.lower().replace("_", " ")
+        )
         return self._status
 
     def _prepare(self) -> None:
         options, ledger = self._options, self._ledger
-        self._name = options.name or f"{socket.gethostname()}:{os.getpid()}"
         self._loop = asyncio.get_running_loop()
         self._places = Places(options, self._handlers, self._program, lambda: self._cycle.wake())
-        self._tasks = sorted([*self._places.tasks, *self._places.process_tasks])
+        tasks = sorted([*self._places.tasks, *self._places.process_tasks])
+        self._identity = Identity(ledger, options, tasks, self._sync)
         self._deadlines = Deadlines()
         self._reports = Reports(self._attempts.values(), ledger, self._health, self._deadlines)
         self._cycle = Cycle(
@@ -148,34 +180,8 @@ class Worker:
 
     # Its identity
 
-    async def _register_until_done(self) -> None:
-        """A worker that starts before its database waits for it."""
-        while not self._stop.is_set():
-            try:
-                await asyncio.to_thread(self.renew_identity)
-                return
-            except Unavailable as error:
-                await asyncio.sleep(self._health.failed(error))
-
     def renew_identity(self) -> None:
-        identity, options = new_id(), self._options
-        if failpoints.armed:
-            failpoints.reach("before_register")
-        self._ledger.register(
-            identity,
-            name=self._name,
-            lease=options.lease,
-            tasks=self._tasks,
-            queues=options.queues,
-            slots=options.concurrency,
-        )
-        if failpoints.armed:
-            failpoints.reach("after_register")
-        if self.identity:
-            _log.warning("This worker was believed dead; what it ran is lost to it. It goes on as a new one")
-        release, self._release = self._release, self._store.hold(identity)
-        self.identity = identity
-        release()
+        self._identity.renew()
 
     def heard(self, identity: str, before: Sequence[Lease], beat: Beat) -> None:
         """Compare what the database believes with what runs here."""
@@ -187,22 +193,9 @@ class Worker:
         for lease in beat.cancel_requested:
             if attempt := self._attempts.get(lease):
                 attempt.stop("cancel")
-        self._look_at_unknown(believed.difference(before, self._attempts))
-
-    def _look_at_unknown(self, unknown: set[Lease]) -> None:
-        """Claims that the database knows of and we do not: their commit was never answered.
-
-        Or the answer is still on its way: they are given back only once the turn that was under way when
-        they were first seen is over.
-        """
         turn, under_way = self._cycle.turn
-        lost = {
-            lease
-            for lease in unknown
-            if lease in self._unknown and (self._unknown[lease] < turn or not under_way)
-        }
-        self._unknown = {lease: self._unknown.get(lease, turn) for lease in unknown - lost}
-        if lost:
+        unknown = believed.difference(before, self._attempts)
+        if lost := self._unanswered.lost(unknown, turn, under_way=under_way):
             _log.warning("Giving back %d jobs whose claim was never answered", len(lost))
             self._give_back(lost)
 
@@ -232,17 +225,15 @@ class Worker:
             spoken=self._reports.spoken,
         )
         attempt = Attempt(job, handler, context, self._places.of(job, handler), started=monotonic())
-        if attempt.deadline is not None:
-            context.deadline_at = time() + attempt.deadline - attempt.started
         self._attempts[attempt.lease] = attempt
         self._places.take(attempt)
-        self._deadlines.begin(attempt)
         if diary.kept:
             diary.note("started", [job.id], token=job.token, worker=self.identity)
         self._teller.began(attempt)
-        attempt.start(self._ended)
+        attempt.start(self._deadlines.begin, self._ended)
 
     def _ended(self, attempt: Attempt) -> None:
+        self._changed.set()
         self._deadlines.end(attempt)
         if diary.kept:
             note("ended", attempt.lease, attempt.outcome, why=attempt.why)
@@ -300,32 +291,30 @@ class Worker:
         if failpoints.armed:
             failpoints.reach("while_draining")
         _log.info("Stopping: %d jobs still run", len(self._attempts))
-        await self._until_idle(self._options.drain, patient=True)
+        await self._until(lambda: self._idle or self._hurried, self._options.drain)
         running = [attempt for attempt in self._attempts.values() if not attempt.ended]
         if running:
             self._status = self._status or Exit.GAVE_BACK
             for attempt in running:
                 attempt.stop("interrupt")
-            await self._until_idle(STOP_GRACE)
+            await self._until(lambda: all(attempt.ended for attempt in running), STOP_GRACE)
             for attempt in running:
                 attempt.give_up()
-        await self._until_idle(FLUSH)
+        self._flush_until = monotonic() + FLUSH
+        await self._until(lambda: self._idle, FLUSH)
 
-    async def _until_idle(self, seconds: float, *, patient: bool = False) -> None:
-        """Until nothing runs and everything is recorded, but not longer than this."""
-        try:
+    async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while not (self._idle or (patient and self._hurried)):
+                while not condition():
                     self._changed.clear()
                     with suppress(TimeoutError):
                         async with asyncio.timeout(0.25):
                             await self._changed.wait()
-        except TimeoutError:
-            pass
 
     @property
     def _idle(self) -> bool:
-        """A claim that is under way may still bring jobs, which are then given back."""
+        """All is recorded. A claim that is under way may still bring jobs, which are then given back."""
         if self._cycle.dead:
             return all(attempt.ended for attempt in self._attempts.values())
         return not (self._attempts or self._errands or self._cycle.busy)
@@ -337,37 +326,38 @@ class Worker:
             for attempt in self._attempts.values()
         ]
         try:
-            async with asyncio.timeout(FLUSH):
+            async with asyncio.timeout(max(LAST, min(FLUSH, self._flush_until - monotonic()))):
                 if rest:
                     await self._ledger.afinish(rest)
+                await self._sweeper.tell_expired()
                 await self._pulse.stop()
                 if failpoints.armed:
                     failpoints.reach("before_retirement")
                 await self._ledger.aretire(self.identity)
-        except (Unavailable, TimeoutError):
+        except (*OUT_OF_SERVICE, TimeoutError):
             _log.warning("The database did not answer in time: other workers will find what is left")
             self._status = self._status or Exit.GAVE_BACK
-        except Exception:
+        except Exception as error:
             _log.exception(
                 "The end of this worker could not be recorded: other workers will find what is left"
             )
-            self._status = Exit.CRASHED
+            self._status, self.error = Exit.CRASHED, self.error or error
         # Or it would keep alive what nobody runs.
         self._pulse.end()
-        self._release()
+        self._identity.give_up()
         await self._places.close()
         await self._teller.close()
         await self._hooks.close()
 
-    def _die(self, what: str) -> None:
+    def _die(self, what: str, error: BaseException | None) -> None:
         _log.error("%s of this worker ended; it stops", what)
-        self._status = Exit.CRASHED
+        self._status, self.error = Exit.CRASHED, self.error or error
         self.stop()
 
     def _loop_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
             _log.error("A loop of this worker died", exc_info=task.exception())
-            self._die("A loop")
+            self._die("A loop", task.exception())
 
     # Small things
 

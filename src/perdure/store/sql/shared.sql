@@ -25,6 +25,24 @@ SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempt
  ORDER BY id DESC
  LIMIT :n;
 
+-- name: list_later
+-- Ready and not due: scheduled, or retrying after an error. What is held was due. They are found through the claim's
+-- index, for they may be few among many that have ended; SQLite would walk all ids if it were not made to.
+SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempts, timeout, run_at, expires_at, token,
+       worker, created_at, started_at, finished_at, payload, meta, tags, stage, progress_done, progress_total,
+       progress_message, checkpoint, result, reason, error_kind, error_code, error_message, error_trace,
+       cancel_requested_at, throttles, snoozes, crashes, unique_key, workflow_id, step_key, parent_job, replay_of,
+       scheduled_for
+  FROM perdure.job
+ WHERE id IN (SELECT id FROM perdure.job WHERE state = 'ready' AND held IS NULL AND run_at > :now)
+   AND CASE WHEN error_kind IS NULL THEN 0 ELSE 1 END = CAST(:retrying AS integer)
+   AND id < :before
+   AND (CAST(:queue AS text) IS NULL OR queue = CAST(:queue AS text))
+   AND (CAST(:task AS text) IS NULL OR task = CAST(:task AS text))
+   AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
+ ORDER BY id DESC
+ LIMIT :n;
+
 -- name: count_jobs
 SELECT queue,
        CASE WHEN state <> 'ready' OR run_at <= :now THEN state
@@ -228,6 +246,12 @@ DELETE FROM perdure.event WHERE job = :id;
 
 -- name: delete_logs
 DELETE FROM perdure.log WHERE job = :id;
+
+-- name: forget_put_off
+-- One claim after the other: a window is enough, and what failed before it is not read again.
+DELETE FROM perdure.attempt
+ WHERE job = :id AND token > CAST(:token AS integer) - 100 AND token <= CAST(:token AS integer)
+   AND kind IN ('snoozed', 'throttled');
 
 -- name: record_current_attempt
 -- Before a requeue takes the row: its last attempt joins the ledger, unless it did so when it ended.

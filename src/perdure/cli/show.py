@@ -1,0 +1,141 @@
+"""What ``perdure demo`` plays: a few hundred jobs of mixed fate on a database that is gone afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perdure.app import App
+from perdure.cli.tables import Column, table
+from perdure.context import CONTEXT, Context
+from perdure.handle import Job
+from perdure.model.job import ENDED
+from perdure.request import JobRequest
+from perdure.signals import Fatal, Retry, Snooze
+
+LOOK = 0.2
+BAR = 40
+"""Letters of the progress bar."""
+
+logging.getLogger("perdure").addHandler(logging.NullHandler())
+
+
+def show(seconds: int) -> None:
+    """Play, and tell what became of the jobs."""
+    with tempfile.TemporaryDirectory(prefix="perdure-demo-") as directory:
+        app = App(f"sqlite:///{Path(directory, 'jobs.db')}")
+        try:
+            jobs = asyncio.run(_play(app, seconds))
+            _tell(app, jobs)
+        finally:
+            app.close()
+
+
+async def _play(app: App, seconds: int) -> list[Job[Any]]:
+    logging.getLogger("perdure").setLevel(logging.CRITICAL)
+    jobs = await _enqueue(app)
+    click.echo(f"{len(jobs)} jobs are in an SQLite file; one worker with 20 slots runs them.")
+    async with app.worker(concurrency=20, poll=0.2, drain=5):
+        await jobs[-1].acancel(reason="nobody needs it any more")
+        ends = time.monotonic() + seconds
+        while await _show(app, len(jobs)) and time.monotonic() < ends:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK)
+    click.echo()
+    return jobs
+
+
+async def _enqueue(app: App) -> list[Job[Any]]:
+    tossed = random.Random(7)
+
+    @app.task(name="demo.quick", queue="mail")
+    async def quick(number: int) -> int:
+        return number * number
+
+    @app.task(name="demo.slow", queue="reports")
+    def slow(pages: int, *, ctx: Context = CONTEXT) -> int:
+        for page in range(pages):
+            time.sleep(0.05)
+            ctx.progress(page + 1, pages, "pages printed")
+        return pages
+
+    @app.task(name="demo.flaky", queue="mail", backoff=0.5)
+    async def flaky(failures: int, *, ctx: Context = CONTEXT) -> str:
+        if ctx.attempt <= failures:
+            raise Retry("the mail server hung up", code="smtp.421")
+        return f"sent at attempt {ctx.attempt}"
+
+    @app.task(name="demo.doomed", queue="imports", max_attempts=3, backoff=0.3)
+    def doomed(line: int) -> None:
+        raise ValueError(f"line {line} is no date")
+
+    @app.task(name="demo.fatal", queue="imports")
+    async def fatal() -> None:
+        raise Fatal("the customer does not exist", code="customer.unknown")
+
+    @app.task(name="demo.patient", queue="reports")
+    async def patient(*, ctx: Context = CONTEXT) -> str:
+        if ctx.checkpoint is None:
+            await ctx.asave("asked")
+            raise Snooze(1)
+        return "the other side was ready at last"
+
+    requests: list[JobRequest[Any]] = [
+        *(quick.job(number) for number in range(200)),
+        *(slow.job(tossed.randint(5, 30)) for _ in range(20)),
+        *(flaky.job(tossed.randint(1, 3)) for _ in range(30)),
+        *(doomed.job(line) for line in range(10)),
+        *(fatal.job() for _ in range(5)),
+        *(patient.job() for _ in range(5)),
+        *(quick.using(delay=timedelta(seconds=3)).job(number) for number in range(30)),
+        *(quick.using(delay=3600).job(0) for _ in range(1)),
+    ]
+    return await app.aenqueue_many(requests)
+
+
+async def _show(app: App, total: int) -> bool:
+    """Draw the bar; return whether there is more to come."""
+    counts: dict[str, int] = {}
+    for states in (await app.acount_jobs()).values():
+        for state, number in states.items():
+            counts[state] = counts.get(state, 0) + number
+    done = sum(counts.get(state, 0) for state in ENDED)
+    full = BAR * done // total
+    shown = "  ".join(f"{state} {counts[state]}" for state in sorted(counts))
+    end = "\r" if sys.stdout.isatty() else "\n"
+    click.echo(f"[{'#' * full}{'.' * (BAR - full)}] {shown:70.70}".rstrip() + end, nl=False)
+    return done < total
+
+
+def _tell(app: App, jobs: Sequence[Job[Any]]) -> None:
+    """What happened, task by task."""
+    seen = [job for job in app.get_jobs([job.id for job in jobs]) if job is not None]
+    tasks = sorted({job.task for job in seen})
+    rows = []
+    for task in tasks:
+        own = [job for job in seen if job.task == task]
+        states = {
+            state: sum(job.state == state for job in own) for state in ("succeeded", "failed", "canceled")
+        }
+        retried = sum(job.attempt > 1 for job in own)
+        errors = sorted({job.error.message for job in own if job.error and job.state == "failed"})
+        rows.append(
+            [task, str(len(own)), *map(str, states.values()), str(retried), errors[0] if errors else ""]
+        )
+    right = [Column(title, right=True) for title in ("jobs", "succeeded", "failed", "canceled", "retried")]
+    table([Column("task"), *right, Column("for example", rank=1, least=10)], rows)
+    click.echo(
+        "\nWhere to look next:\n"
+        "  README.md                        your first task, and what is promised\n"
+        "  perdure worker yourmodule:app    run your own jobs\n"
+        "  perdure jobs, perdure job ID     see them, and the whole story of one"
+    )

@@ -1,0 +1,78 @@
+"""Who a worker is to the database: an identity that is registered, and another once the first was given up for dead."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+
+from perdure import failpoints
+from perdure.ids import new_id
+from perdure.store.plan import Plan, blocking, waiting
+from perdure.worker.health import Health
+from perdure.worker.ledger import Ledger
+from perdure.worker.options import WorkerOptions
+
+_log = logging.getLogger("perdure.worker")
+
+
+class Identity:
+    def __init__(
+        self,
+        ledger: Ledger,
+        options: WorkerOptions,
+        tasks: Sequence[str],
+        sync: Callable[[], Plan[None]] | None,
+    ) -> None:
+        """``sync`` writes the tasks into the database: one that knows the worker no more may be a new one."""
+        self.store = ledger.store
+        self._ledger = ledger
+        self._options = options
+        self._tasks = tasks
+        self._sync = sync
+        self._release: Callable[[], None] = lambda: None
+        self.name = options.name or f"{socket.gethostname()}:{os.getpid()}"
+        self.id = ""
+
+    def _renew(self) -> Plan[None]:
+        """Register under a new id; the old one is retired, or there is none."""
+        id, options = new_id(), self._options
+        if self.id and self._sync is not None:
+            yield from self._sync()
+        if failpoints.armed:
+            failpoints.reach("before_register")
+        yield from self._ledger._register(
+            id,
+            name=self.name,
+            lease=options.lease,
+            tasks=self._tasks,
+            queues=options.queues,
+            slots=options.concurrency,
+        )
+        if failpoints.armed:
+            failpoints.reach("after_register")
+        if self.id:
+            _log.warning("This worker was believed dead; what it ran is lost to it. It goes on as a new one")
+        release, self._release = self._release, self.store.hold(id)
+        self.id = id
+        release()
+
+    renew, arenew = blocking(_renew), waiting(_renew)
+
+    async def take(self, health: Health, *, unless: asyncio.Event) -> None:
+        """The first one. A worker that starts before its database waits for it, unless it is told to stop."""
+        taking = asyncio.create_task(health.until_answered(self.arenew))
+        stopped = asyncio.create_task(unless.wait())
+        try:
+            await asyncio.wait((taking, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if taking.done():
+                taking.result()
+        finally:
+            taking.cancel()
+            stopped.cancel()
+
+    def give_up(self) -> None:
+        """Show no sign of life any more."""
+        self._release()

@@ -1,0 +1,171 @@
+"""Tables or a file that vanish under a worker: it waits, says so once, and goes on with what comes in their place."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from perdure import App
+from perdure.errors import SchemaMissing
+from perdure.worker.options import Exit
+from perdure.worker.worker import Worker
+from tests.store.waiting import auntil
+
+SCHEMA = "vanishing"
+"""The other one is for other tests, too."""
+
+GONE = "The SQLite file was moved, deleted or replaced while it was in use."
+
+
+def drop_tables(url: str) -> None:
+    if not url.startswith("sqlite"):
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE".encode())
+        return
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as file:
+        file.execute("BEGIN IMMEDIATE")
+        names = file.execute("SELECT type, name FROM sqlite_master WHERE name LIKE 'perdure%'").fetchall()
+        for kind, name in sorted(names, reverse=True):
+            if kind in ("table", "view"):
+                file.execute(f"DROP {kind} {name}")
+        file.execute("COMMIT")
+
+
+def path_of(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///"))
+
+
+def remove(path: Path) -> None:
+    for file in (path, *path.parent.glob(f"{path.name}-wal"), *path.parent.glob(f"{path.name}-shm")):
+        file.unlink()
+
+
+@asynccontextmanager
+async def busy_worker(app: App) -> AsyncIterator[Worker]:
+    """One that has a job in hand."""
+
+    @app.task(name="rest")
+    async def rest() -> None:
+        await asyncio.sleep(60)
+
+    @app.task(name="work")
+    async def work() -> str:
+        return "done"
+
+    async with app.worker(poll=0.1, drain=0) as worker:
+        await rest.aenqueue()
+        await auntil(worker.leases)
+        yield worker
+    assert worker.status == Exit.DONE
+
+
+async def another_works(url: str) -> None:
+    """A producer of its own, on what is there now."""
+    producer = App(url, synchronous="normal", schema=SCHEMA)
+    await producer.amigrate()
+    work: Any = producer.task(name="work")(lambda: None)
+    job = await work.aenqueue()
+    assert await job.aget(30) == "done"
+    await producer.aclose()
+
+
+async def until_told(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    await auntil(lambda: text in caplog.text)
+
+
+@pytest.fixture
+def brisk_app(url: str) -> Iterator[App]:
+    app = App(url, synchronous="normal", lease=1, schema=SCHEMA)
+    app.migrate()
+    yield app
+    app.close()
+    drop_tables(url)
+
+
+async def test_tables_that_are_dropped_and_made_anew(
+    brisk_app: App, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with busy_worker(brisk_app) as worker:
+        first = worker.identity
+        drop_tables(url)
+        await until_told(caplog, "The database cannot serve: perdure's tables do not exist")
+        await auntil(lambda: worker._health._failures > 5)
+        await another_works(url)
+        await auntil(lambda: not worker.leases(), seconds=10)
+        assert [row.id for row in await brisk_app.alist_workers()] == [worker.identity] != [first]
+    assert caplog.text.count("The database cannot serve") == 1
+    assert caplog.text.count("The database serves again") == 1
+    assert "ERROR" not in caplog.text
+
+
+async def test_a_worker_does_not_begin_without_tables(postgres_url: str) -> None:
+    app = App(postgres_url, schema=SCHEMA)
+    app.task(name="work")(lambda: None)
+    with pytest.raises(SchemaMissing):
+        async with app.worker():
+            pass
+    await app.aclose()
+
+
+@pytest.fixture
+def brisk_file(sqlite_url: str) -> App:
+    return App(sqlite_url, synchronous="normal", lease=1)
+
+
+async def test_a_file_that_is_deleted_is_waited_for(
+    brisk_file: App, sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = path_of(sqlite_url)
+    async with busy_worker(brisk_file) as worker:
+        remove(path)
+        await until_told(caplog, f"The database cannot serve: {GONE}")
+        await auntil(lambda: worker._health._failures > 5)
+        assert not path.exists()
+        await another_works(sqlite_url)
+        await auntil(lambda: not worker.leases(), seconds=10)
+        assert [row.id for row in await brisk_file.alist_workers()] == [worker.identity]
+    assert caplog.text.count(GONE) == 1
+    assert caplog.text.count("The database serves again") == 1
+    assert "ERROR" not in caplog.text
+    await brisk_file.aclose()
+
+
+async def test_a_file_that_is_replaced_is_opened_instead(
+    brisk_file: App, sqlite_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, backup = path_of(sqlite_url), tmp_path / "backup.db"
+    app = App(f"sqlite:///{backup}")
+    job = await app.task(name="work")(lambda: None).aenqueue()
+    await app.aclose()
+    async with busy_worker(brisk_file):
+        remove(path)
+        os.replace(backup, path)
+        await until_told(caplog, f"The database cannot serve: {GONE}")
+        assert await (await brisk_file.aget_job(job.id)).aget(30) == "done"
+        await another_works(sqlite_url)
+    assert caplog.text.count(GONE) == 1
+    assert "ERROR" not in caplog.text
+    await brisk_file.aclose()
+
+
+async def test_a_file_without_tables_is_not_ours(
+    brisk_file: App, sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = path_of(sqlite_url)
+    async with busy_worker(brisk_file):
+        remove(path)
+        with closing(sqlite3.connect(path)) as file:
+            file.execute("CREATE TABLE customer (name text)")
+        await until_told(caplog, "The database cannot serve: perdure's tables do not exist")
+        with closing(sqlite3.connect(path)) as file:
+            assert file.execute("SELECT name FROM sqlite_master").fetchall() == [("customer",)]
+        await another_works(sqlite_url)
+    await brisk_file.aclose()
