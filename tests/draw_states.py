@@ -26,7 +26,7 @@ CAUSE = {
     "release": "The last parent ended as required; a gate becomes `open`.",
     "doom": "A parent ended otherwise than required.",
     "cancel": "Somebody cancels it, or its handler raises `Cancel`; a running job is only asked to stop.",
-    "expire": "It was not started by `expires`.",
+    "expire": "No attempt had begun by `expires`, or after a failed one not the next.",
     "claim": "A worker takes it; the attempt counts and the token grows.",
     "succeed": "The handler returned; this wins over a cancel that was asked.",
     "fail": "The handler raised, the process broke down under it, or the worker was shut down.",

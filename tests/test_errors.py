@@ -22,7 +22,6 @@ ERRORS = """
     InvalidTask            task.invalid               invalid
     InvalidOption          job.invalid_option         invalid
     InvalidLease           worker.invalid_lease       invalid
-    InvalidProgress        job.invalid_progress       invalid
     BadArguments           job.bad_arguments          invalid
     PayloadTooLarge        job.payload_too_large      invalid
     BlockingCall           call.blocking              invalid

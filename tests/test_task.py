@@ -11,7 +11,7 @@ import pytest
 
 from perdure import CONTEXT, App, Backoff, Context
 from perdure.context import current_context
-from perdure.errors import InvalidOption, InvalidTask
+from perdure.errors import BadArguments, InvalidOption, InvalidTask
 from perdure.task import AsyncTask, SyncTask
 
 app = App("postgresql://nobody@nowhere.invalid/nothing")
@@ -73,6 +73,31 @@ class TestAPlainCall:
         ctx.progress(1, 2, "half")
         ctx.stage("second half")
         ctx.log("done", level="debug")
+
+    async def test_may_save_what_it_could_save_in_a_job(self) -> None:
+        ctx = add(1)[1]
+        ctx.save({"page": 1})
+        await ctx.asave(None)
+        assert ctx.checkpoint is None
+        for value in ({1, 2}, object()):
+            with pytest.raises(BadArguments, match=r"^\$\.checkpoint"):
+                ctx.save(value)
+            with pytest.raises(BadArguments, match=r"^\$\.checkpoint"):
+                await ctx.asave(value)
+
+    async def test_may_succeed_in_a_transaction_of_its_own(self) -> None:
+        ctx = add(1)[1]
+        ctx.succeed(1, conn=object())
+        await ctx.asucceed(1, conn=object())
+
+    async def test_refuses_what_would_be_missed_and_says_what_to_do(self) -> None:
+        ctx = add(1)[1]
+        with pytest.raises(InvalidOption, match=r"enqueue the task, in a test inside app\.testing\(\)\.$"):
+            ctx.enqueue(add.job(1))
+        with pytest.raises(InvalidOption, match=r"app\.testing\(\)\.$"):
+            await ctx.aenqueue(add.job(1))
+        with pytest.raises(InvalidOption, match=r"app\.testing\(\)\.$"):
+            ctx.transaction()
 
     def test_takes_a_context_by_name(self) -> None:
         mine = Context(tenant="acme")

@@ -72,6 +72,11 @@ async def test_a_blocking_verb_in_an_event_loop_is_refused_and_names_its_twin(ve
     assert app._store is None, "nothing was opened"
 
 
+async def test_a_worker_has_no_twin_and_names_the_block_that_there_is_instead() -> None:
+    with pytest.raises(BlockingCall, match=r": use async with app\.worker\(\) instead\.$"):
+        App("postgresql://nobody@nowhere.invalid/nothing").run_worker()
+
+
 async def test_a_blocking_verb_in_a_thread_of_its_own_is_not(sqlite_url: str) -> None:
     app = App(sqlite_url)
     assert await asyncio.to_thread(app.list_jobs) == []

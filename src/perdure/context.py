@@ -8,12 +8,18 @@ from datetime import datetime
 from typing import Any
 
 from perdure.errors import InvalidOption
+from perdure.model.codec import encode_plain
+from perdure.signals import Stopped
+
+RUN_AS_A_JOB = "enqueue the task, in a test inside app.testing()."
 
 
 class Context:
     """Passed to a handler that has a parameter with the default ``CONTEXT``.
 
-    A plain call of a task gets one of its own, outside any job: what it says goes nowhere.
+    A plain call of a task gets one of its own, outside any job. What it says or saves goes nowhere, for there is no
+    row to tell and no next attempt. What somebody would count on after the call is refused: jobs, and a transaction.
+    Bad values are refused as in a job.
     """
 
     __slots__ = ("attempt", "cancel_requested", "job", "run", "tenant", "worker")
@@ -59,8 +65,18 @@ class Context:
         """What the enqueuer attached."""
         return {}
 
+    def check(self) -> None:
+        """Go on, or end here if the handler was asked to stop: as is right for whatever it was asked for."""
+        if self.cancel_requested:
+            raise Stopped
+
     def progress(self, done: int | None = None, total: int | None = None, message: str | None = None) -> None:
-        """Say how far the job is."""
+        """Say how far the job is; what is left out stays as it was."""
+        for name, number in (("done", done), ("total", total)):
+            if number is not None and (type(number) is not int or number < 0):
+                raise InvalidOption(f"{name} must be a whole number, 0 or more.")
+        if done is not None and total is not None and done > total:
+            raise InvalidOption("done must not be more than total.")
 
     def stage(self, name: str) -> None:
         """Say what the job is about to do."""
@@ -70,13 +86,15 @@ class Context:
 
     def save(self, checkpoint: object) -> None:
         """Keep this for the next attempt: durable when it returns."""
+        encode_plain({"checkpoint": checkpoint})
 
     async def asave(self, checkpoint: object) -> None:
         """The same for async code."""
+        self.save(checkpoint)
 
     def enqueue(self, *requests: Any, at_once: bool = False) -> list[str]:
         """Enqueue jobs with the success of this attempt; ``at_once`` writes them now."""
-        raise InvalidOption("Only a job that a worker runs enqueues with its success: this is a plain call.")
+        raise InvalidOption(f"A plain call has no success to enqueue jobs with: {RUN_AS_A_JOB}")
 
     async def aenqueue(self, *requests: Any, at_once: bool = False) -> list[str]:
         """The same for async code."""
@@ -90,7 +108,7 @@ class Context:
 
     def transaction(self) -> Any:
         """``with`` or ``async with``: a connection, in a transaction that ends with the job's success."""
-        raise InvalidOption("Only a job that a worker runs has a transaction: this is a plain call.")
+        raise InvalidOption(f"A plain call has no success to end a transaction with: {RUN_AS_A_JOB}")
 
 
 current_context: ContextVar[Context] = ContextVar("perdure_context")

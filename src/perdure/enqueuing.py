@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
-
-import msgspec
 
 from perdure import diary, failpoints
 from perdure.errors import BadArguments, InternalError, InvalidOption, TaskDisabled, Unavailable, UnknownTask
 from perdure.handle import Job
 from perdure.ids import new_ids
-from perdure.middleware import Middleware, around_enqueue
+from perdure.middleware import Middleware
 from perdure.model.codec import ResultCodec, encode_plain
 from perdure.model.job import NewJob
 from perdure.ops import enqueue as enqueue_ops
 from perdure.ops import tasks as task_ops
 from perdure.ops.topics import queue_topics
 from perdure.options import Asked, checked, text
+from perdure.request import JobRequest, Template, checked_requests, inside
 from perdure.store.plan import Plan, blocking, perform, perform_on, waiting
 from perdure.store.store import Store
-from perdure.task import JobRequest, Task, Template
+from perdure.task import Task
 
 if TYPE_CHECKING:
     from perdure.app import App
@@ -69,10 +67,7 @@ class Enqueuing:
         """Enqueue jobs in one transaction; the outcomes are in the order of the requests."""
         if not isinstance(jobs, Iterable):
             raise InvalidOption("enqueue_many takes a list of what task.job(...) returns.")
-        jobs = list(jobs)
-        if not set(map(type, jobs)) <= {JobRequest}:
-            raise InvalidOption("enqueue_many takes what task.job(...) returns.")
-        return (yield from self._enqueue_all(jobs, conn))
+        return (yield from self._enqueue_all(checked_requests("enqueue_many", jobs), conn))
 
     enqueue, aenqueue = blocking(_enqueue), waiting(_enqueue)
     enqueue_many, aenqueue_many = blocking(_enqueue_many), waiting(_enqueue_many)
@@ -80,19 +75,9 @@ class Enqueuing:
     def _enqueue_all(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:
         if not requests:
             return []
-        if self.middleware:
-            return (yield from self._enqueue_inside(requests, conn))
-        return (yield from self._insert(requests, conn))
-
-    def _enqueue_inside(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:
-        """The same inside the app's middleware, entered once for all requests of one task with the same options."""
-        with ExitStack() as stack:
-            inside: dict[Template, Template] = {}
-            for template in dict.fromkeys(request.template for request in requests):
-                meta = template.meta
-                stack.enter_context(around_enqueue(self.middleware, template.task, meta))
-                inside[template] = template.with_meta(meta)
-            changed = [msgspec.structs.replace(one, template=inside[one.template]) for one in requests]
+        if not self.middleware:
+            return (yield from self._insert(requests, conn))
+        with inside(self.middleware, requests) as changed:
             return (yield from self._insert(changed, conn))
 
     def _insert(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:

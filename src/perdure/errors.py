@@ -2,7 +2,7 @@
 
     PerdureError
     ├── Invalid            what was asked cannot be done as asked; nothing was changed
-    │   ├── InvalidConfig, InvalidTask, InvalidOption, InvalidLease, InvalidProgress
+    │   ├── InvalidConfig, InvalidTask, InvalidOption, InvalidLease
     │   ├── BadArguments, PayloadTooLarge
     │   ├── BlockingCall                 a blocking verb inside an event loop
     │   └── UnsupportedConnection        a ``conn=`` we cannot join
@@ -74,12 +74,6 @@ class InvalidLease(Invalid):
     """A lease must last longer than nothing."""
 
     code = "worker.invalid_lease"
-
-
-class InvalidProgress(Invalid):
-    """Progress needs 0 <= done <= total."""
-
-    code = "job.invalid_progress"
 
 
 class BadArguments(Invalid):

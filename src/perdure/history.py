@@ -11,6 +11,8 @@ from perdure.model.job import Instant
 from perdure.moments import moment
 from perdure.ops.browse import AttemptRow, EventRow, LogRow, Traces
 
+SAID = ("stage", "progress dropped", "log")
+
 
 class Entry(NamedTuple):
     """One thing that happened."""
@@ -30,8 +32,13 @@ def tell(traces: Traces) -> list[Entry]:
     entries += _current(traces)
     entries += map(_event, traces.events)
     entries += map(_log, traces.logs)
-    # Stable: what happened in the same microsecond stays in the order told above.
-    return sorted(entries, key=lambda entry: (entry.at, entry.token))
+    # Stable: what happened in the same microsecond stays in the order told above, except what a handler said.
+    return sorted(entries, key=lambda entry: (entry.at, entry.token, _rank(entry.what)))
+
+
+def _rank(what: str) -> int:
+    """A handler's last words are written with its end, and came before it."""
+    return 0 if what == "started" else 1 if what in SAID else 2
 
 
 def _attempt(attempt: AttemptRow) -> list[Entry]:

@@ -125,7 +125,7 @@ class Serving:
 
         The other options are those of ``worker``.
         """
-        refuse_in_event_loop("run_worker")
+        refuse_in_event_loop("run_worker", "use async with app.worker()")
         options = worker_options(
             self,
             queues=queues,

@@ -55,6 +55,14 @@ class Cancel(Signal):
         self.reason = reason
 
 
+class Stopped(BaseException):
+    """The handler was asked to stop, and does. How that counts is known to whoever asked.
+
+    Raised by ``ctx.check()``, and in a plain handler of a process where it stands. Not an ``Exception``, like
+    ``asyncio.CancelledError``: handlers catch those to go on.
+    """
+
+
 class Continue(Signal):
     """The attempt counts as success and a new run begins, with the checkpoint kept."""
 

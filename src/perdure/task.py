@@ -7,19 +7,16 @@ from datetime import timedelta
 from functools import cached_property, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, Unpack, cast
 
-import msgspec
-
 from perdure.context import CONTEXT, Context
 from perdure.errors import InvalidOption, InvalidTask
 from perdure.events import Listener
 from perdure.handle import Job
-from perdure.ids import new_id
-from perdure.model.canonical import canonical
 from perdure.model.codec import ArgumentCodec, ResultCodec
-from perdure.model.job import SECOND, NewJob, TaskDefinition
+from perdure.model.job import SECOND, TaskDefinition
 from perdure.model.signature import Signature
 from perdure.moments import span
-from perdure.options import Asked, Options, checked
+from perdure.options import Asked, checked
+from perdure.request import NOTHING_ASKED, JobRequest, Template
 from perdure.store.plan import Plan, blocking, waiting
 from perdure.store.store import Store
 from perdure.worker.handler import Handler, RunIn
@@ -29,64 +26,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
-
-
-class Template(msgspec.Struct, frozen=True, eq=False):
-    """What the requests of one task with the same options share."""
-
-    task: str
-    options: Options
-    decode: Callable[[str], object]
-    queue: str | None
-    """Where they go; None where only the database knows."""
-
-    @property
-    def bulk(self) -> bool:
-        """Whether many of them can be written as one: there is nothing to ask the database about each."""
-        return self.queue is not None and not self.options.keyed and self.options.run_at is None
-
-    @property
-    def meta(self) -> dict[str, Any]:
-        text = self.options.meta
-        return {} if text is None else msgspec.json.decode(text, type=dict[str, Any])
-
-    def with_meta(self, meta: dict[str, Any]) -> Template:
-        if meta == self.meta:
-            return self
-        asked: Asked = {"meta": meta}
-        options = msgspec.structs.replace(self.options, meta=checked(asked).meta)
-        return msgspec.structs.replace(self, options=options)
-
-
-class JobRequest(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
-    """A job to be enqueued: its arguments are bound, checked and encoded."""
-
-    template: Template
-    payload: str
-    arguments: str | None = None
-    """In canonical form, where there is an idempotency key."""
-
-    def __repr__(self) -> str:
-        """Without the arguments: a request ends up in logs."""
-        return f"<JobRequest {self.template.task}>"
-
-    def new(self) -> NewJob:
-        """A job of its own for each time it is enqueued."""
-        task, options = self.template.task, self.template.options
-        if options is _NOTHING_ASKED:
-            return NewJob(id=new_id(), task=task, payload=self.payload)
-        request = None if self.arguments is None else canonical(options.request(self.arguments))
-        return NewJob(
-            id=new_id(),
-            task=task,
-            payload=self.payload,
-            request=request,
-            **{name: getattr(options, name) for name in options.__struct_fields__},
-        )
-
-
-_NOTHING_ASKED = Options()
 
 
 class Enqueuer(Generic[P, R]):
@@ -100,7 +39,7 @@ class Enqueuer(Generic[P, R]):
         self._arguments = task.arguments
         self._template = Template(
             task.name,
-            _NOTHING_ASKED if options == _NOTHING_ASKED else options,
+            NOTHING_ASKED if options == NOTHING_ASKED else options,
             task.results.decode,
             options.queue or task.definition.queue,
         )

@@ -10,7 +10,7 @@ import pytest
 from perdure.app import App
 from perdure.errors import InvalidOption, TaskDisabled, UnknownTask
 from perdure.moments import moment
-from perdure.task import JobRequest
+from perdure.request import JobRequest
 from tests.conformance.world import NOON, World, ids, work
 
 

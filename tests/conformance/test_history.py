@@ -214,6 +214,20 @@ def test_stages_and_log_lines_stand_where_they_were_said(world: World) -> None:
     assert details[:2] == [{"stage": "fetch"}, {"level": "info", "message": "line 1"}]
 
 
+@pytest.mark.parametrize(
+    ("end", "told"), [(Succeeded, "succeeded"), (Failed, "failed"), (Continued, "continued")]
+)
+def test_what_was_said_with_the_end_stands_before_it(world: World, end: Any, told: str) -> None:
+    job = world.task(max_attempts=1).enqueue()
+    (claimed,) = world.claim()
+    world.ledger.report([Said(claimed.lease, Report(), [LogLine("info", "hi")])])
+    words = ("error",) if end is Failed else ()
+    world.finish(end(claimed.lease, *words, report=Report(stage="last", done=2, total=1)))
+    assert story(world, job) == [
+        f"0 {what}" for what in ("enqueued", "started", "progress dropped", "stage", "log", told)
+    ]
+
+
 def test_a_lost_worker_is_told_with_its_name(world: World) -> None:
     job = world.task().enqueue(1)
     world.claim_one()

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.model.backoff import MAX_DELAY, Backoff
 from perdure.model.job import SECOND
-from perdure.model.lifecycle import Failed, Released
+from perdure.model.lifecycle import Failed, FailureKind, Released
 from perdure.worker.ledger import Ledger
 from tests.conformance.world import NOON, World
 
@@ -23,10 +23,10 @@ def dice(world: World, roll: float) -> None:
     world.ledger = Ledger(world.store, rng=Loaded())
 
 
-def fail(world: World, **how: object) -> tuple[int | None, str | None]:
+def fail(world: World, kind: FailureKind = "error", **how: object) -> tuple[int | None, str | None]:
     """One more failed attempt: the wait it brought, and what decided that."""
     world.now = max(world.now, *(world.row(job.id).run_at for job in world.app.list_jobs()))
-    job = world.attempt(Failed, "error", **how)
+    job = world.attempt(Failed, kind, **how)
     attempt = world.attempts(job)[-1]
     assert attempt.delay is not None
     assert world.row(job).run_at == world.now + attempt.delay
@@ -75,6 +75,12 @@ def test_a_failure_code_may_have_a_wait_of_its_own(world: World) -> None:
     assert fail(world, code="http.409") == (0, "code")
     assert fail(world, code="http.503", delay=61 * SECOND) == (61 * SECOND, "handler")
     assert fail(world, code="http.500") == (int(80 * SECOND * 0.5), "policy")
+
+
+def test_so_may_the_code_of_a_failure_that_was_given_none(world: World) -> None:
+    world.task(backoff=Backoff(base=10, codes={"job.error": 1, "job.timeout": 60})).enqueue()
+    assert fail(world) == (1 * SECOND, "code")
+    assert fail(world, kind="timeout") == (60 * SECOND, "code")
 
 
 def test_a_queue_overrides_its_tasks_while_they_run(world: World) -> None:

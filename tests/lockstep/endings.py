@@ -146,8 +146,9 @@ def _fail(job: Job, failure: Failed, policy: Policy, now: int, roll: float) -> P
     elif failure.kind == "lost" and job.crashes == 1:
         delay, decided_by = 0, "first loss"
     else:
-        delay = pause(policy.backoff, attempt, failure.code, roll)
-        decided_by = "code" if failure.code in policy.backoff.codes else "policy"
+        code = failure.code or f"job.{failure.kind}"
+        delay = pause(policy.backoff, attempt, code, roll)
+        decided_by = "code" if code in policy.backoff.codes else "policy"
         if (failure.delay or 0) > delay:
             delay, decided_by = min(failure.delay or 0, YEAR), "handler"
     job.wait(now, delay)

@@ -41,7 +41,7 @@ def _task(name: str, queue: str, priority: int, max_attempts: int, backoff: Back
 
 
 TASKS = (
-    _task("mail", "blue", 0, 2, Backoff(base=2, cap=7, codes={"http.503": 4}), 3),
+    _task("mail", "blue", 0, 2, Backoff(base=2, cap=7, codes={"http.503": 4, "job.timeout": 3}), 3),
     _task("copy", "blue", 1, 9, Backoff(base=1, cap=900), 1),
     _task("tidy", "red", 0, 4, Backoff(base=0.5, cap=60), None),
 )

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 from hypothesis import example, given
 
-from perdure.model.backoff import MAX_DELAY
+from perdure.model.backoff import MAX_DELAY, Backoff
 from perdure.model.job import ENDED, SECOND, State
 from perdure.model.lifecycle import (
     FAILURE_CODES,
@@ -15,6 +15,7 @@ from perdure.model.lifecycle import (
     Canceled,
     Continued,
     Failed,
+    FailureKind,
     Outcome,
     Released,
     Running,
@@ -206,7 +207,8 @@ class TestWaiting:
     ) -> None:
         change = settle(job, failure, roll=roll)
         if change.state == "ready":
-            by_policy = job.backoff.delay(job.attempt, code=failure.code, roll=roll)
+            code = failure.code or FAILURE_CODES[failure.kind]
+            by_policy = job.backoff.delay(job.attempt, code=code, roll=roll)
             assert change.delay == max(by_policy, min(failure.delay or 0, MAX_DELAY))
 
     @pytest.mark.parametrize(
@@ -224,6 +226,29 @@ class TestWaiting:
     def test_what_decided_it_is_told(self, failure: Failed, seconds: int, decided_by: str) -> None:
         change = settle(job(), failure, roll=0.5)
         assert (change.delay, change.decided_by) == (seconds * SECOND, decided_by)
+
+    @pytest.mark.parametrize(
+        ("kind", "crashes", "seconds", "decided_by"),
+        [
+            ("error", 0, 7, "code"),
+            ("timeout", 0, 7, "code"),
+            ("panic", 0, 7, "code"),
+            ("lost", 0, 0, "first loss"),
+            ("lost", 1, 7, "code"),
+            ("interrupted", 0, 0, "shutdown"),
+        ],
+    )
+    def test_the_code_of_a_failure_whose_handler_named_none_counts_as_well(
+        self, kind: FailureKind, crashes: int, seconds: int, decided_by: str
+    ) -> None:
+        policy = Backoff(codes=dict.fromkeys(FAILURE_CODES.values(), 7))
+        change = settle(job(backoff=policy, crashes=crashes), Failed(LEASE, kind), roll=0.5)
+        assert (change.delay, change.decided_by) == (seconds * SECOND, decided_by)
+
+    def test_a_code_of_the_handler_counts_instead_of_the_default_one(self) -> None:
+        policy = Backoff(base=8, codes={"job.error": 7})
+        change = settle(job(backoff=policy), Failed(LEASE, "error", "http.503"), roll=0.5)
+        assert (change.delay, change.decided_by) == (4 * SECOND, "policy")
 
     def test_it_grows_with_the_attempt(self) -> None:
         changes = [

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perdure import App, Context
 from perdure.middleware import Middleware
+from tests.worker import lineage
 
 TRACE: ContextVar[str] = ContextVar("trace", default="none")
 
@@ -108,6 +111,17 @@ async def test_meta_written_at_enqueue_is_seen_at_run_and_so_are_variables(app: 
     assert first.meta == {"mine": 1, "trace": "t-1"}
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("task", ["loop", "thread", "process", "async process"])
+async def test_jobs_that_a_handler_enqueues_pass_through_it_as_well(
+    url: str, task: str, at_once: bool
+) -> None:
+    async with lineage.make(url) as app, app.worker(queues=["default"], processes=1, target=lineage.TARGET):
+        parent = await app.aenqueue(task, {"at_once": at_once})
+        children = await app.aget_jobs(await parent.aget(60))
+    assert [child and child.meta for child in children] == [{"by": parent.id}, {"mine": 1, "by": parent.id}]
+
+
 async def test_an_error_that_a_middleware_swallows_leaves_a_success_without_result(
     app: App, work: Any
 ) -> None:
@@ -115,6 +129,31 @@ async def test_an_error_that_a_middleware_swallows_leaves_a_success_without_resu
     async with app.worker():
         job = await work.aenqueue(fails=True)
         assert await job.aget(30) is None
+
+
+class Breaking(Middleware):
+    @contextmanager
+    def run(self, task: str, context: Context) -> Iterator[None]:
+        if task == "work":
+            raise KeyError("at the door")
+        yield
+
+
+@pytest.mark.parametrize("broken", [Breaking(), Replacing()])
+async def test_no_frame_of_ours_stands_in_the_traceback_of_an_error_in_it(
+    app: App, work: Any, broken: Middleware
+) -> None:
+    app.use(Noting("outer", []), broken)
+    async with app.worker():
+        job = await work.aenqueue(fails=True)
+        await job.ajoin(30)
+    assert job.error is not None
+    trace = str(job.error.trace)
+    files = [Path(name) for name in re.findall(r'File "(.+?)"', trace)]
+    assert files, trace
+    assert set(files) == {Path(__file__)}
+    assert trace.startswith("Traceback")
+    assert trace.count("Traceback") == (2 if isinstance(broken, Replacing) else 1)
 
 
 async def test_an_error_may_be_replaced(app: App, work: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure import CONTEXT, App, Context
-from perdure.errors import LeaseLost
+from perdure.errors import InvalidOption, LeaseLost
 from perdure.ops import browse
 from tests.worker.waiting import aside_until, until_state
 
@@ -134,12 +134,19 @@ async def test_a_save_without_its_lease_is_refused(app: App) -> None:
     assert (await job.arefresh()).row.checkpoint is None  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(("done", "total"), [(5, 4), (1, 0), (-1, None), (None, -1), (1.5, None), (True, 3)])
+def test_a_pair_that_cannot_be_true_is_refused_at_once(done: Any, total: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"^(done|total) must "):
+        Context().progress(done, total)
+
+
 async def test_a_pair_that_cannot_be_true_stops_nothing_and_takes_nothing_with_it(app: App) -> None:
     go_on = False
 
     @app.task(name="boast")
     async def boast(*, ctx: Context = CONTEXT) -> str:
-        ctx.progress(5, 4)
+        ctx.progress(5)
+        ctx.progress(total=4)
         ctx.stage("boasting")
         ctx.log("and more")
         while not go_on:  # noqa: ASYNC110 - the same for a thread
@@ -158,10 +165,30 @@ async def test_a_pair_that_cannot_be_true_stops_nothing_and_takes_nothing_with_i
         assert await job.aget(30) == "done"
 
 
+async def test_a_checkpoint_that_takes_a_bad_pair_along_keeps_the_rest(app: App) -> None:
+    @app.task(name="boast")
+    async def boast(*, ctx: Context = CONTEXT) -> None:
+        with pytest.raises(InvalidOption):
+            ctx.progress(5, 4, "refused")
+        ctx.stage("boasting")
+        ctx.progress(5, message="almost")
+        ctx.progress(total=4)
+        ctx.log("and more")
+        await ctx.asave(1)
+
+    async with app.worker():
+        job = await boast.aenqueue()
+        await job.aget(30)
+        assert job.progress == (None, None, "almost", "boasting")
+        assert await lines(app, job) == ["and more"]
+        assert job.row.checkpoint == "1"  # type: ignore[union-attr]
+
+
 async def test_a_bad_pair_at_the_end_does_not_stop_the_outcome(app: App) -> None:
     @app.task(name="boast")
     async def boast(*, ctx: Context = CONTEXT) -> str:
-        ctx.progress(5, 4)
+        ctx.progress(5)
+        ctx.progress(total=4)
         return "done"
 
     async with app.worker():

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "--run-at", metavar="TIME", callback=typed.moment, help="Not before: 2026-03-01T12:00:00+01:00."
 )
 @click.option(
-    "--expires", metavar="SPAN", callback=typed.seconds, help="Cancel it if it has not begun by then."
+    "--expires", metavar="SPAN", callback=typed.seconds, help="No attempt begins after that; it is canceled."
 )
 @click.option("--max-attempts", type=int)
 @click.option("--timeout", metavar="SPAN", callback=typed.seconds, help="For one attempt.")

@@ -20,8 +20,8 @@ from perdure.cli.tables import Column, table
 from perdure.context import CONTEXT, Context
 from perdure.handle import Job
 from perdure.model.job import ENDED
+from perdure.request import JobRequest
 from perdure.signals import Fatal, Retry, Snooze
-from perdure.task import JobRequest
 
 LOOK = 0.2
 BAR = 40

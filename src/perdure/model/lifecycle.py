@@ -315,10 +315,15 @@ def _last_word(job: Running, failure: Failed, crashes: int) -> str | None:
 def _wait(job: Running, failure: Failed, crashes: int, roll: float) -> tuple[Span, str]:
     if failure.kind == "lost" and crashes == 1:
         return 0, "first loss"
-    delay = job.backoff.delay(job.attempt, code=failure.code, roll=roll)
+    code = _code(failure)
+    delay = job.backoff.delay(job.attempt, code=code, roll=roll)
     if failure.delay is not None and failure.delay > delay:
         return _bounded(failure.delay), "handler"
-    return delay, "code" if failure.code in job.backoff.codes else "policy"
+    return delay, "code" if code in job.backoff.codes else "policy"
+
+
+def _code(failure: Failed) -> str:
+    return failure.code or FAILURE_CODES[failure.kind]
 
 
 def _retry(
@@ -360,7 +365,7 @@ def _cancel(job: Running, reason: str | None) -> Change:
 def _error(failure: Failed) -> dict[str, str | None]:
     return {
         "error_kind": failure.kind,
-        "error_code": storable_text(failure.code or FAILURE_CODES[failure.kind], SHORT),
+        "error_code": storable_text(_code(failure), SHORT),
         "error_message": storable_text(failure.message, LONG),
         "error_trace": None if failure.trace is None else storable_text(failure.trace, TRACE),
     }

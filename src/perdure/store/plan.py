@@ -236,9 +236,10 @@ def show(verb: Callable[..., object], owner: type, name: str) -> None:
     vars(verb)["__signature__"] = signature.replace(return_annotation=returns)
 
 
-def refuse_in_event_loop(name: str) -> None:
-    """A blocking verb would stop every task of the loop that runs in this thread."""
+def refuse_in_event_loop(name: str, instead: str | None = None) -> None:
+    """A blocking verb would stop every task of the loop that runs in this thread. Most have a twin to await."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is not None and asyncio._get_running_loop() is not None:
         twin = f"a{name}_" if iskeyword(f"a{name}") else f"a{name}"
-        raise BlockingCall(f"{name}() blocks and an event loop runs in this thread: await {twin}() instead.")
+        instead = instead or f"await {twin}()"
+        raise BlockingCall(f"{name}() blocks and an event loop runs in this thread: {instead} instead.")

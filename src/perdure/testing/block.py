@@ -22,8 +22,9 @@ from perdure.model.job import Instant, JobRow, State
 from perdure.moments import instant, moment, span
 from perdure.ops.queues import Queue
 from perdure.ops.topics import ANYTHING
+from perdure.request import JobRequest
 from perdure.store.plan import Plan, arun, perform, refuse_in_event_loop, run
-from perdure.task import JobRequest, Task
+from perdure.task import Task
 from perdure.testing.run import Run, in_a_loop
 from perdure.testing.throw_away import Place, ThrowAwayStore, run_inline
 from perdure.verbs import PAGE

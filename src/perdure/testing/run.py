@@ -16,6 +16,7 @@ from perdure.model.job import Claimed, Lease
 from perdure.model.lifecycle import Failed, Outcome
 from perdure.moments import LONGEST
 from perdure.ops.finish import Finished
+from perdure.signals import Stopped
 from perdure.store.plan import Plan, waiting
 from perdure.store.store import Store
 from perdure.worker.handler import Handler
@@ -133,7 +134,7 @@ class Witness(Middleware):
         __tracebackhide__ = True
         try:
             yield
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, Stopped):
             # Not of the handler: it was stopped.
             raise
         except BaseException as error:

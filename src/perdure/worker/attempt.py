@@ -132,7 +132,7 @@ class Attempt:
             return outcome
         if self.why == "lost":
             return _uncommitted(self.lease)  # or it was, after all: then this is refused
-        if self.why == "cancel":
+        if self.context.cancel_requested:  # which a save may have told before anybody stopped it
             return Canceled(self.lease, "cancel requested")
         message = "CancelledError: the handler cancelled itself."
         return Failed(self.lease, "error", CANCELLED_ITSELF, message)

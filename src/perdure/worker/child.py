@@ -26,6 +26,7 @@ import msgspec
 from perdure.context import current_context
 from perdure.model.codec import storable_text
 from perdure.model.lifecycle import LONG, Continued, Failed, Outcome, Succeeded
+from perdure.signals import Stopped
 from perdure.worker.child_context import ChildContext, Desk
 from perdure.worker.ending import raised, returned
 from perdure.worker.handler import Handler
@@ -38,10 +39,6 @@ GRACE = 2.0
 
 Phase: TypeAlias = Literal["loading", "idle", "calling", "awaiting", "telling"]
 """What its main thread does; calling and awaiting: it runs a plain handler, or an async one."""
-
-
-class Stopped(BaseException):
-    """Raised in a plain handler at SIGTERM, so that it can clean up: an async one is cancelled."""
 
 
 def main() -> None:
@@ -119,7 +116,7 @@ class Child:
 
     def _handle(self, handler: Handler, run: Run) -> Outcome | None:
         assert self._ledger is not None, "an app that was loaded has one"
-        context = ChildContext(run, ledger=self._ledger, results=handler.results, desk=self._desk)
+        context = ChildContext(run, handler, ledger=self._ledger, desk=self._desk)
         self._context = context
         if handler.is_async:
             outcome = asyncio.run(self._live(handler, context))
@@ -222,5 +219,4 @@ def _resident() -> int:
 
 
 if __name__ == "__main__":
-    # Under its own name, by which a traceback is freed from our frames.
-    import_module("perdure.worker.child").main()
+    main()

@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
-from perdure.model.codec import ResultCodec, storable_text
+from perdure.model.codec import storable_text
 from perdure.model.lifecycle import MOST_PROGRESS, SHORT, TRACE, Report
 from perdure.store.plan import Plan, aside, refuse_in_event_loop
 from perdure.worker.context import JobContext, encode_checkpoint
+from perdure.worker.handler import Handler
 from perdure.worker.ledger import Ledger
 from perdure.worker.wire import Answer, Committing, FromChild, Logged, RolledBack, Run, Save, Spoke
 
@@ -43,8 +44,14 @@ class ChildContext(JobContext):
 
     __slots__ = ("_desk", "_number")
 
-    def __init__(self, run: Run, *, ledger: Ledger, results: ResultCodec, desk: Desk) -> None:
-        super().__init__(run.job, worker=run.worker, ledger=ledger, results=results)
+    def __init__(self, run: Run, handler: Handler, *, ledger: Ledger, desk: Desk) -> None:
+        super().__init__(
+            run.job,
+            worker=run.worker,
+            ledger=ledger,
+            results=handler.results,
+            middleware=handler.middleware,
+        )
         self.deadline_at = run.deadline
         self._number = run.number
         self._desk = desk

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from threading import Lock
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from perdure import diary
 from perdure.context import Context
 from perdure.errors import InvalidOption, LeaseLost, PayloadTooLarge
+from perdure.middleware import Middleware
 from perdure.model.codec import MAX_PAYLOAD, ResultCodec, encode_plain, storable_text
 from perdure.model.job import Claimed, NewJob
 from perdure.model.lifecycle import SHORT, TRACE, Report, Succeeded
@@ -20,6 +21,7 @@ from perdure.moments import moment
 from perdure.ops.enqueue import enqueue_under
 from perdure.ops.finish import finish
 from perdure.ops.report import LogLine, Said
+from perdure.request import JobRequest, checked_requests, inside
 from perdure.store.plan import Plan, arun, perform, perform_on, refuse_in_event_loop, run
 from perdure.store.store import Store
 from perdure.worker.ledger import Ledger
@@ -31,12 +33,6 @@ MOST_LOGS = 1_000
 """Lines kept until the next report; a handler that says more loses the rest, and a line says how many."""
 
 
-class Requested(Protocol):
-    """What ``task.job(...)`` returns."""
-
-    def new(self) -> NewJob: ...
-
-
 class JobContext(Context):
     """The context of a job that a worker runs. It may be used from any thread."""
 
@@ -46,6 +42,7 @@ class JobContext(Context):
         "_ledger",
         "_lock",
         "_logs",
+        "_middleware",
         "_report",
         "_results",
         "block",
@@ -62,6 +59,7 @@ class JobContext(Context):
         worker: str,
         ledger: Ledger,
         results: ResultCodec,
+        middleware: Sequence[Middleware] = (),
         spoken: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(job=job.id, run=job.run, attempt=job.attempt, tenant=job.tenant, worker=worker)
@@ -75,6 +73,7 @@ class JobContext(Context):
         """The ``ctx.transaction()`` that is open."""
         self._ledger = ledger
         self._results = results
+        self._middleware = middleware
         self._lock = Lock()
         self._report: Report | None = None
         self._logs: list[LogLine] = []
@@ -106,9 +105,7 @@ class JobContext(Context):
         return {} if self.row.meta is None else msgspec.json.decode(self.row.meta, type=dict[str, Any])
 
     def progress(self, done: int | None = None, total: int | None = None, message: str | None = None) -> None:
-        for name, number in (("done", done), ("total", total)):
-            if number is not None and (type(number) is not int or number < 0):
-                raise InvalidOption(f"{name} must be a whole number, 0 or more.")
+        super().progress(done, total, message)
         self._say(Report(done=done, total=total, message=None if message is None else str(message)))
 
     def stage(self, name: str) -> None:
@@ -164,27 +161,28 @@ class JobContext(Context):
             report = merged(before.report, report)
         said = Said(self.row.lease, report, before.logs if before else ())
         (heard,) = yield from self._ledger._report([said])
+        if heard == "invalid progress":
+            (heard,) = yield from self._ledger._report([without_progress(said)])
         if heard == "lease lost":
             raise LeaseLost
-        if heard == "invalid progress":
-            yield from self._ledger._report([said._replace(report=Report(checkpoint=report.checkpoint))])
         if heard == "cancel requested":
             self.cancel_requested = True
 
-    def _enqueue(self, *requests: Requested, at_once: bool = False) -> Plan[list[str]]:
+    def _enqueue(self, *requests: JobRequest[Any], at_once: bool = False) -> Plan[list[str]]:
         """Enqueue jobs with the success of this attempt: if it fails there are none. Returns their ids.
 
         ``at_once`` writes them now, if this attempt still has its lease.
         """
-        new = [msgspec.structs.replace(request.new(), parent_job=self.row.id) for request in requests]
-        if diary.kept:
-            parent, token = self.row.lease
-            diary.note("children", [job.id for job in new], parent=parent, token=token, at_once=at_once)
-        if not at_once:
-            self._children += new
-            return [job.id for job in new]
-        enqueued = yield from perform(enqueue_under, self.row.lease, new)
-        return [outcome.id for outcome in enqueued]
+        with inside(self._middleware, checked_requests("ctx.enqueue", requests)) as changed:
+            new = [msgspec.structs.replace(request.new(), parent_job=self.row.id) for request in changed]
+            if diary.kept:
+                parent, token = self.row.lease
+                diary.note("children", [job.id for job in new], parent=parent, token=token, at_once=at_once)
+            if not at_once:
+                self._children += new
+                return [job.id for job in new]
+            enqueued = yield from perform(enqueue_under, self.row.lease, new)
+            return [outcome.id for outcome in enqueued]
 
     @property
     def children(self) -> tuple[NewJob, ...]:
@@ -222,10 +220,10 @@ class JobContext(Context):
     async def asave(self, checkpoint: object) -> None:
         await arun(self.store, self._save(checkpoint))
 
-    def enqueue(self, *requests: Requested, at_once: bool = False) -> list[str]:
+    def enqueue(self, *requests: JobRequest[Any], at_once: bool = False) -> list[str]:
         return self._do("enqueue", self._enqueue(*requests, at_once=at_once))
 
-    async def aenqueue(self, *requests: Requested, at_once: bool = False) -> list[str]:
+    async def aenqueue(self, *requests: JobRequest[Any], at_once: bool = False) -> list[str]:
         return await arun(self.store, self._enqueue(*requests, at_once=at_once))
 
     def succeed(self, result: object = None, *, conn: object) -> None:
@@ -258,6 +256,11 @@ def encode_checkpoint(value: object) -> str:
         return encode_plain({"checkpoint": value})[len('{"checkpoint":') : -1]
     except PayloadTooLarge:
         raise PayloadTooLarge(f"the checkpoint takes more than {MAX_PAYLOAD} bytes of JSON") from None
+
+
+def without_progress(said: Said) -> Said:
+    """The rest of what was said with numbers that cannot both be true: each was said without the other."""
+    return said._replace(report=msgspec.structs.replace(said.report, done=None, total=None))
 
 
 def merged(earlier: Report, later: Report) -> Report:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import traceback
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+from traceback import FrameSummary, TracebackException
 
 from perdure import diary
 from perdure.errors import PerdureError
@@ -17,15 +20,25 @@ from perdure.model.lifecycle import (
     Succeeded,
     Throttled,
 )
-from perdure.signals import Cancel, Continue, Fatal, Retry, Snooze, Throttle
+from perdure.signals import Cancel, Continue, Fatal, Retry, Snooze, Stopped, Throttle
 from perdure.worker.handler import Handler
 
 MESSAGE = 2_000
 """Characters of a message that are looked at: a handler may raise a gigabyte."""
 
 
-OURS = __name__.rpartition(".")[0]
-"""Where the frames are that called the handler."""
+_PACKAGE = Path(__file__).parent.parent
+OURS = {
+    str(_PACKAGE / name)
+    for name in (
+        "worker/runners.py",
+        "worker/child.py",
+        "worker/handler.py",
+        "middleware.py",
+        "testing/run.py",
+    )
+}
+"""Where the frames are that called the handler, or the middleware around it."""
 
 
 def returned(handler: Handler, lease: Lease, value: object) -> Succeeded:
@@ -35,7 +48,10 @@ def returned(handler: Handler, lease: Lease, value: object) -> Succeeded:
     return Succeeded(lease, *handler.results.encode(value))
 
 
-def raised(handler: Handler, lease: Lease, error: BaseException) -> Outcome:
+def raised(handler: Handler, lease: Lease, error: BaseException) -> Outcome | None:
+    """None where it was asked to stop and did: whoever asked knows how that counts."""
+    if isinstance(error, Stopped):
+        return None
     try:
         return _signalled(handler, lease, error)
     except BaseException:
@@ -68,12 +84,31 @@ def _signalled(handler: Handler, lease: Lease, error: BaseException) -> Outcome:
 def traced(error: BaseException) -> str | None:
     """The traceback without our own frames. Nothing that an error does to be shown may hide that it was raised."""
     try:
-        frames = error.__traceback__
-        while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith(OURS):
-            frames = frames.tb_next
-        return "".join(traceback.format_exception(type(error), error, frames))
+        told = TracebackException.from_exception(error, compact=True)
+        _cut(told)
+        return "".join(told.format())
     except BaseException:
         return None
+
+
+def _cut(told: TracebackException) -> None:
+    """Also from the errors that this one followed. Not by recursion: there may be thousands."""
+    chain = [told]
+    while chain:
+        one = chain.pop()
+        one.stack[:] = _theirs(one.stack)
+        chain += filter(None, (one.__cause__, one.__context__, *(one.exceptions or ())))
+
+
+def _theirs(frames: Iterable[FrameSummary]) -> list[FrameSummary]:
+    """Ours stand between them as well: under a middleware is the handler's call."""
+    theirs, ours = [], False
+    for frame in frames:
+        if frame.filename != contextlib.__file__:  # by which we enter middleware, and others what they like
+            ours = frame.filename in OURS
+        if not ours:
+            theirs.append(frame)
+    return theirs
 
 
 def _code(code: object) -> str | None:

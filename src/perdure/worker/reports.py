@@ -6,11 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 
-import msgspec
-
 from perdure import failpoints
 from perdure.ops.report import Said
 from perdure.worker.attempt import Attempt
+from perdure.worker.context import without_progress
 from perdure.worker.deadlines import Deadlines
 from perdure.worker.health import OUT_OF_SERVICE, Health
 from perdure.worker.ledger import Ledger
@@ -100,8 +99,7 @@ class Reports:
             case "cancel requested":
                 attempt.stop("cancel")
             case "invalid progress":
-                report = msgspec.structs.replace(said.report, done=None, total=None)
-                attempt.context.put_back(said._replace(report=report))
+                attempt.context.put_back(without_progress(said))
                 self._spoken = True
                 _log.warning(
                     "Job %s said that %s of %s is done; that was dropped",

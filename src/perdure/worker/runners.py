@@ -26,14 +26,14 @@ class LoopRunner:
     """Async handlers, each a task of the event loop."""
 
     def __init__(self) -> None:
-        self._tasks: dict[Attempt, asyncio.Task[Outcome]] = {}
+        self._tasks: dict[Attempt, asyncio.Task[Outcome | None]] = {}
 
     def start(self, attempt: Attempt) -> None:
         attempt.begin()
         task = asyncio.create_task(_live(attempt), name=f"perdure {attempt.job.task}")
         self._tasks[attempt] = task
 
-        def ended(task: asyncio.Task[Outcome]) -> None:
+        def ended(task: asyncio.Task[Outcome | None]) -> None:
             del self._tasks[attempt]
             # Here and not at the end of its coroutine: a task cancelled early never begins.
             attempt.end(None if task.cancelled() else task.result(), monotonic())
@@ -49,7 +49,7 @@ class LoopRunner:
         attempt.give_up()
 
 
-async def _live(attempt: Attempt) -> Outcome:
+async def _live(attempt: Attempt) -> Outcome | None:
     current_context.set(attempt.context)
     handler, job = attempt.handler, attempt.job
     value = None  # also where a middleware swallows an error
@@ -88,7 +88,7 @@ class ThreadRunner:
             attempt.end(Released(attempt.lease, NO_THREAD), monotonic())
 
     def stop(self, attempt: Attempt) -> None:
-        """A thread cannot be stopped: its handler can look at ``ctx.cancel_requested``."""
+        """A thread cannot be stopped: its handler can ask ``ctx.check()``."""
 
     def give_up(self, attempt: Attempt) -> None:
         """The attempt is over, its thread is not: until it ends there is one slot less."""
@@ -101,7 +101,7 @@ class ThreadRunner:
     def _run(self, attempt: Attempt) -> None:
         current_context.set(attempt.context)
         handler, lease = attempt.handler, attempt.lease
-        outcome: Outcome
+        outcome: Outcome | None
         value = None
         try:
             with handler.around(attempt.context):
@@ -114,7 +114,7 @@ class ThreadRunner:
         with suppress(RuntimeError):  # the loop is gone, and with it everyone who would record this
             self._loop.call_soon_threadsafe(self._ended, attempt, outcome, now)
 
-    def _ended(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
+    def _ended(self, attempt: Attempt, outcome: Outcome | None, now: float) -> None:
         if attempt in self._given_up:
             self._given_up.discard(attempt)
             self._freed()

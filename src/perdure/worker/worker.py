@@ -221,6 +221,7 @@ class Worker:
             worker=self.identity,
             ledger=self._ledger,
             results=handler.results,
+            middleware=handler.middleware,
             spoken=self._reports.spoken,
         )
         attempt = Attempt(job, handler, context, self._places.of(job, handler), started=monotonic())

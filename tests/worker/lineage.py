@@ -1,0 +1,48 @@
+"""Tasks that enqueue others, under a middleware; a child finds the app as ``tests.worker.lineage:app``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from perdure import CONTEXT, App, Context
+from perdure.middleware import Middleware
+
+TARGET = "tests.worker.lineage:app"
+
+
+class Lineage(Middleware):
+    """A job tells which one enqueued it."""
+
+    @contextmanager
+    def enqueue(self, task: str, meta: dict[str, Any]) -> Iterator[None]:
+        meta["by"] = Context.current().job
+        yield
+
+
+def child() -> None: ...
+
+
+def parent(at_once: bool, *, ctx: Context = CONTEXT) -> list[str]:
+    child = app.tasks["child"]
+    return ctx.enqueue(child.job(), child.using(meta={"mine": 1}).job(), at_once=at_once)
+
+
+async def aparent(at_once: bool, *, ctx: Context = CONTEXT) -> list[str]:
+    child = app.tasks["child"]
+    return await ctx.aenqueue(child.job(), child.using(meta={"mine": 1}).job(), at_once=at_once)
+
+
+def make(url: str | None = None) -> App:
+    app = App(url, synchronous="normal")
+    app.use(Lineage())
+    app.task(name="child", queue="elsewhere")(child)
+    app.task(name="loop")(aparent)
+    app.task(name="thread")(parent)
+    app.task(name="process", run_in="process")(parent)
+    app.task(name="async process", run_in="process")(aparent)
+    return app
+
+
+app = make()

@@ -1,0 +1,97 @@
+"""A handler that asks ctx.check() ends as is right for whatever it was stopped for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from perdure import App, Context, Job
+from perdure.signals import Stopped
+from tests.worker import asked
+from tests.worker.waiting import aside_until
+
+EVERYWHERE = pytest.mark.parametrize("task", ["thread", "loop", "both", "process", "async process"])
+
+
+@pytest.fixture
+async def app(url: str) -> AsyncIterator[App]:
+    async with asked.make(url, lease=1) as app:
+        yield app
+
+
+def working(app: App, **options: Any) -> Any:
+    return app.worker(processes=1, target=asked.TARGET, **options)
+
+
+async def begun(job: Job[Any]) -> None:
+    async def saved() -> bool:
+        row = (await job.arefresh()).row
+        return row is not None and row.checkpoint is not None
+
+    await aside_until(saved)
+
+
+@EVERYWHERE
+async def test_after_a_cancel_it_is_canceled(app: App, task: str) -> None:
+    async with working(app):
+        job = await app.aenqueue(task)
+        await begun(job)
+        await job.acancel(reason="enough")
+        await job.ajoin(30)
+    assert (job.state, job.attempt, job.error) == ("canceled", 1, None)
+
+
+@EVERYWHERE
+async def test_after_its_timeout_it_has_timed_out(app: App, task: str) -> None:
+    async with working(app):
+        job = await app.aenqueue(task, timeout=3 if "process" in task else 0.2, max_attempts=1)
+        await job.ajoin(30)
+    assert job.state == "failed"
+    assert job.error is not None
+    assert (job.error.kind, job.error.trace) == ("timeout", None)
+
+
+@EVERYWHERE
+async def test_when_its_worker_stops_it_is_given_back_at_no_cost(app: App, task: str) -> None:
+    async with working(app, drain=0.1):
+        job = await app.aenqueue(task)
+        await begun(job)
+    await job.arefresh()
+    assert (job.state, job.attempt) == ("ready", 0)
+    assert job.error is not None
+    assert job.error.kind == "interrupted"
+
+
+@pytest.mark.parametrize("task", ["thread", "loop"])
+async def test_when_its_lease_is_lost_nothing_is_recorded(app: App, task: str) -> None:
+    async with working(app) as worker:
+        job = await app.aenqueue(task)
+        await begun(job)
+        await app.ledger.aretire(worker.identity)
+        await app.ledger.arescue()
+        assert await job.aget(30) == "went on"
+    told = [entry.what for entry in await app.ajob_history(job.id)]
+    assert told == ["enqueued", "started", "lost", "started", "succeeded"]
+
+
+@pytest.mark.parametrize("task", ["save", "save in a process"])
+async def test_a_cancel_that_only_a_save_has_heard_of_counts(
+    app: App, task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.worker.attempt.Attempt.stop", lambda *_: None)
+    async with working(app):
+        job = await app.aenqueue(task)
+        await begun(job)
+        await job.acancel()
+        await job.ajoin(30)
+    assert (job.state, job.error) == ("canceled", None)
+
+
+def test_outside_a_job_it_asks_the_context_it_was_given() -> None:
+    context = Context()
+    context.check()
+    context.cancel_requested = True
+    with pytest.raises(Stopped):
+        context.check()
