@@ -16,7 +16,7 @@ from perdure.ops import finish as finish_ops
 from perdure.ops import report as report_ops
 from perdure.ops import sweep as sweep_ops
 from perdure.ops import worker as worker_ops
-from perdure.ops.claim import Appetite
+from perdure.ops.claim import Appetite, Claims
 from perdure.ops.finish import Finished
 from perdure.ops.report import Heard, Said
 from perdure.ops.worker import Beat
@@ -92,16 +92,20 @@ class Ledger:
             if not appetite:
                 break
             claims = yield from perform(claim_ops.claim, appetite)
-            self._front.learn(appetite, claims)
+            yield from self._heed(appetite, claims)
             if claims.locked:
                 claims = yield from perform(claim_ops.claim_around, appetite)
             jobs += claims.jobs
-            if claims.expired:
-                self.expired += claims.expired
-                yield from self._expire_page()
             if not claims.more:
                 break
         return jobs
+
+    def _heed(self, appetite: Appetite, claims: Claims) -> Plan[None]:
+        """What a claim tells about the next one. Where one job has expired there are others to come upon."""
+        self._front.learn(appetite, claims)
+        if claims.expired:
+            self.expired += claims.expired
+            yield from self._expire_page()
 
     def _appetite(self, worker: str, tasks: Sequence[str], n: int, order: Sequence[str] | None) -> Appetite:
         return Appetite(worker, tasks if order != [] else (), n, order, self._front.likely)
@@ -160,8 +164,7 @@ class Ledger:
             finished = yield from self._finish_free(outcomes)
             return finished, (yield from self._claim(worker, tasks=tasks, n=n, queues=order))
         finished = yield from self._recheck(outcomes, finished)
-        self._front.learn(appetite, claims)
-        self.expired += claims.expired
+        yield from self._heed(appetite, claims)
         if claims.more:
             more = yield from self._claim(worker, tasks=tasks, n=n - len(claims.jobs), queues=order)
             return finished, claims.jobs + more

@@ -39,7 +39,7 @@ taken AS MATERIALIZED (
 UPDATE perdure.job
    SET state = CASE WHEN expires_at <= :now THEN 'canceled' ELSE 'running' END,
        worker = CASE WHEN expires_at <= :now THEN NULL ELSE :worker END,
-       token = token + 1,
+       token = CASE WHEN expires_at <= :now THEN token ELSE token + 1 END,
        attempt = CASE WHEN expires_at <= :now THEN attempt ELSE attempt + 1 END,
        started_at = CASE WHEN expires_at <= :now THEN started_at ELSE :now END,
        finished_at = CASE WHEN expires_at <= :now THEN :now END,
@@ -126,7 +126,7 @@ claimed AS (
     UPDATE perdure.job
        SET state = CASE WHEN expires_at <= :now THEN 'canceled' ELSE 'running' END,
            worker = CASE WHEN expires_at <= :now THEN NULL ELSE :worker END,
-           token = token + 1,
+           token = CASE WHEN expires_at <= :now THEN token ELSE token + 1 END,
            attempt = CASE WHEN expires_at <= :now THEN attempt ELSE attempt + 1 END,
            started_at = CASE WHEN expires_at <= :now THEN started_at ELSE :now END,
            finished_at = CASE WHEN expires_at <= :now THEN :now END,
