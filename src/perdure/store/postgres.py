@@ -86,7 +86,7 @@ class PostgresStore:
         self._hire()
         _stores.add(self)
 
-    @cached_property
+    @property
     def address(self) -> str:
         schema = "" if self.schema == DEFAULT_SCHEMA else f", schema {self.schema}"
         return f"postgresql://{servers(self._url)}/{self.database or ''}{schema}"

@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
+from typing import Literal
 
 from perdure.errors import InvalidConfig
 from perdure.model.job import SECOND
@@ -70,19 +71,11 @@ class ProcessRunner:
 
     async def check(self, stop: asyncio.Event) -> None:
         """Start the first child, and refuse to go on if it does not find the app."""
-        self._first = self._loop.create_future()
         stopped = asyncio.create_task(stop.wait())
         try:
-            slot = self._open()
-            await asyncio.wait((self._first, stopped), return_when=asyncio.FIRST_COMPLETED)
-            reason = self._first.result() if self._first.done() else None
-            if reason is None:
-                self._rest(slot)
+            reason = await self._load_first(stopped)
         except OSError as error:
             reason = f"no process can be started: {error.strerror}"
-        except asyncio.CancelledError:
-            slot.kill()
-            raise
         finally:
             self._first = None
             stopped.cancel()
@@ -90,6 +83,20 @@ class ProcessRunner:
             await self.close()
             target = self._load.target if self._load else ""
             raise InvalidConfig(f"Tasks run in processes, and a new process cannot load {target}: {reason}.")
+
+    async def _load_first(self, stopped: asyncio.Task[Literal[True]]) -> str | None:
+        """Why a new process cannot load the app, if it cannot."""
+        self._first = first = asyncio.Future[str | None](loop=self._loop)
+        slot = self._open()
+        try:
+            await asyncio.wait((first, stopped), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            slot.kill()
+            raise
+        reason = first.result() if first.done() else None
+        if reason is None:
+            self._rest(slot)
+        return reason
 
     def start(self, attempt: Attempt) -> None:
         if len(self._busy) < self.slots:
