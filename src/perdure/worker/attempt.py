@@ -80,9 +80,9 @@ class Attempt:
 
     def begin(self) -> None:
         """Its handler begins, and so does its time: not at the claim, for a process may have to load first."""
-        if self.allowed is not None:
-            self.deadline = monotonic() + self.allowed
-            self.context.deadline_at = time() + self.allowed
+        if (allowed := self.allowed) is not None:
+            self.deadline = monotonic() + allowed
+            self.context.deadline_at = time() + allowed
         if self._begun is not None:
             self._begun(self)
 
@@ -160,8 +160,8 @@ class Attempt:
     def final(self) -> Outcome:
         """The outcome, with the last report of its handler and the jobs it enqueues."""
         assert self.outcome is not None, "a lost lease records nothing"
-        if isinstance(self.outcome, Succeeded | Continued) and self.context.children:
-            self.outcome = msgspec.structs.replace(self.outcome, children=self.context.children)
+        if (children := self.context.children) and isinstance(self.outcome, (Succeeded, Continued)):
+            self.outcome = msgspec.structs.replace(self.outcome, children=children)
         if (report := self.context.take_report()) is not None:
             self.outcome = msgspec.structs.replace(self.outcome, report=report)
         return self.outcome

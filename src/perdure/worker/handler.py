@@ -18,6 +18,9 @@ from perdure.model.signature import Signature
 RunIn: TypeAlias = Literal["async", "thread", "process"]
 
 
+NOTHING: AbstractContextManager[None] = nullcontext()
+
+
 @dataclass(frozen=True, slots=True)
 class Handler:
     """A task's function, how it is called and where it runs."""
@@ -42,11 +45,11 @@ class Handler:
         if self.signature.context is not None:
             kwargs[self.signature.context] = context
         value = self.function(*args, **kwargs)
-        if inspect.iscoroutine(value) and not self.is_async:
+        if not self.is_async and inspect.iscoroutine(value):
             value.close()
             raise TypeError("A plain function returned a coroutine: make the async function itself the task.")
         return value
 
     def around(self, context: Context) -> AbstractContextManager[None]:
         """What surrounds a run of the function, to be entered where that runs."""
-        return around_run(self.middleware, self.name, context) if self.middleware else nullcontext()
+        return around_run(self.middleware, self.name, context) if self.middleware else NOTHING

@@ -38,12 +38,12 @@ class Reports:
         """Some handler said something. From any thread."""
         self._spoken = True
 
-    def behind(self, attempt: Attempt, record: Callable[[], None]) -> None:
+    def behind(self, attempt: Attempt, record: Callable[[Attempt], None]) -> None:
         """Record an outcome, but not before what its handler said: that would be refused afterwards."""
         if attempt in self._under_way:
-            self._behind.append(record)
+            self._behind.append(lambda: record(attempt))
         else:
-            record()
+            record(attempt)
 
     async def run(self) -> None:
         try:

@@ -48,7 +48,8 @@ class Teller:
         self._again = False
 
     def began(self, attempt: Attempt) -> None:
-        self._hooks.attempt("started", attempt)
+        if self._hooks.wanted("started", attempt.job.task):
+            self._hooks.attempt("started", attempt)
 
     def ended(self, attempt: Attempt, change: Change | None) -> None:
         outcome = attempt.outcome
@@ -57,15 +58,15 @@ class Teller:
         seconds = monotonic() - attempt.started
         if _log.isEnabledFor(logging.INFO):
             self._log(attempt, name, seconds)
-        failure = outcome if isinstance(outcome, Failed) else None
-        self._hooks.attempt(
-            name,
-            attempt,
-            seconds=seconds,
-            kind=failure.kind if failure else None,
-            code=change.error_code if change else None,
-            message=change.error_message if change else None,
-        )
+        if self._hooks.wanted(name, attempt.job.task):
+            self._hooks.attempt(
+                name,
+                attempt,
+                seconds=seconds,
+                kind=outcome.kind if isinstance(outcome, Failed) else None,
+                code=change.error_code if change else None,
+                message=change.error_message if change else None,
+            )
         if name in ("succeeded", "failed", "canceled"):
             self._ring()
 

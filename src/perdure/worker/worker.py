@@ -243,8 +243,8 @@ class Worker:
         else:
             if failpoints.armed:
                 failpoints.reach("after_handler_before_flush")
-            self._reports.behind(attempt, lambda: self._cycle.record(attempt))
-        if self._places.all_lost:
+            self._reports.behind(attempt, self._cycle.record)
+        if attempt.why is not None and self._places.all_lost:
             _log.error("Every thread is taken by a handler that does not end: stopping")
             self._status = Exit.SLOTS_LOST
             self.stop()
