@@ -1,0 +1,83 @@
+"""A Redis of our own on a private port: stock, or with every write on the disk before it is answered."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+MODES = {"stock": (), "durable": ("--appendonly", "yes", "--appendfsync", "always")}
+
+
+class NoRedis(Exception):
+    """It could not be started; the message says why."""
+
+
+class Redis:
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.url = f"redis://127.0.0.1:{port}/0"
+
+    def flush(self) -> None:
+        assert self.call("FLUSHALL") == "+OK"
+
+    def version(self) -> str:
+        with self._connect() as connection:
+            connection.sendall(b"INFO server\r\n")
+            text = connection.recv(65536).decode()
+        return text.partition("redis_version:")[2].partition("\r")[0]
+
+    def call(self, command: str) -> str:
+        """The first line of its answer: the protocol is plain enough to need no library."""
+        with self._connect() as connection:
+            connection.sendall(f"{command}\r\n".encode())
+            return connection.recv(1024).decode().partition("\r\n")[0]
+
+    def _connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self._port), timeout=10)
+
+
+@contextmanager
+def redis(directory: Path, mode: str) -> Iterator[Redis]:
+    """A server for as long as the block lasts."""
+    program = shutil.which("redis-server")
+    if program is None:
+        raise NoRedis("there is no redis-server on the PATH")
+    data = directory / f"redis-{mode}"
+    data.mkdir()
+    port = _free_port()
+    options = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(data), *MODES[mode]]
+    process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        server = Redis(port)
+        _await(server, process)
+        yield server
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def _await(server: Redis, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            if server.call("PING") == "+PONG":
+                return
+        except OSError:
+            pass
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise NoRedis("redis-server does not answer")
+        time.sleep(0.05)
