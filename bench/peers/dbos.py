@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import psycopg
@@ -60,6 +61,8 @@ class Dbos(Peer):
             "name": "bench",
             "system_database_url": self.url,
             "application_version": VERSION,
+            # One that starts runs again what others of its name have begun.
+            "executor_id": str(os.getpid()),
             "log_level": "CRITICAL",
         }
         DBOS(config=config)

@@ -163,7 +163,7 @@ def run(peer: Peer, work: Coroutine[Any, Any, T]) -> T:
     try:
         work.send(None)
     except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+        return end.value
     raise RuntimeError("A library that blocks has waited for an event loop.")
 
 

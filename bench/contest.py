@@ -1,0 +1,137 @@
+"""Perdure, the bare limit and the queues a user would pick instead, in one run on one server: `make bench`.
+
+Round after round all contestants go through all workloads in turns. `--quick` takes perdure, the limit, PgQueuer and
+Huey through the most telling ones in less than three minutes.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from time import monotonic
+
+from bench import alone
+from bench.arena import Arena, arena
+from bench.calls import Failed
+from bench.contestants import CONTESTANTS, Contestant, quick
+from bench.measures import MEASURES, QUICK_SIZES, Setting, Sizes
+from bench.report import Report
+from bench.results import Entry, Results, is_latency
+from bench.servers import databases
+from bench.targets import judge
+from bench.venvs import NotInstalled
+
+ROUNDS, QUICK_ROUNDS = 5, 3
+QUICK_SECONDS = 170.0
+"""No round is begun that would end later than this."""
+LOAD = 0.5
+"""Of what PgQueuer drains in the same round."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    asked = _parse(arguments)
+    report = Report()
+    contestants = quick() if asked.quick else CONTESTANTS
+    if asked.only:
+        contestants = tuple(each for each in contestants if each.name in asked.only.split(","))
+    compete(report, contestants, quick=asked.quick, rounds=asked.rounds, alone_too=not asked.quick)
+    return report.status()
+
+
+def compete(
+    report: Report, contestants: tuple[Contestant, ...], *, quick: bool, rounds: int | None, alone_too: bool
+) -> Results:
+    """Run the contest and tell its figures."""
+    start = monotonic()
+    results = Results()
+    with databases(report) as made, arena(report, made, contestants) as ready:
+        able = tuple(each for each in contestants if _prepare(report, ready, each))
+        if rounds is None:
+            rounds = QUICK_ROUNDS if quick else ROUNDS
+        for number in range(rounds):
+            begun = monotonic()
+            _round(report, results, Setting(ready, QUICK_SIZES if quick else Sizes()), able, number)
+            ready.sweep()
+            if quick and number + 1 < rounds and 2 * monotonic() - begun - start > QUICK_SECONDS:
+                report.fact(rounds=number + 1, instead_of=rounds, because="another would take too long")
+                break
+        if alone_too:
+            alone.measure(report, Setting(ready, Sizes()), able)
+        tell(report, results)
+        judge(report, results)
+    return results
+
+
+def _prepare(report: Report, ready: Arena, contestant: Contestant) -> bool:
+    try:
+        versions = ready.prepare(contestant)
+    except (Failed, NotInstalled) as error:
+        report.fact(peer=contestant.name, not_run=str(error))
+        return False
+    report.fact(
+        contestant=contestant.name,
+        store=contestant.store,
+        concurrency=contestant.concurrency,
+        versions=versions,
+        options=[*contestant.options, *contestant.worker_options],
+    )
+    return True
+
+
+def _round(
+    report: Report, results: Results, setting: Setting, contestants: tuple[Contestant, ...], number: int
+) -> None:
+    # Nobody always comes after the same neighbour.
+    order = contestants[number % len(contestants) :] + contestants[: number % len(contestants)]
+    for workload, measure in MEASURES.items():
+        if workload == "loaded":
+            drained = results.get(number, Entry("drain", "pgqueuer"))
+            setting = setting._replace(rate=drained and LOAD * drained)
+        for contestant in order:
+            if workload not in contestant.workloads:
+                continue
+            try:
+                if workload == "loaded" and setting.rate is None:
+                    raise Failed("the rate is a part of what PgQueuer drains, and it has drained nothing")
+                values = measure(setting, contestant)
+            except Failed as error:
+                report.fact(peer=contestant.name, workload=workload, round=number, not_run=str(error))
+                continue
+            for name, value in values.items():
+                results.add(number, Entry(name, contestant.name), value)
+                report.fact(run=name, contestant=contestant.name, round=number, value=value)
+
+
+def tell(report: Report, results: Results) -> None:
+    """The median of each contestant at each workload."""
+    for entry in sorted(results.entries()):
+        summary = results.summary(entry)
+        assert summary is not None
+        report.figure(
+            f"{entry.workload}: {entry.contestant}",
+            summary.value,
+            "ms" if is_latency(entry.workload) else "jobs/s",
+            workload=entry.workload,
+            contestant=entry.contestant,
+            spread=summary.spread,
+            rounds=summary.rounds,
+        )
+
+
+def _parse(arguments: Sequence[str] | None) -> _Asked:
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="perdure, the limit, PgQueuer and Huey")
+    parser.add_argument("--rounds", type=int, help="how many times everything is measured")
+    parser.add_argument("--only", default="", help="contestants, by name, with commas between")
+    return parser.parse_args(arguments, namespace=_Asked())
+
+
+class _Asked:
+    quick: bool
+    rounds: int | None
+    only: str
+
+
+if __name__ == "__main__":
+    sys.exit(main())
