@@ -45,7 +45,8 @@ def measure(report: Report, setting: Setting, contestants: tuple[Contestant, ...
 
 
 def _measure_kinds(report: Report, setting: Setting, contestant: Contestant) -> None:
-    for kind, (n, concurrency) in KINDS.items():
+    for kind, (jobs, concurrency) in KINDS.items():
+        n = int(jobs * setting.sizes.alone)
         given = contestant._replace(concurrency=concurrency, options=("--kind", kind))
         rates = [n / drained(setting, given, n)[0] for _ in range(REPEATS)]
         summary = summarize(rates)
@@ -69,13 +70,14 @@ def _measure_cold_start(report: Report, setting: Setting, contestant: Contestant
 
 def _measure_growth(report: Report, setting: Setting, contestant: Contestant) -> None:
     each: dict[int, float] = {}
-    for n in GROWTH:
+    for jobs in GROWTH:
+        n = int(jobs * setting.sizes.alone)
         memory = Memory(n)
         seconds, _ = drained(setting, contestant, n, during=memory.look)
-        each[n] = seconds / n * 1e6
-        report.figure(f"{contestant.name}: time per job, {n} jobs", each[n], "µs", jobs=n)
+        each[jobs] = seconds / n * 1e6
+        report.figure(f"{contestant.name}: time per job, {n} jobs", each[jobs], "µs", jobs=n)
         setting.arena.sweep()
-        if n == GROWTH[-1]:
+        if jobs == GROWTH[-1]:
             report.figure(
                 f"{contestant.name}: RSS of a worker after {n} jobs / after a tenth of them",
                 memory.ratio(),

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from time import monotonic
 
 from bench import alone
@@ -31,16 +33,28 @@ LOAD = 0.5
 
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parse(arguments)
-    report = Report()
     contestants = quick() if asked.quick else CONTESTANTS
     if asked.only:
         contestants = tuple(each for each in contestants if each.name in asked.only.split(","))
-    compete(report, contestants, quick=asked.quick, rounds=asked.rounds, alone_too=not asked.quick)
-    return report.status()
+    contestants = tuple(each._replace(drain=max(1, int(each.drain * asked.scale))) for each in contestants)
+    with ExitStack() as stack:
+        copy = None
+        if asked.save is not None:
+            asked.save.parent.mkdir(parents=True, exist_ok=True)
+            copy = stack.enter_context(asked.save.open("w"))
+        report = Report(copy)
+        sizes = (QUICK_SIZES if asked.quick else Sizes()).scaled(asked.scale)
+        compete(report, contestants, sizes, quick=asked.quick, rounds=asked.rounds)
+        return report.status()
 
 
 def compete(
-    report: Report, contestants: tuple[Contestant, ...], *, quick: bool, rounds: int | None, alone_too: bool
+    report: Report,
+    contestants: tuple[Contestant, ...],
+    sizes: Sizes,
+    *,
+    quick: bool,
+    rounds: int | None = None,
 ) -> Results:
     """Run the contest and tell its figures."""
     start = monotonic()
@@ -51,13 +65,13 @@ def compete(
             rounds = QUICK_ROUNDS if quick else ROUNDS
         for number in range(rounds):
             begun = monotonic()
-            _round(report, results, Setting(ready, QUICK_SIZES if quick else Sizes()), able, number)
+            _round(report, results, Setting(ready, sizes), able, number)
             ready.sweep()
             if quick and number + 1 < rounds and 2 * monotonic() - begun - start > QUICK_SECONDS:
                 report.fact(rounds=number + 1, instead_of=rounds, because="another would take too long")
                 break
-        if alone_too:
-            alone.measure(report, Setting(ready, Sizes()), able)
+        if not quick:
+            alone.measure(report, Setting(ready, sizes), able)
         tell(report, results)
         judge(report, results)
     return results
@@ -123,6 +137,10 @@ def _parse(arguments: Sequence[str] | None) -> _Asked:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="perdure, the limit, PgQueuer and Huey")
     parser.add_argument("--rounds", type=int, help="how many times everything is measured")
+    parser.add_argument("--save", type=Path, help="a file for all that is printed")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="part of the jobs: to try the harness itself"
+    )
     parser.add_argument("--only", default="", help="contestants, by name, with commas between")
     return parser.parse_args(arguments, namespace=_Asked())
 
@@ -131,6 +149,8 @@ class _Asked:
     quick: bool
     rounds: int | None
     only: str
+    scale: float
+    save: Path | None
 
 
 if __name__ == "__main__":

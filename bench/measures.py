@@ -24,6 +24,19 @@ class Sizes(NamedTuple):
     pause: float = 0.05
     loaded: float = 5.0
     """Seconds."""
+    alone: float = 1.0
+    """Part of the jobs that only perdure is given."""
+
+    def scaled(self, part: float) -> Sizes:
+        return Sizes(
+            singles=max(100, int(self.singles * part)),
+            concurrent=max(10 * CALLERS, int(self.concurrent * part)),
+            bulk=max(1000, int(self.bulk * part)),
+            idle=max(3, int(self.idle * part)),
+            pause=self.pause,
+            loaded=max(1.0, self.loaded * part),
+            alone=part,
+        )
 
 
 QUICK_SIZES = Sizes(singles=500, concurrent=3000, bulk=10_000, idle=40, pause=0.03)

@@ -93,12 +93,15 @@ class Notes:
     """What a worker tells about its handlers. They call ``begin`` first of all."""
 
     def __init__(self) -> None:
-        # Libraries write to stdout as they like; only our own lines may get there.
-        self._out = os.fdopen(os.dup(1), "w", buffering=1)
-        os.dup2(2, 1)
+        self._out = sys.stdout
         self._entered = itertools.count()
         self._begun = False
         self._began: list[tuple[int, int]] = []
+
+    def take_stdout(self) -> None:
+        """Libraries write there as they like; from now on only our own lines get there, theirs to stderr."""
+        self._out = os.fdopen(os.dup(1), "w", buffering=1)
+        os.dup2(2, 1)
 
     def tell(self, **what: object) -> None:
         self._out.write(json.dumps(what) + "\n")
@@ -141,6 +144,7 @@ notes = Notes()
 def main(peer: type[Peer], arguments: Sequence[str] | None = None) -> None:
     """Do what the arguments ask and tell the answer."""
     asked = _parse(arguments)
+    notes.take_stdout()
     logging.disable(logging.WARNING)
     if asked.command == "version":
         notes.tell(versions={name: version(name) for name in peer.packages})
