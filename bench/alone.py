@@ -40,7 +40,8 @@ def measure(report: Report, setting: Setting, contestants: tuple[Contestant, ...
                 _measure_cold_start(report, setting, contestant)
                 _measure_growth(report, setting, contestant)
             except Failed as error:
-                report.fact(peer=contestant.name, workload="alone", not_run=str(error))
+                name = contestant.name
+                report.failure(f"{name} did not run", peer=name, workload="alone", not_run=str(error))
             setting.arena.sweep()
 
 
@@ -65,7 +66,8 @@ def _measure_kinds(report: Report, setting: Setting, contestant: Contestant) -> 
 def _measure_cold_start(report: Report, setting: Setting, contestant: Contestant) -> None:
     """From the start of the process to the first line of the first handler."""
     times = [1000 * drained(setting, contestant, 1)[1] for _ in range(5)]
-    report.figure(f"{contestant.name}: cold start", median(times), "ms", spread=[min(times), max(times)])
+    spread = [round(min(times)), round(max(times))]
+    report.figure(f"{contestant.name}: cold start", median(times), "ms", spread=spread)
 
 
 def _measure_growth(report: Report, setting: Setting, contestant: Contestant) -> None:

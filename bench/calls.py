@@ -7,7 +7,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -136,9 +136,18 @@ class Workers:
         self._await(lambda: bool(self._first), timeout, "no handler has begun")
         return min(self._first)
 
-    def begun(self, n: int, *, timeout: float) -> None:
-        """Wait until so many handlers have begun."""
-        self._await(lambda: self.entered() >= n, timeout, f"not {n} handlers have begun")
+    def begun(self, n: int, *, timeout: float, during: Callable[[int, int], None] | None = None) -> None:
+        """Wait until so many handlers have begun.
+
+        ``during`` is called over and over with the first worker's process and how many it is by now.
+        """
+
+        def enough() -> bool:
+            if during is not None:
+                during(self.processes[0].pid, self.entered())
+            return self.entered() >= n
+
+        self._await(enough, timeout, f"not {n} handlers have begun")
 
     def entered(self) -> int:
         self._look()
@@ -153,7 +162,7 @@ class Workers:
                 began[tag] = min(at, began.get(tag, at))
         return began
 
-    def _await(self, condition: Any, timeout: float, failure: str) -> None:
+    def _await(self, condition: Callable[[], bool], timeout: float, failure: str) -> None:
         deadline = time.monotonic() + timeout
         self._look()
         while not condition():

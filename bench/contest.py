@@ -6,12 +6,14 @@ Huey through the most telling ones in less than three minutes.
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from time import monotonic
+from time import monotonic, perf_counter
 
 from bench import alone
 from bench.arena import Arena, arena
@@ -27,6 +29,7 @@ from bench.venvs import NotInstalled
 ROUNDS, QUICK_ROUNDS = 5, 3
 QUICK_SECONDS = 170.0
 """No round is begun that would end later than this."""
+WEATHER = json.dumps({"to": "user@example.com", "numbers": list(range(20))})
 LOAD = 0.5
 """Of what PgQueuer drains in the same round."""
 
@@ -81,7 +84,7 @@ def _prepare(report: Report, ready: Arena, contestant: Contestant) -> bool:
     try:
         versions = ready.prepare(contestant)
     except (Failed, NotInstalled) as error:
-        report.fact(peer=contestant.name, not_run=str(error))
+        _tell_failure(report, contestant, not_run=str(error))
         return False
     report.fact(
         contestant=contestant.name,
@@ -96,6 +99,7 @@ def _prepare(report: Report, ready: Arena, contestant: Contestant) -> bool:
 def _round(
     report: Report, results: Results, setting: Setting, contestants: tuple[Contestant, ...], number: int
 ) -> None:
+    _tell_weather(report, number)
     # Nobody always comes after the same neighbour.
     order = contestants[number % len(contestants) :] + contestants[: number % len(contestants)]
     for workload, measure in MEASURES.items():
@@ -110,11 +114,29 @@ def _round(
                     raise Failed("the rate is a part of what PgQueuer drains, and it has drained nothing")
                 values = measure(setting, contestant)
             except Failed as error:
-                report.fact(peer=contestant.name, workload=workload, round=number, not_run=str(error))
+                _tell_failure(report, contestant, workload=workload, round=number, not_run=str(error))
                 continue
             for name, value in values.items():
                 results.add(number, Entry(name, contestant.name), value)
                 report.fact(run=name, contestant=contestant.name, round=number, value=value)
+
+
+def _tell_failure(report: Report, contestant: Contestant, **facts: object) -> None:
+    """A peer may be unable to do something; perdure may not."""
+    if contestant.name.startswith("perdure"):
+        report.failure(f"{contestant.name} did not run", peer=contestant.name, **facts)
+    else:
+        report.fact(peer=contestant.name, **facts)
+
+
+def _tell_weather(report: Report, number: int) -> None:
+    """How busy and how quick the machine is: the same one may be half as fast a minute later."""
+    start, times = perf_counter(), 0
+    while perf_counter() - start < 0.1:
+        json.loads(WEATHER)
+        times += 1
+    rate = times / (perf_counter() - start)
+    report.fact(round=number, load_average=round(os.getloadavg()[0], 2), json_loads_a_second=rate)
 
 
 def tell(report: Report, results: Results) -> None:

@@ -26,19 +26,23 @@ class Redis:
         assert self.call("FLUSHALL") == "+OK"
 
     def version(self) -> str:
-        with self._connect() as connection:
-            connection.sendall(b"INFO server\r\n")
-            text = connection.recv(65536).decode()
-        return text.partition("redis_version:")[2].partition("\r")[0]
+        return self._answer("INFO server").partition("redis_version:")[2].partition("\r\n")[0]
+
+    def config(self, name: str) -> str:
+        return self._answer(f"CONFIG GET {name}").splitlines()[-1]
 
     def call(self, command: str) -> str:
-        """The first line of its answer: the protocol is plain enough to need no library."""
-        with self._connect() as connection:
-            connection.sendall(f"{command}\r\n".encode())
-            return connection.recv(1024).decode().partition("\r\n")[0]
+        """The first line of its answer."""
+        return self._answer(command).partition("\r\n")[0]
 
-    def _connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self._port), timeout=10)
+    def _answer(self, command: str) -> str:
+        """All of it; the protocol is plain enough to need no library."""
+        with socket.create_connection(("127.0.0.1", self._port), timeout=10) as connection:
+            connection.sendall(f"{command}\r\nQUIT\r\n".encode())
+            parts = []
+            while part := connection.recv(65536):
+                parts.append(part)
+        return b"".join(parts).decode().removesuffix("+OK\r\n") or "+OK"
 
 
 @contextmanager

@@ -40,6 +40,11 @@ class Report:
             {"figure": name, "value": _short(value), "unit": unit, "target": target, "ok": ok, **context}
         )
 
+    def failure(self, name: str, **facts: object) -> None:
+        """What could not be measured though it had to be."""
+        self._missed.append(name)
+        self._print(facts)
+
     def status(self) -> int:
         """What the process ends with: 1 if a target was missed."""
         if self._missed:

@@ -166,7 +166,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _plain(value: Any) -> str:
-    return " ".join(value) if isinstance(value, list) else str(value)
+    return (" ".join(value) or "none") if isinstance(value, list) else str(value)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def _enqueues() -> list[Target]:
         Target("bulk: perdure / PgQueuer", _of("bulk", "perdure"), _of("bulk", "pgqueuer"), at_least=1.0),
         Target(
             "50 callers: with NOTIFY / without",
-            _of("concurrent", "perdure"),
+            _of("concurrent with NOTIFY", "perdure"),
             _of("concurrent without NOTIFY", "perdure"),
             at_least=0.9,
         ),

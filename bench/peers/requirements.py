@@ -10,7 +10,7 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
     "procrastinate": ("procrastinate==3.10.0", PSYCOPG),
     "chancy": ("chancy==0.26.0", PSYCOPG),
     "dbos": ("dbos==3.3.0", "sqlalchemy==2.1.8", PSYCOPG),
-    "celery": ("celery==5.7.0", REDIS),
+    "celery": ("celery[redis]==5.7.0", REDIS),
     "dramatiq": ("dramatiq==2.2.1", REDIS),
     "rq": ("rq==2.12.0", REDIS),
     "huey": ("huey==3.5.4",),
