@@ -166,7 +166,7 @@ def loaded(setting: Setting, contestant: Contestant) -> Values:
             raise Failed(
                 f"does not keep up: it enqueues {reached:.0f} jobs/s where {setting.rate:.0f} were asked"
             )
-        running.begun(len(asked) + 1, timeout=seconds)
+        running.begun(len(asked) + 1, timeout=max(5.0, seconds))
         began = running.stop()
     if (late := (max(began.values()) - asked[-1]) / 1e9) > 1:
         raise Failed(f"does not keep up: it ran the last job {late:.1f} s after its enqueue")

@@ -5,11 +5,23 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+# Ends the server when its owner closes the pipe, or is killed and the kernel does.
+KEEPER = """
+import subprocess, sys
+server = subprocess.Popen(sys.argv[1:])
+sys.stdin.read()
+server.terminate()
+try:
+    server.wait(timeout=10)
+except subprocess.TimeoutExpired:
+    server.kill()
+"""
 MODES = {"stock": (), "durable": ("--appendonly", "yes", "--appendfsync", "always")}
 
 
@@ -55,18 +67,21 @@ def redis(directory: Path, mode: str) -> Iterator[Redis]:
     data.mkdir()
     port = _free_port()
     options = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(data), *MODES[mode]]
-    process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    keeper = subprocess.Popen(
+        [sys.executable, "-c", KEEPER, program, *options],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # an interrupt typed at the terminal is for the owner alone
+    )
     try:
         server = Redis(port)
-        _await(server, process)
+        _await(server, keeper)
         yield server
     finally:
-        process.terminate()
-        try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        assert keeper.stdin is not None
+        keeper.stdin.close()
+        keeper.wait(timeout=30)
 
 
 def _free_port() -> int:
@@ -74,7 +89,7 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _await(server: Redis, process: subprocess.Popen[bytes]) -> None:
+def _await(server: Redis, keeper: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 10
     while True:
         try:
@@ -82,6 +97,6 @@ def _await(server: Redis, process: subprocess.Popen[bytes]) -> None:
                 return
         except OSError:
             pass
-        if process.poll() is not None or time.monotonic() > deadline:
+        if keeper.poll() is not None or time.monotonic() > deadline:
             raise NoRedis("redis-server does not answer")
         time.sleep(0.05)

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     read = lines.read(run)
     page.write_text(between_markers(page.read_text(), markdown(read)))
     for workload, chart in draw(read).items():
-        target = page.parent / "charts" / f"{workload.replace(' ', '-')}.svg"
+        target = page.parent / "charts" / _file(workload)
         target.parent.mkdir(exist_ok=True)
         target.write_text(chart)
     return 0
@@ -62,6 +62,7 @@ def markdown(read: Sequence[Line]) -> str:
         _grid(read, "pick-up in ms, median (lowest to highest)", LATENCIES),
         _alone(read),
         _ratios(read),
+        "\n".join(f"![{CHARTS[workload]}](charts/{_file(workload)})" for workload in draw(read)),
         _missing(read),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -80,6 +81,10 @@ def draw(read: Sequence[Line]) -> dict[str, str]:
             latency = is_latency(workload)
             made[workload] = charts.bars(title, found, "ms" if latency else "jobs/s", less_is_better=latency)
     return made
+
+
+def _file(workload: str) -> str:
+    return f"{workload.replace(' ', '-')}.svg"
 
 
 def _settings(read: Sequence[Line]) -> str:
@@ -101,11 +106,14 @@ def _grid(read: Sequence[Line], corner: str, titles: dict[str, str]) -> str:
     for line in read:
         if _told(line) and line.get("workload") in titles:
             cells.setdefault(line["contestant"], {})[line["workload"]] = _cell(line)
+    # As they were introduced, not as they came to a first figure.
+    order = [line["contestant"] for line in read if "versions" in line]
+    names = sorted(cells, key=lambda name: order.index(name) if name in order else len(order))
     columns = [workload for workload in titles if any(workload in row for row in cells.values())]
     if not columns:
         return ""
     heads = [corner, *(titles[workload] for workload in columns)]
-    return _table(heads, [[name, *(row.get(each, "-") for each in columns)] for name, row in cells.items()])
+    return _table(heads, [[name, *(cells[name].get(each, "-") for each in columns)] for name in names])
 
 
 def _alone(read: Sequence[Line]) -> str:

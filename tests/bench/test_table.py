@@ -54,6 +54,8 @@ def test_a_run_becomes_tables() -> None:
     assert "| perdure: cold start | 190 ms |" in text
     assert "| drain: perdure / Huey | 1.7 (1.5 to 2) | 6 | missed |" in text
     assert "| beside | 1.7 (1.5 to 2) | - |  |" in text
+    assert text.index("| huey |") < text.index("| perdure |")
+    assert "![No-op jobs drained by one process](charts/drain.svg)" in text
     assert "- not run: chancy: pip failed" in text
     assert text.count("- not run: rq (concurrent): no async API") == 1
 
