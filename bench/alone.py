@@ -1,11 +1,10 @@
-"""What only perdure is asked: sleepers, retries, large payloads, weighted queues, cold start, growth, memory."""
+"""What only perdure is asked: sleepers, retries, large payloads, weighted queues, growth, memory."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 
 from bench.calls import Failed
 from bench.contestants import Contestant
@@ -37,7 +36,6 @@ def measure(report: Report, setting: Setting, contestants: tuple[Contestant, ...
         if contestant.name in ("perdure", "perdure-sqlite"):
             try:
                 _measure_kinds(report, setting, contestant)
-                _measure_cold_start(report, setting, contestant)
                 _measure_growth(report, setting, contestant)
             except Failed as error:
                 name = contestant.name
@@ -61,13 +59,6 @@ def _measure_kinds(report: Report, setting: Setting, contestant: Contestant) -> 
             spread=summary.spread,
             rounds=summary.rounds,
         )
-
-
-def _measure_cold_start(report: Report, setting: Setting, contestant: Contestant) -> None:
-    """From the start of the process to the first line of the first handler."""
-    times = [1000 * drained(setting, contestant, 1)[1] for _ in range(5)]
-    spread = [round(min(times)), round(max(times))]
-    report.figure(f"{contestant.name}: cold start", median(times), "ms", spread=spread)
 
 
 def _measure_growth(report: Report, setting: Setting, contestant: Contestant) -> None:

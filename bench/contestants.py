@@ -54,29 +54,30 @@ def _peer(name: str, store: str, concurrency: int, drain: int, *workloads: str) 
     return Contestant(name, store, f"bench.peers.{package}", concurrency, drain, workloads, venv=package)
 
 
+# Who is compared with whom stands beside them: less time for the machine to change its mind.
 CONTESTANTS = (
-    _ours("perdure", "postgres", 100, 30_000, "singles blocking", "silent", *EVERYTHING),
-    _ours("perdure-500", "postgres", 500, 30_000, *DRAINS),
-    _ours("perdure-sqlite", "sqlite", 100, 50_000, "singles blocking", *EVERYTHING),
-    _bare("bare-psycopg", "postgres", 100, 50_000, "singles", "bulk", *DRAINS),
-    _bare("bare-psycopg-500", "postgres", 500, 50_000, "drain"),
-    _bare("bare-asyncpg", "postgres", 100, 60_000, "singles", "bulk", *DRAINS),
-    _bare("bare-asyncpg-500", "postgres", 500, 60_000, "drain"),
-    _bare("bare-sqlite", "sqlite", 100, 100_000, "singles", "bulk", "drain"),
-    _peer("pgqueuer", "postgres", 100, 20_000, *EVERYTHING)._replace(worker_options=("--uvloop",)),
-    _peer("pgqueuer-asyncio", "postgres", 100, 20_000, *DRAINS),
-    _peer("procrastinate", "postgres", 30, 1_500, *EVERYTHING),
-    _peer("chancy", "postgres", 200, 6_000, *EVERYTHING),
+    _ours("perdure", "postgres", 100, 60_000, "singles blocking", "silent", *EVERYTHING),
+    _peer("pgqueuer", "postgres", 100, 40_000, *EVERYTHING)._replace(worker_options=("--uvloop",)),
+    _bare("bare-psycopg", "postgres", 100, 90_000, "singles", "bulk", *DRAINS),
+    _ours("perdure-500", "postgres", 500, 60_000, *DRAINS),
+    _bare("bare-psycopg-500", "postgres", 500, 90_000, "drain"),
+    _peer("pgqueuer-asyncio", "postgres", 100, 40_000, *DRAINS),
+    _bare("bare-asyncpg", "postgres", 100, 90_000, "singles", "bulk", *DRAINS),
+    _bare("bare-asyncpg-500", "postgres", 500, 90_000, "drain"),
+    _peer("procrastinate", "postgres", 30, 1_800, *EVERYTHING),
+    _peer("chancy", "postgres", 200, 9_000, *EVERYTHING),
     _peer("dbos", "postgres", 0, 1_500, "singles", *DRAINS, "idle"),
+    _ours("perdure-sqlite", "sqlite", 100, 90_000, "singles blocking", *EVERYTHING),
+    _peer("huey", "sqlite", 1, 10_000, "singles", *DRAINS, "idle"),
+    _bare("bare-sqlite", "sqlite", 100, 200_000, "singles", "bulk", "drain"),
+    _peer("dramatiq", "redis-stock", 32, 12_000, "singles", *DRAINS, "idle"),
     _peer("celery", "redis-stock", 1, 3_000, "singles", *DRAINS, "idle"),
-    _peer("dramatiq", "redis-stock", 32, 10_000, "singles", *DRAINS, "idle"),
-    _peer("rq", "redis-stock", 1, 1_000, "singles", "bulk", *DRAINS, "idle"),
+    _peer("rq", "redis-stock", 1, 1_200, "singles", "bulk", *DRAINS, "idle"),
+    _peer("dramatiq-durable", "redis-durable", 32, 9_000, "singles", "drain"),
     _peer("celery-durable", "redis-durable", 1, 2_000, "singles", "drain")._replace(
         options=("--kind", "late")
     ),
-    _peer("dramatiq-durable", "redis-durable", 32, 6_000, "singles", "drain"),
     _peer("rq-durable", "redis-durable", 1, 600, "singles", "bulk", "drain"),
-    _peer("huey", "sqlite", 1, 10_000, "singles", *DRAINS, "idle"),
 )
 
 QUICK: dict[str, tuple[str, ...]] = {

@@ -94,8 +94,8 @@ def bulk(setting: Setting, contestant: Contestant) -> Values:
 
 
 def drain(setting: Setting, contestant: Contestant) -> Values:
-    seconds, _ = drained(setting, contestant, contestant.drain)
-    return {"drain": contestant.drain / seconds}
+    seconds, start = drained(setting, contestant, contestant.drain)
+    return {"drain": contestant.drain / seconds, "cold start": start * 1000}
 
 
 def drain_by_two(setting: Setting, contestant: Contestant) -> Values:

@@ -30,7 +30,7 @@ class Summary(NamedTuple):
 
 def is_latency(workload: str) -> bool:
     """Less is better."""
-    return workload.startswith(("idle", "loaded"))
+    return workload.startswith(("idle", "loaded", "cold start"))
 
 
 class Results:

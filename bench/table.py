@@ -25,7 +25,7 @@ RATES = {
 }
 LATENCIES = {
     f"{workload} p{at}": f"{workload} p{at}" for workload in ("idle", "loaded") for at in (50, 95, 99)
-}
+} | {"cold start": "cold start"}
 CHARTS = {
     "drain": "No-op jobs drained by one process",
     "drain by two": "No-op jobs drained by two processes",
@@ -59,7 +59,7 @@ def markdown(read: Sequence[Line]) -> str:
     parts = [
         _settings(read),
         _grid(read, "jobs/s, median (lowest to highest)", RATES),
-        _grid(read, "pick-up in ms, median (lowest to highest)", LATENCIES),
+        _grid(read, "ms, median (lowest to highest)", LATENCIES),
         _alone(read),
         _ratios(read),
         "\n".join(f"![{CHARTS[workload]}](charts/{_file(workload)})" for workload in draw(read)),

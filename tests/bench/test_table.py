@@ -37,7 +37,7 @@ RUN: list[dict[str, Any]] = [
     figure("drain", "perdure", 21_234.0),
     figure("singles", "perdure", 1800.0),
     figure("idle p50", "perdure", 2.5, unit="ms"),
-    {"figure": "perdure: cold start", "value": 190.0, "unit": "ms", "target": None, "ok": None},
+    {"figure": "perdure: time per job", "value": 190.0, "unit": "µs", "target": None, "ok": None},
     {"figure": "drain: perdure / Huey", "value": 1.7, "target": 6.0, "ok": False, **RATIO},
     {"figure": "beside", "value": 1.7, "target": None, "ok": None, **RATIO},
 ]
@@ -51,7 +51,7 @@ def test_a_run_becomes_tables() -> None:
     assert "| huey | - | 3,000 (1,500 to 6,000) |" in text
     assert "| perdure | 1,800 (900 to 3,600) | 21,200 (10,600 to 42,500) |" in text
     assert "| perdure | 2.5 (1.25 to 5) |" in text
-    assert "| perdure: cold start | 190 ms |" in text
+    assert "| perdure: time per job | 190 µs |" in text
     assert "| drain: perdure / Huey | 1.7 (1.5 to 2) | 6 | missed |" in text
     assert "| beside | 1.7 (1.5 to 2) | - |  |" in text
     assert text.index("| huey |") < text.index("| perdure |")
