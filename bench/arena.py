@@ -52,8 +52,10 @@ class Arena:
             return self._program(contestant, self._servers[mode].url)
         self._number += 1
         template = self._templates[contestant.name]
-        copy = _copy_file if kind == "sqlite" else self._copy_database
-        return self._program(contestant, copy(template, f"run-{self._number}"))
+        copy = _copy_file if kind == "sqlite" else _copy_database
+        url = copy(template, f"run-{self._number}")
+        self._used.append(url)
+        return self._program(contestant, url)
 
     def tidy(self, program: Program) -> None:
         """As if the store had rested since it was filled."""
@@ -65,6 +67,10 @@ class Arena:
         """Remove what is used up. Between rounds: to drop a database the server writes all it has to the disk."""
         for url in self._used:
             name = url.rpartition("/")[2]
+            if url.startswith("sqlite"):
+                for suffix in ("", "-wal", "-shm"):
+                    Path(f"{url.removeprefix('sqlite:///')}{suffix}").unlink(missing_ok=True)
+                continue
             with psycopg.connect(with_database(url, "postgres"), autocommit=True) as connection:
                 connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())
         self._used.clear()
@@ -72,13 +78,12 @@ class Arena:
     def _program(self, contestant: Contestant, url: str) -> Program:
         return Program(contestant.python(), contestant.module, url, contestant.options)
 
-    def _copy_database(self, template: str, name: str) -> str:
-        source = template.rpartition("/")[2]
-        with psycopg.connect(with_database(template, "postgres"), autocommit=True) as connection:
-            connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{source}"'.encode())
-        url = with_database(template, name)
-        self._used.append(url)
-        return url
+
+def _copy_database(template: str, name: str) -> str:
+    source = template.rpartition("/")[2]
+    with psycopg.connect(with_database(template, "postgres"), autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{source}"'.encode())
+    return with_database(template, name)
 
 
 def _copy_file(template: str, name: str) -> str:

@@ -19,7 +19,7 @@ KEEPS_UP = 0.95
 
 class Sizes(NamedTuple):
     singles: int = 2000
-    concurrent: int = 10_000
+    concurrent: int = 5000
     bulk: int = 20_000
     idle: int = 200
     pause: float = 0.05
