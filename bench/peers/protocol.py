@@ -64,13 +64,12 @@ class Peer:
         self.url = url
         self.kind = kind or self.kinds[0]
         self.blocking = blocking
-        self.callers = 1
 
     async def setup(self) -> None:
         """Make what it needs in an empty database."""
 
     async def connect(self) -> None:
-        """Before the first of the calls below, which will come from ``self.callers`` at once."""
+        """Before the first of the calls below."""
 
     async def one(self, tag: int) -> None:
         """Enqueue a job; it is stored when this returns."""
@@ -208,7 +207,6 @@ async def _concurrent(peer: Peer, n: float, callers: float) -> None:
     if not peer.has_async:
         notes.tell(seconds=None)
         return
-    peer.callers = int(callers)
     await peer.connect()
     await _by_callers(peer, int(callers), 2)
     start = time.perf_counter()
