@@ -48,7 +48,7 @@ PLANS = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
 }
-PAYLOADS = [json.dumps(mail._asdict()) for mail in mails(1000)]
+PAYLOADS = [json.dumps(mail._asdict(), separators=(",", ":")) for mail in mails(1000)]
 
 
 class BareAsyncpg(Peer):

@@ -68,7 +68,7 @@ def compete(
             rounds = QUICK_ROUNDS if quick else ROUNDS
         for number in range(rounds):
             begun = monotonic()
-            _round(report, results, Setting(ready, sizes), able, number)
+            play_round(report, results, Setting(ready, sizes), able, number)
             ready.sweep()
             if quick and number + 1 < rounds and 2 * monotonic() - begun - start > QUICK_SECONDS:
                 report.fact(rounds=number + 1, instead_of=rounds, because="another would take too long")
@@ -96,9 +96,10 @@ def _prepare(report: Report, ready: Arena, contestant: Contestant) -> bool:
     return True
 
 
-def _round(
+def play_round(
     report: Report, results: Results, setting: Setting, contestants: tuple[Contestant, ...], number: int
 ) -> None:
+    """All contestants through all workloads, in turns."""
     _tell_weather(report, number)
     # Nobody always comes after the same neighbour.
     order = contestants[number % len(contestants) :] + contestants[: number % len(contestants)]

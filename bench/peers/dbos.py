@@ -28,7 +28,7 @@ def send_blocking(to: str, subject: str, number: int) -> None:
 class Dbos(Peer):
     packages = ("dbos", "sqlalchemy", "psycopg")
     kinds = ("sync", "async")
-    """Threads are what its guide shows first, and what it was quicker with."""
+    """Plain functions in threads are what its guide shows first."""
     has_bulk = False
     has_async = False
     """Its async calls are the blocking ones in a thread."""

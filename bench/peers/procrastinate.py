@@ -1,4 +1,4 @@
-"""Procrastinate on psycopg, 30 jobs at a time: more made it slower."""
+"""Procrastinate on psycopg, 30 jobs at a time, the best of a sweep."""
 
 from __future__ import annotations
 

@@ -1,47 +1,20 @@
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from bench import measures
-from bench.arena import Arena
 from bench.calls import Failed, Process, Program, ask, workers
-from bench.contestants import CONTESTANTS, QUICK, Contestant, quick
-from bench.measures import MEASURES, Setting, Sizes, drain, idle, loaded, singles
-
-SIZES = Sizes(singles=20, idle=5, pause=0.005, loaded=0.2)
-TOY = Contestant("toy", "sqlite", "tests.bench.toy", 10, 300, ())
-
-
-class Shelf:
-    """An arena of toys."""
-
-    def __init__(self, directory: Path, *options: str) -> None:
-        self._directory = directory
-        self._options = options
-        self._made = 0
-
-    def fresh(self, contestant: Contestant) -> Program:
-        self._made += 1
-        url = f"sqlite:///{self._directory / str(self._made)}.db"
-        program = Program(Path(sys.executable), contestant.module, url, self._options)
-        ask(program, "setup", key="ready")
-        return program
-
-    def tidy(self, program: Program) -> None: ...
+from bench.contestants import CONTESTANTS, QUICK, quick
+from bench.measures import MEASURES, drain, idle, loaded, singles
+from tests.bench.shelf import TOY, Shelf, setting
 
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Program:
     return Shelf(tmp_path).fresh(TOY)
-
-
-def setting(directory: Path, *options: str, rate: float | None = None) -> Setting:
-    return Setting(cast(Arena, Shelf(directory, *options)), SIZES, rate)
 
 
 @pytest.mark.parametrize("options", [(), ("--blocking",)])
