@@ -39,14 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--from", dest="run", type=Path, help="lines of an earlier run, instead of a new one")
     parser.add_argument("--expected", type=Path, default=EXPECTED)
     asked = parser.parse_args(arguments)
+    expected = {} if asked.write else load(asked.expected)
+    if not expected and not asked.write:
+        print(f"{asked.expected} expects nothing yet: run `python -m bench.guard --write`.", file=sys.stderr)
+        return 1
     found = lines.ratios(lines.read(asked.run)) if asked.run else _measure()
     if asked.write:
         write(asked.expected, found)
         return 0
-    expected = load(asked.expected)
-    if not expected:
-        print(f"{asked.expected} expects nothing yet: run `python -m bench.guard --write`.", file=sys.stderr)
-        return 1
     losses = compare(expected, found)
     print(json.dumps({"guarded": sorted(expected), "losses": losses}, ensure_ascii=False))
     return 1 if losses else 0
