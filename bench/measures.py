@@ -128,13 +128,14 @@ def drained(
     ask(program, "fill", n, key="ready", timeout=600)
     setting.arena.tidy(program)
     worker = _with(program, *contestant.worker_options)
-    with Process(program, "watch") as watch, workers(worker, contestant.concurrency, count=count) as running:
+    with Process(program, "watch") as watch:
         watch.answer("ready", timeout=60)
-        first = running.first()
-        running.begun(n, timeout=120 + n / 1000, during=during)
-        watch.say()
-        empty = watch.answer("empty", timeout=120)
-        return (empty - first) / 1e9, (first - running.processes[0].started) / 1e9
+        with workers(worker, contestant.concurrency, count=count) as running:
+            first = running.first()
+            running.begun(n, timeout=120 + n / 1000, during=during)
+            watch.say()
+            empty = watch.answer("empty", timeout=120)
+            return (empty - first) / 1e9, (first - running.processes[0].started) / 1e9
 
 
 def idle(setting: Setting, contestant: Contestant) -> Values:

@@ -7,15 +7,16 @@ import os
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Any
-
-import psycopg
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from bench.peers.protocol import SUBJECT, TO, UNTAGGED, Peer, main, notes
 from bench.workload import QUEUE, TASK
 from perdure import App, Context, Retry
-from perdure.store import postgres_transaction
 from perdure.task import Task
+
+if TYPE_CHECKING:
+    import psycopg
 
 SILENT = "PERDURE_BENCH_SILENT"
 """In the environment: let no enqueue notify, to see what that costs."""
@@ -46,6 +47,8 @@ class Perdure(Peer):
 
     async def connect(self) -> None:
         if os.environ.get(SILENT):
+            from perdure.store import postgres_transaction
+
             postgres_transaction.notice = lambda channel, topics: None
 
     async def one(self, tag: int) -> None:
@@ -108,14 +111,16 @@ def count(url: str, statement: str) -> int:
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
             return int(connection.execute(statement.format(job="perdure_job")).fetchone()[0])
-    if url not in _connections:
-        _connections[url] = psycopg.connect(url, autocommit=True)
-    row = _connections[url].execute(statement.format(job="perdure.job").encode()).fetchone()
+    row = _connect(url).execute(statement.format(job="perdure.job").encode()).fetchone()
     assert row is not None
     return int(row[0])
 
 
-_connections: dict[str, psycopg.Connection[Any]] = {}
+@cache
+def _connect(url: str) -> psycopg.Connection[Any]:
+    import psycopg  # not at the top: a worker on SQLite should start without it, as any user's does
+
+    return psycopg.connect(url, autocommit=True)
 
 
 if __name__ == "__main__":
