@@ -58,6 +58,22 @@ docs: .venv/.installed ## Draw docs/states.md and docs/errors.md from the code
 demo: .venv/.installed ## Run a few hundred jobs on a throw-away database
 	$(BIN)/perdure demo
 
+.PHONY: bench
+bench: .venv/.installed ## Measure perdure, the bare limit and eight other queues, in turns (an hour)
+	$(BIN)/python -m bench.contest --save build/bench/contest.jsonl
+
+.PHONY: bench-quick
+bench-quick: .venv/.installed ## Measure perdure, the bare limit, PgQueuer and Huey (three minutes)
+	$(BIN)/python -m bench.contest --quick --save build/bench/quick.jsonl
+
+.PHONY: bench-guard
+bench-guard: .venv/.installed ## Compare the quick ratios with bench/expected.json
+	$(BIN)/python -m bench.guard
+
+.PHONY: bench-table
+bench-table: .venv/.installed ## Put what `make bench` has measured into docs/performance.md
+	$(BIN)/python -m bench.table build/bench/contest.jsonl docs/performance.md
+
 .PHONY: bench-depth
 bench-depth: .venv/.installed ## Measure enqueue and claim against the depth of the backlog
 	$(BIN)/python -m bench.depth

@@ -79,8 +79,10 @@ STATEMENTS = {
 class BarePostgres:
     """On a database that perdure has migrated: the same table and indexes."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, result: str = RESULT) -> None:
+        """``result``: what every job returns, in JSON."""
         self._url = url
+        self._result = result
         self._connection = psycopg.connect(url, autocommit=True, options=PLANS)
         self._pgconn = self._connection.pgconn
         for name, text in STATEMENTS.items():
@@ -126,9 +128,9 @@ class BarePostgres:
 
     def _finish(self, jobs: Sequence[tuple[Any, ...]]) -> tuple[bytes, list[bytes]]:
         if len(jobs) == 1:
-            return b"finish", [jobs[0][0].encode(), b"%d" % jobs[0][1], RESULT.encode()]
+            return b"finish", [jobs[0][0].encode(), b"%d" % jobs[0][1], self._result.encode()]
         ids, tokens = [job[0] for job in jobs], [str(job[1]) for job in jobs]
-        return b"finish_many", [_array(ids), _array(tokens), _array([_RESULT] * len(jobs))]
+        return b"finish_many", [_array(ids), _array(tokens), _array([_quoted(self._result)] * len(jobs))]
 
     def _payload(self, mail: Mail) -> bytes:
         to, subject, number = mail
@@ -165,6 +167,3 @@ def _array(values: Sequence[str]) -> bytes:
 def _quoted(text: str) -> str:
     """A text as an element of an array."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-_RESULT = _quoted(RESULT)

@@ -52,7 +52,9 @@ RETURNING id, token, task, queue, priority, run_at, run, attempt, max_attempts, 
 class BareSqlite:
     """On a database that perdure has migrated: the same table and indexes, and the same durability."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, result: str = RESULT) -> None:
+        """``result``: what every job returns, in JSON."""
+        self._result = result
         self._connection = sqlite3.connect(
             url.removeprefix("sqlite:///"), isolation_level=None, check_same_thread=False
         )
@@ -81,9 +83,9 @@ class BareSqlite:
         execute("BEGIN IMMEDIATE")
         if len(self._claimed) == 1:
             id, token, *_ = self._claimed[0]
-            assert execute(FINISH, (id, token, RESULT, now)).rowcount == 1
+            assert execute(FINISH, (id, token, self._result, now)).rowcount == 1
         elif self._claimed:
-            outcomes = {job[0]: (job[1], RESULT) for job in self._claimed}
+            outcomes = {job[0]: (job[1], self._result) for job in self._claimed}
             done = execute(FINISH_MANY, (self._encode(outcomes).decode(), now))
             assert done.rowcount == len(self._claimed)
         self._claimed = execute(CLAIM, (now, n)).fetchall()

@@ -1,0 +1,110 @@
+"""What only perdure is asked: sleepers, retries, large payloads, weighted queues, growth, memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+
+from bench.calls import Failed
+from bench.contestants import Contestant
+from bench.measures import Setting, drained
+from bench.report import Report
+from bench.results import summarize
+
+REPEATS = 3
+KINDS = {
+    # What each job does: how many of them, and how many at a time.
+    "sleeping": (10_000, 500),
+    "failing": (10_000, 100),
+    "large": (2_000, 100),
+    "queues": (20_000, 100),
+}
+TITLES = {
+    "sleeping": "jobs of 10 ms, concurrency 500",
+    "failing": "jobs of which 30 % fail once",
+    "large": "jobs with 64 kB of payload",
+    "queues": "jobs of four queues with weights",
+}
+GROWTH = (1_000, 10_000, 100_000, 1_000_000)
+SOME = 10_000
+FLAT_TIME, FLAT_RSS = 1.25, 1.1
+"""A job among a million may cost so many times as much as one among ten thousand; so much may the worker grow."""
+
+
+def measure(report: Report, setting: Setting, contestants: tuple[Contestant, ...]) -> None:
+    for contestant in contestants:
+        if contestant.name in ("perdure", "perdure-sqlite"):
+            try:
+                _measure_kinds(report, setting, contestant)
+                _measure_growth(report, setting, contestant)
+            except Failed as error:
+                name = contestant.name
+                report.failure(f"{name} did not run", peer=name, workload="alone", not_run=str(error))
+            setting.arena.sweep()
+
+
+def _measure_kinds(report: Report, setting: Setting, contestant: Contestant) -> None:
+    for kind, (jobs, concurrency) in KINDS.items():
+        n = int(jobs * setting.sizes.alone)
+        given = contestant._replace(concurrency=concurrency, options=("--kind", kind))
+        rates = [n / drained(setting, given, n)[0] for _ in range(REPEATS)]
+        summary = summarize(rates)
+        assert summary is not None
+        report.figure(
+            f"{contestant.name}: {TITLES[kind]}",
+            summary.value,
+            "jobs/s",
+            workload=TITLES[kind],
+            contestant=contestant.name,
+            spread=summary.spread,
+            rounds=summary.rounds,
+        )
+
+
+def _measure_growth(report: Report, setting: Setting, contestant: Contestant) -> None:
+    each: dict[int, list[float]] = {}
+    for jobs in (*GROWTH, SOME):
+        n = int(jobs * setting.sizes.alone)
+        memory = Memory(n)
+        seconds, _ = drained(setting, contestant, n, during=memory.look)
+        each.setdefault(jobs, []).append(seconds / n * 1e6)
+        report.figure(f"{contestant.name}: time per job, {n} jobs", seconds / n * 1e6, "µs", jobs=n)
+        setting.arena.sweep()
+        if jobs == GROWTH[-1]:
+            report.figure(
+                f"{contestant.name}: RSS of a worker after {n} jobs / after a tenth of them",
+                memory.ratio(),
+                "ratio",
+                at_most=FLAT_RSS,
+            )
+    # The start of a shorter run weighs as much as its jobs. These stood before the longest and after it.
+    flat = mean(each[GROWTH[-1]]) / mean(each[SOME])
+    report.figure(f"{contestant.name}: time per job, 1 M / 10 k jobs", flat, "ratio", at_most=FLAT_TIME)
+
+
+class Memory:
+    """The size of a worker as its jobs go by."""
+
+    def __init__(self, jobs: int, read: Callable[[int], float] | None = None) -> None:
+        self._jobs = jobs
+        self._read = read or rss
+        self._early = 0.0
+        self._late = 0.0
+
+    def look(self, pid: int, begun: int) -> None:
+        size = self._read(pid)
+        if begun <= self._jobs / 10 or not self._early:
+            self._early = size
+        self._late = size
+        time.sleep(0.05)
+
+    def ratio(self) -> float:
+        return self._late / self._early
+
+
+def rss(pid: int) -> float:
+    """In megabytes."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1000

@@ -1,0 +1,111 @@
+"""An empty store for each measurement: tables are made once for a contestant, then copied."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psycopg
+
+from bench.calls import Failed, Program, ask
+from bench.contestants import Contestant
+from bench.redis_server import MODES, NoRedis, Redis, redis
+from bench.report import Report
+from bench.servers import Databases
+from tests.postgres import with_database
+
+
+class Arena:
+    def __init__(self, made: Databases, servers: dict[str, Redis]) -> None:
+        self._made = made
+        self._servers = servers
+        self._templates: dict[str, str] = {}
+        self._used: list[str] = []
+        self._number = 0
+
+    def prepare(self, contestant: Contestant) -> dict[str, str]:
+        """Make its tables; return what versions it is made of."""
+        kind, _, mode = contestant.store.partition("-")
+        if kind == "redis":
+            if mode not in self._servers:
+                raise Failed("there is no Redis")
+            url = self._servers[mode].url
+        else:
+            url = self._made.new(kind, f"template-{contestant.name}")
+            self._templates[contestant.name] = url
+        program = self._program(contestant, url)
+        if contestant.setup:
+            ours = contestant._replace(module=contestant.setup, venv=None)
+            ask(self._program(ours, url), "setup", key="ready")
+        else:
+            ask(program, "setup", key="ready")
+        versions: dict[str, str] = ask(program, "version", key="versions")
+        return versions
+
+    def fresh(self, contestant: Contestant) -> Program:
+        """The contestant on a store of its own that is empty."""
+        kind, _, mode = contestant.store.partition("-")
+        if kind == "redis":
+            self._servers[mode].flush()
+            return self._program(contestant, self._servers[mode].url)
+        self._number += 1
+        template = self._templates[contestant.name]
+        copy = _copy_file if kind == "sqlite" else _copy_database
+        url = copy(template, f"run-{self._number}")
+        self._used.append(url)
+        return self._program(contestant, url)
+
+    def tidy(self, program: Program) -> None:
+        """As if the store had rested since it was filled."""
+        if program.url.startswith("postgresql"):
+            with psycopg.connect(program.url, autocommit=True) as connection:
+                connection.execute("VACUUM ANALYZE")
+
+    def sweep(self) -> None:
+        """Remove what is used up. Between rounds: to drop a database the server writes all it has to the disk."""
+        for url in self._used:
+            name = url.rpartition("/")[2]
+            if url.startswith("sqlite"):
+                for suffix in ("", "-wal", "-shm"):
+                    Path(f"{url.removeprefix('sqlite:///')}{suffix}").unlink(missing_ok=True)
+                continue
+            with psycopg.connect(with_database(url, "postgres"), autocommit=True) as connection:
+                connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())
+        self._used.clear()
+
+    def _program(self, contestant: Contestant, url: str) -> Program:
+        return Program(contestant.python(), contestant.module, url, contestant.options)
+
+
+def _copy_database(template: str, name: str) -> str:
+    source = template.rpartition("/")[2]
+    with psycopg.connect(with_database(template, "postgres"), autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{source}"'.encode())
+    return with_database(template, name)
+
+
+def _copy_file(template: str, name: str) -> str:
+    source = Path(template.removeprefix("sqlite:///"))
+    target = source.with_name(f"{name}.db")
+    for suffix in ("", "-wal"):
+        if Path(f"{source}{suffix}").exists():
+            shutil.copy(f"{source}{suffix}", f"{target}{suffix}")
+    return f"sqlite:///{target}"
+
+
+@contextmanager
+def arena(report: Report, made: Databases, contestants: tuple[Contestant, ...]) -> Iterator[Arena]:
+    """With the servers of Redis that these contestants need."""
+    servers: dict[str, Redis] = {}
+    with ExitStack() as stack:
+        for mode in MODES:
+            if any(contestant.store == f"redis-{mode}" for contestant in contestants):
+                try:
+                    servers[mode] = stack.enter_context(redis(made.directory, mode))
+                except NoRedis as error:
+                    report.fact(server=f"redis-{mode}", not_run=str(error))
+                    continue
+                report.fact(server=f"redis-{mode}", version=servers[mode].version(), options=MODES[mode])
+        yield Arena(made, servers)
