@@ -52,6 +52,7 @@ class Session:
         self._expected: deque[bytes | bool | None] = deque()
         self._prepared: set[bytes] = set()
         self._to_prepare: set[bytes] = set()
+        self._owed = 0
         self._selector: selectors.BaseSelector = _Selector()
         self._selector.register(self._pgconn.socket, EVENT_READ)
         self.prepares = False
@@ -84,19 +85,28 @@ class Session:
         """Wait for the next sync; return the rows that were wanted, or raise the first error before it."""
         failures: list[psycopg.Error] = []
         try:
+            while self._owed:
+                self._owed -= 1
+                self._collect([])
             answers = self._collect(failures)
         except psycopg.Error as lost:
             self.spoiled = True
             raise (failures or [lost])[0] from None
-        self._to_prepare.clear()
         if failures:
             raise failures[0]
         return answers
 
+    def owe(self) -> None:
+        """Do not wait for the next sync, whatever it says: it is heard before the one behind it."""
+        self._owed += 1
+
     @property
     def idle(self) -> bool:
         """Whether another operation may have it."""
-        return not self.spoiled and self._pgconn.transaction_status == TransactionStatus.IDLE
+        # While something is owed libpq does not tell; what ends a transaction is never owed.
+        return not self.spoiled and (
+            self._owed > 0 or self._pgconn.transaction_status == TransactionStatus.IDLE
+        )
 
     def notices_end(self) -> bool:
         """Whether the server has closed the connection while it lay idle, as far as a glance can tell."""
@@ -160,6 +170,8 @@ class Session:
     def _take(self, result: PGresult, answers: list[Rows], failures: list[psycopg.Error]) -> None:
         # An implicit transaction that cannot be committed fails at its sync, which is still to be answered.
         expected = None if self._expected[0] is None else self._expected.popleft()
+        if isinstance(expected, bytes):
+            self._to_prepare.discard(expected)
         if result.status in _FAILED:
             if not failures:
                 failures.append(error_from_result(result))

@@ -163,14 +163,17 @@ class Transaction:
         announces = self._queue_notice()
         try:
             answers = self._session.receive()
-            self._begun = False
-            if self._session.prepares:
-                self._session.settings = self._settings
-            if failpoints.armed:
-                failpoints.reach("after_commit")
-        finally:
+        except psycopg.Error:
             if announces:
                 self._hear_of_notice()
+            raise
+        if announces:
+            self._session.owe()  # nobody waits for the notice: a fifth off a single enqueue
+        self._begun = False
+        if self._session.prepares:
+            self._session.settings = self._settings
+        if failpoints.armed:
+            failpoints.reach("after_commit")
         return answers
 
     def _queue_notice(self) -> bool:
