@@ -164,8 +164,10 @@ class Session:
         self._selector.modify(self._pgconn.socket, EVENT_READ)
 
     def _wait(self, deadline: float) -> None:
-        if not self._selector.select(max(0.0, deadline - monotonic())):
-            raise psycopg.OperationalError("no answer in time")
+        # By the second: a signal that comes just before the wait begins does not end it.
+        while not self._selector.select(max(0.0, min(1.0, deadline - monotonic()))):
+            if monotonic() >= deadline:
+                raise psycopg.OperationalError("no answer in time")
 
     def _take(self, result: PGresult, answers: list[Rows], failures: list[psycopg.Error]) -> None:
         # An implicit transaction that cannot be committed fails at its sync, which is still to be answered.
