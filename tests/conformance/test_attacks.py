@@ -12,6 +12,7 @@ from perdure.app import App
 from perdure.errors import InvalidOption
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Failed, Released, Report, Snoozed, Succeeded
+from perdure.worker.ledger import Batch
 from tests.conformance.world import World
 
 
@@ -146,3 +147,31 @@ def test_an_outcome_of_a_lost_lease_is_refused_beside_one_that_is_held(postgres_
         world.app.cancel_job(kept.id, conn=connection)
         assert world.finish(Succeeded(lost.lease), Succeeded(kept.lease))[:2] == ([], [lost.lease])
         connection.rollback()
+
+
+def test_rows_that_somebody_holds_leave_the_rest_to_the_next_look(postgres_world: World) -> None:
+    world = postgres_world
+    task = world.task()
+    held = [task.using(priority=5).enqueue() for _ in range(3)]
+    free = [task.enqueue().id for _ in range(4)]
+    with psycopg.connect(world.url) as connection:
+        for job in held:
+            world.app.cancel_job(job.id, conn=connection)
+        batch = world.ledger.claim(world.worker, tasks=["work"], n=5)
+        assert ([job.id for job in batch], batch.more) == (free[:2], True)
+        batch = world.ledger.claim(world.worker, tasks=["work"], n=3)
+        assert ([job.id for job in batch], batch.more) == (free[2:], False)
+        assert world.ledger.claim(world.worker, tasks=["work"], n=3) == []
+        connection.rollback()
+
+
+def test_a_claim_that_meets_too_many_expired_jobs_says_that_there_is_more(world: World) -> None:
+    task = world.task()
+    world.app.enqueue_many([task.using(expires=1).job() for _ in range(4000)])
+    live = task.enqueue()
+    world.advance(2)
+    batches: list[Batch] = []
+    while not batches or batches[-1].more:
+        batches.append(world.ledger.claim(world.worker, tasks=["work"], n=1))
+    assert len(batches) > 1
+    assert [job.id for batch in batches for job in batch] == [live.id]

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from perdure import CONTEXT, App, Context, Continue, Snooze
+from tests.store.waiting import auntil
 
 
 @pytest.fixture
@@ -178,3 +179,38 @@ class _Closing:
 
     def __exit__(self, *exc: object) -> None:
         self._connection.close()
+
+
+async def test_rows_that_somebody_holds_do_not_slow_a_worker_down(postgres_url: str) -> None:
+    """It once waited for its next poll after every claim that came home short."""
+    app = App(postgres_url)
+    ran: list[int] = []
+
+    @app.task(name="work")
+    async def work(n: int) -> None:
+        ran.append(n)
+
+    await app.amigrate()
+    held = await app.aenqueue_many([work.using(priority=5).job(-1) for _ in range(3)])
+    await app.aenqueue_many([work.job(n) for n in range(40)])
+    async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
+        for job in held:
+            await app.acancel_job(job.id, conn=connection)
+        async with app.worker(concurrency=5, poll=300):
+            await auntil(lambda: sorted(ran) == list(range(40)))
+            await connection.commit()
+    await app.aclose()
+
+
+def test_a_burst_does_not_end_before_expired_jobs_are_out_of_the_way(url: str) -> None:
+    app = App(url)
+
+    @app.task(name="work")
+    async def work(n: int) -> None: ...
+
+    app.migrate()
+    app.enqueue_many([work.using(expires=0.001).job(n) for n in range(20_000)])
+    live = work.enqueue(-1)
+    assert app.run_worker(burst=True, concurrency=1) == 0
+    assert live.refresh().state == "succeeded"
+    app.close()

@@ -30,7 +30,7 @@ class Appetite(NamedTuple):
 class Claims(NamedTuple):
     """The jobs taken, in order, and the ids of those that had expired and were canceled instead.
 
-    ``locked``: others hold all that is due first. ``more``: another look may find more than this one did.
+    ``locked``: others hold some of what is due first. ``more``: another look may find more than this one did.
     """
 
     jobs: list[Claimed]

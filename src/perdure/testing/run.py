@@ -20,7 +20,7 @@ from perdure.signals import Stopped
 from perdure.store.plan import Plan, waiting
 from perdure.store.store import Store
 from perdure.worker.handler import Handler
-from perdure.worker.ledger import Ledger, Queues
+from perdure.worker.ledger import Batch, Ledger, Queues
 from perdure.worker.options import Exit, WorkerOptions
 from perdure.worker.worker import Worker
 
@@ -163,7 +163,7 @@ class WitnessedLedger(Ledger):
 
     def _cycle(
         self, worker: str, outcomes: Sequence[Outcome], *, tasks: Sequence[str], n: int, queues: Queues = None
-    ) -> Plan[tuple[Finished, list[Claimed]]]:
+    ) -> Plan[tuple[Finished, Batch]]:
         finished, jobs = yield from super()._cycle(worker, outcomes, tasks=tasks, n=n, queues=queues)
         self._witness.ended(outcomes, finished)
         self._witness.begun(jobs)

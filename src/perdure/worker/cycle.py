@@ -15,7 +15,7 @@ from perdure.ops.finish import Finished
 from perdure.ops.topics import queue_topic
 from perdure.worker.attempt import Attempt
 from perdure.worker.health import OUT_OF_SERVICE, Health
-from perdure.worker.ledger import Ledger, Queues
+from perdure.worker.ledger import Batch, Ledger, Queues
 from perdure.worker.places import Places
 
 INSIST = 1.0
@@ -47,9 +47,10 @@ class Lane:
         self.drained = not tasks
         """The last claim found nothing."""
 
-    def fed(self, asked: int, got: int) -> None:
-        self.drained = not got
-        self.hungry = self.hungry or got == asked
+    def fed(self, asked: int, jobs: Batch) -> None:
+        more = jobs.more or len(jobs) == asked
+        self.drained = not (jobs or more)
+        self.hungry = self.hungry or more
 
 
 class Cycle:
@@ -177,7 +178,7 @@ class Cycle:
         pause = 0.0
         try:
             if n and m:
-                jobs = jobs + await self._claim_for_processes(identity, m)
+                jobs = [*jobs, *await self._claim_for_processes(identity, m)]
         except OUT_OF_SERVICE as error:
             pause = self._health.failed(error)
         self._under_way = False
@@ -189,7 +190,7 @@ class Cycle:
 
     async def _flush(
         self, identity: str, outcomes: Sequence[Outcome], lane: Lane, n: int
-    ) -> tuple[Finished, list[Claimed]]:
+    ) -> tuple[Finished, Sequence[Claimed]]:
         # Whatever rings from here on may be about a job that this claim does not see.
         lane.hungry = lane.hungry and not n
         try:
@@ -200,7 +201,7 @@ class Cycle:
             lane.hungry = lane.hungry or n > 0
             raise
         if n:
-            lane.fed(n, len(jobs))
+            lane.fed(n, jobs)
         return finished, jobs
 
     async def _claim_for_processes(self, identity: str, n: int) -> list[Claimed]:
@@ -212,7 +213,7 @@ class Cycle:
         except OUT_OF_SERVICE:
             lane.hungry = True
             raise
-        lane.fed(n, len(jobs))
+        lane.fed(n, jobs)
         return jobs
 
     async def _write_logs(self, ended: Sequence[Attempt]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from perdure import failpoints
 from perdure.errors import Conflict, InternalError, Invalid, InvalidOption, RowsHeld
@@ -36,6 +36,14 @@ UNSTORABLE = (Invalid, Conflict, InternalError, UnicodeError)
 
 Queues = Sequence[str] | Mapping[str, float] | None
 """Strict order, weights, or every queue."""
+
+
+class Batch(list[Claimed]):
+    """What was claimed, in order. ``more``: though it is less than asked for, the next look may find more."""
+
+    def __init__(self, jobs: Iterable[Claimed] = (), *, more: bool = False) -> None:
+        super().__init__(jobs)
+        self.more = more
 
 
 class Ledger:
@@ -81,24 +89,23 @@ class Ledger:
         """Whether this worker is the one that does what only one should do."""
         return (yield from perform(worker_ops.lead, name, worker, lease=lease))
 
-    def _claim(
-        self, worker: str, *, tasks: Sequence[str], n: int, queues: Queues = None
-    ) -> Plan[list[Claimed]]:
+    def _claim(self, worker: str, *, tasks: Sequence[str], n: int, queues: Queues = None) -> Plan[Batch]:
         """Take at most n due jobs, in order. Jobs met past their expiry are canceled and do not count."""
         order = self._order(queues)
-        jobs: list[Claimed] = []
+        batch = Batch()
         for _ in range(CLAIM_ROUNDS):
-            appetite = self._appetite(worker, tasks, n - len(jobs), order)
+            appetite = self._appetite(worker, tasks, n - len(batch), order)
             if not appetite:
-                break
+                return Batch(batch)
             claims = yield from perform(claim_ops.claim, appetite)
             yield from self._heed(appetite, claims)
-            if claims.locked:
+            batch = Batch([*batch, *claims.jobs], more=claims.more)
+            if claims.locked and not batch:
                 claims = yield from perform(claim_ops.claim_around, appetite)
-            jobs += claims.jobs
-            if not claims.more:
+                return Batch(claims.jobs)
+            if claims.locked or not claims.more:
                 break
-        return jobs
+        return batch
 
     def _heed(self, appetite: Appetite, claims: Claims) -> Plan[None]:
         """What a claim tells about the next one. Where one job has expired there are others to come upon."""
@@ -147,7 +154,7 @@ class Ledger:
 
     def _cycle(
         self, worker: str, outcomes: Sequence[Outcome], *, tasks: Sequence[str], n: int, queues: Queues = None
-    ) -> Plan[tuple[Finished, list[Claimed]]]:
+    ) -> Plan[tuple[Finished, Batch]]:
         """Record outcomes and take the next jobs in one transaction."""
         order = self._order(queues)
         appetite = self._appetite(worker, tasks, n, order)
@@ -165,10 +172,10 @@ class Ledger:
             return finished, (yield from self._claim(worker, tasks=tasks, n=n, queues=order))
         finished = yield from self._recheck(outcomes, finished)
         yield from self._heed(appetite, claims)
-        if claims.more:
-            more = yield from self._claim(worker, tasks=tasks, n=n - len(claims.jobs), queues=order)
-            return finished, claims.jobs + more
-        return finished, claims.jobs
+        if not claims.more or (claims.locked and claims.jobs):
+            return finished, Batch(claims.jobs, more=claims.more)
+        rest = yield from self._claim(worker, tasks=tasks, n=n - len(claims.jobs), queues=order)
+        return finished, Batch([*claims.jobs, *rest], more=rest.more)
 
     def _report(self, said: Sequence[Said]) -> Plan[list[Heard]]:
         """Store what running jobs say about themselves."""

@@ -65,15 +65,16 @@ asked AS (
     SELECT queue, CAST(0 AS bigint) AS rank FROM every WHERE queue <> ''
     UNION ALL
     SELECT value, rank FROM json_array_elements_text(CAST(:queues AS json)) WITH ORDINALITY AS q(value, rank)),
-head(queue, rank, priority, known, run_ats, ids) AS (
-    -- Down the priorities of each queue, from above the highest, until one of them alone has enough.
-    SELECT queue, rank, 32768, true, CAST('{}' AS timestamptz[]), CAST('{}' AS uuid[]) FROM asked
+head(queue, rank, priority, known, run_ats, ids, found) AS (
+    -- Down the priorities of each queue, from above the highest, until there is enough.
+    SELECT queue, rank, 32768, true, CAST('{}' AS timestamptz[]), CAST('{}' AS uuid[]), 0 FROM asked
      WHERE NOT EXISTS (SELECT FROM perdure.queue q
                         WHERE q.name = asked.queue AND (q.paused OR q.cool_until > :now))
        -- See sqlite.sql.
        AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
     UNION ALL
-    SELECT head.queue, head.rank, next.priority, first.known, first.run_ats, first.ids
+    SELECT head.queue, head.rank, next.priority, first.known, first.run_ats, first.ids,
+           head.found + CASE WHEN first.known THEN cardinality(first.ids) ELSE 0 END
       FROM head CROSS JOIN LATERAL (
            SELECT CAST(j.priority AS integer), j.run_at FROM perdure.job j
             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = head.queue AND j.priority < head.priority
@@ -87,7 +88,7 @@ head(queue, rank, priority, known, run_ats, ids) AS (
                       -- From the first on: what was taken before lies dead in the index until a vacuum.
                       AND j.run_at BETWEEN next.run_at AND :now
                     ORDER BY j.run_at, j.id LIMIT :n) due) first (known, run_ats, ids)
-     WHERE NOT head.known OR coalesce(cardinality(head.ids), 0) < :n),
+     WHERE head.found < :n),
 due AS (
     -- What is first in order; or, where that meets a task this worker does not know, the first of each it knows.
     SELECT queue, rank, priority, NULL AS task, row.run_at, row.id
@@ -137,10 +138,10 @@ claimed AS (
               checkpoint, tenant, meta, crashes, scheduled_for, workflow_id, step_key, state)
 SELECT * FROM claimed
 UNION ALL
--- Rows are due, but others hold them all: then claim_around is to be asked.
+-- Others hold some of what is due first. If all of it, claim_around is to be asked.
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'locked'
- WHERE EXISTS (SELECT FROM share) AND NOT EXISTS (SELECT FROM taken);
+ WHERE (SELECT count(*) FROM taken) < (SELECT sum(n) FROM share);
 
 -- name: claim_around
 -- differs: somebody may hold the rows that are due first for long, in a transaction of their own. claim_jobs counts its

@@ -19,9 +19,9 @@ asked(queue, rank) AS (
     SELECT queue, 0 FROM every WHERE queue <> ''
     UNION ALL
     SELECT value, key FROM json_each(coalesce(:queues, '[]'))),
-head(queue, rank, priority, ids) AS (
-    -- Down the priorities of each queue, from above the highest, until one of them alone has enough.
-    SELECT queue, rank, 32768, '[]' FROM asked
+head(queue, rank, priority, ids, above) AS (
+    -- Down the priorities of each queue, from above the highest, until there is enough.
+    SELECT queue, rank, 32768, '[]', 0 FROM asked
      WHERE NOT EXISTS (SELECT 1 FROM perdure.queue q
                         WHERE q.name = asked.queue AND (q.paused OR q.cool_until > :now))
        -- One that was retired and has not heard of it would take back its own rescued jobs, and lose them again.
@@ -41,12 +41,13 @@ head(queue, rank, priority, ids) AS (
                             WHERE j.state = 'ready' AND j.held IS NULL
                               AND j.queue = head.queue AND j.priority = next.priority
                               AND j.task = known.value AND j.run_at <= :now
-                            ORDER BY j.run_at, j.id LIMIT :n) due)) row))
+                            ORDER BY j.run_at, j.id LIMIT :n) due)) row)),
+           head.above + json_array_length(head.ids)
       FROM head CROSS JOIN perdure.job next ON next.rowid = (
            SELECT j.rowid FROM perdure.job j INDEXED BY perdure.job_claim
             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = head.queue AND j.priority < head.priority
             ORDER BY j.priority DESC LIMIT 1)
-     WHERE json_array_length(head.ids) < :n)
+     WHERE head.above + json_array_length(head.ids) < :n)
 UPDATE perdure.job
    SET state = CASE WHEN expires_at <= :now THEN 'canceled' ELSE 'running' END,
        worker = CASE WHEN expires_at <= :now THEN NULL ELSE :worker END,
