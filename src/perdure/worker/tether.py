@@ -9,7 +9,6 @@ child alone, before it could end what it started.
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import select
 import signal
@@ -42,13 +41,16 @@ def _forget_all() -> None:
         tether.let_go()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
 
 
 def hang_on(end: int, worker: int) -> None:
     """In the child, before it starts anything. Elsewhere than on Linux only its socket tells it of the end."""
     os.set_inheritable(end, False)
     if sys.platform == "linux" and os.getpgrp() == os.getpid():
+        import fcntl  # Windows has none
+
         try:
             fcntl.fcntl(end, fcntl.F_SETOWN, -os.getpgrp())
             fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
