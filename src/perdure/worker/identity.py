@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from perdure import failpoints
 from perdure.ids import new_id
 from perdure.store.plan import Plan, blocking, waiting
-from perdure.worker.health import Health
+from perdure.worker.health import Health, unless_stopped
 from perdure.worker.ledger import Ledger
 from perdure.worker.options import WorkerOptions
 
@@ -63,15 +63,7 @@ class Identity:
 
     async def take(self, health: Health, *, unless: asyncio.Event) -> None:
         """The first one. A worker that starts before its database waits for it, unless it is told to stop."""
-        taking = asyncio.create_task(health.until_answered(self.arenew))
-        stopped = asyncio.create_task(unless.wait())
-        try:
-            await asyncio.wait((taking, stopped), return_when=asyncio.FIRST_COMPLETED)
-            if taking.done():
-                taking.result()
-        finally:
-            taking.cancel()
-            stopped.cancel()
+        await unless_stopped(unless, health.until_answered(self.arenew))
 
     def give_up(self) -> None:
         """Show no sign of life any more."""
