@@ -34,6 +34,7 @@ PUBLIC = [
     "JobCanceled",
     "JobGone",
     "WaitTimeout",
+    "WorkerDied",
 ]
 
 

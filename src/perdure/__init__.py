@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from perdure.errors import JobGone as JobGone
     from perdure.errors import PerdureError as PerdureError
     from perdure.errors import WaitTimeout as WaitTimeout
+    from perdure.errors import WorkerDied as WorkerDied
     from perdure.events import JobEvent as JobEvent
     from perdure.handle import Job as Job
     from perdure.middleware import Middleware as Middleware
@@ -44,6 +45,7 @@ _HOMES = {
     "JobGone": "errors",
     "PerdureError": "errors",
     "WaitTimeout": "errors",
+    "WorkerDied": "errors",
     "JobEvent": "events",
     "Job": "handle",
     "Middleware": "middleware",
@@ -79,6 +81,7 @@ __all__ = [
     "JobCanceled",
     "JobGone",
     "WaitTimeout",
+    "WorkerDied",
 ]
 
 

@@ -237,6 +237,11 @@ class App(Enqueuing, Verbs, Serving):
             if self._unsynced.get(definition.name) == definition:
                 del self._unsynced[definition.name]
 
+    def _unsync(self) -> None:
+        """The database lacks a task that it had: it was made anew, or restored. The next operation writes them all."""
+        for name, task in self.tasks.items():
+            self._unsynced[name] = _renamed(task.definition, name)
+
     def _handle(self, row: JobRow) -> Job[Any]:
         task = self.tasks.get(row.task)
         decode = PLAIN_RESULT if task is None else task.results.decode

@@ -42,6 +42,8 @@ class Enqueuing:
 
         def _ready(self, conn: object | None) -> Plan[None]: ...
 
+        def _unsync(self) -> None: ...
+
     def _enqueue(
         self, task: str, arguments: Mapping[str, object] | None = None, **asked: Unpack[Asked]
     ) -> Plan[Job[Any]]:
@@ -81,6 +83,17 @@ class Enqueuing:
             return (yield from self._insert(changed, conn))
 
     def _insert(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:
+        try:
+            return (yield from self._insert_known(requests, conn))
+        except UnknownTask:
+            if not any(request.template.task in self.tasks for request in requests):
+                raise
+            self._unsync()
+            if conn is not None:
+                raise  # the caller's transaction may hold the write lock, or not see what we commit meanwhile
+        return (yield from self._insert_known(requests, conn))
+
+    def _insert_known(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:
         yield from self._ready(conn)
         try:
             return (yield from self._write(requests, conn))

@@ -17,7 +17,10 @@ class Middleware:
     """
 
     def enqueue(self, task: str, meta: dict[str, Any]) -> AbstractContextManager[None]:
-        """Around an enqueue; ``meta`` travels with the job and may be changed before the block begins."""
+        """Around an enqueue; ``meta`` travels with the job and may be changed before the block begins.
+
+        An error at its end does not undo what is written; jobs that ``ctx.enqueue`` keeps for the success it drops.
+        """
         return nullcontext()
 
     def run(self, task: str, context: Context) -> AbstractContextManager[None]:

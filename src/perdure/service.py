@@ -49,7 +49,8 @@ async def _clear_away() -> None:
 @asynccontextmanager
 async def beside(app: Serving, options: WorkerOptions, target: str | None = None) -> AsyncIterator[Worker]:
     """A worker in the running loop, for as long as the block lasts. If it died, the block's end says so."""
-    worker = await make_worker(app, options, target)
+    worker = make_worker(app, options, target)
+    await _sync_until_done(app)
     running = asyncio.create_task(worker.run(), name="perdure worker")
     ready = asyncio.create_task(worker.ready.wait())
     try:
@@ -81,9 +82,9 @@ async def _see_off(worker: Worker, running: asyncio.Task[Exit]) -> None:
     running.result()
 
 
-async def make_worker(app: Serving, options: WorkerOptions, target: str | None = None) -> Worker:
+def make_worker(app: Serving, options: WorkerOptions, target: str | None = None) -> Worker:
+    """A worker that does not run yet. The database is not asked: it may have to be waited for."""
     app.ledger.store.endure()
-    await _sync_until_done(app)
     handlers = app.handlers()
     program = find_program(app, target)
     alone = sorted(name for name, handler in handlers.items() if handler.run_in == "process")
@@ -144,8 +145,10 @@ def _importable(module: str) -> str | None:
 
 
 async def _serve(app: Serving, options: WorkerOptions, target: str | None) -> int:
-    worker = await make_worker(app, options, target)
+    worker = make_worker(app, options, target)
+    # Before the database is waited for: nothing else stops the first process of a container.
     with _stopped_by_signals(worker):
+        await worker.unless_stopped(_sync_until_done(app))
         return int(await worker.run())
 
 

@@ -15,6 +15,7 @@ from perdure.errors import (
     InvalidOption,
     TaskDisabled,
     TaskNotSynced,
+    UnknownTask,
     UnsupportedIsolation,
 )
 from tests.conformance.world import World, ids
@@ -65,6 +66,19 @@ def test_a_refusal_leaves_the_transaction_usable(world: World, caller: Any) -> N
     caller.commit()
     assert {kept.id, also.id} <= set(ids(world.app.list_jobs()))
     assert world.count("job") == 3
+
+
+def test_a_task_that_the_database_has_lost_is_refused_and_known_the_next_time(
+    world: World, caller: Any
+) -> None:
+    work = world.app.tasks["work"]
+    world.sql("DELETE FROM perdure.task")
+    with pytest.raises(UnknownTask):
+        work.using(conn=caller).enqueue(1)
+    caller.rollback()
+    job = work.using(conn=caller).enqueue(1)
+    caller.commit()
+    assert ids(world.claim(9)) == [job.id]
 
 
 def test_a_disabled_task_is_refused_there_too(world: World, caller: Any) -> None:

@@ -43,9 +43,38 @@ def test_the_first_enqueue_writes_the_tasks_and_later_ones_do_not(world: World) 
     assert known(world) == {}
     work.enqueue()
     assert list(known(world)) == ["work"]
+    world.sql("UPDATE perdure.task SET priority = 7")
+    work.enqueue()
+    assert known(world)["work"].definition.priority == 7
+
+
+def test_tasks_that_the_database_has_lost_are_written_again(world: World) -> None:
+    """Its tables were made anew, or restored from before there were these."""
+    work, other = world.task("work"), world.task("other", aliases=["another"])
+    work.enqueue()
+    world.sql("DELETE FROM perdure.job")
     world.sql("DELETE FROM perdure.task")
-    with pytest.raises(UnknownTask):
-        work.enqueue()
+    assert work.enqueue().refresh().state == "ready"
+    assert list(known(world)) == ["another", "other", "work"]
+    world.sql("DELETE FROM perdure.job")
+    world.sql("DELETE FROM perdure.task")
+    jobs = world.app.enqueue_many([work.job(), other.job()])
+    assert [job.refresh().state for job in jobs] == ["ready", "ready"]
+
+
+async def test_the_same_where_an_event_loop_waits(world: World) -> None:
+    work = world.task()
+    await work.aenqueue()
+    world.sql("DELETE FROM perdure.job")
+    world.sql("DELETE FROM perdure.task")
+    assert (await (await work.aenqueue()).arefresh()).state == "ready"
+
+
+def test_a_task_of_others_that_is_unknown_is_refused_as_before(world: World) -> None:
+    world.task("work").enqueue()
+    for _ in range(2):
+        with pytest.raises(UnknownTask, match="elsewhere"):
+            world.app.enqueue("elsewhere")
 
 
 def test_a_task_that_is_registered_later_is_written_with_its_first_enqueue(world: World) -> None:

@@ -16,7 +16,7 @@ def test_a_worker_whose_app_is_closed_stops(url: str) -> None:
     async def work() -> None: ...
 
     async def live() -> Exit:
-        worker = await service.make_worker(app, WorkerOptions(poll=0.05))
+        worker = service.make_worker(app, WorkerOptions(poll=0.05))
         running = asyncio.create_task(worker.run())
         await worker.ready.wait()
         await app.aclose()

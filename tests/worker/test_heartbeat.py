@@ -95,6 +95,7 @@ async def test_a_worker_found_retired_registers_anew_and_goes_on(
         assert await job.aget(30) == "done"
         assert job.attempt == 1
     assert caplog.text.count("This worker was believed dead") == 1
+    assert "does not know this worker" not in caplog.text
     assert await brisk_app.alist_workers() == []
 
 

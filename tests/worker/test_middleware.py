@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from perdure import App, Context
+from perdure import CONTEXT, App, Context
 from perdure.middleware import Middleware
 from tests.worker import lineage
 
@@ -120,6 +120,38 @@ async def test_jobs_that_a_handler_enqueues_pass_through_it_as_well(
         parent = await app.aenqueue(task, {"at_once": at_once})
         children = await app.aget_jobs(await parent.aget(60))
     assert [child and child.meta for child in children] == [{"by": parent.id}, {"mine": 1, "by": parent.id}]
+
+
+class Refusing(Middleware):
+    """At its end, of a child only."""
+
+    @contextmanager
+    def enqueue(self, task: str, meta: dict[str, Any]) -> Iterator[None]:
+        yield
+        if task == "child":
+            raise PermissionError
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_what_a_middleware_refuses_at_its_end_is_not_enqueued_with_the_success(
+    app: App, at_once: bool
+) -> None:
+    """Though the handler goes on. ``at_once`` has written it already, like any enqueue outside of a handler."""
+    app.use(Refusing(), Tracing())
+    child: Any = app.task(name="child", queue="elsewhere")(lambda: None)
+
+    @app.task(name="parent")
+    async def parent(*, ctx: Context = CONTEXT) -> str:
+        with pytest.raises(PermissionError):
+            await ctx.aenqueue(child.job(), child.using(priority=1).job(), at_once=at_once)
+        return "swallowed"
+
+    async with app.worker(queues=["default"]):
+        assert await (await parent.aenqueue()).aget(30) == "swallowed"
+    assert len(await app.alist_jobs(task="child")) == (2 if at_once else 0)
+    with pytest.raises(PermissionError):
+        await child.aenqueue()
+    assert len(await app.alist_jobs(task="child")) == (3 if at_once else 1)
 
 
 async def test_an_error_that_a_middleware_swallows_leaves_a_success_without_result(

@@ -169,6 +169,20 @@ def test_a_loop_that_dies_stops_the_worker_in_order(fleet: Fleet, place: str, tm
     assert fleet.app.list_workers() == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_heard_by_a_worker_whose_database_never_was_there(tmp_path: Path, number: int) -> None:
+    """Without a handler of ours it would end by the signal, or, as the first process of a container, not at all."""
+    hand = Fleet("postgresql://nobody@127.0.0.1:1/nothing", tmp_path).start_only(concurrency=1)
+    try:
+        hand.wait_for("WARNING")  # that the database is away
+        hand.signal(number)
+        assert hand.end(seconds=10) == 0
+    finally:
+        hand.process.kill()
+    assert "was stopped before its database answered" in hand.log
+    assert "Traceback" not in hand.log
+
+
 def test_a_worker_that_waits_for_its_database_can_be_stopped(postgres_url: str) -> None:
     async def main() -> None:
         with Proxy(postgres_url) as proxy:

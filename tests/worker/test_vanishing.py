@@ -15,6 +15,7 @@ import pytest
 
 from perdure import App
 from perdure.errors import SchemaMissing
+from perdure.worker.identity import UNKNOWN
 from perdure.worker.options import Exit
 from perdure.worker.worker import Worker
 from tests.store.waiting import auntil
@@ -101,9 +102,24 @@ async def test_tables_that_are_dropped_and_made_anew(
         await another_works(url)
         await auntil(lambda: not worker.leases(), seconds=10)
         assert [row.id for row in await brisk_app.alist_workers()] == [worker.identity] != [first]
+    assert caplog.text.count(UNKNOWN) == 1
+    assert "believed dead" not in caplog.text
     assert caplog.text.count("The database cannot serve") == 1
     assert caplog.text.count("The database serves again") == 1
     assert "ERROR" not in caplog.text
+
+
+def test_a_program_that_only_enqueues_goes_on_after_its_tables_were_made_anew(
+    brisk_app: App, url: str
+) -> None:
+    work: Any = brisk_app.task(name="work")(lambda: None)
+    work.enqueue()
+    drop_tables(url)
+    with pytest.raises(SchemaMissing):
+        work.enqueue()
+    with App(url, synchronous="normal", schema=SCHEMA) as operator:
+        operator.migrate()
+    assert work.enqueue().refresh().state == "ready"
 
 
 async def test_a_worker_does_not_begin_without_tables(postgres_url: str) -> None:
@@ -132,6 +148,7 @@ async def test_a_file_that_is_deleted_is_waited_for(
         await another_works(sqlite_url)
         await auntil(lambda: not worker.leases(), seconds=10)
         assert [row.id for row in await brisk_file.alist_workers()] == [worker.identity]
+    assert caplog.text.count(UNKNOWN) == 1
     assert caplog.text.count(GONE) == 1
     assert caplog.text.count("The database serves again") == 1
     assert "ERROR" not in caplog.text

@@ -173,16 +173,23 @@ class JobContext(Context):
 
         ``at_once`` writes them now, if this attempt still has its lease.
         """
+        later: list[NewJob] = []
         with inside(self._middleware, checked_requests("ctx.enqueue", requests)) as changed:
             new = [msgspec.structs.replace(request.new(), parent_job=self.row.id) for request in changed]
-            if diary.kept:
-                parent, token = self.row.lease
-                diary.note("children", [job.id for job in new], parent=parent, token=token, at_once=at_once)
-            if not at_once:
-                self._children += new
-                return [job.id for job in new]
-            enqueued = yield from perform(enqueue_under, self.row.lease, new)
-            return [outcome.id for outcome in enqueued]
+            if at_once:
+                self._note_children(new, at_once=True)
+                enqueued = yield from perform(enqueue_under, self.row.lease, new)
+                return [outcome.id for outcome in enqueued]
+            later = new
+        # Behind all middleware: what one of them refuses at its end is not enqueued, whatever the handler does then.
+        self._note_children(later, at_once=False)
+        self._children += later
+        return [job.id for job in later]
+
+    def _note_children(self, new: Sequence[NewJob], *, at_once: bool) -> None:
+        if diary.kept:
+            parent, token = self.row.lease
+            diary.note("children", [job.id for job in new], parent=parent, token=token, at_once=at_once)
 
     @property
     def children(self) -> tuple[NewJob, ...]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from threading import Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from perdure.errors import SchemaError, StoreAway, StoreClosed, Unavailable
 
@@ -59,3 +59,16 @@ class Health:
                 return await ask()
             except OUT_OF_SERVICE as error:
                 await asyncio.sleep(self.failed(error))
+
+
+async def unless_stopped(stop: asyncio.Event, waiting: Coroutine[Any, Any, None]) -> None:
+    """Wait for the database, but no longer once told to stop."""
+    answered = asyncio.create_task(waiting)
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((answered, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if answered.done():
+            answered.result()
+    finally:
+        answered.cancel()
+        stopped.cancel()

@@ -9,13 +9,20 @@ import socket
 from collections.abc import Callable, Sequence
 
 from perdure import failpoints
+from perdure.errors import WorkerRetired
 from perdure.ids import new_id
 from perdure.store.plan import Plan, blocking, waiting
-from perdure.worker.health import Health
+from perdure.worker.health import Health, unless_stopped
 from perdure.worker.ledger import Ledger
 from perdure.worker.options import WorkerOptions
 
 _log = logging.getLogger("perdure.worker")
+
+BELIEVED_DEAD = "This worker was believed dead; what it ran is lost to it. It goes on as a new one"
+UNKNOWN = (
+    "The database does not know this worker: it was made anew or restored. What ran is lost to it; "
+    "the worker goes on as a new one"
+)
 
 
 class Identity:
@@ -38,40 +45,48 @@ class Identity:
 
     def _renew(self) -> Plan[None]:
         """Register under a new id; the old one is retired, or there is none."""
-        id, options = new_id(), self._options
-        if self.id and self._sync is not None:
-            yield from self._sync()
+        id = new_id()
+        known = False
+        if self.id:
+            # First: once the old id is registered again, the next heartbeat finds nothing amiss.
+            if self._sync is not None:
+                yield from self._sync()
+            known = yield from self._is_known()
         if failpoints.armed:
             failpoints.reach("before_register")
-        yield from self._ledger._register(
-            id,
-            name=self.name,
-            lease=options.lease,
-            tasks=self._tasks,
-            queues=options.queues,
-            slots=options.concurrency,
-        )
+        yield from self._register(id)
         if failpoints.armed:
             failpoints.reach("after_register")
         if self.id:
-            _log.warning("This worker was believed dead; what it ran is lost to it. It goes on as a new one")
+            _log.warning(BELIEVED_DEAD if known else UNKNOWN)
         release, self._release = self._release, self.store.hold(id)
         self.id = id
         release()
+
+    def _register(self, id: str) -> Plan[None]:
+        yield from self._ledger._register(
+            id,
+            name=self.name,
+            lease=self._options.lease,
+            tasks=self._tasks,
+            queues=self._options.queues,
+            slots=self._options.concurrency,
+        )
+
+    def _is_known(self) -> Plan[bool]:
+        """Whether the database has the old id, retired. It keeps those, so one without it is not what it was."""
+        try:
+            yield from self._register(self.id)
+        except WorkerRetired:
+            return True
+        yield from self._ledger._retire(self.id)
+        return False
 
     renew, arenew = blocking(_renew), waiting(_renew)
 
     async def take(self, health: Health, *, unless: asyncio.Event) -> None:
         """The first one. A worker that starts before its database waits for it, unless it is told to stop."""
-        taking = asyncio.create_task(health.until_answered(self.arenew))
-        stopped = asyncio.create_task(unless.wait())
-        try:
-            await asyncio.wait((taking, stopped), return_when=asyncio.FIRST_COMPLETED)
-            if taking.done():
-                taking.result()
-        finally:
-            taking.cancel()
-            stopped.cancel()
+        await unless_stopped(unless, health.until_answered(self.arenew))
 
     def give_up(self) -> None:
         """Show no sign of life any more."""

@@ -24,7 +24,7 @@ from perdure.worker.cycle import Cycle, concerns
 from perdure.worker.deadlines import Deadlines
 from perdure.worker.ending import note
 from perdure.worker.handler import Handler
-from perdure.worker.health import OUT_OF_SERVICE, Health
+from perdure.worker.health import OUT_OF_SERVICE, Health, unless_stopped
 from perdure.worker.hooks import Hooks
 from perdure.worker.identity import Identity
 from perdure.worker.ledger import Ledger
@@ -96,6 +96,10 @@ class Worker:
         self._hurried = True
         self.stop()
 
+    async def unless_stopped(self, waiting: Coroutine[Any, Any, None]) -> None:
+        """Wait for something before it runs, but not once it was told to stop."""
+        await unless_stopped(self._stop, waiting)
+
     @property
     def status(self) -> Exit | None:
         """How it ended; None as long as it runs."""
@@ -133,6 +137,7 @@ class Worker:
         await self._identity.take(self._health, unless=self._stop)
         if not self.identity:  # it was stopped while it waited for its database
             await self._places.close()
+            _log.info("Worker %s was stopped before its database answered", self._identity.name)
             return self._status
         deaf = self._store.listen(self._woken)
         loops = [
