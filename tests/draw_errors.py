@@ -71,6 +71,7 @@ FINER = {
     "store.contended": "Run your transaction again.",
     "store.forbidden": "Grant the role its rights on the schema.",
     "store.held_here": "Use the connection of the block, or call it after the block.",
+    "store.left_behind": "Stop all programs that use the SQLite file, then remove its `-wal` and `-shm`.",
     "store.refused": "The database refused a statement.",
     "store.unprepared": "Behind a pooler, use `prepare=False`.",
     "task.duplicate": "Give one of the two tasks another name.",

@@ -74,6 +74,7 @@ FINER_CODES = """
     Refused                testing.nested
     Refused                testing.over
     Refused                testing.stuck
+    StoreAway              store.left_behind
     StoreBusy              store.contended
     StoreReadOnly          store.forbidden
     UnsupportedConnection  conn.aborted

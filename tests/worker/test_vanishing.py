@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from perdure import App
-from perdure.errors import SchemaMissing
+from perdure.errors import SchemaMissing, StoreAway
 from perdure.worker.identity import UNKNOWN
 from perdure.worker.options import Exit
 from perdure.worker.worker import Worker
@@ -24,6 +24,7 @@ SCHEMA = "vanishing"
 """The other one is for other tests, too."""
 
 GONE = "The SQLite file was moved, deleted or replaced while it was in use."
+LEFT_BEHIND = "The -wal and -shm files beside the SQLite file belong to the one that was there before"
 
 
 def drop_tables(url: str) -> None:
@@ -50,7 +51,7 @@ def remove(path: Path) -> None:
 
 
 @asynccontextmanager
-async def busy_worker(app: App) -> AsyncIterator[Worker]:
+async def busy_worker(app: App, *, queues: list[str] | None = None) -> AsyncIterator[Worker]:
     """One that has a job in hand."""
 
     @app.task(name="rest")
@@ -61,11 +62,11 @@ async def busy_worker(app: App) -> AsyncIterator[Worker]:
     async def work() -> str:
         return "done"
 
-    async with app.worker(poll=0.1, drain=0) as worker:
+    async with app.worker(poll=0.1, drain=0, queues=queues) as worker:
         await rest.aenqueue()
         await auntil(worker.leases)
         yield worker
-    assert worker.status == Exit.DONE
+    assert worker.status in (Exit.DONE, Exit.GAVE_BACK)
 
 
 async def another_works(url: str) -> None:
@@ -171,6 +172,113 @@ async def test_a_file_that_is_replaced_is_opened_instead(
     assert caplog.text.count(GONE) == 1
     assert "ERROR" not in caplog.text
     await brisk_file.aclose()
+
+
+def beside(path: Path) -> list[Path]:
+    return [Path(f"{path}-wal"), Path(f"{path}-shm")]
+
+
+async def backup_with_a_job(path: Path) -> str:
+    """Larger than what the worker has: the old WAL's pages would fall into the middle of it."""
+    app = App(f"sqlite:///{path}")
+    work: Any = app.task(name="work")(lambda: None)
+    await app.aenqueue_many([work.using(queue="elsewhere").job() for _ in range(500)])
+    job = await work.aenqueue()
+    await app.aclose()
+    return str(job.id)
+
+
+async def test_a_wal_of_the_old_file_is_not_applied_to_the_new_one(
+    brisk_file: App, sqlite_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, backup = path_of(sqlite_url), tmp_path / "backup.db"
+    job = await backup_with_a_job(backup)
+    content = backup.read_bytes()
+    async with busy_worker(brisk_file, queues=["default"]) as worker:
+        os.replace(backup, path)
+        await until_told(caplog, f"The database cannot serve: {LEFT_BEHIND}")
+        await auntil(lambda: worker._health._failures > 5)
+        with pytest.raises(StoreAway, match=LEFT_BEHIND):
+            await brisk_file.aget_job(job)
+        store = brisk_file._store
+        assert store is not None
+        with pytest.raises(StoreAway, match=LEFT_BEHIND):
+            store.connect()
+        with pytest.raises(StoreAway, match=LEFT_BEHIND):
+            await App(sqlite_url).amigrate()
+        assert path.read_bytes() == content
+        for left in beside(path):
+            left.unlink()
+        await auntil(lambda: "The database serves again" in caplog.text)
+        assert await (await brisk_file.aget_job(job)).aget(30) == "done"
+    await brisk_file.aclose()
+    with closing(sqlite3.connect(path)) as file:
+        assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert file.execute("SELECT count(*) FROM perdure_job").fetchall() == [(501,)]
+    assert caplog.text.count(LEFT_BEHIND) == 1
+    assert "ERROR" not in caplog.text
+
+
+@pytest.mark.parametrize("part", [0, 1], ids=["wal", "shm"])
+async def test_one_left_file_is_enough_to_wait(
+    brisk_file: App, sqlite_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, part: int
+) -> None:
+    """The -shm alone says where the pages of a WAL are, and others may still write there for the old file."""
+    path, backup = path_of(sqlite_url), tmp_path / "backup.db"
+    job = await backup_with_a_job(backup)
+    async with busy_worker(brisk_file, queues=["default"]):
+        beside(path)[1 - part].unlink()
+        os.replace(backup, path)
+        await until_told(caplog, f"The database cannot serve: {LEFT_BEHIND}")
+        beside(path)[part].unlink()
+        await auntil(lambda: "The database serves again" in caplog.text)
+        assert await (await brisk_file.aget_job(job)).aget(30) == "done"
+    await brisk_file.aclose()
+
+
+async def test_a_file_that_comes_back_brings_its_own_wal(
+    brisk_file: App, sqlite_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, aside, other = path_of(sqlite_url), tmp_path / "aside.db", tmp_path / "other.db"
+    await backup_with_a_job(other)
+    async with busy_worker(brisk_file, queues=["default"]) as worker:
+        os.rename(path, aside)
+        os.rename(other, path)
+        await until_told(caplog, LEFT_BEHIND)
+        os.replace(aside, path)
+        await auntil(lambda: "The database serves again" in caplog.text)
+        await another_works(sqlite_url)
+        assert worker.identity in [row.id for row in await brisk_file.alist_workers()]
+    await brisk_file.aclose()
+
+
+async def test_what_is_only_in_the_wal_of_the_new_file_is_kept(
+    brisk_file: App, sqlite_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SQLite deletes a WAL by its name with the last connection, and the old file's connections had this name."""
+    path, new = path_of(sqlite_url), tmp_path / "new.db"
+    job = await backup_with_a_job(new)
+    with closing(sqlite3.connect(new, isolation_level=None)) as other:
+        other.execute("PRAGMA wal_autocheckpoint = 0")
+        other.execute("UPDATE perdure_job SET priority = priority + 1 WHERE queue = 'elsewhere'")
+        async with busy_worker(brisk_file, queues=["default"]):
+            for old, name in zip([new, *beside(new)], [path, *beside(path)], strict=True):
+                os.replace(old, name)
+            wal = beside(path)[0].stat()
+            await until_told(caplog, f"The database cannot serve: {GONE}")
+            assert await (await brisk_file.aget_job(job)).aget(30) == "done"
+            assert os.path.samestat(beside(path)[0].stat(), wal)
+        await brisk_file.aclose()
+        assert os.path.samestat(beside(path)[0].stat(), wal)
+    with closing(sqlite3.connect(path)) as file:
+        assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        ((raised,),) = file.execute(
+            "SELECT count(DISTINCT priority) FROM perdure_job WHERE queue = 'elsewhere'"
+        )
+        ((first,),) = file.execute("SELECT priority FROM perdure_job WHERE queue = 'elsewhere' LIMIT 1")
+        ((usual,),) = file.execute("SELECT priority FROM perdure_job WHERE id = ?", (job,))
+        assert (raised, first) == (1, usual + 1)
+    assert "ERROR" not in caplog.text
 
 
 async def test_a_file_without_tables_is_not_ours(

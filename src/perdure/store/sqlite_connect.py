@@ -6,17 +6,24 @@ import os
 import sqlite3
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
+from weakref import WeakSet
 
 from perdure.errors import InvalidConfig, SchemaMissing, StoreAway, StoreReadOnly, UnsupportedDatabase
 from perdure.ops.op import Param, Rows
 from perdure.store.drive import Execute
 from perdure.store.sqlite_errors import is_busy, translate
+from perdure.store.sqlite_files import Files, files_at, identify
+from perdure.store.sqlite_fork import keep_for_ever
 from perdure.store.sqlite_mounts import network_file_system
 
 Synchronous: TypeAlias = Literal["full", "normal"]
 
 MEMORY = ":memory:"
 GONE = "The SQLite file was moved, deleted or replaced while it was in use."
+LEFT_BEHIND = (
+    "The -wal and -shm files beside the SQLite file belong to the one that was there before, and would destroy "
+    "this one: stop all programs that use it, then remove both."
+)
 # In bytes. A WAL that starts over keeps this much of its file: to overwrite is twice as fast as to append,
 # where every commit waits for the disk.
 LONGEST_WAL = 4 * 1024 * 1024
@@ -40,9 +47,15 @@ class Database:
         self.path = path if self.in_memory else os.path.realpath(path)
         self.synchronous: Synchronous = synchronous
         self.connections: set[sqlite3.Connection] = set()
-        self._file: tuple[int, int] | None = None
         self.lost = False
         """Its file was deleted or replaced, and no other one is open yet."""
+        self.noticed = False
+        """Somebody wanted to open it and found another file; what is open should be let go of."""
+        # What is open, and what was until its file was lost.
+        self._files: Files | None = None
+        self._before: Files | None = None
+        self._witness: sqlite3.Connection | None = None
+        _databases.add(self)
 
     def anew(self) -> Database:
         """The same database, without connections."""
@@ -66,27 +79,46 @@ class Database:
 
     def note_file(self) -> None:
         """The file that the path leads to is the one that is open."""
-        self._file, self.lost = self._find(), False
+        if not self.has_moved:
+            self._files = files_at(self.path)
+        self.lost = False
 
     @property
     def has_moved(self) -> bool:
         """Whether the path leads to another file than the one that is open, or to none."""
-        return self._file is not None and self._find() != self._file
+        return not self.in_memory and self._files is not None and identify(self.path) != self._files.main
 
     def note_loss(self) -> None:
-        """That file is closed; what is opened next is another one."""
-        self._file, self.lost = None, True
+        """That file is closed; what is opened next is another one, unless it came back."""
+        self.noticed = False
+        if self.has_moved:
+            self._before, self._files, self.lost = self._files, None, True
+
+    def refuse_left_behind(self) -> None:
+        """Raise if what lies beside the path belongs to a file that anybody in this process has, or had, open.
+
+        We do not remove it: a program that began since may have taken it for its own and written to it.
+        """
+        if self.in_memory:
+            return
+        here = files_at(self.path)
+        known = [files for one in list(_databases) if one.path == self.path for files in one._known]
+        if any(files.left_behind(here) for files in known):
+            raise StoreAway(LEFT_BEHIND, code="store.left_behind")
 
     def open(self, *, read_only: bool = False, create: bool = True) -> sqlite3.Connection:
         """A connection ready for use. Only "busy" comes as SQLite's own error: the caller may try again."""
         if not create and not self.exists:
             raise StoreAway(GONE)
         self._refuse_what_cannot_work()
+        self._refuse_another_file()
         try:
             connection = self._connect()
         except sqlite3.Error as error:
             raise self._diagnosis(error) from None
         try:
+            # The path may have changed since. SQLite has the file now; it takes the WAL with the first read.
+            self._refuse_another_file()
             self._set_up(connection, read_only=read_only)
         except sqlite3.Error as error:
             self.close(connection)
@@ -96,21 +128,54 @@ class Database:
         except BaseException:
             self.close(connection)
             raise
+        if self._files is None and not self.in_memory:
+            self._files = files_at(self.path)
+            self._release()
         return connection
 
     def close(self, connection: sqlite3.Connection) -> None:
-        connection.close()
-        self.connections.discard(connection)
+        """With its last connection SQLite deletes the WAL by its name, but not if the file was moved.
 
-    def _find(self) -> tuple[int, int] | None:
-        """What tells a file from any other, as long as one of them is open: its number is not given anew."""
-        if self.in_memory:
-            return None
-        try:
-            found = os.stat(self.path)
-        except OSError:
-            return 0, 0
-        return found.st_dev, found.st_ino
+        Then we keep that connection until another file is open: it keeps the numbers of the old files from
+        being given to new ones.
+        """
+        self.connections.discard(connection)
+        if self.connections or not self.has_moved or connection.in_transaction:
+            connection.close()
+        else:
+            self._release()
+            self._witness = connection
+        if not self.connections and self._witness is None:
+            self._files = None
+
+    def forget(self) -> None:
+        """Nobody opens it any more."""
+        self._files = None
+        self._release()
+
+    def keep_for_ever(self) -> None:
+        """What a parent process had open."""
+        keep_for_ever([*self.connections, *([self._witness] if self._witness else ())])
+
+    @property
+    def _known(self) -> list[Files]:
+        return [files for files in (self._files, self._before) if files is not None]
+
+    def _release(self) -> None:
+        witness, self._witness, self._before = self._witness, None, None
+        if witness is not None:
+            witness.close()
+
+    def _refuse_another_file(self) -> None:
+        """One process that has two files open under one path would mix them."""
+        if self.has_moved:
+            if self.connections:
+                self.noticed = True
+                self.refuse_left_behind()
+                raise StoreAway(GONE)
+            # Nobody's heartbeat had to notice.
+            self.note_loss()
+        self.refuse_left_behind()
 
     def _refuse_what_cannot_work(self) -> None:
         if sqlite3.sqlite_version_info < _OLDEST:
@@ -173,3 +238,7 @@ def executor(connection: sqlite3.Connection, statements: Mapping[str, str], now:
         return connection.execute(statements[name], {**params, "now": now}).fetchall()
 
     return execute
+
+
+# Of this process, with those that others of its apps have: they would all open the same path.
+_databases: WeakSet[Database] = WeakSet()

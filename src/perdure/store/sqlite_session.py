@@ -17,7 +17,7 @@ from perdure.store.sqlite_call import LoopCall, ThreadCall
 from perdure.store.sqlite_connect import GONE, Database
 from perdure.store.sqlite_ear import SqliteEar
 from perdure.store.sqlite_errors import translate
-from perdure.store.sqlite_fork import close_before_forks, keep_for_ever
+from perdure.store.sqlite_fork import close_before_forks
 from perdure.store.sqlite_group import GroupCommit
 from perdure.store.sqlite_held import refuse_if_held_here
 from perdure.store.sqlite_readers import Readers
@@ -53,7 +53,7 @@ class Session:
         close_before_forks(self)
 
     def perform(self, kind: Kind, start: Callable[[], Op[T]], *, patience: float | None = None) -> T:
-        if kind == "beat" and self._database.has_moved:
+        if self._database.noticed or (kind == "beat" and self._database.has_moved):
             self._let_go()
         until = self._until if patience is None else time.monotonic() + patience
         call = ThreadCall(start, until=until, urgent=kind in ("urgent", "beat"))
@@ -63,6 +63,10 @@ class Session:
         return self._writer.perform(call)
 
     async def aperform(self, kind: Kind, start: Callable[[], Op[T]]) -> T:
+        if self._database.noticed:
+            from asyncio import to_thread
+
+            await to_thread(self._let_go)
         call = LoopCall(start, until=self._until, urgent=kind in ("urgent", "beat"))
         if self._reads(kind):
             return await self._readers.aperform(call)
@@ -100,21 +104,26 @@ class Session:
         if self.pause(timeout=_MOMENT):
             self._database.note_loss()
             self.resume()
+            if self._database.exists:
+                self._database.refuse_left_behind()
         raise StoreAway(GONE)
 
     def close(self) -> None:
         self._ear.stop()
         self._writer.close()
         self._readers.close()
+        self._database.forget()
 
     def abandon(self) -> None:
         """Its store is gone or the program ends, and nobody closed it: let go without waiting for anybody."""
         if self._pid != os.getpid():
-            keep_for_ever(self._database.connections)
+            self._database.keep_for_ever()
         else:
             self._ear.stop(wait=False)
             self._writer.abandon()
             self._readers.abandon()
+            if not self._database.connections:
+                self._database.forget()
 
     @property
     def connections(self) -> int:

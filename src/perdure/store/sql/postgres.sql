@@ -73,17 +73,19 @@ head(queue, rank, priority, known, run_ats, ids, found) AS (
        -- See sqlite.sql.
        AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
     UNION ALL
-    SELECT head.queue, head.rank, next.priority, first.known, first.run_ats, first.ids,
+    SELECT head.queue, head.rank, next.priority, next.known AND first.known, first.run_ats, first.ids,
            head.found + CASE WHEN first.known THEN cardinality(first.ids) ELSE 0 END
       FROM head CROSS JOIN LATERAL (
-           SELECT CAST(j.priority AS integer), j.run_at FROM perdure.job j
+           SELECT CAST(j.priority AS integer), j.run_at,
+                  j.task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))
+             FROM perdure.job j
             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = head.queue AND j.priority < head.priority
-            ORDER BY j.priority DESC, j.run_at, j.id LIMIT 1) next (priority, run_at)
+            ORDER BY j.priority DESC, j.run_at, j.id LIMIT 1) next (priority, run_at, known)
            CROSS JOIN LATERAL (
            SELECT bool_and(due.task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))),
                   array_agg(due.run_at), array_agg(due.id)
              FROM (SELECT j.task, j.run_at, j.id FROM perdure.job j
-                    WHERE j.state = 'ready' AND j.held IS NULL
+                    WHERE next.known AND j.state = 'ready' AND j.held IS NULL
                       AND j.queue = head.queue AND j.priority = next.priority
                       -- From the first on: what was taken before lies dead in the index until a vacuum.
                       AND j.run_at BETWEEN next.run_at AND :now

@@ -1,0 +1,40 @@
+"""Which -wal and -shm belong to which SQLite file.
+
+SQLite finds them by their names alone. Beside a file that took another one's place it takes the old -wal for
+its own, and writes the pages of one database over those of the other. Nothing in the files tells them apart,
+so whoever had the old ones open has to remember them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple, TypeAlias
+
+FileId: TypeAlias = tuple[int, int]
+"""Device and inode. While somebody has a file open, its numbers are not given to another one."""
+
+NOWHERE: FileId = (0, 0)
+
+
+class Files(NamedTuple):
+    """A database, and what lies beside it."""
+
+    main: FileId
+    beside: frozenset[FileId]
+
+    def left_behind(self, here: Files) -> bool:
+        """Whether anything of ours lies beside another file, or beside none."""
+        return here.main != self.main and not self.beside.isdisjoint(here.beside)
+
+
+def identify(path: str) -> FileId:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return NOWHERE
+    return found.st_dev, found.st_ino
+
+
+def files_at(path: str) -> Files:
+    beside = {identify(path + "-wal"), identify(path + "-shm")} - {NOWHERE}
+    return Files(identify(path), frozenset(beside))
