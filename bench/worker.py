@@ -66,7 +66,7 @@ def worker(url: str, *options: str, lease: float = 30.0) -> Iterator[subprocess.
     )
     try:
         assert process.stdout is not None
-        while "runs" not in process.stdout.readline():
+        while not process.stdout.readline().startswith("Worker "):
             assert process.poll() is None, "the worker ended before it began"
         yield process
     finally:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from perdure.signals import Throttle as Throttle
     from perdure.task import Task as Task
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 _HOMES = {
     "App": "app",
