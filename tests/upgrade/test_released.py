@@ -1,0 +1,89 @@
+"""What was released stays as it is: databases it has made, and programs that still run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from perdure import App
+
+WHEELS = sorted(Path(__file__).parent.glob("perdure-*.whl"))
+assert WHEELS, "a release is committed here"
+MIGRATIONS = "perdure/store/sql/migrations/"
+
+SHOP = """
+import json, sys
+from perdure import App, __version__
+app = App(sys.argv[1])
+
+@app.task(name="double")
+async def double(n: int) -> int:
+    return 2 * n
+
+app.migrate()
+if sys.argv[2] == "enqueue":
+    jobs = [double.using(idempotency_key=f"key-{n}").enqueue(n=n) for n in range(int(sys.argv[3]))]
+    print(json.dumps([__version__, *(job.id for job in jobs)]))
+else:
+    sys.exit(app.run_worker(burst=True))
+"""
+
+pytestmark = pytest.mark.parametrize("wheel", WHEELS, ids=lambda wheel: wheel.stem.split("-")[1])
+
+
+def run(wheel: Path, *args: str) -> str:
+    """A program that imports the release: a wheel is a place to import from."""
+    done = subprocess.run(
+        [sys.executable, "-c", SHOP, *args],
+        env={**os.environ, "PYTHONPATH": str(wheel)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def today(url: str) -> App:
+    app = App(url)
+
+    @app.task(name="double")
+    async def double(n: int) -> int:
+        return 2 * n
+
+    return app
+
+
+def test_its_migrations_are_those_of_today(wheel: Path) -> None:
+    here = files("perdure")
+    with ZipFile(wheel) as released:
+        names = [name for name in released.namelist() if name.startswith(MIGRATIONS)]
+        assert len(names) >= 4
+        for name in names:
+            assert here.joinpath(*Path(name).parts[1:]).read_bytes() == released.read(name), name
+
+
+def test_jobs_of_the_release_are_run_today(wheel: Path, url: str) -> None:
+    version, *ids = json.loads(run(wheel, url, "enqueue", "3"))
+    assert wheel.name.startswith(f"perdure-{version}-")
+    with today(url) as app:
+        app.migrate()
+        again = [app.tasks["double"].using(idempotency_key=f"key-{n}").enqueue(n=n).id for n in range(3)]
+        assert again == ids
+        assert app.run_worker(burst=True) == 0
+        assert [app.get_job(id).get(1) for id in ids] == [0, 2, 4]
+
+
+def test_jobs_of_today_are_run_by_the_release(wheel: Path, url: str) -> None:
+    with today(url) as app:
+        app.migrate()
+        jobs = [app.tasks["double"].enqueue(n=n) for n in range(3)]
+        run(wheel, url, "work")
+        assert [job.get(1) for job in jobs] == [0, 2, 4]
