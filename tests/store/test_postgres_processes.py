@@ -19,7 +19,8 @@ from tests.store.waiting import until
 
 ROOT = Path(__file__).parents[2]
 BEGIN = """
-import asyncio, gc, os, sys, threading
+import asyncio, gc, os, signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
 from tests.store.things import *
 store = postgres_store(sys.argv[1])
 """

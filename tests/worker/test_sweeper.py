@@ -199,3 +199,18 @@ async def test_a_worker_that_holds_its_lock_is_never_buried(
         assert [row.id for row in await first.alist_workers()] == [alive.identity]
     await first.aclose()
     await second.aclose()
+
+
+async def test_a_burst_takes_what_a_dead_worker_has_left(brisk_app: App) -> None:
+    ran: list[int] = []
+
+    @brisk_app.task(name="work", max_crashes=None)
+    async def work() -> None:
+        ran.append(1)
+
+    job = await work.aenqueue()
+    await brisk_app.ledger.aregister("gone", name="gone", lease=30_000_000)
+    assert len(await brisk_app.ledger.aclaim("gone", tasks=["work"], n=1)) == 1
+    await brisk_app.ledger.aretire("gone")
+    assert await asyncio.to_thread(brisk_app.run_worker, burst=True) == 0
+    assert (ran, (await job.arefresh()).state) == ([1], "succeeded")

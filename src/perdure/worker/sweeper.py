@@ -49,12 +49,15 @@ class Sweeper:
         self._trusts_at = 0.0
         self._renew_at = 0.0
         self._led_as = ""
+        self.swept = asyncio.Event()
+        """It has looked at least once."""
 
     async def run(self) -> None:
         while True:
             try:
                 await self.sweep()
                 self._health.worked()
+                self.swept.set()
             except OUT_OF_SERVICE as error:
                 # Others could not tell that they live either: for one lease nobody counts as silent.
                 self._trusts_at = monotonic() + self._lease

@@ -56,8 +56,10 @@ class Teller:
         assert outcome is not None
         name = _name(outcome, change)
         seconds = monotonic() - attempt.started
-        if _log.isEnabledFor(logging.INFO):
-            self._log(attempt, name, seconds)
+        # A failure for good is shown also where nobody has set up a log.
+        level = logging.WARNING if name == "failed" else logging.INFO
+        if _log.isEnabledFor(level):
+            self._log(level, attempt, name, seconds)
         if self._hooks.wanted(name, attempt.job.task):
             self._hooks.attempt(
                 name,
@@ -89,10 +91,11 @@ class Teller:
             async with asyncio.timeout(LAST):
                 await self._store.aperform(ring, frozenset([ENDED]))
 
-    def _log(self, attempt: Attempt, name: EventName, seconds: float) -> None:
+    def _log(self, level: int, attempt: Attempt, name: EventName, seconds: float) -> None:
         job, failure = attempt.job, attempt.outcome
         why = f": {failure.message[:REASON].partition(NEWLINE)[0]}" if isinstance(failure, Failed) else ""
-        _log.info(
+        _log.log(
+            level,
             "Job %s of %s %s after %.3f s (attempt %d)%s",
             job.id,
             job.task,

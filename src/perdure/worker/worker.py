@@ -148,6 +148,8 @@ class Worker:
         for task in loops:
             task.add_done_callback(self._loop_ended)
         self.ready.set()
+        if self._options.burst:
+            self._errand(self._look_once_swept())
         introduce(self._identity.name, self._store.address, options=self._options, places=self._places)
         try:
             await self._stop.wait()
@@ -213,11 +215,16 @@ class Worker:
             return
         for job in jobs:
             self._start(job)
-        if self._options.burst and not self._attempts:
+        if self._options.burst and not self._attempts and self._sweeper.swept.is_set():
             if self._cycle.drained:
                 self.stop()
             else:
                 self._cycle.wake()  # one more look: the last claim found something
+
+    async def _look_once_swept(self) -> None:
+        """A burst also takes what a worker that died has left."""
+        await self._sweeper.swept.wait()
+        self._cycle.wake()
 
     def _start(self, job: Claimed) -> None:
         handler = self._handlers[job.task]
