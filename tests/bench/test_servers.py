@@ -36,6 +36,9 @@ def test_an_environment_that_cannot_be_made_says_why(tmp_path: Path, monkeypatch
         (directory / "bin" / "python").symlink_to(sys.executable)
 
     monkeypatch.setattr(venv, "create", link)
+    monkeypatch.setenv(
+        "PIP_BREAK_SYSTEM_PACKAGES", "1"
+    )  # the link leads to a Python that may refuse otherwise
     monkeypatch.setitem(REQUIREMENTS, "huey", ("./there/is/no/such/package",))
     with pytest.raises(NotInstalled, match="no/such/package"):
         python_of("huey", place=tmp_path)

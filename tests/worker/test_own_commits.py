@@ -83,7 +83,8 @@ async def test_a_handler_that_rolled_its_success_back_is_stopped_when_its_lease_
         await auntil(lambda: noted(notes), seconds=PATIENCE)
         await app.ledger.aretire(worker.identity)
         await app.ledger.arescue()
-        await auntil(lambda: [event.name for event in told] == ["lease_lost"], seconds=15)
+        # The worker's own sweeper may have been quicker than the rescue above, and told what became of the job.
+        await auntil(lambda: "lease_lost" in [event.name for event in told], seconds=15)
 
 
 async def test_a_success_that_nobody_committed_is_lost_with_its_lease(
@@ -96,8 +97,8 @@ async def test_a_success_that_nobody_committed_is_lost_with_its_lease(
         await app.ledger.aretire(worker.identity)
         await app.ledger.arescue()
         (tmp_path / "notes.go").touch()
-        await auntil(lambda: told)
-        assert told[0].name == "lease_lost"
+        await auntil(lambda: "lease_lost" in [event.name for event in told])
+    assert "succeeded" not in [event.name for event in told]
     assert (await job.arefresh()).state != "succeeded"
     assert effects(url) == 0
 
