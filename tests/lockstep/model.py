@@ -90,6 +90,8 @@ class Model:
         self, batch: Sequence[NewJob], fresh: Sequence[NewJob], owners: Mapping[str, str]
     ) -> list[Made]:
         twins = dict(owners)
+        # A key is answered with what was found, though a later job of the batch may end that one as expired.
+        found = {id: self.jobs[id].state for id in owners.values() if id in self.jobs}
         for new in fresh:
             twin = new.id if new.id in self.jobs else self._active(new.task, new.tenant, new.unique_key)
             if twin is None:
@@ -101,7 +103,8 @@ class Model:
         for new in batch:
             id = twins[new.id]
             id = twins.get(id, id)
-            made.append(Made(id, id == new.id, self.jobs[id].state if id in self.jobs else None))
+            state = found.get(id) or (self.jobs[id].state if id in self.jobs else None)
+            made.append(Made(id, id == new.id, state))
         return made
 
     def _job(self, new: NewJob) -> Job:
