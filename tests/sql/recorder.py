@@ -90,6 +90,7 @@ def set_up(store: Recorder) -> None:
     store.perform(worker.register, "ann", name="ann", lease=SECOND)
     store.perform(worker.list_workers)
     store.perform(worker.glance, "ann")
+    store.perform(worker.knows, "ann")
     store.perform(worker.lead, "sweeper", "ann", lease=SECOND)
 
 

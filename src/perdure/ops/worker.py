@@ -73,10 +73,16 @@ def heartbeat(worker: str) -> Op[Beat]:
 @operation("read")
 def glance(worker: str) -> Op[Beat]:
     """The same without a renewal: has anything been asked of it meanwhile?"""
-    alive, rows = yield from ask_all(
+    found, rows = yield from ask_all(
         Query("find_worker", {"worker": worker}), Query("list_running", {"worker": worker}), final=True
     )
-    return _beat(alive, rows)
+    return _beat([row for row in found if row[0]], rows)
+
+
+@operation("read")
+def knows(worker: str) -> Op[bool]:
+    """Whether the database has heard of this worker, though it may be retired: those are kept."""
+    return bool((yield from ask_last("find_worker", worker=worker)))
 
 
 @operation("beat")

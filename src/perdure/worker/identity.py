@@ -9,9 +9,9 @@ import socket
 from collections.abc import Callable, Sequence
 
 from perdure import failpoints
-from perdure.errors import WorkerRetired
 from perdure.ids import new_id
-from perdure.store.plan import Plan, blocking, waiting
+from perdure.ops import worker as worker_ops
+from perdure.store.plan import Plan, blocking, perform, waiting
 from perdure.worker.health import Health, unless_stopped
 from perdure.worker.ledger import Ledger
 from perdure.worker.options import WorkerOptions
@@ -48,22 +48,11 @@ class Identity:
         id = new_id()
         known = False
         if self.id:
-            # First: once the old id is registered again, the next heartbeat finds nothing amiss.
             if self._sync is not None:
                 yield from self._sync()
-            known = yield from self._is_known()
+            known = yield from perform(worker_ops.knows, self.id)
         if failpoints.armed:
             failpoints.reach("before_register")
-        yield from self._register(id)
-        if failpoints.armed:
-            failpoints.reach("after_register")
-        if self.id:
-            _log.warning(BELIEVED_DEAD if known else UNKNOWN)
-        release, self._release = self._release, self.store.hold(id)
-        self.id = id
-        release()
-
-    def _register(self, id: str) -> Plan[None]:
         yield from self._ledger._register(
             id,
             name=self.name,
@@ -72,15 +61,13 @@ class Identity:
             queues=self._options.queues,
             slots=self._options.concurrency,
         )
-
-    def _is_known(self) -> Plan[bool]:
-        """Whether the database has the old id, retired. It keeps those, so one without it is not what it was."""
-        try:
-            yield from self._register(self.id)
-        except WorkerRetired:
-            return True
-        yield from self._ledger._retire(self.id)
-        return False
+        if failpoints.armed:
+            failpoints.reach("after_register")
+        if self.id:
+            _log.warning(BELIEVED_DEAD if known else UNKNOWN)
+        release, self._release = self._release, self.store.hold(id)
+        self.id = id
+        release()
 
     renew, arenew = blocking(_renew), waiting(_renew)
 

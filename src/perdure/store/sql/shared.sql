@@ -177,7 +177,7 @@ UPDATE perdure.worker SET beat_at = :now, expires_at = :now + span(lease)
 RETURNING id;
 
 -- name: find_worker
-SELECT id FROM perdure.worker WHERE id = :worker AND retired_at IS NULL;
+SELECT retired_at IS NULL FROM perdure.worker WHERE id = :worker;
 
 -- name: retire_worker
 UPDATE perdure.worker SET retired_at = :now WHERE id = :worker AND retired_at IS NULL;
