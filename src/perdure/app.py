@@ -28,8 +28,10 @@ from perdure.model.backoff import DEFAULT_BACKOFF, Backoff, as_backoff, dump_bac
 from perdure.model.job import JobRow, Span, TaskDefinition
 from perdure.moments import span
 from perdure.ops import tasks as task_ops
+from perdure.ops.enqueue import enqueue_each
 from perdure.options import INTEGER, SMALLINT, number, text, texts, whole
 from perdure.serving import Serving
+from perdure.store.gather import Gather
 from perdure.store.plan import Plan, aside, blocking, perform, perform_at_once, waiting
 from perdure.store.store import Store, open_store
 from perdure.task import AsyncTask, Handling, SyncTask, Task
@@ -77,6 +79,7 @@ class App(Enqueuing, Verbs, Serving):
         self.tasks: dict[str, Task[..., Any]] = {}
         """Every task by its name and by its aliases."""
         self.middleware: list[Middleware] = []
+        self._singles = Gather(enqueue_each)
         self.listeners: dict[EventName, list[Listener]] = {}
         self._unsynced: dict[str, TaskDefinition] = {}
 

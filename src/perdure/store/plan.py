@@ -20,6 +20,7 @@ from functools import update_wrapper
 from keyword import iskeyword
 from types import MethodType
 from typing import (
+    TYPE_CHECKING,
     Any,
     Concatenate,
     Generic,
@@ -38,6 +39,10 @@ from perdure.store import borrowed
 from perdure.store.bell import Bell
 from perdure.store.store import Store
 
+if TYPE_CHECKING:
+    from perdure.store.gather import Gather
+
+A = TypeVar("A")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -50,6 +55,13 @@ class Call(NamedTuple):
     kwargs: Mapping[str, Any]
     conn: object | None = None
     at_once: bool = False
+
+
+class Share(NamedTuple):
+    """Perform an operation on what is asked, together with whoever asks the like at this moment."""
+
+    gather: Gather[Any, Any]
+    asked: Any
 
 
 class Aside(NamedTuple):
@@ -71,7 +83,7 @@ class Hear(NamedTuple):
     seconds: float
 
 
-Need: TypeAlias = Call | Aside | Pause | Hear
+Need: TypeAlias = Call | Share | Aside | Pause | Hear
 Plan: TypeAlias = Generator[Need, Any, T]
 
 
@@ -87,6 +99,11 @@ def perform_on(conn: object | None, operation: Operation[P, T], *args: P.args, *
 def perform_at_once(operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
     """The same, without waiting for whoever holds the database's write lock: StoreBusy instead."""
     return cast(T, (yield Call(operation, args, kwargs, at_once=True)))
+
+
+def share(gather: Gather[A, T], asked: A) -> Plan[T]:
+    """Perform what many may ask at the same time."""
+    return cast(T, (yield Share(gather, asked)))
 
 
 def aside(function: Callable[[], T]) -> Plan[T]:
@@ -145,6 +162,8 @@ def _wait(store: Store, need: Need) -> object:
         case Hear(bell, seconds):
             bell.wait(seconds)
             return None
+        case Share(gather, asked):
+            return gather.perform(store, asked)
         case Aside(function):
             return function()
         case Call(operation, args, kwargs, None, at_once):
@@ -164,6 +183,8 @@ async def _await(store: Store, need: Need) -> object:
         case Hear(bell, seconds):
             await bell.await_(seconds)
             return None
+        case Share(gather, asked):
+            return await gather.aperform(store, asked)
         case Aside(function):
             return await asyncio.to_thread(function)
         case Call(operation, args, kwargs, None, True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import cached_property, partial
@@ -27,10 +27,12 @@ from perdure.store.postgres_connect import connect, connect_async, servers, wish
 from perdure.store.postgres_ear import ANSWER_SECONDS, PostgresEar
 from perdure.store.postgres_errors import diagnose
 from perdure.store.postgres_facts import facts
+from perdure.store.postgres_flight import Airport
 from perdure.store.postgres_migrate import target
 from perdure.store.postgres_pool import LANES, Pool, lanes
 from perdure.store.postgres_retry import Retry
-from perdure.store.postgres_transaction import Transaction
+from perdure.store.postgres_session import Session, Waiting
+from perdure.store.postgres_transaction import TooLong, Transaction
 from perdure.store.statements import DEFAULT_SCHEMA, Dialect, load
 from perdure.store.store import Facts
 
@@ -75,6 +77,7 @@ class PostgresStore:
         self._size = size
         self._listeners = Listeners()
         self._pool = Pool(url, prepare=prepare, size=size)
+        self._airport = Airport(self._pool)
         self._retry = Retry(
             patience,
             drop_connections=self._pool.drop_idle,
@@ -128,12 +131,29 @@ class PostgresStore:
 
     async def aperform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         self._retry.refuse_if_stopped()
+
+        def run(session: Session, *, at_once: bool = True) -> Waiting[T]:
+            return self._perform(session, operation, args, kwargs, at_once=at_once)
+
+        failed: psycopg.Error | None = None
+        try:
+            if (landed := self._airport.depart(LANES[operation.kind], run)) is not None:
+                value = await landed
+                self._retry.note_success()
+                return value
+        except TooLong:
+            pass
+        except psycopg.Error as error:
+            failed = error
+        return await self._aperform_aside(operation, partial(self._run, operation, *args, **kwargs), failed)
+
+    async def _aperform_aside(
+        self, operation: Operation[..., T], run: Callable[[], T], failed: psycopg.Error | None
+    ) -> T:
+        """The same in a thread, which can wait: between two tries, for a connection, or with a lock in its hands."""
         outcome: Future[T] = Future()
         urgent = operation.kind == "urgent"
         answer = asyncio.wrap_future(outcome)
-
-        def run() -> T:
-            return self._run(operation, *args, **kwargs)
 
         def wanted() -> bool:
             return not answer.cancelled()
@@ -141,7 +161,9 @@ class PostgresStore:
         def work() -> None:
             if outcome.set_running_or_notify_cancel():
                 try:
-                    outcome.set_result(self._retry.until_done(run, wanted=wanted, urgent=urgent))
+                    outcome.set_result(
+                        self._retry.until_done(run, wanted=wanted, urgent=urgent, failed=failed)
+                    )
                 except BaseException as error:
                     outcome.set_exception(error)
 
@@ -205,11 +227,28 @@ class PostgresStore:
         self._dismiss()
 
     def _run(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self._airport.clear()
         with self._pool.lend(LANES[operation.kind], timeout=self.patience) as session:
-            transaction = Transaction(
-                session, self._parsed, kind=operation.kind, now=self.now(), channel=self.channel
-            )
-            value = transaction.run(operation(*args, **kwargs))
+            return session.wait_for(self._perform(session, operation, args, kwargs))
+
+    def _perform(
+        self,
+        session: Session,
+        operation: Operation[..., T],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        *,
+        at_once: bool = False,
+    ) -> Waiting[T]:
+        transaction = Transaction(
+            session,
+            self._parsed,
+            kind=operation.kind,
+            now=self.now(),
+            channel=self.channel,
+            at_once=at_once,
+        )
+        value = yield from transaction.run(operation(*args, **kwargs))
         self.announce(transaction.wake)
         return value
 
@@ -236,6 +275,7 @@ class PostgresStore:
     def _after_fork(self) -> None:
         self._dismiss.detach()
         self._pool.forget()
+        self._airport.forget()
         self._retry.forget()
         self._ear.forget()
         self._hire()
@@ -246,7 +286,8 @@ _stores: WeakSet[PostgresStore] = WeakSet()
 
 def _say_something(pool: Pool, channel: str) -> None:
     with pool.lend("ordinary", timeout=ANSWER_SECONDS) as session:
-        Transaction(session, {}, kind="write", now=None, channel=channel).run(ring(frozenset([ANYTHING])))
+        transaction = Transaction(session, {}, kind="write", now=None, channel=channel)
+        session.wait_for(transaction.run(ring(frozenset([ANYTHING]))))
 
 
 def _dismiss(*threads: Daemons | Ear) -> None:
