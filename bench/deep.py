@@ -30,7 +30,7 @@ DEEP = 0.85
 """Of the empty table's rate."""
 MORE_PAGES = 1.5
 """So many times the pages: two levels of each tree, and none of what lies around."""
-BYTES = 1500
+BYTES = 800
 """Of disk, for a row with its indexes and its part of the log, at the most."""
 
 
@@ -56,7 +56,7 @@ def _refuse_small_disk(directory: Path, scale: float) -> None:
 def _measure(report: Report, made: Databases, kind: str, scale: float) -> None:
     deep = made.new(kind, "deep")
     _fill(report, deep, kind, scale)
-    jobs = max(BULK, int(JOBS * scale) // BULK * BULK)
+    jobs = int(JOBS * max(0.1, scale)) // BULK * BULK
     rates: list[tuple[float, float]] = []
     for number in range(ROUNDS):
         empty = made.new(kind, f"empty-{number}")

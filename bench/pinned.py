@@ -39,6 +39,8 @@ SELECT sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read)
 
 
 class Look(NamedTuple):
+    at: float
+    """Seconds from the start."""
     minute: int
     begun: int
     """Handlers, so far."""
@@ -58,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rates = {}
         for name in ("without", "with"):
             looks = _run(made.new("postgres", f"{name}-snapshot"), minute, pinned=name == "with")
-            rates[name] = looks[-1].begun / (MINUTES * minute)
+            first, *_, last = looks
+            rates[name] = (last.begun - first.begun) / (last.at - first.at)
             _tell(report, f"{name} a pinned snapshot", looks, rates[name], target=name == "with")
     report.figure(
         "throughput with a pinned snapshot / without",
@@ -81,13 +84,15 @@ def _run(url: str, minute: float, *, pinned: bool) -> list[Look]:
     ):
         ask(program, "fill", 1, key="ready")
         running.first()
-        with Process(program, "enqueue-paced", RATE, MINUTES * minute):
+        with Process(program, "enqueue-paced", RATE, MINUTES * minute + LOOK):
+            running.begun(RATE // 10, timeout=30)
             start = time.monotonic()
             while (passed := time.monotonic() - start) < MINUTES * minute:
                 cycle = pages.of_a_cycle(BATCH)
                 row = server.execute(TOUCHED).fetchone()
                 assert row is not None
-                looks.append(Look(int(passed // minute), running.entered(), cycle.claim, int(row[0] or 0)))
+                touched = int(row[0] or 0)
+                looks.append(Look(passed, int(passed // minute), running.entered(), cycle.claim, touched))
                 time.sleep(LOOK)
     return looks
 

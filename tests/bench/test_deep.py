@@ -49,7 +49,8 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_written(
 def test_a_claim_that_walks_past_more_and_more_misses_its_target(capsys: pytest.CaptureFixture[str]) -> None:
     report = Report()
     looks = [
-        Look(minute, 100 * (minute + 1), pages, 1000 * minute) for minute, pages in enumerate((10, 20, 30))
+        Look(60.0 * minute, minute, 100 * (minute + 1), pages, 1000 * minute)
+        for minute, pages in enumerate((10, 20, 30))
     ]
     looks = [look for look in looks for look in (look, look._replace(begun=look.begun + 50))]
     pinned._tell(report, "with a pinned snapshot", looks, 800.0, target=True)

@@ -54,7 +54,7 @@ def measure(place: Place, seconds: float) -> Figures:
         with click.progressbar(
             length=sum(step.share for step in steps),
             label=f"Measuring {place.address}",
-            item_show_func=lambda title: title,
+            item_show_func=_title,
             file=sys.stderr,
         ) as bar:
             for step in steps:
@@ -172,6 +172,10 @@ class Work:
 
     def _note(self, name: str, rate: float) -> None:
         self._ours.setdefault(name, []).append(rate)
+
+
+def _title(title: str | None) -> str | None:
+    return title
 
 
 def _rate(do: Callable[[], int], seconds: float, *, most: float = float("inf")) -> float:
