@@ -138,13 +138,23 @@ def _beside(path: str, name: str) -> Path:
 
 @contextmanager
 def _signals_raise() -> Iterator[None]:
-    def leave(number: int, _frame: object) -> None:
-        sys.exit(128 + number)
+    """All of them as Ctrl-C, which also an event loop knows how to end with."""
+    told: list[int] = []
+
+    def interrupt(number: int, _frame: object) -> None:
+        told.append(number)
+        signal.raise_signal(signal.SIGINT)
 
     numbers = [signal.Signals[name] for name in ENDS if hasattr(signal, name)]
-    before = {number: signal.signal(number, leave) for number in numbers}
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    # A shell has those it starts in the background ignore it.
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
+    except KeyboardInterrupt:
+        if not told:
+            raise
+        sys.exit(128 + told[0])
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
