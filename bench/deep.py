@@ -17,7 +17,7 @@ import psycopg
 
 from bench.drain import BULK, drain, enqueue
 from bench.ledgers import Jobs, Ledger
-from bench.pages import Cycle, Pages
+from bench.pages import Pages
 from bench.report import Report
 from bench.servers import Databases, databases
 
@@ -28,8 +28,8 @@ DAY = 86_400
 
 DEEP = 0.85
 """Of the empty table's rate."""
-MORE_PAGES = 1.5
-"""So many times the pages: two levels of each tree, and none of what lies around."""
+MORE_ROWS, MORE_PAGES = 1.0, 2.0
+"""So many times the rows are looked at, and the pages: those on the way down trees that are a level or two higher."""
 BYTES = 800
 """Of disk, for a row with its indexes and its part of the log, at the most."""
 
@@ -56,7 +56,7 @@ def _refuse_small_disk(directory: Path, scale: float) -> None:
 def _measure(report: Report, made: Databases, kind: str, scale: float) -> None:
     deep = made.new(kind, "deep")
     _fill(report, deep, kind, scale)
-    jobs = int(JOBS * max(0.1, scale)) // BULK * BULK
+    jobs = int(JOBS * min(1, 10 * scale)) // BULK * BULK or BULK
     rates: list[tuple[float, float]] = []
     for number in range(ROUNDS):
         empty = made.new(kind, f"empty-{number}")
@@ -88,6 +88,9 @@ def _fill(report: Report, url: str, kind: str, scale: float) -> None:
             Jobs(int(FINISHED * scale), task="nothing", queue="default", finished=True),
             Jobs(int(FUTURE * scale), task="nothing", queue="default", due=7 * DAY),
         )
+    if kind == "postgres":
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CHECKPOINT")  # or it comes while we measure
     rows = int((FINISHED + FUTURE) * scale)
     size = _size(url)
     report.figure(f"{kind}: disk for {rows} rows", size / 1e9, "GB", bytes_a_row=size / rows)
@@ -112,18 +115,20 @@ def _count_pages(report: Report, deep: str, empty: str) -> None:
             counted[url] = pages.of_a_cycle(BATCH)
     assert {cycle.claimed for cycle in counted.values()} == {BATCH}
     for name in ("claim", "finish"):
-        _tell_pages(report, name, counted[deep], counted[empty])
+        with_mass, without = getattr(counted[deep], name), getattr(counted[empty], name)
+        _tell(report, f"rows of a {name}", with_mass.visited, without.visited, at_most=MORE_ROWS)
+        _tell(report, f"pages of a {name}", with_mass.pages, without.pages, at_most=MORE_PAGES)
+        report.fact(statement=name, rows_by_node=with_mass.rows)
 
 
-def _tell_pages(report: Report, name: str, deep: Cycle, empty: Cycle) -> None:
-    with_mass, without = getattr(deep, name) / BATCH, getattr(empty, name) / BATCH
+def _tell(report: Report, name: str, with_mass: float, without: float, *, at_most: float) -> None:
     report.figure(
-        f"postgres: pages of a {name} for each job, with the mass / without",
+        f"postgres: {name} for each job, with the mass / without",
         with_mass / without,
         "ratio",
-        at_most=MORE_PAGES,
-        pages_a_job=with_mass,
-        without=without,
+        at_most=at_most,
+        with_mass=with_mass / BATCH,
+        without=without / BATCH,
     )
 
 

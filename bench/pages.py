@@ -1,4 +1,4 @@
-"""The pages of PostgreSQL that a claim and a finish touch, counted by the server; what they did is taken back."""
+"""What a claim and a finish look at on PostgreSQL, counted by the server; what they did is taken back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perdure import App
 from perdure.model.job import SECOND, Lease
 from perdure.model.lifecycle import Succeeded
 from perdure.ops import claim, finish
-from tests.sql.plans_postgres import Connection
+from tests.sql.plans_postgres import Connection, Plan
 
 WORKER = "pages"
 RUNNING = "SELECT CAST(id AS text), token FROM perdure.job WHERE state = 'running' AND worker = %(worker)s"
@@ -17,9 +17,8 @@ RUNNING = "SELECT CAST(id AS text), token FROM perdure.job WHERE state = 'runnin
 
 class Cycle(NamedTuple):
     claimed: int
-    claim: int
-    """Pages, of all its jobs."""
-    finish: int
+    claim: Plan
+    finish: Plan
 
 
 class Pages:
@@ -33,12 +32,12 @@ class Pages:
 
     def of_a_cycle(self, n: int) -> Cycle:
         with self._connection.taken_back():
-            claimed = self._connection.pages(claim.claim(claim.Appetite(WORKER, self._tasks, n)))
+            claimed = self._connection.plan(claim.claim(claim.Appetite(WORKER, self._tasks, n)))
             rows = self._connection.execute(RUNNING, {"worker": WORKER}).fetchall()
             outcomes = [Succeeded(Lease(*row), RESULT) for row in rows]
-            finished = 0
+            finished = Plan({}, 0)
             if outcomes:
-                finished = self._connection.pages(finish.finish(outcomes, dice=lambda: 0.5))
+                finished = self._connection.plan(finish.finish(outcomes, dice=lambda: 0.5))
         return Cycle(len(outcomes), claimed, finished)
 
     def close(self) -> None:

@@ -92,7 +92,9 @@ def _run(url: str, minute: float, *, pinned: bool) -> list[Look]:
                 row = server.execute(TOUCHED).fetchone()
                 assert row is not None
                 touched = int(row[0] or 0)
-                looks.append(Look(passed, int(passed // minute), running.entered(), cycle.claim, touched))
+                looks.append(
+                    Look(passed, int(passed // minute), running.entered(), cycle.claim.pages, touched)
+                )
                 time.sleep(LOOK)
     return looks
 

@@ -70,10 +70,11 @@ class Connection:
         """The bytes of write-ahead log that the first step of an operation takes, without images of pages."""
         return sum(plan["WAL Bytes"] - PAGE * plan["WAL FPI"] for plan in self._plans(op, "WAL"))
 
-    def pages(self, op: Op[Any]) -> int:
-        """The pages that the first step of an operation touches, planned as the store has it planned."""
+    def plan(self, op: Op[Any]) -> Plan:
+        """What the first step of an operation does, planned as the store has it planned."""
         self._connection.execute(postgres_transaction._SETTINGS["write"].text.replace(b"$1", b"false"))
-        return sum(_pages(plan) for plan in self._plans(op, "BUFFERS"))
+        tops = list(self._plans(op, "BUFFERS"))
+        return Plan(dict(look for top in tops for look in _looks(top)), sum(map(_pages, tops)))
 
     def _plans(self, op: Op[Any], counted: str) -> Iterator[Mapping[str, Any]]:
         for query in next(op).queries:

@@ -234,13 +234,13 @@ def test_pages_touched_on_postgres(postgres_url: str) -> None:
     for _ in range(2):
         alike = {new_id(): '{"to":"ann@example.com"}' for _ in range(1000)}
         measured = {
-            "a single enqueue": (server.pages(enqueue.enqueue([new_job()])), 12),
-            "1000 at once": (server.pages(enqueue.enqueue_alike("work", Options(), alike, WAKE)), 7080),
-            "a claim of 100": (server.pages(claim.claim(claim.Appetite("ann", ["work"], 100))), 1010),
+            "a single enqueue": (server.plan(enqueue.enqueue([new_job()])).pages, 12),
+            "1000 at once": (server.plan(enqueue.enqueue_alike("work", Options(), alike, WAKE)).pages, 7080),
+            "a claim of 100": (server.plan(claim.claim(claim.Appetite("ann", ["work"], 100))).pages, 1010),
         }
         outcomes = [Succeeded(lease, "0") for lease in ann.running()]
         assert len(outcomes) == 100
-        measured["a finish of 100"] = (server.pages(finish.finish(outcomes, dice=dice)), 1010)
+        measured["a finish of 100"] = (server.plan(finish.finish(outcomes, dice=dice)).pages, 1010)
     ann.store.close()
     server.close()
     assert too_much(measured) == {}
