@@ -166,7 +166,7 @@ def test_the_verdict_is_a_sentence_for_each() -> None:
     assert list(verdict(FIGURES)) == [
         "A commit takes 0.8 ms here; nobody who waits for each enqueues more than 1,250 jobs a second.",
         "One by one, perdure enqueues 1,000 a second, 80% of what bare SQL does.",
-        "50 callers of one process together enqueue 8.0 times as many: they share commits.",
+        "50 callers of one process together enqueue 8.0 times as many as one.",
         "In bulk it is 50,000 a second, 50% of what bare SQL does.",
         "One worker with 100 slots runs 12,500 empty jobs a second, 50% of what bare SQL does: 80 µs for each, "
         "besides what your code takes.",

@@ -24,6 +24,11 @@ _INDEX = "CREATE INDEX bare_ready ON perdure.bare (id) WHERE state = 'ready'"
 _CLAIM = "UPDATE perdure.bare SET state = 'running' WHERE id IN ({ready}) RETURNING id, payload"
 _READY = f"SELECT id FROM perdure.bare WHERE state = 'ready' ORDER BY id LIMIT {BATCH}"
 
+_PLANS = {
+    "plan_cache_mode": "force_generic_plan",
+    **dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"), "off"),
+}
+
 
 class Bare(Protocol):
     def insert(self) -> int:
@@ -86,17 +91,13 @@ class BarePostgres:
         self._connection.autocommit = True
         for definition in (_TABLE["postgres"], _INDEX):
             self._execute(_named(definition, schema))
-        # As in decision 0003: not behind a pooler.
-        ((backend,),) = self._execute("SELECT pg_catalog.pg_backend_pid()").fetchall()
-        own = backend == self._connection.info.backend_pid
-        if own if place.settings.prepare is None else place.settings.prepare:
-            self._connection.prepare_threshold = 0
-        insert = "INSERT INTO perdure.bare (state, payload) "
-        self._insert = _named(insert + "VALUES ('ready', %s::text::json)", schema)
-        self._insert_many = _named(insert + "SELECT 'ready', unnest(%s::text[])::json", schema)
+        self._plan_once(place.settings.prepare)
+        columns = "perdure.bare (state, payload)"
+        self._insert = _named(f"INSERT INTO {columns} VALUES ('ready', %s::text::json)", schema)
+        self._copy = _named(f"COPY {columns} FROM STDIN", schema)
         self._cycle = _named(
             "WITH done AS (UPDATE perdure.bare SET state = 'succeeded' WHERE id = ANY(%s::bigint[])) "
-            + _CLAIM.format(ready=f"{_READY} FOR UPDATE SKIP LOCKED"),
+            + _CLAIM.format(ready=f"SELECT unnest(ARRAY({_READY} FOR UPDATE SKIP LOCKED))"),
             schema,
         )
         self._taken: list[int] = []
@@ -106,13 +107,24 @@ class BarePostgres:
         return 1
 
     def insert_many(self) -> int:
-        self._execute(self._insert_many, [[PAYLOAD] * BULK])
+        with self._connection.cursor() as cursor, cursor.copy(self._copy.encode()) as copy:
+            copy.write(f"ready\t{PAYLOAD}\n" * BULK)
         return BULK
 
     def cycle(self) -> int:
         rows = self._execute(self._cycle, [self._taken]).fetchall()
         self._taken = [id for id, _ in rows]
         return len(self._taken)
+
+    def _plan_once(self, prepare: bool | None) -> None:
+        """By the indexes, whatever the statistics of a new table say. Not behind a pooler: see decision 0003."""
+        ((backend,),) = self._execute("SELECT pg_catalog.pg_backend_pid()").fetchall()
+        own = backend == self._connection.info.backend_pid
+        if own if prepare is None else prepare:
+            self._connection.prepare_threshold = 0
+        if own:
+            for setting, value in _PLANS.items():
+                self._execute("SELECT pg_catalog.set_config(%s, %s, false)", [setting, value])
 
     def close(self) -> None:
         self._connection.close()

@@ -57,7 +57,7 @@ def verdict(figures: Figures) -> Iterator[str]:
     )
     yield f"One by one, perdure enqueues {_count(ours['singles'])} a second, {_percent(ours, bare, 'singles')}."
     times = ours["callers"] / ours["singles"]
-    yield f"{CALLERS} callers of one process together enqueue {times:.1f} times as many: they share commits."
+    yield f"{CALLERS} callers of one process together enqueue {times:.1f} times as many as one."
     yield f"In bulk it is {_count(ours['bulk'])} a second, {_percent(ours, bare, 'bulk')}."
     yield (
         f"One worker with {SLOTS} slots runs {_count(ours['drain'])} empty jobs a second, "
@@ -86,7 +86,7 @@ def _bare(line: dict[str, Any]) -> str:
 
 
 def _part(line: dict[str, Any]) -> str:
-    return f"{line['ratio']:.0%}" if "ratio" in line else ""
+    return f"{line['value'] / line['bare']:.0%}" if "bare" in line else ""
 
 
 def _said(value: float, unit: str) -> str:
