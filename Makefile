@@ -79,7 +79,7 @@ bench-depth: .venv/.installed ## Measure enqueue and claim against the depth of 
 	$(BIN)/python -m bench.depth
 
 .PHONY: bench-deep
-bench-deep: .venv/.installed ## Measure a drain among 11 million other jobs (an hour, some ten GB of disk)
+bench-deep: .venv/.installed ## Measure a drain among 11 million other jobs (half an hour, 8 GB of disk)
 	$(BIN)/python -m bench.deep
 
 .PHONY: bench-pinned

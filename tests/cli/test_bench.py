@@ -93,6 +93,24 @@ def test_every_workload_is_measured_and_nothing_is_left_behind(shop: Shop) -> No
     assert [job.id for job in shop.app.list_jobs()] == [job.id]
 
 
+def test_a_database_that_goes_away_meanwhile_is_one_line(postgres_url: str) -> None:
+    with started("--url", postgres_url, "--seconds", "20") as process:
+        deadline = time.monotonic() + SOON
+        while process.poll() is None:
+            assert time.monotonic() < deadline
+            with psycopg.connect(postgres_url, autocommit=True) as connection:
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE query LIKE '%.bare %' AND pid <> pg_backend_pid()"
+                )
+            time.sleep(0.01)
+        _, err = process.communicate(timeout=SOON)
+    assert process.returncode == 3
+    assert "Traceback" not in err
+    assert err.splitlines()[-1] == "Error: The database failed at bare SQL: AdminShutdown."
+    assert left_behind(postgres_url) == []
+
+
 @pytest.mark.parametrize("come_so_far", [left_behind, has_run_jobs], ids=lambda check: check.__name__)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 1), (signal.SIGTERM, 143)])
 def test_nothing_is_left_behind_by_one_that_is_stopped(

@@ -17,6 +17,8 @@ TITLES = {
     "bulk": "enqueue 1,000 at once",
     "drain": "drain by one worker",
 }
+COMMIT = "a commit"
+"""The bare database's, told in the first sentence."""
 FAR = 0.005
 """Seconds for a commit from which on it is worth a word of advice."""
 
@@ -30,6 +32,7 @@ def tell(figures: Figures, database: str, *, as_json: bool) -> None:
     rows = [
         [line["figure"], _said(line["value"], line["unit"]), _bare(line), _part(line)]
         for line in lines(figures)
+        if line["figure"] != COMMIT
     ]
     right = [Column(title, right=True) for title in ("perdure", "bare SQL", "ratio")]
     table([Column("workload"), *right], rows)
@@ -46,7 +49,7 @@ def lines(figures: Figures) -> Iterator[dict[str, Any]]:
         yield {"figure": title, "value": _short(rate), "unit": "jobs/s", **compared}
     for at, seconds in figures.pick_up.items():
         yield {"figure": f"pick-up, p{at}", "value": _short(seconds * 1000), "unit": "ms"}
-    yield {"figure": "a commit", "value": _short(_commit(figures) * 1000), "unit": "ms"}
+    yield {"figure": COMMIT, "value": _short(_commit(figures) * 1000), "unit": "ms"}
 
 
 def verdict(figures: Figures) -> Iterator[str]:

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import click
 
-from perdure.cli.bench_bare import BULK, Bare, open_bare
+from perdure.cli.bench_bare import BULK, Bare, drivers_errors, open_bare
 from perdure.cli.bench_place import Place
-from perdure.cli.bench_worker import PICK_UP, another_worker, begun
+from perdure.cli.bench_worker import PICK_UP, TASK, another_worker, begun
 
 ROUNDS = 3
 CALLERS = 50
@@ -82,7 +82,7 @@ class Work:
             self._run += 1
 
         self._send = self._app.task(name="perdure.bench.send")(send)
-        self._begun = self._app.task(name="perdure.bench.begun", queue=PICK_UP)(begun)
+        self._begun = self._app.task(name=TASK, queue=PICK_UP)(begun)
 
     def steps(self) -> Iterator[Step]:
         """Shares are about as long as a workload takes to show what it can do."""
@@ -107,12 +107,14 @@ class Work:
     def _warm_up(self, seconds: float) -> None:
         """Connections open, statements get prepared."""
         _rate(self._one, seconds / 2, most=20)
-        _rate(self._bare.insert, seconds / 2, most=20)
+        with drivers_errors():
+            _rate(self._bare.insert, seconds / 2, most=20)
 
     def _bare_rate(
         self, name: str, do: Callable[[], int], seconds: float, *, most: float = float("inf")
     ) -> None:
-        self._theirs.setdefault(name, []).append(_rate(do, seconds, most=most))
+        with drivers_errors():
+            self._theirs.setdefault(name, []).append(_rate(do, seconds, most=most))
 
     def _singles(self, seconds: float) -> None:
         self._note("singles", _rate(self._one, seconds))
