@@ -19,7 +19,7 @@
     │   ├── StoreAway, StoreClosed
     │   ├── StoreBusy      RowsHeld
     │   └── StoreReadOnly, StoreFull
-    ├── SchemaError        SchemaMissing, SchemaOutdated, SchemaNewer, SchemaChanged, SchemaDirty
+    ├── SchemaError        SchemaMissing, SchemaOutdated, SchemaNewer, SchemaChanged, SchemaDirty, SchemaForeign
     ├── UnsupportedDatabase
     ├── WorkerDied         what a block of ``app.worker()`` raises at its end
     └── InternalError      a bug in perdure, or a damaged row
@@ -299,6 +299,12 @@ class SchemaDirty(SchemaError):
     """A migration was begun and never finished."""
 
     code = "schema.dirty"
+
+
+class SchemaForeign(SchemaError):
+    """The database has tables of perdure's names that its migrations have not made."""
+
+    code = "schema.foreign"
 
 
 class UnsupportedDatabase(PerdureError):

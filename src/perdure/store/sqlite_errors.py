@@ -55,6 +55,13 @@ def translate(error: Exception) -> Exception:
     """Perdure's error for SQLite's, with a message that quotes nothing; any other error as it is."""
     if not isinstance(error, sqlite3.Error):
         return error
+    meant = _meaning(error)
+    for note in getattr(error, "__notes__", ()):
+        meant.add_note(note)
+    return meant
+
+
+def _meaning(error: sqlite3.Error) -> PerdureError:
     name = _name(error)
     _log.debug("SQLite answered %s", name)
     for beginning, meaning in _MEANINGS:
