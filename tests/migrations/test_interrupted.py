@@ -45,7 +45,7 @@ def test_killed_at_each_statement_of_a_transaction_nothing_was_done(
         for n in range(1, len(plain(database.dialect).statements) + 1):
             assert run(f"before_migration_statement:kill@{n}") == (KILLED, [])
             assert database.shape() == before
-        with pytest.raises(SchemaOutdated, match="lacks migrations .* more things, .* while others write;"):
+        with pytest.raises(SchemaOutdated, match=r"lacks migrations .* more things, .* while others write;"):
             database.check()
         rest = [len(shipped) + 1, len(shipped) + 2]
         assert run("") == (0, rest)

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 import pytest
 
-from perdure.errors import InternalError, PerdureError
+from perdure.errors import InternalError, SchemaOutdated
 from perdure.store.migrations import Migration, migrations
 from perdure.store.postgres_migrate import target
-from tests.migrations.database import Database, begin, end, start
+from tests.migrations.database import Database, begin, end, nursery, start
 from tests.migrations.samples import online
-from tests.migrations.test_together import killed_at_the_end
+from tests.migrations.test_together import killed_at_the_end, visitors
 from tests.store.waiting import until
 
 JOB = (
     "INSERT INTO perdure.job (id, task, queue, payload, state, priority, max_attempts, run_at, created_at)"
     " VALUES (gen_random_uuid(), 't', '{queue}', '{{}}', 'ready', 0, 1, now(), now())"
 )
-BUILDER = "SELECT pid, wait_event FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX CONCURRENTLY%' AND state = 'active'"
+HERE = "FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' AND query LIKE"
+BUILDER = f"SELECT pid {HERE} 'CREATE INDEX CONCURRENTLY%'"
 INDEX = (
     "SELECT indexrelid, indisvalid FROM pg_index"
     " WHERE indexrelid IN (SELECT oid FROM pg_class WHERE relname = 'job_tenant')"
@@ -34,70 +36,67 @@ def before(postgres: Database) -> Database:
     return postgres
 
 
-@contextmanager
-def somebody_writes(database: Database) -> Iterator[None]:
-    """And does not end its transaction: an index on that table waits for it."""
-    with psycopg.connect(database.url) as writer:
+@pytest.fixture
+def writer(before: Database) -> Iterator[psycopg.Connection[Any]]:
+    """Somebody whose transaction is not at its end; the index is next, and will wait for it."""
+    with nursery(before.url) as run:
+        assert run("before_migration_statement:kill@4") == (-9, [])
+    with psycopg.connect(before.url) as writer:
         writer.execute(JOB.format(queue="q").encode())
-        yield
-        writer.commit()
+        yield writer
 
 
-def test_others_write_while_an_index_is_built(before: Database) -> None:
-    with somebody_writes(before):
-        process = start(before.url)
-        with killed_at_the_end(process):
-            begin(process)
-            until(lambda: before.run(BUILDER))
-            before.run(JOB.format(queue="other"))
-            with before.store() as store, pytest.raises(PerdureError, match="under way, or was interrupted"):
-                store.check_schema()
-    assert before.migrate() == [online("postgres").version]
+@pytest.fixture
+def builder(before: Database, writer: psycopg.Connection[Any]) -> Iterator[subprocess.Popen[str]]:
+    """A process that builds the index."""
+    process = start(before.url)
+    with killed_at_the_end(process):
+        begin(process)
+        until(lambda: before.run(BUILDER))
+        yield process
+
+
+def test_others_write_while_an_index_is_built(
+    before: Database, writer: psycopg.Connection[Any], builder: subprocess.Popen[str]
+) -> None:
+    before.run(JOB.format(queue="other"))
+    with pytest.raises(SchemaOutdated, match="is under way, or was interrupted, after 3 of 6 statements"):
+        before.check()
+    writer.commit()
+    assert end(builder) == (0, [online("postgres").version])
     assert before.run("SELECT count(*) FROM perdure.job") == [(2,)]
+    before.check()
 
 
-def test_an_index_whose_builder_was_killed_is_waited_for(before: Database) -> None:
+def test_an_index_whose_builder_was_killed_is_waited_for(
+    before: Database, writer: psycopg.Connection[Any], builder: subprocess.Popen[str]
+) -> None:
     """The server builds on: the next process neither disturbs it nor builds another."""
-    with somebody_writes(before):
-        process, next_one = start(before.url), start(before.url)
-        with killed_at_the_end(process, next_one):
-            begin(process)
-            until(lambda: before.run(BUILDER))
-            process.kill()
-            assert end(process)[0] == -9
-            ((index, valid),) = before.run(INDEX)
-            assert not valid
-            begin(next_one)
-            until(lambda: before.run("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LOCK TABLE%'"))
-            assert before.run(BUILDER)
-            with pytest.raises(AssertionError):
-                until(lambda: next_one.poll() is not None, seconds=0.2)
-            before.run("SELECT 1")
-            release(before)
-            assert end(next_one) == (0, [online("postgres").version])
+    builder.kill()
+    assert end(builder)[0] == -9
+    ((index, valid),) = before.run(INDEX)
+    assert not valid
+    next_one = start(before.url)
+    with killed_at_the_end(next_one):
+        begin(next_one)
+        until(lambda: before.run(f"SELECT 1 {HERE} 'LOCK TABLE%'"))
+        assert before.run(BUILDER)
+        writer.commit()
+        assert end(next_one) == (0, [online("postgres").version])
     assert before.run(INDEX) == [(index, True)]
     before.check()
 
 
-def release(database: Database) -> None:
-    database.run(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE state = 'idle in transaction' AND query LIKE 'INSERT INTO perdure.job%'"
-    )
-
-
-def test_an_index_that_was_left_half_built_is_dropped_and_built_anew(before: Database) -> None:
-    with somebody_writes(before):
-        process = start(before.url)
-        with killed_at_the_end(process):
-            begin(process)
-            until(lambda: before.run(BUILDER))
-            process.kill()
-            assert end(process)[0] == -9
-            before.run(f"SELECT pg_terminate_backend(pid) FROM ({BUILDER}) AS builder")
-            until(lambda: not before.run(BUILDER))
-            ((left, valid),) = before.run(INDEX)
-            assert not valid
+def test_an_index_that_was_left_half_built_is_dropped_and_built_anew(
+    before: Database, writer: psycopg.Connection[Any], builder: subprocess.Popen[str]
+) -> None:
+    builder.kill()
+    assert end(builder)[0] == -9
+    before.run(f"SELECT pg_terminate_backend(pid) FROM ({BUILDER}) AS builder")
+    until(lambda: not before.run(BUILDER))
+    ((left, valid),) = before.run(INDEX)
+    assert not valid
+    writer.commit()
     assert before.migrate() == [online("postgres").version]
     ((index, valid),) = before.run(INDEX)
     assert valid
@@ -105,21 +104,18 @@ def test_an_index_that_was_left_half_built_is_dropped_and_built_anew(before: Dat
     before.check()
 
 
-def test_a_builder_that_lost_its_turn_records_nothing(before: Database) -> None:
-    """Its other connection was cut: whoever comes next looks at what was built."""
-    with somebody_writes(before):
-        process = start(before.url)
-        with killed_at_the_end(process):
-            begin(process)
-            until(lambda: before.run(BUILDER))
-            before.run(
-                "SELECT pg_terminate_backend(pid) FROM pg_locks"
-                " JOIN pg_database ON database = pg_database.oid"
-                " WHERE locktype = 'advisory' AND datname = current_database()"
-            )
-            release(before)
-            # It tries again, finds the index valid, and goes on.
-            assert end(process) == (0, [online("postgres").version])
+def test_a_builder_that_lost_its_turn_records_nothing_and_looks_again(
+    before: Database, writer: psycopg.Connection[Any], builder: subprocess.Popen[str]
+) -> None:
+    """Its other connection was cut while the index was built."""
+    ((index, _),) = before.run(INDEX)
+    before.run(
+        "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_database ON database = pg_database.oid"
+        " WHERE locktype = 'advisory' AND datname = current_database()"
+    )
+    writer.commit()
+    assert end(builder) == (0, [online("postgres").version])
+    assert before.run(INDEX) == [(index, True)]
     before.check()
 
 
@@ -191,9 +187,8 @@ def test_only_indexes_may_be_said_concurrently(postgres: Database) -> None:
 
 def test_whoever_waits_for_a_turn_holds_no_index_up(before: Database) -> None:
     """Its builder waits for all who have a snapshot, also for those who wait for the builder's own turn."""
-    with target(before.url, "perdure") as database, database.turn():
-        process = start(before.url)
-        with killed_at_the_end(process):
-            begin(process)
-            until(lambda: before.run("SELECT 1 FROM pg_stat_activity WHERE query LIKE '%try_advisory%'"))
-            database.run_online("CREATE INDEX CONCURRENTLY more_size ON perdure.more (size);")
+    process = start(before.url)
+    with killed_at_the_end(process), target(before.url, "perdure") as database, database.turn():
+        begin(process)
+        until(lambda: len(visitors(before)) == 2)
+        database.run_online("CREATE INDEX CONCURRENTLY more_size ON perdure.more (size);")

@@ -94,33 +94,45 @@ def test_no_lock_is_left(postgres: Database) -> None:
 
 def test_on_postgresql_the_migration_s_error_wins_over_the_unlock_s(postgres: Database) -> None:
     postgres.migrate()
-    postgres.run("INSERT INTO perdure.more VALUES (2, 'x', 7), (3, 'y', 7)")
-    with target(postgres.url, "perdure") as database, pytest.raises(psycopg.errors.DivisionByZero):  # noqa: SIM117
-        with database.turn():
-            try:
-                database.run("SELECT 1 / 0")
-            finally:
-                end_backend(postgres, database)
-    with target(postgres.url, "perdure") as database, pytest.raises(psycopg.errors.UniqueViolation):  # noqa: SIM117
-        with database.turn():
-            postgres.run(
-                "CREATE FUNCTION perdure.cut(size integer) RETURNS integer IMMUTABLE RETURN CASE WHEN"
-                f" pg_catalog.pg_terminate_backend({pid(database)}) THEN size ELSE size END"
-            )
-            database.run_online("CREATE UNIQUE INDEX CONCURRENTLY cut ON perdure.more (perdure.cut(size));")
-    with target(postgres.url, "perdure") as database, pytest.raises(psycopg.OperationalError):  # noqa: SIM117
-        with database.turn():
+    with target(postgres.url, "perdure") as database, pytest.raises(psycopg.errors.DivisionByZero):
+        fail_and_be_cut(postgres, database)
+    with target(postgres.url, "perdure") as database, pytest.raises(psycopg.errors.UniqueViolation):
+        fail_online_and_be_cut(postgres, database)
+    with (
+        target(postgres.url, "perdure") as database,
+        pytest.raises(psycopg.OperationalError),
+        database.turn(),
+    ):
+        end_backend(postgres, database)
+
+
+def fail_and_be_cut(postgres: Database, database: PostgresTarget) -> None:
+    with database.turn():
+        try:
+            database.run("SELECT 1 / 0")
+        finally:
             end_backend(postgres, database)
 
 
-def test_on_sqlite_the_migration_s_error_wins_over_the_unlock_s(sqlite_url: str) -> None:
-    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
-        with pytest.raises(ZeroDivisionError), SqliteTarget(connection).turn():  # noqa: PT012
-            connection.close()
-            1 / 0  # noqa: B018
-    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
-        with pytest.raises(sqlite3.ProgrammingError), SqliteTarget(connection).turn():
-            connection.close()
+def fail_online_and_be_cut(postgres: Database, database: PostgresTarget) -> None:
+    """What is built ends the connection that has the turn, and breaks."""
+    postgres.run("INSERT INTO perdure.more VALUES (2, 'x', 7), (3, 'y', 7)")
+    postgres.run(
+        "CREATE FUNCTION perdure.cut(size integer) RETURNS integer IMMUTABLE RETURN CASE WHEN"
+        f" pg_catalog.pg_terminate_backend({pid(database)}) THEN size ELSE size END"
+    )
+    with database.turn():
+        database.run_online("CREATE UNIQUE INDEX CONCURRENTLY cut ON perdure.more (perdure.cut(size));")
+
+
+def test_on_sqlite_the_migration_s_error_wins_over_the_unlock_s() -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    with pytest.raises(ZeroDivisionError), SqliteTarget(connection).turn():  # noqa: PT012 - one after the other
+        connection.close()
+        1 / 0  # noqa: B018
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    with pytest.raises(sqlite3.ProgrammingError), SqliteTarget(connection).turn():
+        connection.close()
 
 
 def end_backend(postgres: Database, database: PostgresTarget) -> None:
