@@ -30,7 +30,7 @@ connection strings or SQL (promise 12), so it may be shown.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class PerdureError(Exception):
@@ -43,6 +43,12 @@ class PerdureError(Exception):
         super().__init__(message or (type(self).__doc__ or "").strip())
         if code is not None:
             self.code = code
+
+    def noting(self, error: BaseException) -> Self:
+        """With what was noted on the error it stands for."""
+        for note in getattr(error, "__notes__", ()):
+            self.add_note(note)
+        return self
 
 
 class Invalid(PerdureError):

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
@@ -14,7 +13,7 @@ from perdure import failpoints
 from perdure.errors import Invalid, SchemaForeign, SchemaMissing, SchemaOutdated
 from perdure.ops.op import Param, Row
 from perdure.store.history import Work, outstanding
-from perdure.store.migrations import Migration, history, split, titles
+from perdure.store.migrations import Migration, history, split, tables, titles
 from perdure.store.statements import Dialect
 
 COMMAND: Final = "call app.migrate() or run perdure migrate"
@@ -157,7 +156,7 @@ def _has_history(target: Target) -> bool:
 def _refuse_strangers(target: Target, known: Sequence[Migration]) -> None:
     """Tables that no history tells of: they are somebody else's, or the history was lost."""
     there = {name for (name,) in target.rows(_RELATIONS[target.dialect], {"schema": target.schema})}
-    for table in (table for migration in known for table in _CREATES.findall(migration.text)):
+    for table in tables(known):
         if _place(target, table) in there:
             raise _foreign(target, table)
 
@@ -172,8 +171,6 @@ def _foreign(target: Target, table: str) -> SchemaForeign:
 def _place(target: Target, table: str) -> str:
     return table if target.dialect == "postgres" else f"perdure_{table}"
 
-
-_CREATES = re.compile(r"^CREATE TABLE perdure\.(\w+)", re.MULTILINE)
 
 _COLUMNS: Mapping[Dialect, str] = {
     "sqlite": "SELECT name FROM pragma_table_info('perdure_migration')",

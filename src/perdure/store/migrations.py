@@ -72,6 +72,11 @@ def migrations(dialect: Dialect) -> tuple[Migration, ...]:
     )
 
 
+def tables(migrations: Iterable[Migration]) -> list[str]:
+    """Which tables they make."""
+    return [table for migration in migrations for table in _CREATES.findall(migration.text)]
+
+
 def history(dialect: Dialect) -> str:
     """The table that tells which migrations a database has had; made before the first of them."""
     return _read(dialect, "history.sql")
@@ -84,6 +89,8 @@ def titles(migrations: Iterable[Migration]) -> str:
 
 
 _FILE = re.compile(r"(?P<version>\d{4})_(?P<name>\w+)\.sql")
+
+_CREATES = re.compile(r"^CREATE TABLE perdure\.(\w+)", re.MULTILINE)
 
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 

@@ -240,7 +240,7 @@ class PostgresStore:
                     applied.append(version)
         except psycopg.IntegrityError as error:
             # Rows that are there break what a migration asks of them: to try again would read them all again.
-            raise diagnose(error).error from None
+            raise diagnose(error).error.noting(error) from None
 
     def _pending(self, to: int | None) -> list[Work]:
         with target(self._url, self.schema) as database:

@@ -50,10 +50,7 @@ def diagnose(error: psycopg.Error) -> Diagnosis:
     sqlstate = error.sqlstate or _sqlstate_of_refusal(error)
     cure, meaning = _meaning(sqlstate, error)
     _log.debug("PostgreSQL answered %s", sqlstate or type(error).__name__)
-    meant = meaning()
-    for note in getattr(error, "__notes__", ()):
-        meant.add_note(note)
-    return Diagnosis(cure, sqlstate, meant)
+    return Diagnosis(cure, sqlstate, meaning())
 
 
 _log = logging.getLogger("perdure.store")

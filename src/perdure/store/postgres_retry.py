@@ -61,6 +61,7 @@ class Retry:
                 value = run()
             except psycopg.Error as error:
                 diagnosis = diagnose(error)
+                diagnosis.error.noting(error)
             else:
                 self._note_back()
                 return value

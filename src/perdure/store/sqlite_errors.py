@@ -55,10 +55,7 @@ def translate(error: Exception) -> Exception:
     """Perdure's error for SQLite's, with a message that quotes nothing; any other error as it is."""
     if not isinstance(error, sqlite3.Error):
         return error
-    meant = _meaning(error)
-    for note in getattr(error, "__notes__", ()):
-        meant.add_note(note)
-    return meant
+    return _meaning(error).noting(error)
 
 
 def _meaning(error: sqlite3.Error) -> PerdureError:
