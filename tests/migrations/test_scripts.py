@@ -100,8 +100,9 @@ def test_a_part_of_the_versions_can_be_asked_for(monkeypatch: pytest.MonkeyPatch
     known = tuple(Migration(n, f"number {n}", f"CREATE TABLE perdure.t{n} (id int);") for n in (1, 2, 3))
     monkeypatch.setattr("perdure.schema.migrations", lambda dialect: known)
 
-    def made(**asked: int) -> list[str]:
-        return [sql for sql in install_sql("sqlite", **asked) if sql.startswith("CREATE TABLE perdure_t")]
+    def made(after: int = 0, to: int | None = None) -> list[str]:
+        statements = install_sql("sqlite", after=after, to=to)
+        return [sql for sql in statements if sql.startswith("CREATE TABLE perdure_t")]
 
     tables = [f"CREATE TABLE perdure_t{n} (id int);" for n in (1, 2, 3)]
     assert made() == tables

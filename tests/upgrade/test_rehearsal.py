@@ -75,10 +75,12 @@ class Rehearsal:
         self.ids: list[str] = []
 
         @self.app.task(name="note", max_attempts=8)
-        async def note(n: int) -> str: ...
+        async def note(n: int) -> str:
+            return "elsewhere"
 
         @self.app.task(name="long", max_attempts=8)
-        async def long() -> str: ...
+        async def long() -> str:
+            return "elsewhere"
 
         self.note, self.long = note, long
 
