@@ -179,6 +179,28 @@ def test_a_release_that_starts_meanwhile_is_told_at_once_and_disturbs_nobody(
         assert end(builder) == (0, [online("postgres").version])
 
 
+def test_both_may_be_first(url: str, wheel: Path) -> None:
+    """The release knows other locks, and the first migration only."""
+    database = Database(url)
+    old = subprocess.Popen(
+        [sys.executable, "-c", f"from perdure import App; input(); App({url!r}).migrate()"],
+        env={**os.environ, "PYTHONPATH": str(wheel)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    new = start(url)
+    with killed_at_the_end(old, new):
+        begin(old)
+        begin(new)
+        assert end(new)[0] == 0
+        _, errors = old.communicate(timeout=60)
+        assert old.returncode == 0 or "SchemaNewer" in errors, errors
+    database.check()
+    assert database.run("SELECT size FROM perdure.more") == [(1,)]
+
+
 def queries(database: Database) -> str:
     return json.dumps(database.run("SELECT query FROM pg_stat_activity WHERE state = 'active'"))
 

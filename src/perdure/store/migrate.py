@@ -87,7 +87,7 @@ def check(target: Target, known: Sequence[Migration]) -> None:
 
 
 def refuse_unknown(version: int | None, known: Sequence[Migration]) -> None:
-    if version is not None and version not in {migration.version for migration in known}:
+    if version is not None and version not in [migration.version for migration in known]:
         raise Invalid(
             f"There is no migration {version}; this version of perdure has 1 to {len(known)}.",
             code="schema.no_such_version",
