@@ -50,6 +50,7 @@ ADVICE = {
     "SchemaNewer": "Upgrade perdure in this program.",
     "SchemaChanged": "Reinstall perdure: its files are not those that made this schema.",
     "SchemaDirty": "Restore the database from a backup.",
+    "SchemaForeign": "Restore perdure's history from a backup, or give perdure another schema or file.",
     "UnsupportedDatabase": "The message says what it lacks: SQLite 3.37 on a local disk, or PostgreSQL 14, or newer.",
     "InternalError": "Report it, with its code and its traceback.",
 }
@@ -66,6 +67,8 @@ FINER = {
     "job.bad_snapshot": "A stored key is damaged, or of a later version.",
     "job.key_unstable": "A key appeared and vanished again and again: try again.",
     "job.nested_transaction": "Use the connection of the block that is open.",
+    "schema.gap": "A migration is missing before one that was applied: restore the database from a backup.",
+    "schema.no_such_version": "Name a migration that this version has.",
     "store.bad_value": "The database cannot store a value; correct it.",
     "store.constraint": "The tables refused a row.",
     "store.contended": "Run your transaction again.",

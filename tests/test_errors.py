@@ -55,6 +55,7 @@ ERRORS = """
     SchemaNewer            schema.newer               schema
     SchemaChanged          schema.changed             schema
     SchemaDirty            schema.dirty               schema
+    SchemaForeign          schema.foreign             schema
     UnsupportedDatabase    store.unsupported          unsupported
     WorkerDied             worker.died                internal
     InternalError          perdure.internal           internal
@@ -66,6 +67,7 @@ FINER_CODES = """
     InternalError          store.constraint
     InternalError          store.refused
     InternalError          store.unprepared
+    Invalid                schema.no_such_version
     Invalid                store.bad_value
     InvalidTask            task.duplicate
     Refused                job.nested_transaction
@@ -74,6 +76,7 @@ FINER_CODES = """
     Refused                testing.nested
     Refused                testing.over
     Refused                testing.stuck
+    SchemaDirty            schema.gap
     StoreAway              store.left_behind
     StoreBusy              store.contended
     StoreReadOnly          store.forbidden

@@ -186,9 +186,9 @@ class App(Enqueuing, Verbs, Serving):
 
     sync, async_ = blocking(_sync), waiting(_sync)
 
-    def _migrate(self) -> Plan[list[int]]:
-        """Apply the migrations the database lacks; return their versions."""
-        return (yield from aside(self.store.migrate))
+    def _migrate(self, *, to: int | None = None) -> Plan[list[int]]:
+        """Apply the migrations the database lacks, up to version ``to``; return the versions finished here."""
+        return (yield from aside(lambda: self.store.migrate(to=to)))
 
     def _check_schema(self) -> Plan[None]:
         """Raise a SchemaError unless the database fits this version. Changes nothing."""

@@ -19,7 +19,7 @@
     │   ├── StoreAway, StoreClosed
     │   ├── StoreBusy      RowsHeld
     │   └── StoreReadOnly, StoreFull
-    ├── SchemaError        SchemaMissing, SchemaOutdated, SchemaNewer, SchemaChanged, SchemaDirty
+    ├── SchemaError        SchemaMissing, SchemaOutdated, SchemaNewer, SchemaChanged, SchemaDirty, SchemaForeign
     ├── UnsupportedDatabase
     ├── WorkerDied         what a block of ``app.worker()`` raises at its end
     └── InternalError      a bug in perdure, or a damaged row
@@ -30,7 +30,7 @@ connection strings or SQL (promise 12), so it may be shown.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class PerdureError(Exception):
@@ -43,6 +43,12 @@ class PerdureError(Exception):
         super().__init__(message or (type(self).__doc__ or "").strip())
         if code is not None:
             self.code = code
+
+    def noting(self, error: BaseException) -> Self:
+        """With what was noted on the error it stands for."""
+        for note in getattr(error, "__notes__", ()):
+            self.add_note(note)
+        return self
 
 
 class Invalid(PerdureError):
@@ -299,6 +305,12 @@ class SchemaDirty(SchemaError):
     """A migration was begun and never finished."""
 
     code = "schema.dirty"
+
+
+class SchemaForeign(SchemaError):
+    """The database has tables of perdure's names that its migrations have not made."""
+
+    code = "schema.foreign"
 
 
 class UnsupportedDatabase(PerdureError):

@@ -21,7 +21,9 @@ from perdure.ops.topics import ANYTHING
 from perdure.store import migrate
 from perdure.store.daemons import Daemons
 from perdure.store.ear import Ear
+from perdure.store.history import Work
 from perdure.store.listeners import Listeners
+from perdure.store.migrations import Migration, migrations
 from perdure.store.postgres_adapt import Statement
 from perdure.store.postgres_connect import connect, connect_async, servers, wishes
 from perdure.store.postgres_ear import ANSWER_SECONDS, PostgresEar
@@ -33,6 +35,7 @@ from perdure.store.postgres_pool import LANES, Pool, lanes
 from perdure.store.postgres_retry import Retry
 from perdure.store.postgres_session import Session, Waiting
 from perdure.store.postgres_transaction import TooLong, Transaction
+from perdure.store.script import script
 from perdure.store.statements import DEFAULT_SCHEMA, Dialect, load
 from perdure.store.store import Facts
 
@@ -64,6 +67,7 @@ class PostgresStore:
         patience_away: float | None = None,
         clock: Callable[[], int] | None = None,
         statements: Mapping[str, str] | None = None,
+        migrations: Sequence[Migration] | None = None,
         size: int = 10,
         listen_url: str | None = None,
     ) -> None:
@@ -74,6 +78,7 @@ class PostgresStore:
         self._url = url
         self._clock = clock
         self._given = statements
+        self._migrations = migrations
         self._size = size
         self._listeners = Listeners()
         self._pool = Pool(url, prepare=prepare, size=size)
@@ -102,6 +107,11 @@ class PostgresStore:
     def statements(self) -> Mapping[str, str]:
         """Every statement by its name, in psycopg's spelling."""
         return load("postgres", self.schema) if self._given is None else self._given
+
+    @property
+    def migrations(self) -> Sequence[Migration]:
+        """Those of this version, in order."""
+        return migrations("postgres") if self._migrations is None else self._migrations
 
     @cached_property
     def channel(self) -> str:
@@ -170,8 +180,13 @@ class PostgresStore:
         self._threads[LANES[operation.kind]].submit(work)
         return await answer
 
-    def migrate(self) -> list[int]:
-        return self._retry.until_done(self._migrate)
+    def migrate(self, *, to: int | None = None) -> list[int]:
+        applied: list[int] = []
+        self._retry.until_done(lambda: self._migrate(applied, to=to))
+        return applied
+
+    def migration_sql(self, *, to: int | None = None) -> str:
+        return script(self._retry.until_done(lambda: self._pending(to)), "postgres", self.schema)
 
     def check_schema(self) -> None:
         self._retry.until_done(self._check)
@@ -256,13 +271,23 @@ class PostgresStore:
     def _parsed(self) -> Mapping[str, Statement]:
         return {name: Statement.parse(text) for name, text in self.statements.items()}
 
-    def _migrate(self) -> list[int]:
+    def _migrate(self, applied: list[int], *, to: int | None) -> None:
+        try:
+            with target(self._url, self.schema) as database:
+                # One by one: what was applied before the connection was lost was applied.
+                for version in migrate.apply(database, self.migrations, to=to):
+                    applied.append(version)
+        except psycopg.IntegrityError as error:
+            # Rows that are there break what a migration asks of them: to try again would read them all again.
+            raise diagnose(error).error.noting(error) from None
+
+    def _pending(self, to: int | None) -> list[Work]:
         with target(self._url, self.schema) as database:
-            return migrate.apply(database)
+            return migrate.look(database, self.migrations, to=to)
 
     def _check(self) -> None:
-        with target(self._url, self.schema, read_only=True) as database:
-            migrate.check(database)
+        with target(self._url, self.schema) as database:
+            migrate.check(database, self.migrations)
 
     def _hire(self) -> None:
         self._threads = {

@@ -68,6 +68,7 @@ class Retry:
                 value = run()
             except psycopg.Error as error:
                 diagnosis, failed = diagnose(error), None
+                diagnosis.error.noting(error)
             else:
                 self.note_success()
                 return value
