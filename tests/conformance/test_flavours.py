@@ -197,7 +197,9 @@ def test_a_snapshot_that_others_have_left_behind_cannot_be_written_to(
 
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
-@pytest.mark.parametrize(("flavour", "other"), PAIRS, ids=[f"{one} against {other}" for one, other in PAIRS], indirect=["flavour"])
+@pytest.mark.parametrize(
+    ("flavour", "other"), PAIRS, ids=[f"{one} against {other}" for one, other in PAIRS], indirect=["flavour"]
+)
 def test_two_race_for_a_key(world: World, caller: Caller, work: Any, other: str, ending: str) -> None:
     first = caller.verb(work.using(idempotency_key="k"), "enqueue", 1)
     rival = FLAVOURS[other](world.url)
