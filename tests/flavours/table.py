@@ -68,7 +68,7 @@ class Pg8000(Caller):
     def open(self) -> None:
         import pg8000.dbapi
 
-        self.conn = pg8000.dbapi.connect(**_parts(_with_slow_login(self.url)))
+        self.conn = pg8000.dbapi.connect(**parts(with_slow_login(self.url)))
 
     def say(self, sql: str) -> None:
         self.conn.cursor().execute(sql)
@@ -132,8 +132,8 @@ class SqlalchemyConnection(Caller):
     def open(self) -> None:
         from sqlalchemy import create_engine
 
-        url = _with_slow_login(self.url) if self.driver == "pg8000" else self.url
-        self.engine = create_engine(_with_driver(url, self.driver))
+        url = with_slow_login(self.url) if self.driver == "pg8000" else self.url
+        self.engine = create_engine(with_driver(url, self.driver))
         self.conn = self.connect()
 
     def connect(self) -> Any:
@@ -177,7 +177,7 @@ class SqlalchemyAsyncConnection(SqlalchemyConnection):
     async def open(self) -> None:  # type: ignore[override]
         from sqlalchemy.ext.asyncio import create_async_engine
 
-        self.engine: Any = create_async_engine(_with_driver(self.url, self.driver))
+        self.engine: Any = create_async_engine(with_driver(self.url, self.driver))
         self.conn = await done(self.connect())
 
     async def close(self) -> None:  # type: ignore[override]
@@ -208,10 +208,7 @@ class Django(Caller):
     """Always inside ``atomic()``; the connection is Django's own name for it, ``django.db.connection``."""
 
     def open(self) -> None:
-        from django.db import connection
-
-        _configure_django(self.url)
-        self.conn = connection
+        self.conn = with_django(self.url)
         self.begin()
 
     def begin(self) -> None:
@@ -299,38 +296,38 @@ def listing() -> str:
     )
 
 
-def _parts(url: str) -> dict[str, Any]:
-    parts = urlsplit(url)
+def parts(url: str) -> dict[str, Any]:
+    split = urlsplit(url)
     return {
-        "user": parts.username,
-        "password": parts.password,
-        "host": parts.hostname,
-        "port": parts.port or 5432,
-        "database": parts.path.removeprefix("/"),
+        "user": split.username,
+        "password": split.password,
+        "host": split.hostname,
+        "port": split.port or 5432,
+        "database": split.path.removeprefix("/"),
     }
 
 
-def _with_driver(url: str, driver: str) -> str:
+def with_driver(url: str, driver: str) -> str:
     scheme, rest = url.split("://", 1)
     return f"{scheme}+{driver}://{rest}" + ("?timeout=30" if scheme == "sqlite" else "")
 
 
 @cache
-def _with_slow_login(url: str) -> str:
+def with_slow_login(url: str) -> str:
     """For pg8000, which refuses passwords of few rounds; those of the tests' server have one, for speed."""
     with psycopg.connect(url, autocommit=True) as admin, suppress(DuplicateObject, UniqueViolation):
         if admin.info.server_version >= 160000:
             admin.execute("SET scram_iterations = 4096")
         admin.execute("CREATE ROLE slow SUPERUSER LOGIN PASSWORD 'slow'")
-    parts = urlsplit(url)
-    return parts._replace(netloc=f"slow:slow@{parts.hostname}:{parts.port or 5432}").geturl()
+    split = urlsplit(url)
+    return split._replace(netloc=f"slow:slow@{split.hostname}:{split.port or 5432}").geturl()
 
 
-def _configure_django(url: str) -> None:
-    """The database that the connection of this thread will lead to."""
+def with_django(url: str) -> Any:
+    """Django's connection: what it opens from now on, in whichever thread, leads there."""
     import django
     from django.conf import settings
-    from django.db import connections
+    from django.db import connection, connections
 
     if not settings.configured:
         settings.configure(USE_TZ=True)
@@ -342,9 +339,12 @@ def _configure_django(url: str) -> None:
             "OPTIONS": {"timeout": 30},
         }
     else:
-        known = {name.upper(): value for name, value in _parts(url).items()}
+        known = {name.upper(): value for name, value in parts(url).items()}
         database = {"ENGINE": "django.db.backends.postgresql", **known, "NAME": known["DATABASE"]}
     connections.settings["default"] = connections.configure_settings({"default": database})["default"]
+    with suppress(AttributeError):
+        del connections["default"]
+    return connection
 
 
 def _refuse(value: object) -> Any:
