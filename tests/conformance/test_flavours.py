@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from perdure import CONTEXT, App, Context
 from perdure.errors import (
     IdempotencyConflict,
     InvalidOption,
@@ -153,6 +154,25 @@ def test_operators_act_inside_it_as_well(world: World, caller: Caller) -> None:
     assert caller.verb(world.app, "requeue_job", job.id, by="ann", conn=caller.conn) == "requeued"
     caller.does(caller.commit)
     assert [event.kind for event in world.events(job)] == ["canceled", "requeued"]
+
+
+def test_a_handler_s_writes_and_its_success_are_one(url: str, flavour: str) -> None:
+    with world_at(url) as world, closing(App(url)) as app:
+
+        @app.task(name="book")
+        def book(n: int, *, ctx: Context = CONTEXT) -> None:
+            caller = FLAVOURS[flavour](url)
+            ctx.stage("booking")
+            ctx.enqueue(book.using(queue="later").job(n + 1))
+            caller.inserts(n)
+            caller.verb(ctx, "succeed", {"n": n}, conn=caller.conn)
+            caller.does(caller.commit)
+            caller.ends()
+
+        job = book.using(queue="now").enqueue(1)
+        app.run_worker(queues=["now"], burst=True)
+        assert job.get() == {"n": 1}
+        assert rows(world) == (2, 1)
 
 
 def test_the_other_colour_of_a_verb_is_refused_by_name(world: World, caller: Caller, work: Any) -> None:

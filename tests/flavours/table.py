@@ -332,19 +332,20 @@ def with_django(url: str) -> Any:
     if not settings.configured:
         settings.configure(USE_TZ=True)
         django.setup()
-    if url.startswith("sqlite"):
-        database = {
-            "ENGINE": "django.db.backends.sqlite3",
-            "NAME": sqlite_path(url),
-            "OPTIONS": {"timeout": 30},
-        }
-    else:
-        known = {name.upper(): value for name, value in parts(url).items()}
-        database = {"ENGINE": "django.db.backends.postgresql", **known, "NAME": known["DATABASE"]}
-    connections.settings["default"] = connections.configure_settings({"default": database})["default"]
+    configured = connections.configure_settings({"default": django_database(url)})
+    connections.settings["default"] = configured["default"]
     with suppress(AttributeError):
         del connections["default"]
     return connection
+
+
+def django_database(url: str) -> dict[str, Any]:
+    """As an entry of the setting DATABASES."""
+    if url.startswith("sqlite"):
+        engine = "django.db.backends.sqlite3"
+        return {"ENGINE": engine, "NAME": sqlite_path(url), "OPTIONS": {"timeout": 30}}
+    known = {name.upper(): value for name, value in parts(url).items()}
+    return {"ENGINE": "django.db.backends.postgresql", **known, "NAME": known["DATABASE"]}
 
 
 def _refuse(value: object) -> Any:

@@ -57,7 +57,7 @@ def caller(flavour: str, any_store: Store, request: pytest.FixtureRequest) -> It
 
 def perform(caller: Caller, store: Store, *args: Any, **options: Any) -> Any:
     verb = borrowed.aperform if caller.colour == "async" else borrowed.perform
-    return caller.does(lambda: verb(caller.conn, store, *args, **options))  # type: ignore[arg-type]
+    return caller.does(lambda: verb(caller.conn, store, *args, **options))
 
 
 def refuses(caller: Caller, store: Store, code: str) -> None:

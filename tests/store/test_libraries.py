@@ -18,10 +18,10 @@ import psycopg2
 import pytest
 import sqlalchemy
 from sqlalchemy import event
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from perdure.errors import Refused, StoreBusy, UnsupportedConnection
+from perdure.errors import Refused, StoreAway, StoreBusy, UnsupportedConnection
 from perdure.ops.op import Op, Query, ask, ask_all, operation
 from perdure.store import borrowed
 from perdure.store.postgres import PostgresStore
@@ -206,6 +206,26 @@ async def test_aiosqlite_keeps_its_factories_and_a_refusal_holds_no_lock(sqlite_
         assert (connection.row_factory, connection.text_factory) == (sqlite3.Row, bytes)
 
 
+async def test_a_cancelled_wait_for_the_lock_leaves_nothing_open_on_aiosqlite(
+    sqlite_store: SqliteStore,
+) -> None:
+    holder = sqlite3.connect(sqlite_store.path, isolation_level=None)
+    async with aiosqlite.connect(sqlite_store.path, timeout=60) as connection:
+        holder.execute("BEGIN IMMEDIATE")
+        call = asyncio.create_task(borrowed.aperform(connection, sqlite_store, insert, "a"))
+        ran: list[str] = []
+        await connection.set_trace_callback(ran.append)
+        await auntil(lambda: any("BEGIN" in sql for sql in ran))
+        call.cancel()
+        holder.execute("ROLLBACK")
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await connection.execute("SELECT 1")
+        assert not connection.in_transaction
+    holder.close()
+    assert sqlite_store.perform(read) == []
+
+
 # SQLAlchemy
 
 
@@ -310,6 +330,32 @@ async def test_an_async_connection_in_autocommit_is_refused(store: PostgresStore
         await arefuses(connection, store, "conn.autocommit")
     await engine.dispose()
     assert store.perform(read) == []
+
+
+async def test_async_sessions_and_connections_that_cannot_begin_are_refused(
+    sqlite_store: SqliteStore, sqlite_url: str
+) -> None:
+    engine = create_async_engine(with_driver(sqlite_url, "aiosqlite"))
+    await arefuses(engine.connect(), sqlite_store, "conn.unsupported", match="cannot begin")
+    async with AsyncSession(engine, autobegin=False) as session:
+        await arefuses(session, sqlite_store, "conn.unsupported", match="cannot begin")
+    sqlite_store.perform(insert, "twice")
+    async with AsyncSession(engine) as session:
+        session.add(Thing(id="twice"))
+        with pytest.raises(sqlalchemy.exc.IntegrityError):
+            await session.flush()
+        await arefuses(session, sqlite_store, "conn.aborted")
+    await engine.dispose()
+
+
+async def test_a_server_that_cannot_be_reached_is_away(store: PostgresStore) -> None:
+    nowhere = "://nobody@127.0.0.1:1/nothing"
+    session = Session(sqlalchemy.create_engine(f"postgresql+psycopg{nowhere}"))
+    with pytest.raises(StoreAway):
+        borrowed.perform(session, store, insert, "a")
+    async_session = AsyncSession(create_async_engine(f"postgresql+asyncpg{nowhere}"))
+    with pytest.raises(StoreAway):
+        await borrowed.aperform(async_session, store, insert, "a")
 
 
 def test_a_driver_that_is_not_known_is_named(sqlite_store: SqliteStore) -> None:

@@ -64,7 +64,7 @@ class Said(NamedTuple):
 class State(NamedTuple):
     """What a connection tells of itself.
 
-    ``begin``: no transaction is open, and nobody but us would begin one before the next statement.
+    ``begin``: no transaction is open, and nobody but us begins one before the next statement.
     ``database``: the name of the one it leads to, if it knows.
     """
 
@@ -73,6 +73,15 @@ class State(NamedTuple):
 
 
 Batch: TypeAlias = Sequence[Said]
+
+
+class Opening(NamedTuple):
+    """What begins a transaction, where that is ours to do, and what then undoes all of it."""
+
+    begin: Batch = ()
+    undo: Batch = ()
+
+
 Talk: TypeAlias = Generator[Batch, Answers, T]
 
 
@@ -80,12 +89,11 @@ Talk: TypeAlias = Generator[Batch, Answers, T]
 class Manners:
     """How a transaction is joined on one kind of database, whatever the driver.
 
-    ``arrive`` refuses a connection to another database, begins where that is ours to do, and returns what undoes all
-    that. ``notice`` announces topics when the caller commits.
+    ``arrive`` refuses a connection to another database. ``notice`` announces topics when the caller commits.
     """
 
     dialect: Dialect
-    arrive: Callable[[Store, Kind, State], Talk[Batch]]
+    arrive: Callable[[Store, Kind, State], Talk[Opening]]
     notice: Callable[[Store, frozenset[str]], Batch]
 
 
@@ -223,12 +231,12 @@ def _say(store: Store, query: Query) -> Said:
 
 def _talk(
     op: Op[T],
-    arrival: Talk[Batch],
+    arrival: Talk[Opening],
     say: Callable[[Query], Said],
     notice: Callable[[frozenset[str]], Batch],
 ) -> Talk[tuple[T, frozenset[str]]]:
     """The operation between SAVEPOINT and RELEASE, in batches; an error thrown in undoes it and comes out."""
-    undo = yield from arrival
+    begin, undo = yield from arrival
     wake: frozenset[str] = frozenset()
     told: frozenset[str] = frozenset()
     begun = released = False
@@ -237,7 +245,7 @@ def _talk(
             step = next(op)
             while True:
                 wake |= step.wake
-                head = [] if begun else [_SAVEPOINT]
+                head = [] if begun else [*begin, _SAVEPOINT]
                 said = [say(query) for query in step.queries]
                 tail = [_RELEASE, *notice(wake)] if step.final else []
                 begun = True
@@ -249,9 +257,10 @@ def _talk(
             yield [*([_RELEASE] if begun and not released else []), *notice(wake - told)]
             return end.value, wake
     except BaseException:
-        # The connection may be gone; the first error is the one that tells.
-        with suppress(Exception):
-            yield undo or (_UNDO if begun and not released else ())
+        if begun and not released:
+            # The connection may be gone; the first error is the one that tells.
+            with suppress(Exception):
+                yield undo or _UNDO
         raise
 
 

@@ -91,13 +91,13 @@ def _translate(error: BaseException) -> BaseException:
             return StoreBusy(
                 "perdure's tables were changed meanwhile: run your transaction again.", code="store.contended"
             )
-        case asyncpg.PostgresError(sqlstate="26000" | "42P05"):
+        case asyncpg.InvalidSQLStatementNameError() | asyncpg.DuplicatePreparedStatementError():
             return InternalError(
                 "The database lost prepared statements: behind a pooler, connect with statement_cache_size=0.",
                 code="store.unprepared",
             )
         case asyncpg.PostgresError():
-            return explain(error, error.sqlstate, lost=True)
+            return explain(error, getattr(error, "sqlstate", None), lost=True)
         case asyncpg.DataError() | UnicodeEncodeError():
             return Invalid("A value does not fit into the database.", code="store.bad_value")
         case asyncpg.InterfaceError() if "another operation" in str(error):

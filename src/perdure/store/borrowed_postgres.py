@@ -7,7 +7,7 @@ from typing import Final
 from perdure.errors import PerdureError, StoreBusy
 from perdure.ops.op import Kind
 from perdure.store import borrowed_refusals as refusals
-from perdure.store.borrowed import Batch, Manners, Said, State, Talk
+from perdure.store.borrowed import Batch, Manners, Opening, Said, State, Talk
 from perdure.store.postgres import PostgresStore
 from perdure.store.postgres_errors import Cure, understand
 from perdure.store.postgres_transaction import NOTIFY, notice
@@ -20,7 +20,7 @@ SELECT pg_catalog.current_database(), pg_catalog.current_setting('client_encodin
 """
 
 
-def _arrive(store: Store, kind: Kind, state: State) -> Talk[Batch]:
+def _arrive(store: Store, kind: Kind, state: State) -> Talk[Opening]:
     assert isinstance(store, PostgresStore)
     database, readable = state.database, True
     if database is None:
@@ -30,10 +30,7 @@ def _arrive(store: Store, kind: Kind, state: State) -> Talk[Batch]:
         raise refusals.elsewhere()
     if not readable:
         raise refusals.wrong_encoding()
-    if not state.begin:
-        return ()
-    yield [_BEGIN]
-    return [_ROLLBACK]
+    return Opening([_BEGIN], [_ROLLBACK]) if state.begin else Opening()
 
 
 def _notice(store: Store, topics: frozenset[str]) -> Batch:

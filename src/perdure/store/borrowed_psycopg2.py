@@ -53,7 +53,7 @@ def _quote(value: Param) -> Any:
     return None if text is None else extensions.QuotedString(text)
 
 
-def _reader(read: Callable[[str], Any]) -> Callable[[str | None, object], Any]:
+def _reader(read: Callable[[str], Any]) -> Callable[[Any, object], Any]:
     return lambda text, cursor: None if text is None else read(text)
 
 

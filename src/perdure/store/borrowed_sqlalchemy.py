@@ -6,35 +6,35 @@ refusal undoes it and the session would never know.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from sqlalchemy import exc
 
-from perdure.errors import StoreAway, UnsupportedConnection
+from perdure.errors import PerdureError, StoreAway, UnsupportedConnection
 from perdure.store import borrowed_refusals as refusals
 from perdure.store.borrowed import Wrapper
 
 
 def _open_session(session: Any) -> Any:
-    try:
+    with _explained():
         return _inside(session.connection())
-    except exc.SQLAlchemyError as error:
-        raise _refusal(error) from None
 
 
 def _open_connection(connection: Any) -> Any:
-    try:
+    with _explained():
         return _inside(connection)
-    except exc.SQLAlchemyError as error:
-        raise _refusal(error) from None
 
 
 async def _open_async_session(session: Any) -> Any:
-    return await _open_async_connection(await session.connection())
+    with _explained():
+        return await (await session.connection()).run_sync(_inside)
 
 
 async def _open_async_connection(connection: Any) -> Any:
-    return await connection.run_sync(_open_connection)
+    with _explained():
+        return await connection.run_sync(_inside)
 
 
 def _inside(connection: Any) -> Any:
@@ -47,7 +47,15 @@ def _inside(connection: Any) -> Any:
     return driver
 
 
-def _refusal(error: exc.SQLAlchemyError) -> Exception:
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except (exc.SQLAlchemyError, OSError) as error:
+        raise _refusal(error) from None
+
+
+def _refusal(error: Exception) -> PerdureError:
     match error:
         case exc.UnboundExecutionError():
             return UnsupportedConnection(
@@ -55,7 +63,7 @@ def _refusal(error: exc.SQLAlchemyError) -> Exception:
             )
         case exc.ResourceClosedError():
             return refusals.closed()
-        case exc.DBAPIError():
+        case exc.DBAPIError() | OSError():
             return StoreAway()
         case exc.PendingRollbackError():
             return refusals.aborted()

@@ -9,7 +9,7 @@ from typing import Any, Final
 from perdure.errors import StoreBusy
 from perdure.ops.op import Kind, Rows
 from perdure.store import borrowed_refusals as refusals
-from perdure.store.borrowed import Batch, Flavour, Manners, Said, State, Talk
+from perdure.store.borrowed import Batch, Flavour, Manners, Opening, Said, State, Talk
 from perdure.store.sqlite import SqliteStore
 from perdure.store.sqlite_errors import translate
 from perdure.store.store import Store
@@ -25,7 +25,7 @@ _BEGIN = Said("BEGIN IMMEDIATE", {})
 _ROLLBACK = Said("ROLLBACK", {})
 
 
-def _arrive(store: Store, kind: Kind, state: State) -> Talk[Batch]:
+def _arrive(store: Store, kind: Kind, state: State) -> Talk[Opening]:
     files, [(version,)] = yield [_FILES, _VERSION]
     assert isinstance(store, SqliteStore)
     main = next(file for _, name, file in files if name == "main")
@@ -35,10 +35,9 @@ def _arrive(store: Store, kind: Kind, state: State) -> Talk[Batch]:
     if tuple(map(int, version.split("."))) < _SAFE_CHECKPOINTS:
         yield [_NO_CHECKPOINTS]
     if not state.begin:
-        return ()
-    yield [_BEGIN_TO_READ if kind == "read" else _BEGIN]
+        return Opening()
     # Nothing of the caller's is in a transaction that we began; left open it would lock out every writer.
-    return [_ROLLBACK]
+    return Opening([_BEGIN_TO_READ if kind == "read" else _BEGIN], [_ROLLBACK])
 
 
 def _notice(store: Store, topics: frozenset[str]) -> Batch:
