@@ -55,7 +55,7 @@ WRAPPERS: _Table = {
 
 
 class Said(NamedTuple):
-    """A statement as the store spells it, and its parameters. One without any steers the transaction."""
+    """A statement as the store spells it. On PostgreSQL, without parameters, it steers the transaction: no rows."""
 
     sql: str
     params: Mapping[str, Param]
