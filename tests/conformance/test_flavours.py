@@ -159,15 +159,17 @@ def test_operators_act_inside_it_as_well(world: World, caller: Caller) -> None:
 def test_a_handler_s_writes_and_its_success_are_one(url: str, flavour: str) -> None:
     with world_at(url) as world, closing(App(url)) as app:
 
-        @app.task(name="book")
+        @app.task(name="book", max_attempts=1)
         def book(n: int, *, ctx: Context = CONTEXT) -> None:
             caller = FLAVOURS[flavour](url)
-            ctx.stage("booking")
-            ctx.enqueue(book.using(queue="later").job(n + 1))
-            caller.inserts(n)
-            caller.verb(ctx, "succeed", {"n": n}, conn=caller.conn)
-            caller.does(caller.commit)
-            caller.ends()
+            try:
+                ctx.stage("booking")
+                ctx.enqueue(book.using(queue="later").job(n + 1))
+                caller.inserts(n)
+                caller.verb(ctx, "succeed", {"n": n}, conn=caller.conn)
+                caller.does(caller.commit)
+            finally:
+                caller.ends()
 
         job = book.using(queue="now").enqueue(1)
         app.run_worker(queues=["now"], burst=True)
