@@ -19,7 +19,7 @@ ADVICE = {
     "BadArguments": "Correct the argument at `error.path`, or annotate the parameter with its type.",
     "PayloadTooLarge": "Store what is large elsewhere, and pass where it is.",
     "BlockingCall": "Use what the message names: mostly a twin, to be awaited.",
-    "UnsupportedConnection": "Give `conn=` an open `sqlite3` or psycopg connection to the app's own database.",
+    "UnsupportedConnection": "Give `conn=` an open connection or session of a [known library](transactions.md).",
     "Conflict": "Look at what is stored, and decide.",
     "IdempotencyConflict": "Give the new request a key of its own, or ask as before: `error.field` differs.",
     "UnsupportedIsolation": "Begin your transaction with READ COMMITTED, or leave the keys out.",

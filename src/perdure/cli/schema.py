@@ -134,7 +134,8 @@ def _warnings(stats: Stats) -> list[str]:
     version = tuple(map(int, stats.database.version.split("."))) if stats.database.dialect == "sqlite" else ()
     old = [
         f"SQLite {stats.database.version} can corrupt its log where two connections write and checkpoint at once; "
-        "perdure's own connections avoid it, another program's may not: use 3.51.3 or newer."
+        "perdure's own connections avoid it, and those given as conn=; other connections of your application to this "
+        "file may not: use 3.51.3 or newer, or PRAGMA wal_autocheckpoint = 0 on each."
     ]
     return [*(old if version and version < SAFE_SQLITE else ()), *unserved_lines(stats.unserved)]
 

@@ -33,7 +33,7 @@ from typing import (
     overload,
 )
 
-from perdure.errors import BlockingCall
+from perdure.errors import BlockingCall, UnsupportedConnection
 from perdure.ops.op import Operation
 from perdure.store import borrowed
 from perdure.store.bell import Bell
@@ -119,8 +119,8 @@ def hear(bell: Bell, *, seconds: float) -> Plan[None]:
     yield Hear(bell, seconds)
 
 
-def run(store: Store, plan: Plan[T]) -> T:
-    """Carry out a plan in this thread."""
+def run(store: Store, plan: Plan[T], *, verb: str | None = None) -> T:
+    """Carry out a plan in this thread. ``verb``: on behalf of which one, to name its twin where that is the cure."""
     try:
         need = plan.send(None)
         while True:
@@ -132,12 +132,14 @@ def run(store: Store, plan: Plan[T]) -> T:
                 need = plan.send(answer)
     except StopIteration as end:
         return cast(T, end.value)
+    except UnsupportedConnection as error:
+        raise _with_verb(error, "async", verb and twin(verb)) from None
     finally:
         # Interrupted: what the plan has begun ends now, not when somebody lets go of the traceback.
         plan.close()
 
 
-async def arun(store: Store, plan: Plan[T]) -> T:
+async def arun(store: Store, plan: Plan[T], *, verb: str | None = None) -> T:
     """Carry out a plan in this task."""
     try:
         need = plan.send(None)
@@ -150,8 +152,17 @@ async def arun(store: Store, plan: Plan[T]) -> T:
                 need = plan.send(answer)
     except StopIteration as end:
         return cast(T, end.value)
+    except UnsupportedConnection as error:
+        raise _with_verb(error, "blocking", verb and verb.removeprefix("a").removesuffix("_")) from None
     finally:
         plan.close()
+
+
+def _with_verb(
+    error: UnsupportedConnection, colour: borrowed.Colour, verb: str | None
+) -> UnsupportedConnection:
+    """A connection of the wrong colour: the refusal names the verb that goes with it."""
+    return borrowed.wrong_colour(colour, f"{verb}()") if verb and error.code == "conn.wrong_colour" else error
 
 
 def _wait(store: Store, need: Need) -> object:
@@ -211,7 +222,7 @@ class blocking(Generic[S, P, T]):
     def __init__(self, plan: Callable[Concatenate[S, P], Plan[T]]) -> None:
         def verb(subject: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
             refuse_in_event_loop(self._name)
-            return run(subject.store, plan(subject, *args, **kwargs))
+            return run(subject.store, plan(subject, *args, **kwargs), verb=self._name)
 
         self._verb = update_wrapper(verb, plan)
 
@@ -232,11 +243,12 @@ class waiting(Generic[S, P, T]):
 
     def __init__(self, plan: Callable[Concatenate[S, P], Plan[T]]) -> None:
         async def verb(subject: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-            return await arun(subject.store, plan(subject, *args, **kwargs))
+            return await arun(subject.store, plan(subject, *args, **kwargs), verb=self._name)
 
         self._verb = update_wrapper(verb, plan)
 
     def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
         show(self._verb, owner, name)
 
     @overload
@@ -257,10 +269,14 @@ def show(verb: Callable[..., object], owner: type, name: str) -> None:
     vars(verb)["__signature__"] = signature.replace(return_annotation=returns)
 
 
+def twin(name: str) -> str:
+    """The async verb of a blocking one."""
+    return f"a{name}_" if iskeyword(f"a{name}") else f"a{name}"
+
+
 def refuse_in_event_loop(name: str, instead: str | None = None) -> None:
     """A blocking verb would stop every task of the loop that runs in this thread. Most have a twin to await."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is not None and asyncio._get_running_loop() is not None:
-        twin = f"a{name}_" if iskeyword(f"a{name}") else f"a{name}"
-        instead = instead or f"await {twin}()"
+        instead = instead or f"await {twin(name)}()"
         raise BlockingCall(f"{name}() blocks and an event loop runs in this thread: {instead} instead.")

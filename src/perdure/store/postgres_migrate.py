@@ -1,6 +1,6 @@
 """A PostgreSQL database as migrations see it: transactions on a connection of its own, and a turn for each.
 
-No lock outlives its transaction, see docs/decisions/0016: a pooler may stand between.
+No lock outlives its transaction, see docs/decisions/0017: a pooler may stand between.
 """
 
 from __future__ import annotations

@@ -190,11 +190,18 @@ RETURNING CAST(id AS text), token, task, queue, priority, run_at, run, attempt, 
           tenant, meta, crashes, scheduled_for, workflow_id, step_key, state;
 
 -- name: lock_job
--- differs: an operator's act locks its row, so that what it decides on stays true until it is written.
-SELECT state, run, token, worker, checkpoint, result, unique_key, task, coalesce(tenant, ''), run_at <= :now
+-- differs: an operator's act locks its row, so that what it decides on stays true until it is written. And json comes
+-- out as text: a caller's codec would decode it.
+SELECT state, run, token, worker, CAST(checkpoint AS text), CAST(result AS text), unique_key, task,
+       coalesce(tenant, ''), run_at <= :now
   FROM perdure.job
  WHERE id = :id
    FOR UPDATE;
+
+-- name: record_event
+-- differs: json goes in through text: a caller's codec for it would encode it a second time.
+INSERT INTO perdure.event (job, run, token, kind, at, detail)
+VALUES (:id, :run, :token, :kind, :now, CAST(CAST(:detail AS text) AS json));
 
 -- name: show_isolation
 -- differs: a caller's transaction may have another level.
@@ -274,9 +281,11 @@ UPDATE perdure.job
 RETURNING CAST(id AS text), token;
 
 -- name: lock_running
--- differs: rows are locked, in the order given, each found by its primary key: see finish_succeeded.
+-- differs: rows are locked, in the order given, each found by its primary key: see finish_succeeded. And json comes out
+-- as text: see lock_job.
 SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes,
-       j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage
+       j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total,
+       CAST(coalesce(q.backoff, t.backoff) AS text), t.max_crashes, j.stage
   FROM json_array_elements(CAST(:leases AS json)) AS x (value) CROSS JOIN LATERAL (
        SELECT * FROM perdure.job
         WHERE id = CAST(x.value ->> 0 AS uuid) AND token = CAST(x.value ->> 1 AS integer) AND worker IS NOT NULL

@@ -151,7 +151,7 @@ SELECT id, queue, state, run, attempt
    AND unique_key IS NOT NULL AND state IN ('waiting', 'ready', 'running', 'open');
 
 -- name: find_key
-SELECT job, request
+SELECT job, CAST(request AS text)
   FROM perdure.key
  WHERE task = :task AND tenant = :tenant AND key = :key;
 
@@ -261,7 +261,3 @@ SELECT id, token, run, attempt, coalesce(error_kind, state), error_code, error_m
   FROM perdure.job
  WHERE id = :id AND started_at IS NOT NULL
     ON CONFLICT (job, token) DO NOTHING;
-
--- name: record_event
-INSERT INTO perdure.event (job, run, token, kind, at, detail)
-VALUES (:id, :run, :token, :kind, :now, :detail);

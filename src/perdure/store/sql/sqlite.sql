@@ -71,6 +71,11 @@ SELECT state, run, token, worker, checkpoint, result, unique_key, task, coalesce
   FROM perdure.job
  WHERE id = :id;
 
+-- name: record_event
+-- differs: a document is a text.
+INSERT INTO perdure.event (job, run, token, kind, at, detail)
+VALUES (:id, :run, :token, :kind, :now, :detail);
+
 -- name: show_isolation
 -- differs: one writer at a time sees what is committed.
 SELECT 'read committed';
