@@ -42,9 +42,9 @@ class Flight(Generic[T]):
         self._work.close()
         self._over(self)
 
-    def _go_on(self, error: psycopg.Error | None = None) -> None:
+    def _go_on(self, fault: psycopg.Error | None = None) -> None:
         try:
-            event = next(self._work) if error is None else self._work.throw(error)
+            event = next(self._work) if fault is None else self._work.throw(fault)
         except StopIteration as end:
             self._land()
             if not self.landed.done():
