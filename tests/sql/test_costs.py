@@ -224,7 +224,7 @@ def test_bytes_of_log_on_postgres(postgres_url: str) -> None:
     measured["a finish of 100"] = (server.log(finish.finish(outcomes, dice=dice)), 27_000)
     ann.store.close()
     server.close()
-    # A page that is full is pruned on the way, and logged, unless somebody's snapshot forbids it: a sixth more was seen.
+    # A full page is pruned on the way, and logged, unless somebody's snapshot forbids it: a sixth more was seen.
     assert too_much(measured, slack=1.3) == {}
 
 
