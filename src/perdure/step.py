@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 from perdure.errors import InvalidOption, InvalidWorkflow
+from perdure.ids import new_ids
 from perdure.model.canonical_workflow import StepRequest
 from perdure.model.graph import GATE, GATES, Shape
 from perdure.model.job import NewStep, Span
@@ -172,3 +173,23 @@ def checked_steps(verb: str, steps: object) -> Sequence[Step[Any]]:
     if not all(isinstance(step, Step) for step in listed):
         raise InvalidWorkflow(f"{verb} takes Step(key, task.job(...)).")
     return listed
+
+
+def new_steps(
+    steps: Sequence[Step[Any]],
+    changed: Iterable[JobRequest[Any]],
+    workflow: str,
+    *,
+    tenant: str | None = None,
+    parent_job: str | None = None,
+) -> Iterator[NewStep]:
+    """The steps as the ledger takes them, with what middleware made of their requests."""
+    requests = iter(changed)
+    for id, step in zip(new_ids(len(steps)), steps, strict=True):
+        request = None if step.request is None else next(requests)
+        new = step.new(id, workflow, request, tenant)
+        if request is not None:
+            # Known here, so that whoever writes it knows whom to wake.
+            new.queue = request.template.queue
+        new.parent_job = parent_job
+        yield new

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from perdure.errors import InvalidOption, InvalidWorkflow, WorkflowNotFound
-from perdure.ids import new_id, new_ids
+from perdure.ids import new_id
 from perdure.middleware import Middleware
 from perdure.model.codec import encode_plain
-from perdure.model.graph import GATE, GATES, Shape, Status, Which, check
-from perdure.model.job import NewStep
+from perdure.model.graph import GATE, GATES, Status, Which, check
 from perdure.model.lifecycle import Growth
 from perdure.ops import append as append_ops
 from perdure.ops import steer
@@ -22,7 +21,7 @@ from perdure.ops.steer import Canceling, Requeuing
 from perdure.ops.topics import queue_topics
 from perdure.options import KEY_BYTES, filter_text, number, text
 from perdure.request import JobRequest, inside
-from perdure.step import RESOLUTIONS, Resolution, Step, checked_steps, step_key
+from perdure.step import RESOLUTIONS, Resolution, Step, checked_steps, new_steps, step_key
 from perdure.store.plan import Plan, blocking, perform, perform_on, waiting
 from perdure.verbs import PAGE, JobId, said
 from perdure.workflow import Workflow
@@ -50,8 +49,10 @@ class WorkflowVerbs:
         app = cast("App", self)
         shapes, new = flow.shapes(), flow.new(new_id())
         with inside(self.middleware, _requests(flow.steps)) as changed:
-            steps = _written(flow.steps, changed, new.id, flow.tenant)
-            wake = queue_topics(_queues(shapes, flow.steps).values())
+            steps = {
+                step.step_key: step for step in new_steps(flow.steps, changed, new.id, tenant=flow.tenant)
+            }
+            wake = queue_topics(steps[shape.key].queue or GATES for shape in shapes if not any(shape.parents))
             started = yield from app._insert_of(
                 {step.task for step in steps.values()} - {GATE},
                 lambda: perform_on(conn, ops.start, new, shapes, steps, wake),
@@ -163,10 +164,10 @@ class WorkflowVerbs:
         shapes = [step.shape for step in listed]
         check([shape._replace(after=(), after_done=()) for shape in shapes])
         with inside(self.middleware, _requests(listed)) as changed:
-            new = _written(listed, changed, workflow, None)
+            new = [*new_steps(listed, changed, workflow)]
             return (
                 yield from app._insert_of(
-                    {step.task for step in new.values()} - {GATE},
+                    {step.task for step in new} - {GATE},
                     lambda: perform_on(
                         conn,
                         append_ops.append_steps,
@@ -174,8 +175,7 @@ class WorkflowVerbs:
                         window=step_key(window),
                         mutation_key=key,
                         requests=[step.asked() for step in listed],
-                        growth=Growth(tuple(shapes), tuple(new.values())),
-                        queues=_queues(shapes, listed),
+                        growth=Growth(tuple(shapes), tuple(new)),
                     ),
                     conn,
                 )
@@ -204,22 +204,6 @@ def workflow_id(id: JobId) -> str:
 
 def _requests(steps: Sequence[Step[Any]]) -> list[JobRequest[Any]]:
     return [step.request for step in steps if step.request is not None]
-
-
-def _written(
-    steps: Sequence[Step[Any]], changed: Sequence[JobRequest[Any]], workflow: str, tenant: str | None
-) -> dict[str, NewStep]:
-    """The steps as the ledger takes them, by their keys, in their order."""
-    requests = iter(changed)
-    return {
-        step.key: step.new(id, workflow, None if step.request is None else next(requests), tenant)
-        for id, step in zip(new_ids(len(steps)), steps, strict=True)
-    }
-
-
-def _queues(shapes: Sequence[Shape], steps: Sequence[Step[Any]]) -> dict[str, str]:
-    """Where those go that may be ready at once: known here, for their tasks are."""
-    return {step.key: (step.request.template.queue if step.request else None) or GATES for step in steps}
 
 
 def _output(output: object) -> str:

@@ -88,10 +88,11 @@ def _encode(request: Mapping[str, object]) -> str:
 
 def _read(snapshot: str, tenant: str | None) -> dict[str, Any]:
     """A request of this format or an older one, in the form of this one."""
-    match read_json(snapshot):
-        case {"steps": list(steps), **rest} if _is_version(rest.get("v", VERSION)):
+    request: Any = read_json(snapshot)
+    match request:
+        case {"steps": list(steps)} if _is_version(request.get("v", VERSION)):
             if all(isinstance(step, dict) and isinstance(step.get("key"), str) for step in steps):
-                return {**rest, "steps": {step["key"]: _normal(step, tenant) for step in steps}}
+                return {**request, "steps": {step["key"]: _normal(step, tenant) for step in steps}}
     raise InternalError(
         f"a canonical request is damaged, or of a newer version than {VERSION}", code="workflow.bad_snapshot"
     )

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from perdure.errors import AppendConflict, AppendRefused, UnsupportedIsolation, WorkflowNotFound
 from perdure.model.canonical_workflow import StepRequest, append_difference, canonical_append
-from perdure.model.graph import GATE, OVER, Birth, Parent, Shape, check, foreign_references, no_ancestor
+from perdure.model.graph import GATE, OVER, Parent, Shape, check, foreign_references, no_ancestor
 from perdure.model.lifecycle import Growth
 from perdure.ops.batch import rows_of
 from perdure.ops.growth import grow
@@ -26,9 +26,8 @@ def append_steps(
     mutation_key: str,
     requests: Sequence[StepRequest],
     growth: Growth,
-    queues: Mapping[str, str],
 ) -> Op[AppendOutcome]:
-    """Add steps while the gate ``window`` is open. ``queues``: where each new step will go, by its key.
+    """Add steps while the gate ``window`` is open.
 
     The key is looked up before the window: a retry of what was applied succeeds also after that has closed.
     """
@@ -51,17 +50,14 @@ def append_steps(
             raise AppendConflict(field)
         return "already_applied"
     _refuse(tallies, workflow, window, [(row[1], row[2]) for row in gates])
-    for step in growth.steps:
-        step.tenant = step.tenant or tenant
-    writes, born = yield from plant(tallies, workflow, growth)
+    writes, wake = yield from plant(tallies, workflow, growth)
     mutation = Query("insert_mutation", {"workflow": workflow, "key": mutation_key, "request": request})
-    wake = queue_topics(queues[key] for key, birth in born.items() if birth.state == "ready")
     yield from ask_all(*writes, mutation, *tallies.settle(), final=True, wake=wake)
     return "applied"
 
 
-def plant(tallies: Tallies, workflow: str, growth: Growth) -> Op[tuple[list[Query], dict[str, Birth]]]:
-    """What writes new steps into a locked workflow; its tally counts them. A parent may be in any state."""
+def plant(tallies: Tallies, workflow: str, growth: Growth) -> Op[tuple[list[Query], frozenset[str]]]:
+    """What writes new steps into a locked workflow, and whom that wakes. A parent may be in any state."""
     steps = {step.step_key: step for step in growth.steps}
     parents = {key for shape in growth.shapes for key in shape.parents if key not in steps}
     found = yield from ask("find_steps", workflow=workflow, keys=rows_of(sorted({*parents, *steps})))
@@ -69,11 +65,14 @@ def plant(tallies: Tallies, workflow: str, growth: Growth) -> Op[tuple[list[Quer
     ordered = check(growth.shapes, known.__contains__)
     yield from _check_references(ordered, known)
     tally = tallies[workflow]
+    for step in growth.steps:
+        step.tenant = step.tenant or tallies.tenants[workflow]
     writes, born = grow(ordered, steps, known, canceled=tally.canceling)
     for birth in born.values():
         tally.move(None, birth.state)
     tallies.added[workflow] = tallies.added.get(workflow, 0) + len(steps)
-    return writes, born
+    ready = [key for key, birth in born.items() if birth.state == "ready"]
+    return writes, queue_topics(queue for key in ready if (queue := steps[key].queue) is not None)
 
 
 def _check_references(ordered: Sequence[Shape], known: Mapping[str, Parent]) -> Op[None]:

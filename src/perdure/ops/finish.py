@@ -177,7 +177,8 @@ def _decide(
     ends = ends_of((job.id, job.workflow, "succeeded") for job in running if job.lease in simple)
     ends |= ends_of((job.id, job.workflow, one.state) for job, one in zip(jobs, changes, strict=True))
     # Before their parents end, so that these release them.
-    writes += yield from _append(tallies, jobs, others)
+    more, woken = yield from _append(tallies, jobs, others)
+    writes, wake = [*writes, *more], wake | woken
     if not ends:
         return Decided([*writes, *tallies.settle()], None, accepted, changes, wake)
     answers, released = yield from release(tallies, ends, *writes)
@@ -185,15 +186,18 @@ def _decide(
     return Decided(tallies.settle(), recorded, accepted, changes, wake | released)
 
 
-def _append(tallies: Tallies, jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -> Op[list[Query]]:
-    """Steps that were to be added with the success of others."""
+def _append(
+    tallies: Tallies, jobs: Sequence[Running], outcomes: dict[Lease, Outcome]
+) -> Op[tuple[list[Query], frozenset[str]]]:
+    """Steps that were to be added with the success of others; and whom to wake."""
     writes: list[Query] = []
+    wake: frozenset[str] = frozenset()
     for job in jobs:
         outcome = outcomes[job.lease]
         if isinstance(outcome, Succeeded) and outcome.appended is not None and job.workflow is not None:
-            more, _ = yield from plant(tallies, job.workflow, outcome.appended)
-            writes += more
-    return writes
+            more, woken = yield from plant(tallies, job.workflow, outcome.appended)
+            writes, wake = [*writes, *more], wake | woken
+    return writes, wake
 
 
 def _enqueue_children(jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -> Op[frozenset[str]]:
