@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from perdure.model.graph import Shape
 
@@ -32,20 +32,22 @@ def tree(steps: Sequence[Shape], label: Callable[[Shape], str] = lambda step: ""
         children.setdefault(above, []).append(step)
     lines: list[str] = []
     # Not by recursion: a chain may have thousands of steps.
-    front = [(step, "", "", "") for step in reversed(children.get(None, []))]
+    front = [*_below(children.get(None, []), "")]
     while front:
         step, before, own, below = front.pop()
         lines.append(f"{before}{own}{_line(step, label(step))}")
-        inner = before + below
-        some = children.get(step.key, [])
-        # An only child stands right below its parent: else a chain of a hundred would be too wide.
-        if len(some) == 1:
-            front.append((some[0], inner, "", ""))
-            continue
-        for last, child in reversed([*enumerate(some, 1)]):
-            end = last == len(some)
-            front.append((child, inner, "└─ " if end else "├─ ", "   " if end else "│  "))
+        front += _below(children.get(step.key, []), before + below)
     return lines
+
+
+def _below(steps: Sequence[Shape], indent: str) -> Iterator[tuple[Shape, str, str, str]]:
+    """The last first. An only child stands right below its parent: else a chain of a hundred would be too wide."""
+    if len(steps) == 1:
+        yield steps[0], indent, "", ""
+        return
+    for number, step in reversed([*enumerate(steps, 1)]):
+        end = number == len(steps)
+        yield step, indent, "└─ " if end else "├─ ", "   " if end else "│  "
 
 
 def _line(step: Shape, label: str) -> str:

@@ -37,8 +37,8 @@ from tests.store.waiting import until
 ROOT = Path(__file__).parents[2]
 WEIRD = 'we"ird x;--'
 
-SECOND = Migration(
-    2, "more things", "CREATE TABLE perdure.more (id integer); CREATE TABLE perdure.most (id integer);"
+NEXT = Migration(
+    3, "more things", "CREATE TABLE perdure.more (id integer); CREATE TABLE perdure.most (id integer);"
 )
 
 
@@ -85,7 +85,7 @@ def with_second(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From now on this version of perdure has one more migration."""
 
     def add() -> None:
-        monkeypatch.setattr(migrate, "migrations", lambda dialect: (migrations(dialect)[0], SECOND))
+        monkeypatch.setattr(migrate, "migrations", lambda dialect: (*migrations(dialect), NEXT))
 
     return add
 
@@ -113,9 +113,9 @@ def test_the_history_tells_what_was_applied(database: Database) -> None:
 def test_what_is_missing_is_named_and_applied(database: Database, with_second: Callable[[], None]) -> None:
     database.apply()
     with_second()
-    with pytest.raises(SchemaOutdated, match=r"lacks migration 0002 more things; call app"):
+    with pytest.raises(SchemaOutdated, match=r"lacks migration 0003 more things; call app"):
         database.check()
-    assert database.apply() == [2]
+    assert database.apply() == [NEXT.version]
     database.check()
     assert database.rows("SELECT count(*) FROM perdure.most") == [(0,)]
 
@@ -123,12 +123,13 @@ def test_what_is_missing_is_named_and_applied(database: Database, with_second: C
 def test_a_migration_that_fails_leaves_nothing_behind(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = Migration(2, "broken", SECOND.text + "CREATE TABLE perdure.most (id integer);")
+    broken = Migration(NEXT.version, "broken", NEXT.text + "CREATE TABLE perdure.most (id integer);")
     database.apply()
-    monkeypatch.setattr(migrate, "migrations", lambda dialect: (migrations(dialect)[0], broken))
+    monkeypatch.setattr(migrate, "migrations", lambda dialect: (*migrations(dialect), broken))
     with pytest.raises((psycopg.Error, sqlite3.Error)):
         database.apply()
-    assert database.rows("SELECT version FROM perdure.migration") == [(1,)]
+    versions = [(migration.version,) for migration in migrations(database.dialect)]
+    assert database.rows("SELECT version FROM perdure.migration ORDER BY 1") == versions
     with pytest.raises(SchemaOutdated):
         database.check()
 
@@ -144,7 +145,7 @@ def test_no_history_means_no_tables(database: Database) -> None:
         ("UPDATE perdure.migration SET checksum = 'other'", SchemaChanged, "0001 ledger"),
         ("UPDATE perdure.migration SET finished = (1 = 0)", SchemaDirty, "0001 ledger"),
         (
-            "UPDATE perdure.migration SET version = 9999, name = 'from the future'",
+            "UPDATE perdure.migration SET version = 9999, name = 'from the future' WHERE version = 2",
             SchemaNewer,
             "9999 from the future",
         ),
