@@ -40,8 +40,6 @@ def total(counts: list[dict[str, int]]) -> list[tuple[str, int]]:
 
 
 async def main() -> None:
-    for number, line in enumerate(POEM.splitlines()):
-        Path(directory.name, f"{number}.txt").write_text(line)
     flow = Workflow("word count")
     flow.step("find", find.job(directory.name))
 
@@ -59,4 +57,6 @@ if __name__ == "__main__":
     import asyncio
 
     with directory:
+        for number, line in enumerate(POEM.splitlines()):
+            Path(directory.name, f"{number}.txt").write_text(line)
         asyncio.run(main())

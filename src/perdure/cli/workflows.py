@@ -162,7 +162,8 @@ def _tree(graph: Graph) -> list[str]:
 
 def _label(step: WorkflowStep) -> str:
     """What it is up to, for how long, and what it waits for."""
-    row, said = step.row, [step.row.state]
+    row = step.row
+    said: list[str] = [row.state]
     since = row.run_at if row.state == "open" and row.timeout is None else row.started_at
     if since is not None:
         said.append(length(((row.finished_at or step.now) - since) / 1_000_000))
