@@ -93,12 +93,12 @@ def _measure_throughput(report: Report, made: Databases, kind: str) -> None:
     subprocess.run([sys.executable, "-c", program], env={**os.environ, "PERDURE_URL": url}, check=True)
     counts = app.count_jobs()
     assert counts == {"default": {"succeeded": JOBS}}, counts
-    first, last = _span(url, kind)
+    first, last = span_of(url, kind)
     report.figure(f"{kind}: no-op async jobs by one worker", JOBS / (last - first), "jobs/s")
     app.close()
 
 
-def _span(url: str, kind: str) -> tuple[float, float]:
+def span_of(url: str, kind: str) -> tuple[float, float]:
     """From the first claim to the last outcome, in seconds."""
     if kind == "postgres":
         with psycopg.connect(url) as connection:

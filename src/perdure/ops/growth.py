@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from perdure.model.graph import Birth, Parent, Shape, births
 from perdure.model.job import NewStep
@@ -11,6 +11,8 @@ from perdure.ops.op import Query
 
 STEPS = 5_000
 """Steps per statement: a whole workflow of thousands is a handful of them."""
+PARENTS = 32
+"""Per row of edges."""
 
 
 def grow(
@@ -27,11 +29,19 @@ def grow(
         step = steps[key]
         step.state, step.pending, step.unsatisfied, step.reason = birth
     edges = [
-        (ids[one.key], [ids[key] for key in one.after], [ids[key] for key in one.after_done])
+        (ids[one.key], [ids[key] for key in after], [ids[key] for key in done])
         for one in ordered
-        if one.after or one.after_done
+        for after, done in (
+            *((some, ()) for some in _few(one.after)),
+            *(((), some) for some in _few(one.after_done)),
+        )
     ]
     return [*_inserts([*steps.values()]), *_edges(edges)], born
+
+
+def _few(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Of a step with thousands of parents, some at a time: a row of JSON is read anew for each of them."""
+    return (keys[start : start + PARENTS] for start in range(0, len(keys), PARENTS))
 
 
 def _inserts(steps: Sequence[NewStep]) -> list[Query]:
