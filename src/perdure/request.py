@@ -92,6 +92,9 @@ def checked_requests(verb: str, requests: Iterable[JobRequest[R]]) -> list[JobRe
 @contextmanager
 def inside(chain: Sequence[Middleware], requests: Sequence[JobRequest[R]]) -> Iterator[list[JobRequest[R]]]:
     """The same requests inside middleware, entered once for all of one task with the same options."""
+    if not chain:
+        yield [*requests]
+        return
     with ExitStack() as stack:
         changed: dict[Template, Template] = {}
         for template in dict.fromkeys(request.template for request in requests):

@@ -14,7 +14,7 @@ from perdure.model.job import NewStep, Span
 from perdure.model.reference import Reference, escaped, keys_in
 from perdure.moments import span
 from perdure.options import KEY_BYTES, text
-from perdure.request import JobRequest
+from perdure.request import NOTHING_ASKED, JobRequest
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -69,6 +69,15 @@ class Step(Generic[R_co]):
         assert request is not None
         options = request.template.options
         payload = request.payload if request.template.refers else escaped(request.payload)
+        if options is NOTHING_ASKED:  # as most are, and there may be thousands
+            return NewStep(
+                id=id,
+                workflow_id=workflow,
+                step_key=self.key,
+                task=request.template.task,
+                payload=payload,
+                tenant=tenant,
+            )
         return NewStep(
             id=id,
             workflow_id=workflow,

@@ -47,6 +47,8 @@ class Workflow:
         self.result_step = result.key if isinstance(result, Step) else result
         self._most = number("most_steps", most_steps, 1, MOST_STEPS * 50)
         self._steps: dict[str, Step[Any]] = {}
+        self._in_order = True
+        """Each step came after its parents, so that there is no cycle to look for."""
 
     def __repr__(self) -> str:
         return f"<Workflow {self.name} of {len(self._steps)} steps>"
@@ -98,13 +100,18 @@ class Workflow:
             raise InvalidWorkflow(f"There are two steps named {step.key}.")
         if len(self._steps) == self._most:
             raise InvalidWorkflow(f"{step.key} is one step too many: a workflow has at most {self._most}.")
+        parents = {*step.after, *step.after_done}
+        once = len(parents) == len(step.after) + len(step.after_done)
+        self._in_order = self._in_order and once and parents <= self._steps.keys()
         self._steps[step.key] = step
 
     def shapes(self) -> list[Shape]:
         """The whole graph, parents first; or a refusal that names a step."""
         if not self._steps:
             raise InvalidWorkflow(f"The workflow {self.name} has no steps.")
-        shapes = check([step.shape for step in self._steps.values()])
+        shapes = [step.shape for step in self._steps.values()]
+        if not self._in_order:
+            shapes = check(shapes)
         for step, key, _ in foreign_references(shapes):
             raise no_ancestor(step.key, key)
         if self.result_step is not None and self.result_step not in self._steps:

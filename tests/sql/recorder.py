@@ -31,6 +31,7 @@ from perdure.ops import (
     tasks,
     worker,
 )
+from perdure.ops import growth as growth_ops
 from perdure.ops import workflow as workflows
 from perdure.ops.op import Op, Operation, Query, ask_all, operation
 from perdure.options import Options
@@ -141,6 +142,7 @@ def flow(store: Recorder) -> None:
         store.perform(
             workflows.start, again, shapes, {shape.key: step(shape.key) for shape in shapes}, frozenset()
         )
+    store.perform(many_alike, workflow.id)
     (first,) = take(store, n=1, queues=["flow"])
     failed = Failed(first, "fatal")
     store.perform(finish.finish, [failed], dice=dice)
@@ -164,6 +166,41 @@ def flow(store: Recorder) -> None:
     store.perform(workflows.list_workflows)
     store.perform(workflows.get_graph, workflow.id)
     store.perform(sweep_one_workflow, workflow.id)
+
+
+@operation("write")
+def many_alike(workflow: str) -> Op[None]:
+    """Steps that differ in little are written together."""
+    shapes = [Shape(f"s{n}", [], ["s0"] if n else []) for n in range(growth_ops.ALIKE + 1)]
+    steps = {
+        shape.key: NewStep(
+            id=new_id(), workflow_id=workflow, step_key=shape.key, task="work", payload="{}", queue="flow"
+        )
+        for shape in shapes[1:]
+    }
+    steps["s0"] = NewStep(
+        id=new_id(),
+        workflow_id=workflow,
+        step_key="s0",
+        task="work",
+        payload="{}",
+        queue="flow",
+        delay=SECOND,
+    )
+    more = (
+        Shape("more"),
+        NewStep(
+            id=new_id(),
+            workflow_id=workflow,
+            step_key="more",
+            task="work",
+            payload="{}",
+            queue="flow",
+            delay=SECOND,
+        ),
+    )
+    writes, _ = growth_ops.grow([*shapes, more[0]], {**steps, "more": more[1]}, {})
+    yield from ask_all(*writes)
 
 
 @operation("write")

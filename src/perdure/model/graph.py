@@ -39,9 +39,8 @@ class Shape(NamedTuple):
     gate: bool = False
 
     @property
-    def parents(self) -> Iterator[str]:
-        yield from self.after
-        yield from self.after_done
+    def parents(self) -> list[str]:
+        return [*self.after, *self.after_done]
 
 
 class Parent(NamedTuple):
@@ -188,6 +187,8 @@ def births(
     ordered: Iterable[Shape], known: Mapping[str, State], *, canceled: bool = False
 ) -> dict[str, Birth]:
     """How new steps begin, parents first. ``known``: the states of old ones. ``canceled``: their workflow is."""
+    if not known and not canceled:  # nothing has ended, so that there is nothing to look at
+        return {step.key: _first_birth(len(step.after) + len(step.after_done), step.gate) for step in ordered}
     states: dict[str, State] = dict(known)
     born: dict[str, Birth] = {}
     for step in ordered:
@@ -204,6 +205,10 @@ def births(
         born[step.key] = Birth(state, pending, len(spoilers), reason)
         states[step.key] = state
     return born
+
+
+def _first_birth(pending: int, gate: bool) -> Birth:
+    return Birth("waiting" if pending else "open" if gate else "ready", pending, 0)
 
 
 def doom(parent: str, state: State) -> str:

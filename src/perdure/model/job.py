@@ -68,7 +68,7 @@ class NewWorkflow(msgspec.Struct, frozen=True, kw_only=True):
         return self.idempotency_key is not None or self.unique_key is not None
 
 
-class NewStep(msgspec.Struct, kw_only=True, omit_defaults=True):
+class NewStep(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """A job that belongs to a workflow, as asked, and how it begins."""
 
     id: str

@@ -5,6 +5,7 @@ Lock order: workflows by their ids, then jobs by theirs. Whatever ends a step ho
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -55,18 +56,21 @@ class Released(NamedTuple):
 
 def release(tallies: Tallies, ends: Mapping[str, End], *writes: Query) -> Op[Released]:
     """Perform these writes, which end steps, and decide for whatever waits for them. The tallies change along."""
-    for end in ends.values():
-        tallies[end.workflow].move(end.before, end.state)
-    ended = {id: end.state == "succeeded" for id, end in sorted(ends.items())}
-    *answers, rows = yield from ask_all(*writes, Query("release_steps", {"ended": rows_of(ended)}))
+    for end, number in Counter(ends.values()).items():
+        tallies[end.workflow].move(end.before, end.state, number)
+    ended = rows_of({id: end.state == "succeeded" for id, end in sorted(ends.items())})
+    *answers, _, rows = yield from ask_all(
+        *writes, Query("count_down", {"ended": ended}), Query("release_steps", {"ended": ended})
+    )
     queues: set[str] = set()
     doomed: dict[str, list[str]] = {}
-    for id, workflow, state, queue, due, pending in rows:
-        if state != "waiting":
-            tallies[workflow].move("waiting", state)
-            queues |= {queue} if state == "ready" and due else set()
-        elif not pending:
+    for id, workflow, state, queue, due in rows:
+        if state == "waiting":
             doomed.setdefault(workflow, []).append(id)
+            continue
+        tallies[workflow].move("waiting", state)
+        if state == "ready" and due:
+            queues.add(queue)
     if doomed:
         queues |= yield from _doom(tallies, doomed)
     return Released(answers, queue_topics(queues))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -141,8 +142,8 @@ def get_graph(id: str) -> Op[Graph | None]:
 
 def _insert(workflow: NewWorkflow, states: Sequence[State]) -> Query:
     tally = Tally(workflow.id, "running", 0, 0, 0, 0, False)
-    for state in states:
-        tally.move(None, state)
+    for state, number in Counter(states).items():
+        tally.move(None, state, number)
     return Query(
         "insert_workflow",
         {

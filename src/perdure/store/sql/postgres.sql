@@ -446,6 +446,23 @@ SELECT x.id, CASE x.task WHEN '(gate)' THEN x.task ELSE t.name END, coalesce(x.q
        LEFT JOIN perdure.task t ON t.name = x.task AND t.enabled
     ON CONFLICT DO NOTHING;
 
+-- name: insert_alike_steps
+-- differs: how a JSON object becomes rows: by its id of each step its key, its payload, and how many parents it waits
+-- for. What is one value for all of them is a parameter of its own: a third of the time of insert_steps.
+INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
+                         expires_at, workflow_id, step_key, deps_pending, delay, parent_job, created_at)
+SELECT CAST(x.key AS uuid), t.name, coalesce(CAST(:queue AS text), t.queue), CAST(:tenant AS text),
+       CAST(x.value ->> 1 AS json), CAST(:meta AS json), CAST(:tags AS json),
+       CASE x.value ->> 2 WHEN '0' THEN 'ready' ELSE 'waiting' END,
+       coalesce(CAST(:priority AS smallint), t.priority), coalesce(CAST(:max_attempts AS integer), t.max_attempts),
+       coalesce(CAST(:timeout AS bigint), t.timeout), coalesce(instant(:run_at), :now + span(:delay), :now),
+       coalesce(instant(:expires_at), :now + span(:expires_in)), CAST(:workflow_id AS uuid), x.value ->> 0,
+       CAST(x.value ->> 2 AS integer), CAST(:delay AS bigint), CAST(:parent_job AS uuid), :now
+  FROM (SELECT 1) AS one LEFT JOIN perdure.task t ON t.name = :task AND t.enabled
+       CROSS JOIN json_each(CAST(:steps AS json)) AS x
+ -- See insert_alike.
+ WHERE NOT EXISTS (SELECT FROM perdure.job WHERE id = CAST(:first AS uuid));
+
 -- name: insert_edges
 -- differs: how a JSON array becomes rows.
 INSERT INTO perdure.dependency (parent, child, mode)
@@ -454,7 +471,8 @@ SELECT CAST(p.value AS uuid), CAST(x.value ->> 0 AS uuid), p.mode
        SELECT value, 'after' FROM json_array_elements_text(x.value -> 1) AS value
        UNION ALL
        SELECT value, 'after_done' FROM json_array_elements_text(x.value -> 2) AS value) AS p (value, mode)
-    ON CONFLICT DO NOTHING;
+ -- See insert_alike.
+ WHERE NOT EXISTS (SELECT FROM perdure.dependency WHERE parent = CAST(:parent AS uuid) AND child = CAST(:child AS uuid));
 
 -- name: lock_workflows
 -- differs: rows are locked, in the order of their ids.
@@ -498,7 +516,7 @@ free AS MATERIALIZED (
        FOR UPDATE SKIP LOCKED)
 SELECT id FROM asked WHERE workflow_id NOT IN (SELECT id FROM free);
 
--- name: release_steps
+-- name: count_down
 -- differs: how a JSON object becomes rows. Each child is found by its primary key: see finish_succeeded.
 WITH told AS MATERIALIZED (
     SELECT array_agg(child) AS ids, jsonb_object_agg(CAST(child AS text), jsonb_build_array(ended, spoiled)) AS counts
@@ -508,18 +526,21 @@ WITH told AS MATERIALIZED (
                    SELECT child, mode FROM perdure.dependency WHERE parent = CAST(parent.id AS uuid)) d
              GROUP BY d.child) edges)
 UPDATE perdure.job
-   SET (state, run_at, deps_pending, deps_unsatisfied) = (
-       SELECT CASE WHEN job.deps_pending > x.ended OR job.deps_unsatisfied + x.spoiled > 0 THEN 'waiting'
-                   WHEN job.task = '(gate)' THEN 'open' ELSE 'ready' END,
-              CASE WHEN job.deps_pending > x.ended THEN job.run_at
-                   WHEN job.task = '(gate)' THEN :now + coalesce(span(job.timeout), interval '0')
-                   ELSE greatest(job.run_at, :now + coalesce(span(job.delay), interval '0')) END,
-              job.deps_pending - x.ended, job.deps_unsatisfied + x.spoiled
-         FROM (SELECT CAST(told.counts -> CAST(job.id AS text) ->> 0 AS integer),
-                      CAST(told.counts -> CAST(job.id AS text) ->> 1 AS integer)
-                 FROM told) x (ended, spoiled))
- WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[])) AND state = 'waiting'
-RETURNING CAST(id AS text), CAST(workflow_id AS text), state, queue, run_at <= :now, deps_pending;
+   SET deps_pending = deps_pending - CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 0 AS integer),
+       deps_unsatisfied = deps_unsatisfied + CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 1 AS integer)
+ WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[])) AND state = 'waiting';
+
+-- name: release_steps
+-- differs: how a JSON object becomes rows. Only those that wait no longer are returned: most others would be read in vain.
+UPDATE perdure.job
+   SET state = CASE WHEN deps_unsatisfied > 0 THEN 'waiting' WHEN task = '(gate)' THEN 'open' ELSE 'ready' END,
+       run_at = CASE WHEN task = '(gate)' THEN :now + coalesce(span(timeout), interval '0')
+                     ELSE greatest(run_at, :now + coalesce(span(delay), interval '0')) END
+ WHERE id = ANY (ARRAY(SELECT d.child
+                         FROM json_object_keys(CAST(:ended AS json)) AS parent (id) CROSS JOIN LATERAL (
+                              SELECT child FROM perdure.dependency WHERE parent = CAST(parent.id AS uuid)) d))
+   AND state = 'waiting' AND deps_pending = 0
+RETURNING CAST(id AS text), CAST(workflow_id AS text), state, queue, run_at <= :now;
 
 -- name: settle_steps
 -- differs: how a JSON array becomes rows. Each step is found by its primary key: see finish_succeeded.

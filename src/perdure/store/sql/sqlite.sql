@@ -273,12 +273,26 @@ SELECT x.value ->> 'id', CASE x.value ->> 'task' WHEN '(gate)' THEN '(gate)' ELS
  WHERE true
     ON CONFLICT DO NOTHING;
 
+-- name: insert_alike_steps
+-- differs: how a JSON object becomes rows: by its id of each step its key, its payload, and how many parents it waits
+-- for. What is one value for all of them is a parameter of its own: a third of the time of insert_steps.
+INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
+                         expires_at, workflow_id, step_key, deps_pending, delay, parent_job, created_at)
+SELECT x.key, t.name, coalesce(:queue, t.queue), :tenant, x.value ->> 1, :meta, :tags,
+       CASE x.value ->> 2 WHEN 0 THEN 'ready' ELSE 'waiting' END, coalesce(:priority, t.priority),
+       coalesce(:max_attempts, t.max_attempts), coalesce(:timeout, t.timeout),
+       coalesce(:run_at, :now + coalesce(:delay, 0)), coalesce(:expires_at, :now + :expires_in), :workflow_id,
+       x.value ->> 0, x.value ->> 2, :delay, :parent_job, :now
+  FROM (SELECT 1) LEFT JOIN perdure.task t ON t.name = :task AND t.enabled CROSS JOIN json_each(:steps) x
+ WHERE :first IS NOT NULL
+    ON CONFLICT DO NOTHING;
+
 -- name: insert_edges
 -- differs: how a JSON array becomes rows.
 INSERT INTO perdure.dependency (parent, child, mode)
 SELECT p.value, x.value ->> 0, CASE list.key WHEN 1 THEN 'after' ELSE 'after_done' END
   FROM json_each(:edges) x, json_each(x.value) list, json_each(list.value) p
- WHERE list.key > 0
+ WHERE list.key > 0 AND :parent <> :child
     ON CONFLICT DO NOTHING;
 
 -- name: lock_workflows
@@ -309,20 +323,24 @@ SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NU
 -- differs: the writer's transaction is the lock, and nobody else holds one.
 SELECT :leases WHERE false;
 
--- name: release_steps
+-- name: count_down
 -- differs: how a JSON object becomes rows.
 UPDATE perdure.job AS job
-   SET state = CASE WHEN job.deps_pending > x.ended OR job.deps_unsatisfied + x.spoiled > 0 THEN 'waiting'
-                    WHEN job.task = '(gate)' THEN 'open' ELSE 'ready' END,
-       run_at = CASE WHEN job.deps_pending > x.ended THEN job.run_at
-                     WHEN job.task = '(gate)' THEN :now + coalesce(job.timeout, 0)
-                     ELSE max(job.run_at, :now + coalesce(job.delay, 0)) END,
-       deps_pending = job.deps_pending - x.ended, deps_unsatisfied = job.deps_unsatisfied + x.spoiled
+   SET deps_pending = job.deps_pending - x.ended, deps_unsatisfied = job.deps_unsatisfied + x.spoiled
   FROM (SELECT d.child, count(*) AS ended, sum(d.mode = 'after' AND NOT parent.value) AS spoiled
           FROM json_each(:ended) parent CROSS JOIN perdure.dependency d ON d.parent = parent.key
          GROUP BY d.child) x
- WHERE job.id = x.child AND job.state = 'waiting'
-RETURNING id, workflow_id, state, queue, run_at <= :now, deps_pending;
+ WHERE job.id = x.child AND job.state = 'waiting';
+
+-- name: release_steps
+-- differs: how a JSON object becomes rows. Only those that wait no longer are returned: most others would be read in vain.
+UPDATE perdure.job
+   SET state = CASE WHEN deps_unsatisfied > 0 THEN 'waiting' WHEN task = '(gate)' THEN 'open' ELSE 'ready' END,
+       run_at = CASE WHEN task = '(gate)' THEN :now + coalesce(timeout, 0)
+                     ELSE max(run_at, :now + coalesce(delay, 0)) END
+ WHERE id IN (SELECT d.child FROM json_each(:ended) parent CROSS JOIN perdure.dependency d ON d.parent = parent.key)
+   AND state = 'waiting' AND deps_pending = 0
+RETURNING id, workflow_id, state, queue, run_at <= :now;
 
 -- name: settle_steps
 -- differs: how a JSON array becomes rows.
