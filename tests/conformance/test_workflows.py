@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from perdure import Workflow
@@ -19,7 +21,7 @@ from perdure.model.job import SECOND
 from perdure.model.lifecycle import Canceled, Failed, Snoozed, Succeeded
 from tests.conformance.flow import Flow, outcome
 
-DIAMOND = {"a": [], "b": ["a"], "c": ["a"], "d": ["b", "c"]}
+DIAMOND: dict[str, Any] = {"a": [], "b": ["a"], "c": ["a"], "d": ["b", "c"]}
 
 
 def test_steps_run_after_their_parents(flow: Flow) -> None:
