@@ -285,6 +285,7 @@ def test_workflows_run_in_the_kit_for_tests(app: App) -> None:
     flow.step("c", kit.job(a.result), after=["a", "gate"])
     with app.testing() as t:
         started = app.start_workflow(flow)
+        assert [one.args for one in t.enqueued(kit)] == [{"n": 1}, {"n": {"perdure.result": "a"}}]
         t.run_until_idle()
         assert started.refresh().status == "open"
         app.resolve_gate(started.id, "gate", "succeeded", output=10)

@@ -142,7 +142,7 @@ def _taken(workflow: str) -> Op[bool]:
 
 def _begin_again(steps: list[StepRow], edges: Rows, which: Which) -> dict[str, Fate]:
     """How the chosen steps begin their new run. All others have ended, and stay so."""
-    states = {step.id: (step.state, step.unsatisfied > 0) for step in steps}
+    states: dict[str, tuple[State, bool]] = {step.id: (step.state, step.unsatisfied > 0) for step in steps}
     gates = {step.id for step in steps if step.task == GATE}
     chosen = requeued(states, ((parent, child) for parent, child, _ in edges), which)
     while True:
