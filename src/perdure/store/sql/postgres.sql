@@ -517,30 +517,32 @@ free AS MATERIALIZED (
 SELECT id FROM asked WHERE workflow_id NOT IN (SELECT id FROM free);
 
 -- name: count_down
--- differs: how a JSON object becomes rows. Each child is found by its primary key: see finish_succeeded.
+-- differs: release_steps does both at once.
+SELECT CAST(:ended AS text) WHERE false;
+
+-- name: release_steps
+-- differs: how a JSON object becomes rows. Each child is found by its primary key: see finish_succeeded. Only those that
+-- wait no longer are returned: most others would be read in vain.
 WITH told AS MATERIALIZED (
     SELECT array_agg(child) AS ids, jsonb_object_agg(CAST(child AS text), jsonb_build_array(ended, spoiled)) AS counts
       FROM (SELECT d.child, count(*) AS ended,
                    count(*) FILTER (WHERE d.mode = 'after' AND parent.succeeded = 'false') AS spoiled
               FROM json_each_text(CAST(:ended AS json)) AS parent (id, succeeded) CROSS JOIN LATERAL (
                    SELECT child, mode FROM perdure.dependency WHERE parent = CAST(parent.id AS uuid)) d
-             GROUP BY d.child) edges)
-UPDATE perdure.job
-   SET deps_pending = deps_pending - CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 0 AS integer),
-       deps_unsatisfied = deps_unsatisfied + CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 1 AS integer)
- WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[])) AND state = 'waiting';
-
--- name: release_steps
--- differs: how a JSON object becomes rows. Only those that wait no longer are returned: most others would be read in vain.
-UPDATE perdure.job
-   SET state = CASE WHEN deps_unsatisfied > 0 THEN 'waiting' WHEN task = '(gate)' THEN 'open' ELSE 'ready' END,
-       run_at = CASE WHEN task = '(gate)' THEN :now + coalesce(span(timeout), interval '0')
-                     ELSE greatest(run_at, :now + coalesce(span(delay), interval '0')) END
- WHERE id = ANY (ARRAY(SELECT d.child
-                         FROM json_object_keys(CAST(:ended AS json)) AS parent (id) CROSS JOIN LATERAL (
-                              SELECT child FROM perdure.dependency WHERE parent = CAST(parent.id AS uuid)) d))
-   AND state = 'waiting' AND deps_pending = 0
-RETURNING CAST(id AS text), CAST(workflow_id AS text), state, queue, run_at <= :now;
+             GROUP BY d.child) edges),
+counted AS (
+    UPDATE perdure.job
+       SET deps_pending = deps_pending - CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 0 AS integer),
+           deps_unsatisfied = deps_unsatisfied + CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 1 AS integer),
+           state = CASE WHEN deps_pending > CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 0 AS integer)
+                          OR deps_unsatisfied + CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 1 AS integer) > 0 THEN 'waiting'
+                        WHEN task = '(gate)' THEN 'open' ELSE 'ready' END,
+           run_at = CASE WHEN deps_pending > CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 0 AS integer) THEN run_at
+                         WHEN task = '(gate)' THEN :now + coalesce(span(timeout), interval '0')
+                         ELSE greatest(run_at, :now + coalesce(span(delay), interval '0')) END
+     WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[])) AND state = 'waiting'
+    RETURNING CAST(id AS text) AS id, CAST(workflow_id AS text) AS workflow_id, state, queue, run_at <= :now AS due, deps_pending)
+SELECT id, workflow_id, state, queue, due FROM counted WHERE deps_pending = 0;
 
 -- name: settle_steps
 -- differs: how a JSON array becomes rows. Each step is found by its primary key: see finish_succeeded.
