@@ -78,6 +78,22 @@ bench-table: .venv/.installed ## Put what `make bench` has measured into docs/pe
 bench-depth: .venv/.installed ## Measure enqueue and claim against the depth of the backlog
 	$(BIN)/python -m bench.depth
 
+.PHONY: bench-deep
+bench-deep: .venv/.installed ## Measure a drain among 11 million other jobs (half an hour, 8 GB of disk)
+	$(BIN)/python -m bench.deep
+
+.PHONY: bench-pinned
+bench-pinned: .venv/.installed ## Measure a worker beside a transaction that is left open (seven minutes)
+	$(BIN)/python -m bench.pinned
+
+.PHONY: bench-memory
+bench-memory: .venv/.installed ## Measure time per job and memory of a worker, from 1,000 to 1,000,000 jobs
+	$(BIN)/python -m bench.alone growth
+
+.PHONY: bench-notify
+bench-notify: .venv/.installed ## Measure what NOTIFY costs 50 concurrent enqueuers
+	$(BIN)/python -m bench.alone notify
+
 .PHONY: bench-core
 bench-core: .venv/.installed ## Measure the hot path
 	$(BIN)/python -m bench.core

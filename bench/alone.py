@@ -1,17 +1,27 @@
-"""What only perdure is asked: sleepers, retries, large payloads, weighted queues, growth, memory."""
+"""What only perdure is asked: sleepers, retries, large payloads, weighted queues, growth and memory, NOTIFY.
+
+A part of `make bench`; by itself `make bench-memory` (growth and memory) and `make bench-notify`. `--scale 0.01` tries
+it with a hundredth of the jobs.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable
+from argparse import ArgumentParser
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean
 
+from bench import measures
+from bench.arena import arena
 from bench.calls import Failed
-from bench.contestants import Contestant
-from bench.measures import Setting, drained
+from bench.contestants import CONTESTANTS, Contestant
+from bench.measures import Setting, Sizes, drained
 from bench.report import Report
-from bench.results import summarize
+from bench.results import Entry, Results, summarize
+from bench.servers import databases
+from bench.targets import NOTIFY, judge
 
 REPEATS = 3
 KINDS = {
@@ -33,9 +43,31 @@ FLAT_TIME, FLAT_RSS = 1.25, 1.1
 """A job among a million may cost so many times as much as one among ten thousand; so much may the worker grow."""
 
 
+OURS = ("perdure", "perdure-sqlite")
+NOTIFY_ROUNDS = 5
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("growth", "notify"))
+    parser.add_argument("--scale", type=float, default=1.0, help="part of the jobs")
+    asked = parser.parse_args(arguments)
+    measure_one = _measure_growth if asked.what == "growth" else _measure_notify
+    ours = tuple(each for each in CONTESTANTS if each.name in OURS)
+    report = Report()
+    with databases(report) as made, arena(report, made, ours) as ready:
+        setting = Setting(ready, Sizes().scaled(asked.scale))
+        for contestant in ours:
+            if asked.what == "growth" or contestant.store == "postgres":
+                ready.prepare(contestant)
+                measure_one(report, setting, contestant)
+                ready.sweep()
+    return report.status()
+
+
 def measure(report: Report, setting: Setting, contestants: tuple[Contestant, ...]) -> None:
     for contestant in contestants:
-        if contestant.name in ("perdure", "perdure-sqlite"):
+        if contestant.name in OURS:
             try:
                 _measure_kinds(report, setting, contestant)
                 _measure_growth(report, setting, contestant)
@@ -84,6 +116,16 @@ def _measure_growth(report: Report, setting: Setting, contestant: Contestant) ->
     report.figure(f"{contestant.name}: time per job, 1 M / 10 k jobs", flat, "ratio", at_most=FLAT_TIME)
 
 
+def _measure_notify(report: Report, setting: Setting, contestant: Contestant) -> None:
+    results = Results()
+    for number in range(NOTIFY_ROUNDS):
+        for name, rate in measures.silent(setting, contestant).items():
+            results.add(number, Entry(name, contestant.name), rate)
+            report.fact(run=name, contestant=contestant.name, round=number, value=rate)
+        setting.arena.sweep()
+    judge(report, results, (NOTIFY,))
+
+
 class Memory:
     """The size of a worker as its jobs go by."""
 
@@ -108,3 +150,7 @@ def rss(pid: int) -> float:
     """In megabytes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1000
+
+
+if __name__ == "__main__":
+    sys.exit(main())

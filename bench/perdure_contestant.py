@@ -49,6 +49,7 @@ class Perdure(Peer):
         if os.environ.get(SILENT):
             from perdure.store import postgres_transaction
 
+            assert callable(postgres_transaction.notice), "nothing to silence any more"
             postgres_transaction.notice = lambda channel, topics: None
 
     async def one(self, tag: int) -> None:

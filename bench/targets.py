@@ -27,6 +27,14 @@ def _of(workload: str, *contestants: str) -> tuple[Entry, ...]:
     return tuple(Entry(workload, contestant) for contestant in contestants)
 
 
+NOTIFY = Target(
+    "50 callers: with NOTIFY / without",
+    _of("concurrent with NOTIFY", "perdure"),
+    _of("concurrent without NOTIFY", "perdure"),
+    at_least=0.9,
+)
+
+
 def _singles(contestant: str) -> tuple[Entry, ...]:
     """The faster of our two colours."""
     return (Entry("singles", contestant), Entry("singles blocking", contestant))
@@ -65,12 +73,7 @@ def _enqueues() -> list[Target]:
     made = [
         Target("singles: perdure / PgQueuer", _singles("perdure"), _of("singles", "pgqueuer"), at_least=0.8),
         Target("bulk: perdure / PgQueuer", _of("bulk", "perdure"), _of("bulk", "pgqueuer"), at_least=1.0),
-        Target(
-            "50 callers: with NOTIFY / without",
-            _of("concurrent with NOTIFY", "perdure"),
-            _of("concurrent without NOTIFY", "perdure"),
-            at_least=0.9,
-        ),
+        NOTIFY,
     ]
     for contestant in ("perdure", "perdure-sqlite"):
         name = f"{contestant}: 50 callers / one by one"

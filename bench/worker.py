@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sqlite3
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from statistics import median, quantiles
 import psycopg
 
 from bench import bare_listener
+from bench.drain import drain
 from bench.report import Report
 from bench.servers import Databases, databases
 from perdure import App
@@ -82,37 +82,8 @@ def _app(made: Databases, kind: str, name: str) -> tuple[App, str]:
 
 
 def _measure_throughput(report: Report, made: Databases, kind: str) -> None:
-    app, url = _app(made, kind, "throughput")
-
-    @app.task(name="nothing")
-    async def nothing() -> None: ...
-
-    for _ in range(0, JOBS, 1000):
-        app.enqueue_many([nothing.job() for _ in range(1000)])
-    program = "from bench.worker_app import app; app.run_worker(burst=True, concurrency=100)"
-    subprocess.run([sys.executable, "-c", program], env={**os.environ, "PERDURE_URL": url}, check=True)
-    counts = app.count_jobs()
-    assert counts == {"default": {"succeeded": JOBS}}, counts
-    first, last = span_of(url, kind)
-    report.figure(f"{kind}: no-op async jobs by one worker", JOBS / (last - first), "jobs/s")
-    app.close()
-
-
-def span_of(url: str, kind: str) -> tuple[float, float]:
-    """From the first claim to the last outcome, in seconds."""
-    if kind == "postgres":
-        with psycopg.connect(url) as connection:
-            row = connection.execute(
-                "SELECT extract(epoch FROM min(started_at)), extract(epoch FROM max(finished_at)) FROM perdure.job"
-            ).fetchone()
-            assert row is not None
-            return float(row[0]), float(row[1])
-    connection_ = sqlite3.connect(url.removeprefix("sqlite:///"))
-    (first, last) = connection_.execute(
-        "SELECT min(started_at), max(finished_at) FROM perdure_job"
-    ).fetchone()
-    connection_.close()
-    return first / 1e6, last / 1e6
+    rate = drain(made.new(kind, "throughput"), JOBS)
+    report.figure(f"{kind}: no-op async jobs by one worker", rate, "jobs/s")
 
 
 def _measure_pick_up(report: Report, made: Databases, kind: str) -> None:

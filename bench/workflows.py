@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import random
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any
 
+import psycopg
+
 from bench.report import Report
 from bench.servers import Databases, databases
-from bench.worker import span_of
 from perdure import App, Workflow
 from perdure.ids import new_id
 from perdure.model.job import SECOND
@@ -130,8 +133,22 @@ def _drain(made: Databases, kind: str, name: str, n: int, begin: Callable[[App, 
     counts = app.count_jobs()
     assert counts == {"default": {"succeeded": n}}, counts
     app.close()
-    first, last = span_of(url, kind)
+    first, last = _span(url, kind)
     return n / (last - first)
+
+
+def _span(url: str, kind: str) -> tuple[float, float]:
+    """From the first claim to the last outcome, in seconds."""
+    if kind == "postgres":
+        with psycopg.connect(url) as connection:
+            row = connection.execute(
+                "SELECT extract(epoch FROM min(started_at)), extract(epoch FROM max(finished_at)) FROM perdure.job"
+            ).fetchone()
+            assert row is not None
+            return float(row[0]), float(row[1])
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
+        (begun, ended) = file.execute("SELECT min(started_at), max(finished_at) FROM perdure_job").fetchone()
+    return begun / 1e6, ended / 1e6
 
 
 def _bare(made: Databases, kind: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -137,6 +138,33 @@ def test_the_web_application_of_the_guide_runs_jobs(shop: Path) -> None:
         "asyncio.run(serve())\n"
     )
     assert run(script) == ["Hello to ann@example.com"]
+
+
+DJANGO = """
+import django
+from django.conf import settings
+from tests.flavours.table import django_database
+
+settings.configure(DATABASES={{"default": django_database("{url}")}})
+django.setup()
+"""
+
+
+def test_the_page_about_transactions_runs_and_prints_what_it_says(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, sys.path)]))
+    for url in (postgres_url, f"sqlite:///{tmp_path / 'shop.db'}"):
+        app = App(url)
+        app.migrate()
+        app.close()
+    program = "\n".join(blocks("docs/transactions.md"))
+    host = postgres_url.removeprefix("postgresql://")
+    script = tmp_path / "program.py"
+    script.write_text(DJANGO.format(url=postgres_url) + program.replace("localhost/shop", host))
+    printed = [line for line in run(script) if not line.startswith("confirmed")]
+    assert printed == promised(program)
+    assert len(printed) == 2
 
 
 def test_every_public_name_is_documented() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import perdure
 from perdure import errors
-from perdure.errors import AppendConflict, BadArguments, IdempotencyConflict, PerdureError
+from perdure.errors import BadArguments, IdempotencyConflict, PerdureError
 
 ERRORS = """
     PerdureError           perdure.error              internal
@@ -38,7 +38,6 @@ ERRORS = """
     TaskNotSynced          task.not_synced            refused
     GateRefused            workflow.gate_not_open     refused
     AppendRefused          workflow.append_window_not_open             refused
-    StepRefused            job.is_a_step              refused
     LeaseLost              job.lease_lost             refused
     WorkerRetired          worker.retired             refused
     NotFound               request.not_found          not_found
@@ -66,6 +65,7 @@ ERRORS = """
     SchemaNewer            schema.newer               schema
     SchemaChanged          schema.changed             schema
     SchemaDirty            schema.dirty               schema
+    SchemaForeign          schema.foreign             schema
     UnsupportedDatabase    store.unsupported          unsupported
     WorkerDied             worker.died                internal
     InternalError          perdure.internal           internal
@@ -86,16 +86,19 @@ FINER_CODES = """
     InternalError          store.unprepared
     InternalError          workflow.bad_snapshot
     InternalError          workflow.key_unstable
+    Invalid                schema.no_such_version
     Invalid                store.bad_value
     InvalidOption          workflow.append_mutation_key_blank
     InvalidOption          workflow.gate_invalid_terminal_status
     InvalidTask            task.duplicate
+    Refused                job.is_a_step
     Refused                job.nested_transaction
     Refused                store.held_here
     Refused                testing.limit
     Refused                testing.nested
     Refused                testing.over
     Refused                testing.stuck
+    SchemaDirty            schema.gap
     StoreAway              store.left_behind
     StoreBusy              store.contended
     StoreReadOnly          store.forbidden
@@ -188,7 +191,7 @@ def drawn(text: str) -> Iterator[tuple[str, str]]:
 def test_an_error_says_by_itself_what_it_means(error: type[PerdureError]) -> None:
     said = (error.__doc__ or "").strip()
     assert re.fullmatch(r"\w.*\.", said), "one sentence"
-    if error in (BadArguments, IdempotencyConflict, AppendConflict):
+    if error in (BadArguments, IdempotencyConflict):
         return  # Their messages name the argument or the field.
     assert str(error()) == said
     assert str(error("In other words.")) == "In other words."

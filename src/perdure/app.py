@@ -29,8 +29,10 @@ from perdure.model.graph import GATE
 from perdure.model.job import JobRow, Span, TaskDefinition
 from perdure.moments import span
 from perdure.ops import tasks as task_ops
+from perdure.ops.enqueue import enqueue_each
 from perdure.options import INTEGER, SMALLINT, number, text, texts, whole
 from perdure.serving import Serving
+from perdure.store.gather import Gather
 from perdure.store.plan import Plan, aside, blocking, perform, perform_at_once, waiting
 from perdure.store.store import Store, open_store
 from perdure.task import AsyncTask, Handling, SyncTask, Task
@@ -79,6 +81,7 @@ class App(Enqueuing, Verbs, WorkflowVerbs, Serving):
         self.tasks: dict[str, Task[..., Any]] = {}
         """Every task by its name and by its aliases."""
         self.middleware: list[Middleware] = []
+        self._singles = Gather(enqueue_each)
         self.listeners: dict[EventName, list[Listener]] = {}
         self._unsynced: dict[str, TaskDefinition] = {}
 
@@ -187,9 +190,9 @@ class App(Enqueuing, Verbs, WorkflowVerbs, Serving):
 
     sync, async_ = blocking(_sync), waiting(_sync)
 
-    def _migrate(self) -> Plan[list[int]]:
-        """Apply the migrations the database lacks; return their versions."""
-        return (yield from aside(self.store.migrate))
+    def _migrate(self, *, to: int | None = None) -> Plan[list[int]]:
+        """Apply the migrations the database lacks, up to version ``to``; return the versions finished here."""
+        return (yield from aside(lambda: self.store.migrate(to=to)))
 
     def _check_schema(self) -> Plan[None]:
         """Raise a SchemaError unless the database fits this version. Changes nothing."""

@@ -14,10 +14,12 @@ from perdure.model.codec import ResultCodec, encode_plain
 from perdure.model.job import NewJob
 from perdure.ops import enqueue as enqueue_ops
 from perdure.ops import tasks as task_ops
+from perdure.ops.enqueue import Enqueued
 from perdure.ops.topics import queue_topics
 from perdure.options import Asked, checked, text
 from perdure.request import JobRequest, Template, checked_requests, inside
-from perdure.store.plan import Plan, blocking, perform, perform_on, waiting
+from perdure.store.gather import Gather
+from perdure.store.plan import Plan, blocking, perform, perform_on, share, waiting
 from perdure.store.store import Store
 from perdure.task import Task
 
@@ -36,6 +38,7 @@ class Enqueuing:
     if TYPE_CHECKING:
         tasks: dict[str, Task[..., Any]]
         middleware: list[Middleware]
+        _singles: Gather[tuple[NewJob, frozenset[str] | None], Enqueued]
 
         @property
         def store(self) -> Store: ...
@@ -121,6 +124,8 @@ class Enqueuing:
         new = [request.new() for request in requests]
         if any(request.template.options.keyed for request in requests):
             plan = perform_on(conn, enqueue_ops.enqueue_keyed, new)
+        elif len(new) == 1 and conn is None:
+            plan = self._insert_one(new[0], _whom_to_wake(requests))
         else:
             plan = perform_on(conn, enqueue_ops.enqueue, new, _whom_to_wake(requests))
         outcomes = yield from self._noted([job.id for job in new], plan, _keys(new))
@@ -128,6 +133,9 @@ class Enqueuing:
             Job(app, request.template.decode, outcome.id, request.template.task)._enqueued(outcome)
             for request, outcome in zip(requests, outcomes, strict=True)
         ]
+
+    def _insert_one(self, job: NewJob, wake: frozenset[str] | None) -> Plan[list[Enqueued]]:
+        return [(yield from share(self._singles, (job, wake)))]
 
     def _noted(self, ids: Sequence[str], plan: Plan[T], keys: Mapping[str, object] | None = None) -> Plan[T]:
         """The same, with notes in the diary where one is kept: also which jobs were there already."""

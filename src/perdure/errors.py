@@ -12,7 +12,7 @@
     │   └── UnsupportedIsolation
     ├── Refused            it is well-formed and not allowed now
     │   ├── UnknownTask, TaskDisabled, TaskNotSynced
-    │   ├── GateRefused, AppendRefused, StepRefused
+    │   ├── GateRefused, AppendRefused
     │   └── LeaseLost, WorkerRetired
     ├── NotFound           JobNotFound, WorkflowNotFound, ResultMissing
     ├── JobEnded           what ``job.get()`` raises: JobFailed, JobCanceled, JobGone
@@ -22,7 +22,7 @@
     │   ├── StoreAway, StoreClosed
     │   ├── StoreBusy      RowsHeld
     │   └── StoreReadOnly, StoreFull
-    ├── SchemaError        SchemaMissing, SchemaOutdated, SchemaNewer, SchemaChanged, SchemaDirty
+    ├── SchemaError        SchemaMissing, SchemaOutdated, SchemaNewer, SchemaChanged, SchemaDirty, SchemaForeign
     ├── UnsupportedDatabase
     ├── WorkerDied         what a block of ``app.worker()`` raises at its end
     └── InternalError      a bug in perdure, or a damaged row
@@ -33,7 +33,7 @@ connection strings or SQL (promise 12), so it may be shown.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class PerdureError(Exception):
@@ -46,6 +46,12 @@ class PerdureError(Exception):
         super().__init__(message or (type(self).__doc__ or "").strip())
         if code is not None:
             self.code = code
+
+    def noting(self, error: BaseException) -> Self:
+        """With what was noted on the error it stands for."""
+        for note in getattr(error, "__notes__", ()):
+            self.add_note(note)
+        return self
 
 
 class Invalid(PerdureError):
@@ -140,10 +146,7 @@ class AppendConflict(Conflict):
     """The mutation key was used for a different append."""
 
     code = "workflow.append_conflicting_retry"
-
-    def __init__(self, field: str) -> None:
-        super().__init__(f"The mutation key was used for a different append: {field} differs.")
-        self.field = field
+    field: str | None = None
 
 
 class UnsupportedIsolation(Conflict):
@@ -189,12 +192,6 @@ class AppendRefused(Refused):
     code = "workflow.append_window_not_open"
 
 
-class StepRefused(Refused):
-    """The job is a step of a workflow, which decides when it runs."""
-
-    code = "job.is_a_step"
-
-
 class LeaseLost(Refused):
     """The lease on this job was taken away; nothing was written."""
 
@@ -230,8 +227,7 @@ class ResultMissing(NotFound, KeyError):
     """The step has no result."""
 
     code = "workflow.result_missing"
-    # A KeyError would show the message in quotes.
-    __str__ = Exception.__str__
+    __str__ = Exception.__str__  # a KeyError would quote it
 
 
 class JobEnded(PerdureError):
@@ -377,6 +373,12 @@ class SchemaDirty(SchemaError):
     """A migration was begun and never finished."""
 
     code = "schema.dirty"
+
+
+class SchemaForeign(SchemaError):
+    """The database has tables of perdure's names that its migrations have not made."""
+
+    code = "schema.foreign"
 
 
 class UnsupportedDatabase(PerdureError):

@@ -43,6 +43,8 @@ Place: TypeAlias = Literal[
     "after_rescue",
     "while_draining",
     "before_retirement",
+    "before_migration_statement",
+    "after_migration_statement",
 ]
 
 

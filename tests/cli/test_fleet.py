@@ -13,7 +13,7 @@ import pytest
 from perdure import App
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Failed
-from perdure.store.migrate import migrations
+from perdure.store.migrations import migrations
 from tests.cli.shop import Shop, run
 from tests.postgres import with_database
 

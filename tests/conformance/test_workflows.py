@@ -13,7 +13,7 @@ from perdure import Workflow
 from perdure.errors import (
     IdempotencyConflict,
     InvalidWorkflow,
-    StepRefused,
+    Refused,
     TaskDisabled,
     WorkflowCanceled,
     WorkflowFailed,
@@ -389,8 +389,9 @@ def test_a_requeue_waits_for_a_unique_key(flow: Flow) -> None:
 )
 def test_a_verb_of_jobs_on_a_step_names_that_of_workflows(flow: Flow, verb: str, names: str) -> None:
     started = flow.start(flow.of(a=[]))
-    with pytest.raises(StepRefused, match=names):
+    with pytest.raises(Refused, match=names) as caught:
         getattr(flow.app, verb)(started.steps()[0].id)
+    assert caught.value.code == "job.is_a_step"
     assert flow.states(started) == {"a": "ready"}
 
 

@@ -41,7 +41,9 @@ def test_history_and_ledger_agree_after_kills_at_every_place(url: str, tmp_path:
 
 
 def test_every_place_has_its_round() -> None:
-    assert {stage.place for stage in STAGES} == set(get_args(Place))
+    # Those of a migration have theirs in tests/migrations/test_interrupted.py.
+    elsewhere = {place for place in get_args(Place) if "migration" in place}
+    assert {stage.place for stage in STAGES} == set(get_args(Place)) - elsewhere
 
 
 def kill_and_judge(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import psycopg
 from psycopg import sql
 
-from perdure.ops.op import Op, Param, Query
+from perdure.ops.op import Op, Param
 from perdure.store import postgres_transaction
 from perdure.store.postgres_adapt import Statement
 from perdure.store.statements import load
@@ -46,13 +46,13 @@ class Connection:
     def close(self) -> None:
         self._connection.close()
 
-    def execute(self, text: str, params: Mapping[str, Any] | None = None) -> None:
-        self._connection.execute(text.encode(), params)
+    def execute(self, text: str, params: Mapping[str, Any] | None = None) -> psycopg.Cursor[Any]:
+        return self._connection.execute(text.encode(), params)
 
     def explain(self, one: Hot, mode: str) -> Plan:
         """Carry a statement out under the store's own settings, then take it back."""
         reads = one.statement in READS
-        with self._taken_back():
+        with self.taken_back():
             settings = postgres_transaction._SETTINGS["read" if reads else "write"].text
             self._connection.execute(settings.replace(b"$1", b"true"))
             if not reads:
@@ -61,27 +61,34 @@ class Connection:
             row = self._connection.execute(EXPLAIN + call).fetchone()
         assert row is not None
         top = row[0][0]["Plan"]
-        return Plan(dict(_looks(top)), top["Shared Hit Blocks"] + top["Shared Read Blocks"])
+        return Plan(dict(_looks(top)), _pages(top))
 
     def explain_all(self, mode: str) -> Mapping[str, Plan]:
         return {name: self.explain(one, mode) for name, one in hot().items()}
 
     def log(self, op: Op[Any]) -> int:
         """The bytes of write-ahead log that the first step of an operation takes, without images of pages."""
-        return sum(self._log(query) for query in next(op).queries)
+        return sum(plan["WAL Bytes"] - PAGE * plan["WAL FPI"] for plan in self._plans(op, "WAL"))
 
-    def _log(self, query: Query) -> int:
-        call = _call(query.name, {**query.params, "now": None})
-        row = self._connection.execute(sql.SQL("EXPLAIN (ANALYZE, WAL, FORMAT JSON) ") + call).fetchone()
-        assert row is not None
-        plan = row[0][0]["Plan"]
-        return int(plan["WAL Bytes"]) - PAGE * int(plan["WAL FPI"])
+    def plan(self, op: Op[Any]) -> Plan:
+        """What the first step of an operation does, planned as the store has it planned."""
+        self._connection.execute(postgres_transaction._SETTINGS["write"].text.replace(b"$1", b"false"))
+        tops = list(self._plans(op, "BUFFERS"))
+        return Plan(dict(look for top in tops for look in _looks(top)), sum(map(_pages, tops)))
+
+    def _plans(self, op: Op[Any], counted: str) -> Iterator[Mapping[str, Any]]:
+        for query in next(op).queries:
+            call = _call(query.name, {**query.params, "now": None})
+            explain = sql.SQL("EXPLAIN (ANALYZE, {}, FORMAT JSON) ").format(sql.SQL(counted))
+            row = self._connection.execute(explain + call).fetchone()
+            assert row is not None
+            yield row[0][0]["Plan"]
 
     def fill(self, parts: list[Part]) -> None:
         backlog.fill(self.execute, "postgres", parts)
 
     @contextmanager
-    def _taken_back(self) -> Iterator[None]:
+    def taken_back(self) -> Iterator[None]:
         self._connection.execute("BEGIN")
         try:
             yield
@@ -94,6 +101,10 @@ def _call(name: str, params: Mapping[str, Param]) -> sql.Composed:
     return sql.SQL("EXECUTE {}({})" if PREPARED[name].params else "EXECUTE {}").format(
         sql.Identifier(name), given
     )
+
+
+def _pages(plan: Mapping[str, Any]) -> int:
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
 def _looks(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, float]]:

@@ -1,4 +1,4 @@
-"""What the ledger costs, counted: statements, round trips, rows written, bytes of write-ahead log."""
+"""What the ledger costs, counted: statements, round trips, rows written, bytes of write-ahead log, pages."""
 
 from __future__ import annotations
 
@@ -233,6 +233,25 @@ def test_bytes_of_log_on_postgres(postgres_url: str) -> None:
     assert too_much(measured) == {}
 
 
+def test_pages_touched_on_postgres(postgres_url: str) -> None:
+    """Read or written, cached or not: as many as on PostgreSQL 14, a fifth more than on 18."""
+    ann, server = Worker(postgres_url), Connection(postgres_url)
+    # The first time, the server looks up what the tables are; and the second claim walks past what the first one left.
+    for _ in range(2):
+        alike = {new_id(): '{"to":"ann@example.com"}' for _ in range(1000)}
+        measured = {
+            "a single enqueue": (server.plan(enqueue.enqueue([new_job()])).pages, 12),
+            "1000 at once": (server.plan(enqueue.enqueue_alike("work", Options(), alike, WAKE)).pages, 7080),
+            "a claim of 100": (server.plan(claim.claim(claim.Appetite("ann", ["work"], 100))).pages, 1010),
+        }
+        outcomes = [Succeeded(lease, "0") for lease in ann.running()]
+        assert len(outcomes) == 100
+        measured["a finish of 100"] = (server.plan(finish.finish(outcomes, dice=dice)).pages, 1010)
+    ann.store.close()
+    server.close()
+    assert too_much(measured) == {}
+
+
 def too_much(measured: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    """What takes 1.3 times as many bytes as when it was first measured: found and expected."""
-    return {name: (found, expected) for name, (found, expected) in measured.items() if found > 1.3 * expected}
+    """What takes 1.1 times as much as when it was last measured: found and expected."""
+    return {name: (found, expected) for name, (found, expected) in measured.items() if found > 1.1 * expected}

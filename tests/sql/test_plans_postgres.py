@@ -15,8 +15,8 @@ from tests.sql.plans_postgres import Costs, Plan, measure
 SMALL, LARGE = 20_000, 200_000
 HOT = hot()
 
-MOST_ROWS, MOST_PAGES = 12, 30
-"""For each row a statement is about; at most 8.1 and 20 as measured."""
+MOST_ROWS, MOST_PAGES, MORE_PAGES = 9, 20, 8
+"""For each row a statement is about; at most 7.7, 18.8 and 6.6 as measured, on PostgreSQL 14."""
 
 
 def test_no_hot_statement_reads_the_backlog(postgres_url: str) -> None:
@@ -48,7 +48,7 @@ def growth(costs: Costs) -> Iterator[str]:
     for mode in ("kept generic", "custom"):
         for name in HOT:
             small, large = (costs[mode, "stale", size][name] for size in (SMALL, LARGE))
-            if large.visited > 1.05 * small.visited or large.pages > 1.5 * small.pages + 10 * HOT[name].n:
+            if large.visited > 1.01 * small.visited or large.pages > small.pages + MORE_PAGES * HOT[name].n:
                 yield f"{name}, {mode}: {small} became {large}"
 
 

@@ -22,7 +22,8 @@ from perdure.errors import (
     StoreClosed,
     UnsupportedDatabase,
 )
-from perdure.store import migrate, sqlite_connect
+from perdure.store import sqlite_connect
+from perdure.store.migrations import migrations
 from perdure.store.sqlite import SqliteStore
 from tests.store.notes import (
     STATEMENTS,
@@ -55,7 +56,7 @@ def test_the_first_call_migrates(tmp_path: Path) -> None:
 
 def test_migrate_tells_what_it_applied(tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path / "jobs.db"))
-    assert store.migrate() == [migration.version for migration in migrate.migrations("sqlite")]
+    assert store.migrate() == [migration.version for migration in migrations("sqlite")]
     assert store.migrate() == []
     store.close()
 

@@ -26,6 +26,7 @@ VERBS = {
     "queues": ("fleet", "Count the jobs of each queue."),
     "workers": ("fleet", "List the workers."),
     "stats": ("fleet", "Show queues, workers and the database at a glance."),
+    "bench": ("bench", "Measure perdure and the bare database, side by side."),
     "migrate": ("schema", "Bring the database's tables up to date."),
     "check": ("schema", "Check the schema, the database, and who serves."),
     "sql": ("schema", "Print the tables' definition."),

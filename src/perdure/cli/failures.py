@@ -40,7 +40,7 @@ _HINTS = {"schema.missing": " Run perdure migrate.", "schema.outdated": " Run pe
 
 def failure(error: PerdureError, hint: str = "") -> Failure:
     """An error of ours: its message is fit to be shown, its code to be searched for."""
-    message = str(error)
+    message = " ".join([str(error), *getattr(error, "__notes__", ())])
     if "perdure migrate" not in message:
         hint = hint or _HINTS.get(error.code, "")
     return _KINDS.get(error.category, Failure)(f"{message}{hint} [{error.code}]")

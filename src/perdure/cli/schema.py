@@ -20,28 +20,34 @@ SAFE_SQLITE = (3, 51, 3)
 
 
 @click.command()
+@click.option("--to", type=int, metavar="N", help="The last migration to apply.  [default: the newest]")
+@click.option("--sql", is_flag=True, help="Print what would be done, and change nothing.")
 @as_json
 @where
 @pass_target
-def migrate(target: Target, as_json: bool) -> None:
+def migrate(target: Target, to: int | None, sql: bool, as_json: bool) -> None:
     """Bring the database's tables up to date. Doing so twice does no harm.
 
     \b
     Examples:
       perdure --url postgresql://localhost/shop migrate
       perdure migrate --app shop.jobs:app --json
+      perdure migrate --to 3 --sql
     """
-    from perdure.store.migrate import migrations
-
     with target.database() as app:
-        applied = app.migrate()
-        known = {migration.version: str(migration) for migration in migrations(app.store.dialect)}
+        if sql:
+            text = app.store.migration_sql(to=to)
+            print_json({"sql": text}) if as_json else click.echo(text, nl=False)
+            return
+        applied = app.migrate(to=to)
+        known = {migration.version: str(migration) for migration in app.store.migrations}
+    version = max(known) if to is None else to
     if as_json:
-        print_json({"applied": applied, "version": max(known)})
+        print_json({"applied": applied, "version": version})
         return
-    for version in applied:
-        click.echo(f"Applied {known[version]}.")
-    click.echo(f"The schema is at version {max(known)}{'' if applied else '; nothing was to be done'}.")
+    for one in applied:
+        click.echo(f"Applied {known[one]}.")
+    click.echo(f"The schema is at version {version}{'' if applied else '; nothing was to be done'}.")
 
 
 @click.command()
@@ -86,10 +92,14 @@ def check(ctx: click.Context, target: Target, strict: bool, as_json: bool) -> No
 
 @click.command()
 @click.argument("dialect", type=click.Choice(("sqlite", "postgres")), required=False)
+@click.option(
+    "--after", type=int, metavar="N", default=0, help="What a database lacks that has N migrations."
+)
+@click.option("--to", type=int, metavar="N", help="The last migration.  [default: the newest]")
 @as_json
 @where
 @pass_target
-def sql(target: Target, dialect: Dialect | None, as_json: bool) -> None:
+def sql(target: Target, dialect: Dialect | None, after: int, to: int | None, as_json: bool) -> None:
     """Print the tables' definition.
 
     For one kind of database or for both; needs none. A database that was made by running it passes perdure check.
@@ -99,11 +109,20 @@ def sql(target: Target, dialect: Dialect | None, as_json: bool) -> None:
       perdure sql postgres | psql shop
       perdure sql postgres --schema jobs
     """
-    from perdure.store.migrate import script
+    from perdure.schema import install_sql
     from perdure.store.statements import DEFAULT_SCHEMA
 
     dialects: tuple[Dialect, ...] = ("sqlite", "postgres") if dialect is None else (dialect,)
-    scripts = {one: script(one, target.schema or DEFAULT_SCHEMA) for one in dialects}
+    scripts = {
+        one: "\n\n".join(
+            [
+                "BEGIN;",
+                *install_sql(one, schema=target.schema or DEFAULT_SCHEMA, after=after, to=to),
+                "COMMIT;\n",
+            ]
+        )
+        for one in dialects
+    }
     if as_json:
         print_json(scripts)
         return
@@ -115,7 +134,8 @@ def _warnings(stats: Stats) -> list[str]:
     version = tuple(map(int, stats.database.version.split("."))) if stats.database.dialect == "sqlite" else ()
     old = [
         f"SQLite {stats.database.version} can corrupt its log where two connections write and checkpoint at once; "
-        "perdure's own connections avoid it, another program's may not: use 3.51.3 or newer."
+        "perdure's own connections avoid it, and those given as conn=; other connections of your application to this "
+        "file may not: use 3.51.3 or newer, or PRAGMA wal_autocheckpoint = 0 on each."
     ]
     return [*(old if version and version < SAFE_SQLITE else ()), *unserved_lines(stats.unserved)]
 

@@ -47,7 +47,9 @@ def append_steps(
     for (stored,) in applied:
         field = append_difference(stored, request, tenant=tenant)
         if field is not None:
-            raise AppendConflict(field)
+            conflict = AppendConflict(f"The mutation key was used for a different append: {field} differs.")
+            conflict.field = field
+            raise conflict
         return "already_applied"
     _refuse(tallies, workflow, window, [(row[1], row[2]) for row in gates])
     writes, wake = yield from plant(tallies, workflow, growth)

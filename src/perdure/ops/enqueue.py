@@ -43,6 +43,15 @@ def enqueue(jobs: Sequence[NewJob], wake: frozenset[str] | None = frozenset()) -
 
 
 @operation("write")
+def enqueue_each(asked: Sequence[tuple[NewJob, frozenset[str] | None]]) -> Op[list[Enqueued]]:
+    """The same for several callers who each asked for one, all or none."""
+    wakes = [wake for _, wake in asked]
+    known = [wake for wake in wakes if wake is not None]
+    wake = frozenset[str]().union(*known) if len(known) == len(wakes) else None
+    return (yield from enqueue([job for job, _ in asked], wake))
+
+
+@operation("write")
 def enqueue_alike(
     task: str, options: Options, jobs: Mapping[str, str], wake: frozenset[str]
 ) -> Op[str | None]:

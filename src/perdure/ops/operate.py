@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from perdure.errors import StepRefused
+from perdure.errors import Refused
 from perdure.model.job import Span, State
 from perdure.ops.batch import rows_of
 from perdure.ops.op import Op, Query, Rows, ask, ask_all, operation
@@ -150,7 +150,7 @@ def _lock(id: str) -> Op[Locked | None]:
 
 def _refuse_step(job: Locked, instead: str) -> None:
     if job.workflow is not None:
-        raise StepRefused(f"This job is the step {job.step} of a workflow: {instead}.")
+        raise Refused(f"This job is the step {job.step} of a workflow: {instead}.", code="job.is_a_step")
 
 
 def _why_not_requeue(job: Locked, run: int | None) -> RequeueOutcome | None:

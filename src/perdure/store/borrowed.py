@@ -2,19 +2,23 @@
 
 They commit with it and vanish with it. Each runs in a savepoint, so that a refusal leaves the transaction
 usable. Nothing here commits or rolls back what the caller began.
+
+A driver is a ``Flavour``, one small file each: what state is a connection in, and how does it run a statement. What
+an application knows by another name, a session of SQLAlchemy's or Django's connection, is a ``Wrapper``: it is
+opened, and what is found inside is joined.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from perdure.errors import UnsupportedConnection
-from perdure.ops.op import Kind, Op, Operation, Param, Query, Rows
+from perdure.ops.op import Answers, Kind, Op, Operation, Param, Query
 from perdure.store.statements import Dialect
 from perdure.store.store import Store
 
@@ -23,47 +27,104 @@ T = TypeVar("T")
 
 Colour: TypeAlias = Literal["blocking", "async"]
 
-# By the package and the name of a connection's class, or of one it derives from: where its flavour stands.
-# No driver is imported to find out.
-FLAVOURS: Mapping[tuple[str, str], tuple[str, str]] = {
+# By the package and the name of a class, or of one it derives from: where its flavour or wrapper stands. No driver is
+# imported to find out.
+_Table: TypeAlias = Mapping[tuple[str, str], tuple[str, str]]
+
+FLAVOURS: _Table = {
     ("sqlite3", "Connection"): ("borrowed_sqlite3", "SQLITE3"),
+    ("aiosqlite", "Connection"): ("borrowed_sqlite3", "AIOSQLITE"),
     ("psycopg", "Connection"): ("borrowed_psycopg", "PSYCOPG"),
     ("psycopg", "AsyncConnection"): ("borrowed_psycopg", "PSYCOPG_ASYNC"),
+    ("psycopg2", "connection"): ("borrowed_psycopg2", "PSYCOPG2"),
+    ("pg8000", "Connection"): ("borrowed_pg8000", "PG8000"),
+    ("asyncpg", "Connection"): ("borrowed_asyncpg", "ASYNCPG"),
+    ("asyncpg", "PoolConnectionProxy"): ("borrowed_asyncpg", "ASYNCPG"),
+}
+
+WRAPPERS: _Table = {
+    ("sqlalchemy", "Connection"): ("borrowed_sqlalchemy", "CONNECTION"),
+    ("sqlalchemy", "Session"): ("borrowed_sqlalchemy", "SESSION"),
+    ("sqlalchemy", "scoped_session"): ("borrowed_sqlalchemy", "SESSION"),
+    ("sqlalchemy", "AsyncConnection"): ("borrowed_sqlalchemy", "ASYNC_CONNECTION"),
+    ("sqlalchemy", "AsyncSession"): ("borrowed_sqlalchemy", "ASYNC_SESSION"),
+    ("sqlalchemy", "async_scoped_session"): ("borrowed_sqlalchemy", "ASYNC_SESSION"),
+    ("django", "BaseDatabaseWrapper"): ("borrowed_django", "DJANGO"),
+    ("django", "ConnectionProxy"): ("borrowed_django", "DJANGO"),
 }
 
 
 class Said(NamedTuple):
-    """A statement in its driver's spelling."""
+    """A statement as the store spells it. On PostgreSQL, without parameters, it steers the transaction: no rows."""
 
     sql: str
     params: Mapping[str, Param]
 
 
+class State(NamedTuple):
+    """What a connection tells of itself.
+
+    ``begin``: no transaction is open, and nobody but us begins one before the next statement.
+    ``database``: the name of the one it leads to, if it knows.
+    """
+
+    begin: bool = False
+    database: str | None = None
+
+
 Batch: TypeAlias = Sequence[Said]
-# Returns the rows of each statement of a batch; of an async flavour, an awaitable of them.
-Run: TypeAlias = Callable[[Batch], Any]
+
+
+class Opening(NamedTuple):
+    """What begins a transaction, where that is ours to do, and what then undoes all of it."""
+
+    begin: Batch = ()
+    undo: Batch = ()
+
+
+Talk: TypeAlias = Generator[Batch, Answers, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """How a transaction is joined on one kind of database, whatever the driver.
+
+    ``arrive`` refuses a connection to another database. ``notice`` announces topics when the caller commits.
+    """
+
+    dialect: Dialect
+    arrive: Callable[[Store, Kind, State], Talk[Opening]]
+    notice: Callable[[Store, frozenset[str]], Batch]
 
 
 @dataclass(frozen=True, slots=True)
 class Flavour:
-    """How one kind of connection is joined.
+    """One driver's connections.
 
-    ``elsewhere`` tells a connection to another database. ``join`` refuses what cannot be joined, begins a
-    transaction where the caller's next statement would have begun one, and yields what runs a batch.
-    ``notice`` announces topics when the caller commits.
+    ``look`` refuses what cannot be joined: closed, busy, in autocommit mode with no transaction open. ``run`` returns
+    the rows of each statement of a batch, as the store would; of an async flavour, an awaitable of them.
     """
 
-    dialect: Dialect
+    manners: Manners
     colour: Colour
-    elsewhere: Callable[[Any, Store], bool]
-    join: Callable[[Any, Kind], AbstractContextManager[Run]]
-    notice: Callable[[Store, frozenset[str]], Batch]
+    look: Callable[[Any], State]
+    run: Callable[[Any, Batch], Any]
     translate: Callable[[BaseException], BaseException]
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapper:
+    """What holds a driver's connection. ``open`` has the transaction begun, as the next statement would."""
+
+    colour: Colour
+    open: Callable[[Any], Any]
 
 
 def perform(
     conn: object, store: Store, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs
 ) -> T:
+    if wrapper := _wrapper(conn, colour="blocking"):
+        conn = wrapper.open(conn)
     flavour = _flavour(conn, store, colour="blocking")
     with _joined(conn, store, flavour, operation.kind, operation(*args, **kwargs)) as (run, talk):
         reply = partial(next, talk)
@@ -82,6 +143,8 @@ def perform(
 async def aperform(
     conn: object, store: Store, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs
 ) -> T:
+    if wrapper := _wrapper(conn, colour="async"):
+        conn = await wrapper.open(conn)
     flavour = _flavour(conn, store, colour="async")
     with _joined(conn, store, flavour, operation.kind, operation(*args, **kwargs)) as (run, talk):
         reply = partial(next, talk)
@@ -97,80 +160,107 @@ async def aperform(
                 reply = partial(talk.throw, flavour.translate(error))
 
 
-_Talk: TypeAlias = Generator[Batch, Sequence[Rows], tuple[T, frozenset[str]]]
+def wrong_colour(colour: Colour, verb: str) -> UnsupportedConnection:
+    """A refusal that names the verb to use with a connection of this colour."""
+    sentences = {
+        "async": f"The connection is async: await {verb}.",
+        "blocking": f"The connection is blocking: call {verb}, from a thread of its own where an event loop runs "
+        "(open, use and commit the connection inside one asyncio.to_thread).",
+    }
+    return UnsupportedConnection(sentences[colour], code="conn.wrong_colour")
+
 
 _SAVEPOINT = Said("SAVEPOINT perdure", {})
 _RELEASE = Said("RELEASE SAVEPOINT perdure", {})
 _UNDO = (Said("ROLLBACK TO SAVEPOINT perdure", {}), _RELEASE)
 
 
+def _wrapper(conn: object, *, colour: Colour) -> Wrapper | None:
+    wrapper: Wrapper | None = _find(WRAPPERS, conn)
+    if wrapper is not None:
+        _refuse_colour(wrapper.colour, colour)
+    return wrapper
+
+
 def _flavour(conn: object, store: Store, *, colour: Colour) -> Flavour:
-    ancestry = [(cls.__module__.partition(".")[0], cls.__qualname__) for cls in type(conn).__mro__]
-    for module, name in (FLAVOURS[known] for known in ancestry if known in FLAVOURS):
-        flavour: Flavour = getattr(import_module(f".{module}", __package__), name)
-        _refuse_misfit(flavour, store, colour)
-        return flavour
-    package, name = ancestry[0]
-    raise UnsupportedConnection(f"perdure cannot join a transaction of {package}'s {name}.")
-
-
-def _refuse_misfit(flavour: Flavour, store: Store, colour: Colour) -> None:
-    if flavour.dialect != store.dialect:
+    flavour: Flavour | None = _find(FLAVOURS, conn)
+    if flavour is None:
+        package, name = _ancestry(conn)[0]
+        raise UnsupportedConnection(f"perdure cannot join a transaction of {package}'s {name}.")
+    dialect = flavour.manners.dialect
+    if dialect != store.dialect:
         names = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
         raise UnsupportedConnection(
-            f"The connection leads to {names[flavour.dialect]}, the jobs live in {names[store.dialect]}.",
+            f"The connection leads to {names[dialect]}, the jobs live in {names[store.dialect]}.",
             code="conn.other_database",
         )
-    if flavour.colour != colour:
-        twins = {
-            "blocking": "The connection is async: await the verb's twin that begins with an a.",
-            "async": "The connection is blocking: call the verb without the leading a, from a thread of its own "
-            "where an event loop runs (open, use and commit the connection inside one asyncio.to_thread).",
-        }
-        raise UnsupportedConnection(twins[colour], code="conn.wrong_colour")
+    _refuse_colour(flavour.colour, colour)
+    return flavour
+
+
+def _find(table: _Table, conn: object) -> Any:
+    for module, name in (table[known] for known in _ancestry(conn) if known in table):
+        return getattr(import_module(f".{module}", __package__), name)
+    return None
+
+
+def _ancestry(conn: object) -> list[tuple[str, str]]:
+    return [(cls.__module__.partition(".")[0], cls.__qualname__) for cls in type(conn).__mro__]
+
+
+def _refuse_colour(colour: Colour, asked: Colour) -> None:
+    twins = {"async": "the verb's twin that begins with an a", "blocking": "the verb without the leading a"}
+    if colour != asked:
+        raise wrong_colour(colour, twins[colour])
 
 
 @contextmanager
 def _joined(
     conn: object, store: Store, flavour: Flavour, kind: Kind, op: Op[T]
-) -> Iterator[tuple[Run, _Talk[T]]]:
-    with closing(op), flavour.join(conn, kind) as run:
-        if flavour.elsewhere(conn, store):
-            raise UnsupportedConnection(
-                "The connection leads to another database than the app's.", code="conn.other_database"
-            )
-        yield run, _talk(op, partial(_say, store), partial(flavour.notice, store))
+) -> Iterator[tuple[Callable[[Batch], Any], Talk[tuple[T, frozenset[str]]]]]:
+    manners = flavour.manners
+    with closing(op):
+        arrival = manners.arrive(store, kind, flavour.look(conn))
+        talk = _talk(op, arrival, partial(_say, store), partial(manners.notice, store))
+        yield partial(flavour.run, conn), talk
 
 
 def _say(store: Store, query: Query) -> Said:
     return Said(store.statements[query.name], {**query.params, "now": store.now()})
 
 
-def _talk(op: Op[T], say: Callable[[Query], Said], notice: Callable[[frozenset[str]], Batch]) -> _Talk[T]:
+def _talk(
+    op: Op[T],
+    arrival: Talk[Opening],
+    say: Callable[[Query], Said],
+    notice: Callable[[frozenset[str]], Batch],
+) -> Talk[tuple[T, frozenset[str]]]:
     """The operation between SAVEPOINT and RELEASE, in batches; an error thrown in undoes it and comes out."""
-    begun = released = False
+    begin, undo = yield from arrival
     wake: frozenset[str] = frozenset()
     told: frozenset[str] = frozenset()
+    begun = released = False
     try:
-        step = next(op)
-        while True:
-            wake |= step.wake
-            head = [] if begun else [_SAVEPOINT]
-            said = [say(query) for query in step.queries]
-            tail = [_RELEASE, *notice(wake)] if step.final else []
-            begun = True
-            rows = yield [*head, *said, *tail]
-            if step.final:
-                released, told = True, wake
-            step = op.send(rows[len(head) : len(head) + len(said)])
-    except StopIteration as end:
-        yield [*([_RELEASE] if begun and not released else []), *notice(wake - told)]
-        return end.value, wake
+        try:
+            step = next(op)
+            while True:
+                wake |= step.wake
+                head = [] if begun else [*begin, _SAVEPOINT]
+                said = [say(query) for query in step.queries]
+                tail = [_RELEASE, *notice(wake)] if step.final else []
+                begun = True
+                rows = yield [*head, *said, *tail]
+                if step.final:
+                    released, told = True, wake
+                step = op.send(rows[len(head) : len(head) + len(said)])
+        except StopIteration as end:
+            yield [*([_RELEASE] if begun and not released else []), *notice(wake - told)]
+            return end.value, wake
     except BaseException:
         if begun and not released:
             # The connection may be gone; the first error is the one that tells.
             with suppress(Exception):
-                yield _UNDO
+                yield undo or _UNDO
         raise
 
 

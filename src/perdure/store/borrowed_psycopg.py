@@ -2,64 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from typing import Any, Final
 
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from perdure.errors import StoreBusy, UnsupportedConnection
-from perdure.ops.op import Kind, Row, Rows
-from perdure.store.borrowed import Batch, Flavour, Run, Said
-from perdure.store.postgres import PostgresStore
+from perdure.errors import UnsupportedConnection
+from perdure.ops.op import Row, Rows
+from perdure.store import borrowed_refusals as refusals
+from perdure.store.borrowed import Batch, Flavour, State
+from perdure.store.borrowed_postgres import POSTGRES, explain
 from perdure.store.postgres_adapt import adapt
-from perdure.store.postgres_errors import Cure, diagnose
-from perdure.store.postgres_transaction import NOTIFY, notice
-from perdure.store.store import Store
 
 
-def _elsewhere(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], store: Store) -> bool:
-    """By name: the same server may have other addresses, behind a pooler or from another network."""
-    assert isinstance(store, PostgresStore)
-    return store.database is not None and connection.info.dbname != store.database
-
-
-@contextmanager
-def _join(connection: psycopg.Connection[Any], kind: Kind) -> Iterator[Run]:
-    _refuse(connection)
-    yield partial(_run, connection)
-
-
-@contextmanager
-def _join_async(connection: psycopg.AsyncConnection[Any], kind: Kind) -> Iterator[Run]:
-    _refuse(connection)
-    yield partial(_run_async, connection)
-
-
-def _refuse(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+def _look(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> State:
     """Outside autocommit psycopg itself begins a transaction with the first statement."""
     pgconn = connection.pgconn
     status = pgconn.transaction_status
     if connection.closed or status == TransactionStatus.UNKNOWN:
-        raise UnsupportedConnection("The connection is closed.", code="conn.closed")
+        raise refusals.closed()
     if pgconn.pipeline_status != PipelineStatus.OFF:
         raise UnsupportedConnection(
             "The connection is in pipeline mode: leave it first.", code="conn.pipeline"
         )
     if status == TransactionStatus.INERROR:
-        raise UnsupportedConnection("The transaction has failed: roll it back first.", code="conn.aborted")
+        raise refusals.aborted()
     if status == TransactionStatus.ACTIVE:
-        raise UnsupportedConnection("The connection is still busy with a statement.", code="conn.busy")
+        raise refusals.busy()
     if status == TransactionStatus.IDLE and connection.autocommit:
-        raise UnsupportedConnection(
-            "The connection is in autocommit mode and no transaction is open: begin one first.",
-            code="conn.autocommit",
-        )
+        raise refusals.autocommit()
     if connection.info.encoding != "utf-8":
-        raise UnsupportedConnection("The connection's client_encoding is not UTF8.", code="conn.encoding")
+        raise refusals.wrong_encoding()
+    return State(database=connection.info.dbname)
 
 
 def _run(connection: psycopg.Connection[Any], batch: Batch) -> list[Rows]:
@@ -88,18 +63,8 @@ def _adapt(cursor: psycopg.Cursor[Row] | psycopg.AsyncCursor[Row]) -> None:
 def _translate(error: BaseException) -> BaseException:
     if not isinstance(error, psycopg.Error):
         return error
-    diagnosis = diagnose(error)
-    if diagnosis.cure is Cure.AGAIN:
-        return StoreBusy("Others were in the way of your transaction: run it again.", code="store.contended")
-    return diagnosis.error
+    return explain(error, error.sqlstate, lost=isinstance(error, psycopg.OperationalError))
 
 
-def _notice(store: Store, topics: frozenset[str]) -> Batch:
-    """Delivered when the caller commits."""
-    assert isinstance(store, PostgresStore)
-    params = notice(store.channel, topics)
-    return [Said(NOTIFY, params)] if params else []
-
-
-PSYCOPG: Final = Flavour("postgres", "blocking", _elsewhere, _join, _notice, _translate)
-PSYCOPG_ASYNC: Final = Flavour("postgres", "async", _elsewhere, _join_async, _notice, _translate)
+PSYCOPG: Final = Flavour(POSTGRES, "blocking", _look, _run, _translate)
+PSYCOPG_ASYNC: Final = Flavour(POSTGRES, "async", _look, _run_async, _translate)

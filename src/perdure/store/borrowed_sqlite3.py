@@ -1,16 +1,15 @@
-"""How the transaction of a caller's ``sqlite3.Connection`` is joined."""
+"""How the transaction of a caller's SQLite connection is joined: that of ``sqlite3``, or of aiosqlite around it."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
-from perdure.errors import StoreBusy, UnsupportedConnection
+from perdure.errors import StoreBusy
 from perdure.ops.op import Kind, Rows
-from perdure.store.borrowed import Batch, Flavour, Run
+from perdure.store import borrowed_refusals as refusals
+from perdure.store.borrowed import Batch, Flavour, Manners, Opening, Said, State, Talk
 from perdure.store.sqlite import SqliteStore
 from perdure.store.sqlite_errors import translate
 from perdure.store.store import Store
@@ -18,72 +17,85 @@ from perdure.store.store import Store
 # Older ones can corrupt a WAL when two connections commit and checkpoint at once.
 _SAFE_CHECKPOINTS: Final = (3, 51, 3)
 
+_FILES = Said("PRAGMA database_list", {})
+_VERSION = Said("SELECT sqlite_version()", {})
+_NO_CHECKPOINTS = Said("PRAGMA wal_autocheckpoint = 0", {})
+_BEGIN_TO_READ = Said("BEGIN", {})
+_BEGIN = Said("BEGIN IMMEDIATE", {})
+_ROLLBACK = Said("ROLLBACK", {})
 
-def _elsewhere(connection: sqlite3.Connection, store: Store) -> bool:
-    """A database in memory belongs to one connection, so nobody else's leads there."""
+
+def _arrive(store: Store, kind: Kind, state: State) -> Talk[Opening]:
+    files, [(version,)] = yield [_FILES, _VERSION]
     assert isinstance(store, SqliteStore)
-    files = {
-        name: file for _, name, file in connection.cursor(sqlite3.Cursor).execute("PRAGMA database_list")
-    }
-    return not files["main"] or os.path.realpath(files["main"]) != store.path
+    main = next(file for _, name, file in files if name == "main")
+    # A database in memory belongs to one connection, so nobody else's leads there.
+    if not main or os.path.realpath(main) != store.path:
+        raise refusals.elsewhere()
+    if tuple(map(int, version.split("."))) < _SAFE_CHECKPOINTS:
+        yield [_NO_CHECKPOINTS]
+    if not state.begin:
+        return Opening()
+    # Nothing of the caller's is in a transaction that we began; left open it would lock out every writer.
+    return Opening([_BEGIN_TO_READ if kind == "read" else _BEGIN], [_ROLLBACK])
 
 
-@contextmanager
-def _join(connection: sqlite3.Connection, kind: Kind) -> Iterator[Run]:
-    cursor = _cursor(connection)
-    begins = _would_begin(connection)
+def _notice(store: Store, topics: frozenset[str]) -> Batch:
+    """Other processes notice a commit by themselves."""
+    return ()
+
+
+def _look(connection: sqlite3.Connection) -> State:
+    try:
+        connection.cursor(sqlite3.Cursor).close()
+    except sqlite3.ProgrammingError:
+        raise refusals.of_another_thread() from None
+    return _state(connection, connection)
+
+
+def _look_async(connection: Any) -> State:
+    try:
+        # What it shows of its own lacks autocommit.
+        return _state(connection, connection._conn)
+    except ValueError:
+        raise refusals.closed() from None
+
+
+def _state(connection: Any, inner: sqlite3.Connection) -> State:
+    """Begin where the caller's next statement would; if that would be committed at once, refuse."""
+    if connection.in_transaction:
+        return State()
+    # Python 3.12 adds the attribute; -1 is the older way, where isolation_level decides.
+    autocommit = getattr(inner, "autocommit", -1)
+    if autocommit is True or (autocommit == -1 and connection.isolation_level is None):
+        raise refusals.autocommit()
+    return State(begin=True)
+
+
+def _run(connection: sqlite3.Connection, batch: Batch) -> list[Rows]:
+    # A cursor of our own: neither their cursors nor their row_factory matter.
+    cursor = connection.cursor(sqlite3.Cursor)
+    cursor.row_factory = None
     texts, connection.text_factory = connection.text_factory, str
     try:
-        _set_up(cursor, begin=("BEGIN" if kind == "read" else "BEGIN IMMEDIATE") if begins else None)
-        yield lambda batch: _run(cursor, batch)
-    except BaseException:
-        # Nothing of the caller's is in a transaction that we began; left open it would lock out every writer.
-        if begins and connection.in_transaction:
-            cursor.execute("ROLLBACK")
-        raise
+        return [cursor.execute(sql, params).fetchall() for sql, params in batch]
     finally:
         connection.text_factory = texts
         cursor.close()
 
 
-def _cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
-    try:
-        cursor = connection.cursor(sqlite3.Cursor)
-    except sqlite3.ProgrammingError:
-        raise UnsupportedConnection(
-            "The connection is closed, or belongs to another thread.", code="conn.closed"
-        ) from None
-    cursor.row_factory = None
-    return cursor
-
-
-def _would_begin(connection: sqlite3.Connection) -> bool:
-    """Whether the caller's next statement would begin a transaction; if it would commit at once, refuse."""
-    if connection.in_transaction:
-        return False
-    # Python 3.12 adds the attribute; -1 is the older way, where isolation_level decides.
-    autocommit = getattr(connection, "autocommit", -1)
-    if autocommit is True or (autocommit == -1 and connection.isolation_level is None):
-        raise UnsupportedConnection(
-            "The connection is in autocommit mode and no transaction is open: begin one first.",
-            code="conn.autocommit",
-        )
-    return True
-
-
-def _set_up(cursor: sqlite3.Cursor, *, begin: str | None) -> None:
-    try:
-        (version,) = cursor.execute("SELECT sqlite_version()").fetchone()
-        if tuple(map(int, version.split("."))) < _SAFE_CHECKPOINTS:
-            cursor.execute("PRAGMA wal_autocheckpoint = 0")
-        if begin:
-            cursor.execute(begin)
-    except sqlite3.Error as error:
-        raise _translate(error) from None
-
-
-def _run(cursor: sqlite3.Cursor, batch: Batch) -> list[Rows]:
-    return [cursor.execute(sql, params).fetchall() for sql, params in batch]
+async def _run_async(connection: Any, batch: Batch) -> list[Rows]:
+    async with connection.cursor() as cursor:
+        cursor.row_factory = None
+        texts, connection.text_factory = connection.text_factory, str
+        try:
+            answers = []
+            for sql, params in batch:
+                await cursor.execute(sql, params)
+                answers.append(await cursor.fetchall())
+            return answers
+        finally:
+            connection.text_factory = texts
 
 
 def _translate(error: BaseException) -> BaseException:
@@ -94,9 +106,7 @@ def _translate(error: BaseException) -> BaseException:
     return translate(error) if isinstance(error, Exception) else error
 
 
-def _notice(store: Store, topics: frozenset[str]) -> Batch:
-    """Other processes notice a commit by themselves."""
-    return ()
+_SQLITE = Manners("sqlite", _arrive, _notice)
 
-
-SQLITE3: Final = Flavour("sqlite", "blocking", _elsewhere, _join, _notice, _translate)
+SQLITE3: Final = Flavour(_SQLITE, "blocking", _look, _run, _translate)
+AIOSQLITE: Final = Flavour(_SQLITE, "async", _look_async, _run_async, _translate)

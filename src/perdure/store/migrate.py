@@ -1,27 +1,26 @@
-"""Bringing a database's tables up to date: numbered files, a history of their checksums, one lock.
+"""Bringing a database's tables up to date: numbered files, a history of their checksums, one process at a time.
 
 ``apply`` changes the schema, ``check`` only looks. Both refuse a history that this version cannot have made.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from hashlib import sha256
-from importlib.resources import files
-from importlib.resources.abc import Traversable
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Final, Protocol
 
-from perdure.errors import SchemaChanged, SchemaDirty, SchemaMissing, SchemaNewer, SchemaOutdated
+from perdure import failpoints
+from perdure.errors import Invalid, SchemaForeign, SchemaMissing, SchemaOutdated
 from perdure.ops.op import Param, Row
-from perdure.store.statements import DEFAULT_SCHEMA, Dialect, name_tables
+from perdure.store.history import Work, outstanding
+from perdure.store.migrations import Migration, history, split, tables, titles
+from perdure.store.statements import Dialect
 
 COMMAND: Final = "call app.migrate() or run perdure migrate"
 
 
 class Target(Protocol):
-    """A database inside an open transaction. On SQLite that transaction is the lock."""
+    """A database as migrations see it. Its texts say ``perdure.job``, wherever that table lives."""
 
     @property
     def dialect(self) -> Dialect: ...
@@ -29,8 +28,22 @@ class Target(Protocol):
     @property
     def schema(self) -> str: ...
 
-    def script(self, sql: str) -> None:
-        """Run several statements."""
+    def look(self) -> AbstractContextManager[None]:
+        """A transaction that only reads and stops nobody."""
+        ...
+
+    def turn(self) -> AbstractContextManager[None]:
+        """A transaction in which nobody else migrates; committed unless the block fails."""
+        ...
+
+    def make_room(self) -> None:
+        """Make what must be there before the history, in a turn."""
+        ...
+
+    def run(self, statement: str) -> None: ...
+
+    def run_online(self, statement: str) -> None:
+        """Run it outside of the turn's transaction, if it must be; then it may have been run before."""
         ...
 
     def rows(self, sql: str, params: Mapping[str, Param] = ...) -> list[Row]:
@@ -38,167 +51,138 @@ class Target(Protocol):
         ...
 
 
-class Migration(NamedTuple):
-    """One numbered file."""
-
-    version: int
-    name: str
-    text: str
-
-    @property
-    def checksum(self) -> str:
-        return sha256(self.text.encode()).hexdigest()
-
-    def __str__(self) -> str:
-        return f"{self.version:04} {self.name}"
+def apply(target: Target, known: Sequence[Migration], *, to: int | None = None) -> Iterator[int]:
+    """Apply what is missing, up to version ``to``; yield each version that was finished here."""
+    work = look(target, known, to=to)
+    while work:
+        with target.turn():
+            # Another process may have been quicker.
+            work = _pending(target, known, to)
+            finished = _work(target, work[0]) if work else False
+        if finished:
+            yield work[0].migration.version
 
 
-def apply(target: Target) -> list[int]:
-    """Apply the migrations that are missing; return their versions."""
-    _take_turn(target)
-    target.script(_named(target, _history(target.dialect)))
-    missing = _missing(target)
-    for migration in missing:
-        _apply(target, migration)
-    return [migration.version for migration in missing]
+def look(target: Target, known: Sequence[Migration], *, to: int | None = None) -> list[Work]:
+    """What is still to be done, in order."""
+    refuse_unknown(to, known)
+    with target.look():
+        return _pending(target, known, to)
 
 
-def check(target: Target) -> None:
+def check(target: Target, known: Sequence[Migration]) -> None:
     """Raise what is wrong with the schema."""
-    if not _has_history(target) or not _rows(target, "SELECT 1 FROM perdure.migration LIMIT 1"):
-        raise SchemaMissing(f"perdure's tables do not exist in this database; {COMMAND}.")
-    if missing := _missing(target):
-        raise SchemaOutdated(f"The database lacks {_list(missing)}; {COMMAND}.")
-
-
-def script(dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> str:
-    """What ``apply`` would do to an empty database, to be read, or run by hand; ``check`` is content with it."""
-    head = [f"CREATE SCHEMA IF NOT EXISTS {_quoted(schema)};\n"] if dialect == "postgres" else []
-    parts = [*head, _history(dialect)]
-    for migration in migrations(dialect):
-        values = f"{migration.version}, '{migration.name}', '{migration.checksum}', true"
-        parts.append(
-            f"{migration.text}\n"
-            f"INSERT INTO perdure.migration (version, name, checksum, finished) VALUES ({values});\n"
+    with target.look():
+        work = _pending(target, known)
+        if work and not _history(target):
+            raise SchemaMissing(f"perdure's tables do not exist in this database; {COMMAND}.")
+    if work and (done := work[0].done):
+        migration = work[0].migration
+        raise SchemaOutdated(
+            f"Migration {migration} is under way, or was interrupted, after {done} of "
+            f"{len(migration.statements)} statements; {COMMAND}."
         )
-    return "BEGIN;\n\n" + name_tables("\n".join(parts), dialect, schema) + "\nCOMMIT;\n"
+    if work:
+        raise SchemaOutdated(f"The database lacks {titles(one.migration for one in work)}; {COMMAND}.")
 
 
-@lru_cache
-def migrations(dialect: Dialect) -> tuple[Migration, ...]:
-    """Every migration of this version, in order."""
-    found = (_FILE.fullmatch(file.name) for file in _folder(dialect).iterdir())
-    return tuple(
-        sorted(
-            Migration(int(name["version"]), name["name"].replace("_", " "), _read(dialect, name.string))
-            for name in found
-            if name
+def refuse_unknown(version: int | None, known: Sequence[Migration]) -> None:
+    if version is not None and version not in [migration.version for migration in known]:
+        raise Invalid(
+            f"There is no migration {version}; this version of perdure has 1 to {len(known)}.",
+            code="schema.no_such_version",
         )
-    )
 
 
-_FILE = re.compile(r"(?P<version>\d{4})_(?P<name>\w+)\.sql")
-
-_HAS_HISTORY: Mapping[Dialect, str] = {
-    "sqlite": "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'perdure_migration'",
-    "postgres": "SELECT 1 FROM pg_catalog.pg_tables"
-    " WHERE schemaname = CAST(:schema AS text) AND tablename = 'migration'",
-}
+def _pending(target: Target, known: Sequence[Migration], to: int | None = None) -> list[Work]:
+    rows = _history(target)
+    if not rows:
+        _refuse_strangers(target, known)
+    return [one for one in outstanding(rows, known) if to is None or one.migration.version <= to]
 
 
-def _take_turn(target: Target) -> None:
-    """One process at a time; whoever comes second finds the work done."""
-    if target.dialect == "sqlite":
-        return
+def _work(target: Target, work: Work) -> bool:
+    """Do the whole migration, or the next statement of an online one; return whether that was the end of it."""
+    migration, done = work
+    if not _has_history(target):
+        target.make_room()
+        for statement in split(history(target.dialect)):
+            target.run(statement)
+    statements = migration.statements
+    run = target.run_online if migration.is_online else target.run
+    for statement in statements[done : done + 1] if migration.is_online else statements:
+        if failpoints.armed:
+            failpoints.reach("before_migration_statement")
+        try:
+            run(statement)
+        except Exception as error:
+            error.add_note(f"In migration {migration}, statement {done + 1} of {len(statements)}.")
+            raise
+        if failpoints.armed:
+            failpoints.reach("after_migration_statement")
+        done += 1
+    _record(target, migration, done, finished=done == len(statements))
+    return done == len(statements)
+
+
+def _record(target: Target, migration: Migration, done: int, *, finished: bool) -> None:
     target.rows(
-        "SELECT pg_catalog.pg_advisory_xact_lock(CAST(:key AS bigint))", {"key": _lock_key(target.schema)}
-    )
-    # To queue for a table's lock stops everybody who needs it after us: rather give up and come again.
-    target.rows("SELECT pg_catalog.set_config('lock_timeout', '5s', true)")
-    # Not IF NOT EXISTS: that asks for the right to create one even where one exists.
-    if not target.rows(
-        "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = CAST(:schema AS text)", _schema(target)
-    ):
-        target.script(f"CREATE SCHEMA {_quoted(target.schema)}")
-
-
-def _quoted(schema: str) -> str:
-    return '"{}"'.format(schema.replace('"', '""'))
-
-
-def _lock_key(schema: str) -> int:
-    return int.from_bytes(sha256(b"perdure migrates " + schema.encode()).digest()[:8], signed=True)
-
-
-def _missing(target: Target) -> list[Migration]:
-    """What is still to be applied to a schema whose history holds no surprises."""
-    known = {migration.version: migration for migration in migrations(target.dialect)}
-    history = _rows(
-        target, "SELECT version, name, checksum, finished FROM perdure.migration ORDER BY version"
-    )
-    for version, name, checksum, finished in history:
-        _accept(known.pop(version, None), f"{version:04} {name}", checksum, finished=bool(finished))
-    return list(known.values())
-
-
-def _accept(migration: Migration | None, title: str, checksum: str, *, finished: bool) -> None:
-    if migration is None:
-        raise SchemaNewer(
-            f"The database has migration {title}, which this version of perdure lacks; upgrade perdure."
-        )
-    if not finished:
-        raise SchemaDirty(
-            f"Migration {title} was begun and never finished; restore the database from a backup."
-        )
-    if checksum != migration.checksum:
-        raise SchemaChanged(f"Migration {title} was applied from a different file; reinstall perdure.")
-
-
-def _apply(target: Target, migration: Migration) -> None:
-    version: dict[str, Param] = {"version": migration.version}
-    row = version | {"name": migration.name, "checksum": migration.checksum, "finished": False}
-    _rows(
-        target,
         "INSERT INTO perdure.migration (version, name, checksum, finished)"
-        " VALUES (:version, :name, :checksum, :finished) RETURNING version",
-        row,
+        " VALUES (:version, :name, :checksum, :finished)"
+        " ON CONFLICT (version) DO UPDATE SET checksum = excluded.checksum, finished = excluded.finished"
+        " RETURNING version",
+        {
+            "version": migration.version,
+            "name": migration.name,
+            "checksum": migration.checksum_after(done),
+            "finished": finished,
+        },
     )
-    target.script(_named(target, migration.text))
-    _rows(
-        target,
-        "UPDATE perdure.migration SET finished = :finished WHERE version = :version RETURNING version",
-        version | {"finished": True},
-    )
+
+
+def _history(target: Target) -> list[Row]:
+    if not _has_history(target):
+        return []
+    return target.rows("SELECT version, name, checksum, finished FROM perdure.migration ORDER BY version")
 
 
 def _has_history(target: Target) -> bool:
-    return bool(target.rows(_HAS_HISTORY[target.dialect], _schema(target)))
+    columns = {name for (name,) in target.rows(_COLUMNS[target.dialect], {"schema": target.schema})}
+    if columns and not columns >= {"version", "name", "checksum", "finished"}:
+        raise _foreign(target, "migration")
+    return bool(columns)
 
 
-def _schema(target: Target) -> Mapping[str, Param]:
-    return {"schema": target.schema}
+def _refuse_strangers(target: Target, known: Sequence[Migration]) -> None:
+    """Tables that no history tells of: they are somebody else's, or the history was lost."""
+    there = {name for (name,) in target.rows(_RELATIONS[target.dialect], {"schema": target.schema})}
+    for table in tables(known):
+        if _place(target, table) in there:
+            raise _foreign(target, table)
 
 
-def _rows(target: Target, sql: str, params: Mapping[str, Param] | None = None) -> list[Row]:
-    return target.rows(_named(target, sql), params or {})
+def _foreign(target: Target, table: str) -> SchemaForeign:
+    return SchemaForeign(
+        f"The database has a table {_place(target, table)} that perdure did not make, or whose history was "
+        f"lost; restore {_place(target, 'migration')} from a backup, or give perdure a place of its own."
+    )
 
 
-def _named(target: Target, sql: str) -> str:
-    return name_tables(sql, target.dialect, target.schema)
+def _place(target: Target, table: str) -> str:
+    return table if target.dialect == "postgres" else f"perdure_{table}"
 
 
-def _history(dialect: Dialect) -> str:
-    return _read(dialect, "history.sql")
+_COLUMNS: Mapping[Dialect, str] = {
+    "sqlite": "SELECT name FROM pragma_table_info('perdure_migration')",
+    "postgres": "SELECT attname FROM pg_catalog.pg_attribute"
+    " JOIN pg_catalog.pg_class ON pg_class.oid = attrelid"
+    " JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace"
+    " WHERE nspname = CAST(:schema AS text) AND relname = 'migration' AND attnum > 0 AND NOT attisdropped",
+}
 
-
-def _read(dialect: Dialect, name: str) -> str:
-    return _folder(dialect).joinpath(name).read_text("utf-8")
-
-
-def _folder(dialect: Dialect) -> Traversable:
-    return files("perdure.store").joinpath("sql", "migrations", dialect)
-
-
-def _list(missing: Iterable[Migration]) -> str:
-    titles = [str(migration) for migration in missing]
-    return ("migration " if len(titles) == 1 else "migrations ") + ", ".join(titles)
+_RELATIONS: Mapping[Dialect, str] = {
+    "sqlite": "SELECT name FROM sqlite_master",
+    "postgres": "SELECT relname FROM pg_catalog.pg_class"
+    " JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace"
+    " WHERE nspname = CAST(:schema AS text)",
+}

@@ -20,6 +20,7 @@ from functools import update_wrapper
 from keyword import iskeyword
 from types import MethodType
 from typing import (
+    TYPE_CHECKING,
     Any,
     Concatenate,
     Generic,
@@ -32,12 +33,16 @@ from typing import (
     overload,
 )
 
-from perdure.errors import BlockingCall
+from perdure.errors import BlockingCall, UnsupportedConnection
 from perdure.ops.op import Operation
 from perdure.store import borrowed
 from perdure.store.bell import Bell
 from perdure.store.store import Store
 
+if TYPE_CHECKING:
+    from perdure.store.gather import Gather
+
+A = TypeVar("A")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -50,6 +55,13 @@ class Call(NamedTuple):
     kwargs: Mapping[str, Any]
     conn: object | None = None
     at_once: bool = False
+
+
+class Share(NamedTuple):
+    """Perform an operation on what is asked, together with whoever asks the like at this moment."""
+
+    gather: Gather[Any, Any]
+    asked: Any
 
 
 class Aside(NamedTuple):
@@ -71,7 +83,7 @@ class Hear(NamedTuple):
     seconds: float
 
 
-Need: TypeAlias = Call | Aside | Pause | Hear
+Need: TypeAlias = Call | Share | Aside | Pause | Hear
 Plan: TypeAlias = Generator[Need, Any, T]
 
 
@@ -89,6 +101,11 @@ def perform_at_once(operation: Operation[P, T], *args: P.args, **kwargs: P.kwarg
     return cast(T, (yield Call(operation, args, kwargs, at_once=True)))
 
 
+def share(gather: Gather[A, T], asked: A) -> Plan[T]:
+    """Perform what many may ask at the same time."""
+    return cast(T, (yield Share(gather, asked)))
+
+
 def aside(function: Callable[[], T]) -> Plan[T]:
     """Call a function that blocks: here, or in a thread where an event loop waits."""
     return cast(T, (yield Aside(function)))
@@ -102,8 +119,8 @@ def hear(bell: Bell, *, seconds: float) -> Plan[None]:
     yield Hear(bell, seconds)
 
 
-def run(store: Store, plan: Plan[T]) -> T:
-    """Carry out a plan in this thread."""
+def run(store: Store, plan: Plan[T], *, verb: str | None = None) -> T:
+    """Carry out a plan in this thread. ``verb``: on behalf of which one, to name its twin where that is the cure."""
     try:
         need = plan.send(None)
         while True:
@@ -115,12 +132,14 @@ def run(store: Store, plan: Plan[T]) -> T:
                 need = plan.send(answer)
     except StopIteration as end:
         return cast(T, end.value)
+    except UnsupportedConnection as error:
+        raise _with_verb(error, "async", verb and twin(verb)) from None
     finally:
         # Interrupted: what the plan has begun ends now, not when somebody lets go of the traceback.
         plan.close()
 
 
-async def arun(store: Store, plan: Plan[T]) -> T:
+async def arun(store: Store, plan: Plan[T], *, verb: str | None = None) -> T:
     """Carry out a plan in this task."""
     try:
         need = plan.send(None)
@@ -133,8 +152,17 @@ async def arun(store: Store, plan: Plan[T]) -> T:
                 need = plan.send(answer)
     except StopIteration as end:
         return cast(T, end.value)
+    except UnsupportedConnection as error:
+        raise _with_verb(error, "blocking", verb and verb.removeprefix("a").removesuffix("_")) from None
     finally:
         plan.close()
+
+
+def _with_verb(
+    error: UnsupportedConnection, colour: borrowed.Colour, verb: str | None
+) -> UnsupportedConnection:
+    """A connection of the wrong colour: the refusal names the verb that goes with it."""
+    return borrowed.wrong_colour(colour, f"{verb}()") if verb and error.code == "conn.wrong_colour" else error
 
 
 def _wait(store: Store, need: Need) -> object:
@@ -145,6 +173,8 @@ def _wait(store: Store, need: Need) -> object:
         case Hear(bell, seconds):
             bell.wait(seconds)
             return None
+        case Share(gather, asked):
+            return gather.perform(store, asked)
         case Aside(function):
             return function()
         case Call(operation, args, kwargs, None, at_once):
@@ -164,6 +194,8 @@ async def _await(store: Store, need: Need) -> object:
         case Hear(bell, seconds):
             await bell.await_(seconds)
             return None
+        case Share(gather, asked):
+            return await gather.aperform(store, asked)
         case Aside(function):
             return await asyncio.to_thread(function)
         case Call(operation, args, kwargs, None, True):
@@ -190,7 +222,7 @@ class blocking(Generic[S, P, T]):
     def __init__(self, plan: Callable[Concatenate[S, P], Plan[T]]) -> None:
         def verb(subject: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
             refuse_in_event_loop(self._name)
-            return run(subject.store, plan(subject, *args, **kwargs))
+            return run(subject.store, plan(subject, *args, **kwargs), verb=self._name)
 
         self._verb = update_wrapper(verb, plan)
 
@@ -211,11 +243,12 @@ class waiting(Generic[S, P, T]):
 
     def __init__(self, plan: Callable[Concatenate[S, P], Plan[T]]) -> None:
         async def verb(subject: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-            return await arun(subject.store, plan(subject, *args, **kwargs))
+            return await arun(subject.store, plan(subject, *args, **kwargs), verb=self._name)
 
         self._verb = update_wrapper(verb, plan)
 
     def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
         show(self._verb, owner, name)
 
     @overload
@@ -236,10 +269,14 @@ def show(verb: Callable[..., object], owner: type, name: str) -> None:
     vars(verb)["__signature__"] = signature.replace(return_annotation=returns)
 
 
+def twin(name: str) -> str:
+    """The async verb of a blocking one."""
+    return f"a{name}_" if iskeyword(f"a{name}") else f"a{name}"
+
+
 def refuse_in_event_loop(name: str, instead: str | None = None) -> None:
     """A blocking verb would stop every task of the loop that runs in this thread. Most have a twin to await."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is not None and asyncio._get_running_loop() is not None:
-        twin = f"a{name}_" if iskeyword(f"a{name}") else f"a{name}"
-        instead = instead or f"await {twin}()"
+        instead = instead or f"await {twin(name)}()"
         raise BlockingCall(f"{name}() blocks and an event loop runs in this thread: {instead} instead.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import cached_property, partial
@@ -21,16 +21,21 @@ from perdure.ops.topics import ANYTHING
 from perdure.store import migrate
 from perdure.store.daemons import Daemons
 from perdure.store.ear import Ear
+from perdure.store.history import Work
 from perdure.store.listeners import Listeners
+from perdure.store.migrations import Migration, migrations
 from perdure.store.postgres_adapt import Statement
 from perdure.store.postgres_connect import connect, connect_async, servers, wishes
 from perdure.store.postgres_ear import ANSWER_SECONDS, PostgresEar
 from perdure.store.postgres_errors import diagnose
 from perdure.store.postgres_facts import facts
+from perdure.store.postgres_flight import Airport
 from perdure.store.postgres_migrate import target
 from perdure.store.postgres_pool import LANES, Pool, lanes
 from perdure.store.postgres_retry import Retry
-from perdure.store.postgres_transaction import Transaction
+from perdure.store.postgres_session import Session, Waiting
+from perdure.store.postgres_transaction import TooLong, Transaction
+from perdure.store.script import script
 from perdure.store.statements import DEFAULT_SCHEMA, Dialect, load
 from perdure.store.store import Facts
 
@@ -62,6 +67,7 @@ class PostgresStore:
         patience_away: float | None = None,
         clock: Callable[[], int] | None = None,
         statements: Mapping[str, str] | None = None,
+        migrations: Sequence[Migration] | None = None,
         size: int = 10,
         listen_url: str | None = None,
     ) -> None:
@@ -72,9 +78,11 @@ class PostgresStore:
         self._url = url
         self._clock = clock
         self._given = statements
+        self._migrations = migrations
         self._size = size
         self._listeners = Listeners()
         self._pool = Pool(url, prepare=prepare, size=size)
+        self._airport = Airport(self._pool)
         self._retry = Retry(
             patience,
             drop_connections=self._pool.drop_idle,
@@ -99,6 +107,11 @@ class PostgresStore:
     def statements(self) -> Mapping[str, str]:
         """Every statement by its name, in psycopg's spelling."""
         return load("postgres", self.schema) if self._given is None else self._given
+
+    @property
+    def migrations(self) -> Sequence[Migration]:
+        """Those of this version, in order."""
+        return migrations("postgres") if self._migrations is None else self._migrations
 
     @cached_property
     def channel(self) -> str:
@@ -128,12 +141,29 @@ class PostgresStore:
 
     async def aperform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         self._retry.refuse_if_stopped()
+
+        def run(session: Session, *, at_once: bool = True) -> Waiting[T]:
+            return self._perform(session, operation, args, kwargs, at_once=at_once)
+
+        failed: psycopg.Error | None = None
+        try:
+            if (landed := self._airport.depart(LANES[operation.kind], run)) is not None:
+                value = await landed
+                self._retry.note_success()
+                return value
+        except TooLong:
+            pass
+        except psycopg.Error as error:
+            failed = error
+        return await self._aperform_aside(operation, partial(self._run, operation, *args, **kwargs), failed)
+
+    async def _aperform_aside(
+        self, operation: Operation[..., T], run: Callable[[], T], failed: psycopg.Error | None
+    ) -> T:
+        """The same in a thread, which can wait: between two tries, for a connection, or with a lock in its hands."""
         outcome: Future[T] = Future()
         urgent = operation.kind == "urgent"
         answer = asyncio.wrap_future(outcome)
-
-        def run() -> T:
-            return self._run(operation, *args, **kwargs)
 
         def wanted() -> bool:
             return not answer.cancelled()
@@ -141,15 +171,22 @@ class PostgresStore:
         def work() -> None:
             if outcome.set_running_or_notify_cancel():
                 try:
-                    outcome.set_result(self._retry.until_done(run, wanted=wanted, urgent=urgent))
+                    outcome.set_result(
+                        self._retry.until_done(run, wanted=wanted, urgent=urgent, failed=failed)
+                    )
                 except BaseException as error:
                     outcome.set_exception(error)
 
         self._threads[LANES[operation.kind]].submit(work)
         return await answer
 
-    def migrate(self) -> list[int]:
-        return self._retry.until_done(self._migrate)
+    def migrate(self, *, to: int | None = None) -> list[int]:
+        applied: list[int] = []
+        self._retry.until_done(lambda: self._migrate(applied, to=to))
+        return applied
+
+    def migration_sql(self, *, to: int | None = None) -> str:
+        return script(self._retry.until_done(lambda: self._pending(to)), "postgres", self.schema)
 
     def check_schema(self) -> None:
         self._retry.until_done(self._check)
@@ -205,11 +242,28 @@ class PostgresStore:
         self._dismiss()
 
     def _run(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self._airport.clear()
         with self._pool.lend(LANES[operation.kind], timeout=self.patience) as session:
-            transaction = Transaction(
-                session, self._parsed, kind=operation.kind, now=self.now(), channel=self.channel
-            )
-            value = transaction.run(operation(*args, **kwargs))
+            return session.wait_for(self._perform(session, operation, args, kwargs))
+
+    def _perform(
+        self,
+        session: Session,
+        operation: Operation[..., T],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        *,
+        at_once: bool = False,
+    ) -> Waiting[T]:
+        transaction = Transaction(
+            session,
+            self._parsed,
+            kind=operation.kind,
+            now=self.now(),
+            channel=self.channel,
+            at_once=at_once,
+        )
+        value = yield from transaction.run(operation(*args, **kwargs))
         self.announce(transaction.wake)
         return value
 
@@ -217,13 +271,23 @@ class PostgresStore:
     def _parsed(self) -> Mapping[str, Statement]:
         return {name: Statement.parse(text) for name, text in self.statements.items()}
 
-    def _migrate(self) -> list[int]:
+    def _migrate(self, applied: list[int], *, to: int | None) -> None:
+        try:
+            with target(self._url, self.schema) as database:
+                # One by one: what was applied before the connection was lost was applied.
+                for version in migrate.apply(database, self.migrations, to=to):
+                    applied.append(version)
+        except psycopg.IntegrityError as error:
+            # Rows that are there break what a migration asks of them: to try again would read them all again.
+            raise diagnose(error).error.noting(error) from None
+
+    def _pending(self, to: int | None) -> list[Work]:
         with target(self._url, self.schema) as database:
-            return migrate.apply(database)
+            return migrate.look(database, self.migrations, to=to)
 
     def _check(self) -> None:
-        with target(self._url, self.schema, read_only=True) as database:
-            migrate.check(database)
+        with target(self._url, self.schema) as database:
+            migrate.check(database, self.migrations)
 
     def _hire(self) -> None:
         self._threads = {
@@ -236,6 +300,7 @@ class PostgresStore:
     def _after_fork(self) -> None:
         self._dismiss.detach()
         self._pool.forget()
+        self._airport.forget()
         self._retry.forget()
         self._ear.forget()
         self._hire()
@@ -246,7 +311,8 @@ _stores: WeakSet[PostgresStore] = WeakSet()
 
 def _say_something(pool: Pool, channel: str) -> None:
     with pool.lend("ordinary", timeout=ANSWER_SECONDS) as session:
-        Transaction(session, {}, kind="write", now=None, channel=channel).run(ring(frozenset([ANYTHING])))
+        transaction = Transaction(session, {}, kind="write", now=None, channel=channel)
+        session.wait_for(transaction.run(ring(frozenset([ANYTHING]))))
 
 
 def _dismiss(*threads: Daemons | Ear) -> None:

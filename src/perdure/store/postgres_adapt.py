@@ -36,7 +36,7 @@ _PLACEHOLDER = re.compile(r"%%|%\((\w+)\)s")
 # timestamptz counts from the year 2000. ±infinity, and years that a datetime cannot hold, become its first
 # and last instant: an operator may have written them, and a row must be readable.
 _YEAR_2000 = 946_684_800_000_000
-_FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
+FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 _read_int64 = Struct("!q").unpack
 
 
@@ -81,6 +81,12 @@ def encode(value: Param) -> bytes | None:
     return encoded
 
 
+def as_text(value: Param) -> str | None:
+    """The same for drivers that encode by themselves."""
+    encoded = encode(value)
+    return None if encoded is None else encoded.decode()
+
+
 class Untyped(Dumper):
     """The same for a caller's own connection of psycopg."""
 
@@ -98,7 +104,7 @@ class Microseconds(Loader):
     def load(self, data: Buffer) -> int:
         (since_2000,) = _read_int64(data)
         instant: int = since_2000 + _YEAR_2000
-        return instant if _FIRST <= instant <= _LAST else (_FIRST if instant < 0 else _LAST)
+        return instant if FIRST <= instant <= LAST else (FIRST if instant < 0 else LAST)
 
 
 class Uuid(Loader):

@@ -48,7 +48,12 @@ class Diagnosis(NamedTuple):
 
 def diagnose(error: psycopg.Error) -> Diagnosis:
     sqlstate = error.sqlstate or _sqlstate_of_refusal(error)
-    cure, meaning = _meaning(sqlstate, error)
+    return understand(sqlstate, error, lost=isinstance(error, psycopg.OperationalError))
+
+
+def understand(sqlstate: str, error: BaseException, *, lost: bool) -> Diagnosis:
+    """The same for any driver's error. ``lost``: without a code, it tells that the connection is gone."""
+    cure, meaning = _meaning(sqlstate, lost=lost)
     _log.debug("PostgreSQL answered %s", sqlstate or type(error).__name__)
     return Diagnosis(cure, sqlstate, meaning())
 
@@ -119,8 +124,8 @@ def _sqlstate_of_refusal(error: psycopg.Error) -> str:
     return next((state for state, pattern in _REFUSALS.items() if pattern.search(str(error))), "")
 
 
-def _meaning(sqlstate: str, error: psycopg.Error) -> _Meaning:
-    if not sqlstate and isinstance(error, psycopg.OperationalError):
+def _meaning(sqlstate: str, *, lost: bool) -> _Meaning:
+    if not sqlstate and lost:
         return Cure.RECONNECT, StoreAway
     sentence = f"PostgreSQL refused a statement ({sqlstate or 'no code'})."
     refused = _says(InternalError, sentence, code="store.refused")

@@ -52,20 +52,43 @@ class Pool:
     @contextmanager
     def lend(self, lane: Lane, *, timeout: float | None) -> Iterator[Session]:
         """A session for as long as the block lasts; it comes back only if the block left it clean."""
-        slots = self._slots[lane]
-        if not slots.acquire(timeout=timeout):
+        if not self._slots[lane].acquire(timeout=timeout):
             raise StoreBusy("Every connection of this process to the database is in use.")
         try:
             session = self._take(lane) or self._open()
-            session.lane = lane
-            self._lent.add(session)
-            try:
-                yield session
-            finally:
-                self._lent.discard(session)
-                self._give_back(session)
+        except BaseException:
+            self._slots[lane].release()
+            raise
+        self._hand_out(session, lane)
+        try:
+            yield session
         finally:
-            slots.release()
+            self.take_back(session, lane)
+
+    def lend_idle(self, lane: Lane) -> Session | None:
+        """A session that lies idle, to be taken back; None where one would have to be waited for."""
+        if not self._slots[lane].acquire(blocking=False):
+            return None
+        session = None
+        try:
+            session = self._take(lane)
+        finally:
+            if session is None:
+                self._slots[lane].release()
+            else:
+                self._hand_out(session, lane)
+        return session
+
+    def take_back(self, session: Session, lane: Lane) -> None:
+        self._lent.discard(session)
+        try:
+            self._give_back(session)
+        finally:
+            self._slots[lane].release()
+
+    def _hand_out(self, session: Session, lane: Lane) -> None:
+        session.lane = lane
+        self._lent.add(session)
 
     def use(self) -> tuple[int, int]:
         """How many sessions are lent out, and how many lie idle."""

@@ -47,22 +47,30 @@ class Retry:
         self._away = False
 
     def until_done(
-        self, run: Callable[[], T], *, wanted: Callable[[], bool] = lambda: True, urgent: bool = False
+        self,
+        run: Callable[[], T],
+        *,
+        wanted: Callable[[], bool] = lambda: True,
+        urgent: bool = False,
+        failed: psycopg.Error | None = None,
     ) -> T:
         """Run until it succeeds, or nothing helps, or patience runs out, or nobody waits for it any more.
 
-        What is urgent does not wait again for a row that somebody holds.
+        What is urgent does not wait again for a row that somebody holds. ``failed``: how it ended the first time.
         """
         began = monotonic()
         tries: Counter[Cure] = Counter()
         while True:
             self.refuse_if_stopped()
             try:
+                if failed is not None:
+                    raise failed
                 value = run()
             except psycopg.Error as error:
-                diagnosis = diagnose(error)
+                diagnosis, failed = diagnose(error), None
+                diagnosis.error.noting(error)
             else:
-                self._note_back()
+                self.note_success()
                 return value
             tries[diagnosis.cure] += 1
             pause = _pause(tries.total())
@@ -116,7 +124,7 @@ class Retry:
         patience = self._patience_away if cure is Cure.RECONNECT else self.patience
         return math.inf if patience is None else patience
 
-    def _note_back(self) -> None:
+    def note_success(self) -> None:
         if self._away:
             self._away = False
             _log.warning("The database is back")

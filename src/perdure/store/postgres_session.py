@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import selectors
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from selectors import EVENT_READ, EVENT_WRITE
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import postgres
@@ -26,6 +26,12 @@ from perdure.store.postgres_adapt import Statement, adapt
 STATEMENT_SECONDS: Final = 30
 # What a network may add to the server's own timeouts before a connection counts as dead.
 GRACE_SECONDS: Final = 10
+
+LATE: Final = "no answer in time"
+
+T = TypeVar("T")
+Waiting: TypeAlias = Generator[int, None, T]
+"""Yields what to wait for at the session's socket, as selectors spell it."""
 
 _NO_VALUES: Mapping[str, Param] = {}
 _ABOUT_BACKEND = Statement.parse(
@@ -55,6 +61,10 @@ class Session:
         self._owed = 0
         self._selector: selectors.BaseSelector = _Selector()
         self._selector.register(self._pgconn.socket, EVENT_READ)
+        self._awaited = EVENT_READ
+        self.socket = self._pgconn.socket
+        self.deadline = 0.0
+        """When an answer that has not come is given up."""
         self.prepares = False
         self.spoiled = False
         self.lane: str | None = None
@@ -81,20 +91,41 @@ class Session:
         self._pgconn.pipeline_sync()
         self._expected.append(None)
 
-    def receive(self) -> list[Rows]:
+    def answer(self) -> Waiting[list[Rows]]:
         """Wait for the next sync; return the rows that were wanted, or raise the first error before it."""
+        self.deadline = monotonic() + STATEMENT_SECONDS * len(self._expected) + GRACE_SECONDS
         failures: list[psycopg.Error] = []
         try:
+            yield from self._flush()
             while self._owed:
                 self._owed -= 1
-                self._collect([])
-            answers = self._collect(failures)
+                yield from self._collect([])
+            answers = yield from self._collect(failures)
         except psycopg.Error as lost:
             self.spoiled = True
             raise (failures or [lost])[0] from None
         if failures:
             raise failures[0]
         return answers
+
+    def receive(self) -> list[Rows]:
+        """The same, in this thread."""
+        return self.wait_for(self.answer())
+
+    def wait_for(self, work: Waiting[T]) -> T:
+        """Carry out what waits for this session, in this thread."""
+        try:
+            event = next(work)
+            while True:
+                try:
+                    self._wait(event)
+                except BaseException as error:
+                    event = work.throw(error)
+                else:
+                    event = next(work)
+        except StopIteration as end:
+            value: T = end.value
+            return value
 
     def owe(self) -> None:
         """Do not wait for the next sync, whatever it says: it is heard before the one behind it."""
@@ -135,13 +166,11 @@ class Session:
             self._to_prepare.add(statement.name)
             self._expected.append(statement.name)
 
-    def _collect(self, failures: list[psycopg.Error]) -> list[Rows]:
+    def _collect(self, failures: list[psycopg.Error]) -> Waiting[list[Rows]]:
         pgconn, answers = self._pgconn, list[Rows]()
-        deadline = monotonic() + STATEMENT_SECONDS * len(self._expected) + GRACE_SECONDS
-        self._flush(deadline)
         while True:
             while pgconn.is_busy():
-                self._wait(deadline)
+                yield EVENT_READ
                 pgconn.consume_input()
             result = pgconn.get_result()
             if result is None:  # the end of one statement's results
@@ -153,21 +182,20 @@ class Session:
             else:
                 self._take(result, answers, failures)
 
-    def _flush(self, deadline: float) -> None:
+    def _flush(self) -> Waiting[None]:
         """Read while there is more to write: the server may be waiting for that."""
-        if not self._pgconn.flush():
-            return
-        self._selector.modify(self._pgconn.socket, EVENT_READ | EVENT_WRITE)
         while self._pgconn.flush():
-            self._wait(deadline)
+            yield EVENT_READ | EVENT_WRITE
             self._pgconn.consume_input()
-        self._selector.modify(self._pgconn.socket, EVENT_READ)
 
-    def _wait(self, deadline: float) -> None:
+    def _wait(self, event: int) -> None:
+        if event != self._awaited:
+            self._selector.modify(self.socket, event)
+            self._awaited = event
         # By the second: a signal that comes just before the wait begins does not end it.
-        while not self._selector.select(max(0.0, min(1.0, deadline - monotonic()))):
-            if monotonic() >= deadline:
-                raise psycopg.OperationalError("no answer in time")
+        while not self._selector.select(max(0.0, min(1.0, self.deadline - monotonic()))):
+            if monotonic() >= self.deadline:
+                raise psycopg.OperationalError(LATE)
 
     def _take(self, result: PGresult, answers: list[Rows], failures: list[psycopg.Error]) -> None:
         # An implicit transaction that cannot be committed fails at its sync, which is still to be answered.

@@ -23,7 +23,7 @@ from perdure import failpoints
 from perdure.errors import InternalError
 from perdure.ops.op import Answers, Kind, Op, Query, Step
 from perdure.store.postgres_adapt import Statement
-from perdure.store.postgres_session import STATEMENT_SECONDS, Session
+from perdure.store.postgres_session import STATEMENT_SECONDS, Session, Waiting
 
 T = TypeVar("T")
 
@@ -83,8 +83,15 @@ def notice(channel: str, topics: Iterable[str]) -> dict[str, str] | None:
     return {"channel": channel, "topics": json.dumps(short)} if short else None
 
 
+class TooLong(Exception):
+    """An operation takes more than one round trip."""
+
+
 class Transaction:
-    """A run of an operation on a session. ``wake`` holds the topics it announced once it has returned."""
+    """A run of an operation on a session. ``wake`` holds the topics it announced once it has returned.
+
+    ``at_once``: only if nothing is locked while anybody waits, which is where COMMIT travels with the first step.
+    """
 
     def __init__(
         self,
@@ -94,6 +101,7 @@ class Transaction:
         kind: Kind,
         now: int | None,
         channel: str,
+        at_once: bool = False,
     ) -> None:
         self._session = session
         self._statements = statements
@@ -101,38 +109,41 @@ class Transaction:
         self._reads = kind == "read"
         self._now = now
         self._channel = channel
+        self._at_once = at_once
         self._explicit = False
         self._begun = False
         self._ended = False
         self._announced: frozenset[str] = frozenset()
         self.wake: frozenset[str] = frozenset()
 
-    def run(self, op: Op[T]) -> T:
+    def run(self, op: Op[T]) -> Waiting[T]:
         with closing(op):
             try:
                 step = next(op)
                 while True:
-                    step = op.send(self._answer(step))
+                    step = op.send((yield from self._answer(step)))
             except StopIteration as end:
-                self._end()
+                yield from self._end()
                 value: T = end.value
                 return value
             except BaseException as error:
-                self._undo(error)
+                yield from self._undo(error)
                 raise
 
-    def _answer(self, step: Step) -> Answers:
+    def _answer(self, step: Step) -> Waiting[Answers]:
         self.wake |= step.wake
         if not step.queries and not (step.final and self._begun):
             return []
         if self._ended:
             raise InternalError("An operation went on after its final step.")
         complete = step.final or self._reads
+        if self._at_once and not complete:
+            raise TooLong
         if not self._begun:
             self._begin(complete=complete)
         for query in step.queries:
             self._send(query)
-        answers = self._commit() if complete else self._round_trip()
+        answers = yield from self._commit() if complete else self._round_trip()
         self._ended = step.final
         return answers
 
@@ -150,11 +161,11 @@ class Transaction:
     def _send(self, query: Query) -> None:
         self._session.send(self._statements[query.name], {**query.params, "now": self._now})
 
-    def _round_trip(self) -> Answers:
+    def _round_trip(self) -> Waiting[Answers]:
         self._session.sync()
-        return self._session.receive()
+        return (yield from self._session.answer())
 
-    def _commit(self) -> Answers:
+    def _commit(self) -> Waiting[Answers]:
         if failpoints.armed:
             failpoints.reach("before_commit")
         if self._explicit:
@@ -162,10 +173,10 @@ class Transaction:
         self._session.sync()
         announces = self._queue_notice()
         try:
-            answers = self._session.receive()
+            answers = yield from self._session.answer()
         except psycopg.Error:
             if announces:
-                self._hear_of_notice()
+                yield from self._hear_of_notice()
             raise
         if announces:
             self._session.owe()  # nobody waits for the notice: a fifth off a single enqueue
@@ -184,22 +195,22 @@ class Transaction:
             self._session.sync()
         return params is not None
 
-    def _hear_of_notice(self) -> None:
+    def _hear_of_notice(self) -> Waiting[None]:
         """The commit stands, whatever became of the notice: workers poll."""
         if self._session.spoiled:
             return
         try:
-            self._session.receive()
+            yield from self._session.answer()
         except psycopg.Error as error:
             _log.debug("NOTIFY failed: %s", error.sqlstate or type(error).__name__)
 
-    def _end(self) -> None:
+    def _end(self) -> Waiting[None]:
         if self._begun:
-            self._commit()
+            yield from self._commit()
         elif self._queue_notice():
-            self._hear_of_notice()
+            yield from self._hear_of_notice()
 
-    def _undo(self, error: BaseException) -> None:
+    def _undo(self, error: BaseException) -> Waiting[None]:
         """Leave the session as it was found, unless something stopped us in the middle of it."""
         self._session.settings = None  # what was set in a transaction goes with it
         if not isinstance(error, Exception):
@@ -208,6 +219,6 @@ class Transaction:
             return
         try:
             self._session.send(_ROLLBACK, rows=False)
-            self._round_trip()
+            yield from self._round_trip()
         except psycopg.Error:
             self._session.spoiled = True

@@ -7,7 +7,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import ParamSpec, TypeVar
@@ -16,6 +16,8 @@ from weakref import finalize
 from perdure.errors import StoreClosed, UnsupportedConnection, UnsupportedDatabase
 from perdure.ops.op import Operation
 from perdure.store.listeners import Listeners
+from perdure.store.migrations import Migration, migrations
+from perdure.store.script import script
 from perdure.store.sqlite_connect import Database, Synchronous
 from perdure.store.sqlite_errors import patiently, translate
 from perdure.store.sqlite_facts import facts
@@ -45,11 +47,13 @@ class SqliteStore:
         patience: float | None = 30.0,
         clock: Callable[[], int] | None = None,
         statements: Mapping[str, str] | None = None,
+        migrations: Sequence[Migration] | None = None,
     ) -> None:
         self._database = Database(path, synchronous=synchronous)
         self._patience = patience
         self._clock = clock or _host_clock
         self._given = statements
+        self._migrations = migrations
         self._listeners = Listeners()
         self._presence = None if self._database.in_memory else Presence(self._database.path)
         self._closed = False
@@ -74,6 +78,11 @@ class SqliteStore:
         """Every statement by its name, in SQLite's spelling."""
         return load("sqlite") if self._given is None else self._given
 
+    @property
+    def migrations(self) -> Sequence[Migration]:
+        """Those of this version, in order."""
+        return migrations("sqlite") if self._migrations is None else self._migrations
+
     def now(self) -> int:
         """Microseconds since the epoch, by a test's clock or the host's."""
         return self._clock()
@@ -87,8 +96,11 @@ class SqliteStore:
     async def aperform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._session.aperform(operation.kind, partial(operation.start, *args, **kwargs))
 
-    def migrate(self) -> list[int]:
-        return self._session.migrate()
+    def migrate(self, *, to: int | None = None) -> list[int]:
+        return self._session.migrate(to=to)
+
+    def migration_sql(self, *, to: int | None = None) -> str:
+        return script(self._session.pending(to=to), "sqlite")
 
     def check_schema(self) -> None:
         self._session.check_schema()
@@ -178,6 +190,7 @@ class SqliteStore:
         session = Session(
             self._database.anew(),
             statements=self.statements,
+            migrations=self.migrations,
             clock=self._clock,
             patience=self._patience,
             announce=self._listeners.tell,

@@ -55,6 +55,10 @@ def translate(error: Exception) -> Exception:
     """Perdure's error for SQLite's, with a message that quotes nothing; any other error as it is."""
     if not isinstance(error, sqlite3.Error):
         return error
+    return _meaning(error).noting(error)
+
+
+def _meaning(error: sqlite3.Error) -> PerdureError:
     name = _name(error)
     _log.debug("SQLite answered %s", name)
     for beginning, meaning in _MEANINGS:

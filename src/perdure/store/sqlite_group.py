@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
+from typing import Any, TypeVar
 
 from perdure import failpoints
 from perdure.errors import StoreClosed
+from perdure.store import migrate
 from perdure.store.drive import Execute
+from perdure.store.history import Work
+from perdure.store.migrations import Migration
 from perdure.store.sqlite_call import Call
 from perdure.store.sqlite_checkpoint import Checkpoints
 from perdure.store.sqlite_connect import Database, executor
 from perdure.store.sqlite_errors import patiently, translate
-from perdure.store.sqlite_migrate import bring_up_to_date, check_up_to_date, refuse_without_tables
+from perdure.store.sqlite_migrate import SqliteTarget, refuse_without_tables
+
+T = TypeVar("T")
 
 # How often a call is run that broke a constraint, in case somebody was quicker.
 _RUNS = 5
@@ -25,10 +30,16 @@ class GroupCommit:
     """The one write connection of a process, used by one thread at a time."""
 
     def __init__(
-        self, database: Database, *, statements: Mapping[str, str], clock: Callable[[], int]
+        self,
+        database: Database,
+        *,
+        statements: Mapping[str, str],
+        migrations: Sequence[Migration],
+        clock: Callable[[], int],
     ) -> None:
         self._database = database
         self._statements = statements
+        self._migrations = migrations
         self._clock = clock
         self._connection: sqlite3.Connection | None = None
         self._prepared = False
@@ -42,15 +53,23 @@ class GroupCommit:
         if not self._prepared:
             self.migrate(until=until)
 
-    def migrate(self, *, until: float) -> list[int]:
-        """Bring the schema up to date; return the versions applied."""
+    def migrate(self, *, until: float, to: int | None = None) -> list[int]:
+        """Bring the schema up to date, or to a version; return the versions applied."""
+        applied: list[int] = []
         with self._lock:
-            return patiently(self._open, until=until, rest=self._rest)
+            patiently(lambda: self._open(applied, to=to), until=until, rest=self._rest)
+        return applied
+
+    def pending(self, *, until: float, to: int | None = None) -> list[Work]:
+        """What is still to be done to the schema; change nothing."""
+        if not self._database.exists:
+            with closing(sqlite3.connect(":memory:", isolation_level=None)) as nothing:
+                return migrate.look(SqliteTarget(nothing), self._migrations, to=to)
+        return self._look(lambda target: migrate.look(target, self._migrations, to=to), until=until)
 
     def check(self, *, until: float) -> None:
         """Raise what is wrong with the schema; change nothing."""
-        with self._lock:
-            patiently(self._check, until=until, rest=self._rest)
+        self._look(lambda target: migrate.check(target, self._migrations), until=until)
 
     def write(self, group: list[Call[Any]], followers: Iterable[Call[Any]]) -> None:
         """Write for the one call in ``group`` and for those who follow, and join them to it.
@@ -108,11 +127,15 @@ class GroupCommit:
             finally:
                 self._lock.release()
 
-    def _check(self) -> None:
+    def _look(self, see: Callable[[SqliteTarget], T], *, until: float) -> T:
+        with self._lock:
+            return patiently(lambda: self._look_once(see), until=until, rest=self._rest)
+
+    def _look_once(self, see: Callable[[SqliteTarget], T]) -> T:
         self._database.refuse_if_missing()
         connection = self._connection or self._database.open(read_only=True)
         try:
-            check_up_to_date(connection)
+            return see(SqliteTarget(connection))
         finally:
             if connection is not self._connection:
                 self._database.close(connection)
@@ -176,18 +199,20 @@ class GroupCommit:
 
     def _begin(self) -> sqlite3.Connection:
         if self._connection is None:
-            self._open(create=not self._prepared)
+            self._open([], create=not self._prepared)
         assert self._connection is not None
         self._connection.execute("BEGIN IMMEDIATE")
         return self._connection
 
-    def _open(self, *, create: bool = True) -> list[int]:
+    def _open(self, applied: list[int], *, create: bool = True, to: int | None = None) -> None:
         """Without ``create`` a file that vanished, or lost its tables, is waited for and not made anew."""
         connection = self._connection or self._database.open(create=create)
         try:
             if not create:
-                refuse_without_tables(connection)
-            applied = bring_up_to_date(connection)
+                refuse_without_tables(connection, self._migrations)
+            # One by one: what was applied before somebody else's lock stopped us was applied.
+            for version in migrate.apply(SqliteTarget(connection), self._migrations, to=to):
+                applied.append(version)
         except BaseException:
             if connection is not self._connection:
                 self._database.close(connection)
@@ -195,8 +220,7 @@ class GroupCommit:
         if self._connection is None:
             self._database.note_file()
         self._connection = connection
-        self._prepared = True
-        return applied
+        self._prepared = self._prepared or to is None
 
     def _rest(self, seconds: float) -> None:
         self._lock.release()

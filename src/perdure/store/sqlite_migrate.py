@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
-from perdure.errors import SchemaMissing, SchemaOutdated
+from perdure.errors import SchemaOutdated
 from perdure.ops.op import Param, Row
 from perdure.store import migrate
-from perdure.store.statements import DEFAULT_SCHEMA, Dialect
+from perdure.store.migrations import Migration
+from perdure.store.statements import DEFAULT_SCHEMA, Dialect, name_tables
 
 
 class SqliteTarget:
-    """A connection, inside a transaction, as migrations see it."""
+    """A connection as migrations see it."""
 
     dialect: Dialect = "sqlite"
     schema = DEFAULT_SCHEMA
@@ -22,61 +22,44 @@ class SqliteTarget:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def script(self, sql: str) -> None:
-        # Not executescript(): it commits.
-        for statement in _split(sql):
-            self._connection.execute(statement)
+    @contextmanager
+    def look(self) -> Iterator[None]:
+        with self._transaction("BEGIN"):
+            yield
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        # The write lock is the turn: it falls with the process, and between two statements others may write.
+        with self._transaction("BEGIN IMMEDIATE"):
+            yield
+
+    def make_room(self) -> None:
+        pass
+
+    def run(self, statement: str) -> None:
+        self._connection.execute(name_tables(statement, "sqlite"))
+
+    def run_online(self, statement: str) -> None:
+        # Every statement of SQLite's may run in a transaction.
+        self.run(statement)
 
     def rows(self, sql: str, params: Mapping[str, Param] = {}) -> list[Row]:
-        return self._connection.execute(sql, params).fetchall()
+        return self._connection.execute(name_tables(sql, "sqlite"), params).fetchall()
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[None]:
+        self._connection.execute(begin)
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        finally:
+            # Unless it was committed, or SQLite did it by itself. An error of the block is the one to tell.
+            with suppress(sqlite3.Error):
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
 
 
-def check_up_to_date(connection: sqlite3.Connection) -> None:
-    """Raise what is wrong with the schema. Takes no lock that stops a writer."""
-    connection.execute("BEGIN")
-    try:
-        migrate.check(SqliteTarget(connection))
-    finally:
-        _roll_back(connection)
-
-
-def refuse_without_tables(connection: sqlite3.Connection) -> None:
+def refuse_without_tables(connection: sqlite3.Connection, known: Sequence[Migration]) -> None:
     """Raise SchemaMissing if there are none; tables that are only outdated can be brought up to date."""
     with suppress(SchemaOutdated):
-        check_up_to_date(connection)
-
-
-def bring_up_to_date(connection: sqlite3.Connection) -> list[int]:
-    """Apply what is missing, in one transaction; return the versions applied."""
-    try:
-        check_up_to_date(connection)
-    except (SchemaMissing, SchemaOutdated):
-        pass
-    else:
-        return []
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        # Another process may have been quicker: what is missing is read again under the lock.
-        applied = migrate.apply(SqliteTarget(connection))
-        connection.execute("COMMIT")
-    finally:
-        _roll_back(connection)
-    return applied
-
-
-def _roll_back(connection: sqlite3.Connection) -> None:
-    """Unless it was committed, or SQLite did it by itself."""
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")
-
-
-def _split(script: str) -> Iterator[str]:
-    """The statements of a script. Not every semicolon ends one: there are strings, comments and triggers."""
-    pending = ""
-    for piece in re.split(r"(?<=;)", script):
-        pending += piece
-        if sqlite3.complete_statement(pending):
-            yield pending
-            pending = ""
-    if pending.strip():
-        yield pending
+        migrate.check(SqliteTarget(connection), known)

@@ -6,13 +6,15 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
 from perdure.errors import StoreAway
 from perdure.ops.op import Kind, Op
+from perdure.store.history import Work
 from perdure.store.listeners import Listener
+from perdure.store.migrations import Migration
 from perdure.store.sqlite_call import LoopCall, ThreadCall
 from perdure.store.sqlite_connect import GONE, Database
 from perdure.store.sqlite_ear import SqliteEar
@@ -37,6 +39,7 @@ class Session:
         database: Database,
         *,
         statements: Mapping[str, str],
+        migrations: Sequence[Migration],
         clock: Callable[[], int],
         patience: float | None,
         announce: Callable[[frozenset[str]], None],
@@ -44,7 +47,7 @@ class Session:
         self._pid = os.getpid()
         self._database = database
         self._patience = math.inf if patience is None else patience
-        self._group_commit = GroupCommit(database, statements=statements, clock=clock)
+        self._group_commit = GroupCommit(database, statements=statements, migrations=migrations, clock=clock)
         self._writer = Writer(self._group_commit, announce)
         self._readers = Readers(
             database, statements=statements, clock=clock, prepare=self._group_commit.prepare
@@ -73,9 +76,13 @@ class Session:
         refuse_if_held_here(self._database.path)
         return await self._writer.aperform(call)
 
-    def migrate(self) -> list[int]:
+    def migrate(self, *, to: int | None) -> list[int]:
         with _translated():
-            return self._group_commit.migrate(until=self._until)
+            return self._group_commit.migrate(until=self._until, to=to)
+
+    def pending(self, *, to: int | None) -> list[Work]:
+        with _translated():
+            return self._group_commit.pending(until=self._until, to=to)
 
     def check_schema(self) -> None:
         with _translated():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from perdure.errors import InvalidConfig
 from perdure.ops.op import Operation
+from perdure.store.migrations import Migration
 from perdure.store.statements import DEFAULT_SCHEMA, Dialect
 
 P = ParamSpec("P")
@@ -56,12 +57,21 @@ class Store(Protocol):
         """The same, but raise StoreBusy rather than wait for another's write lock on the whole database."""
         ...
 
-    def migrate(self) -> list[int]:
-        """Apply the migrations that are missing; return their versions."""
+    @property
+    def migrations(self) -> Sequence[Migration]:
+        """Those of this version, in order."""
+        ...
+
+    def migrate(self, *, to: int | None = None) -> list[int]:
+        """Apply the migrations that are missing, up to a version; return the versions finished here."""
+        ...
+
+    def migration_sql(self, *, to: int | None = None) -> str:
+        """What ``migrate`` would do, to be read, or run by hand. Changes nothing."""
         ...
 
     def check_schema(self) -> None:
-        """Raise SchemaMissing, Outdated, Newer, Changed or Dirty. Changes nothing."""
+        """Raise SchemaMissing, Outdated, Newer, Changed, Dirty or Foreign. Changes nothing."""
         ...
 
     def subscribe(self, listener: Callable[[frozenset[str]], None]) -> Callable[[], None]:

@@ -315,11 +315,11 @@ class JobContext(Context):
         if self.block is not None and self.block.waits_for_nobody(conn):
             run(self.store, plan)
         else:
-            await arun(self.store, plan)
+            await arun(self.store, plan, verb="asucceed")
 
     def _do(self, verb: str, plan: Plan[T], *, instead: str | None = None) -> T:
         refuse_in_event_loop(verb, instead)
-        return run(self.store, plan)
+        return run(self.store, plan, verb=verb)
 
     def _say(self, report: Report) -> None:
         with self._lock:

@@ -1,4 +1,8 @@
-"""The cycle: record what ended, take what is next, in one transaction; while it is under way, outcomes gather."""
+"""The cycle: record what ended, take what is next, in one transaction.
+
+While a turn is at the database, handlers run and outcomes gather for the next one. That one is sent before the jobs
+of the last are begun, and on PostgreSQL none takes more than half of the slots: server and handlers work side by side.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from perdure import failpoints
 from perdure.model.job import Claimed, Lease
@@ -53,6 +57,14 @@ class Lane:
         self.hungry = self.hungry or more
 
 
+class Taken(NamedTuple):
+    """What a turn has claimed, until it begins. They count against the slots, some against those of processes."""
+
+    identity: str
+    jobs: Sequence[Claimed] = ()
+    in_processes: int = 0
+
+
 class Cycle:
     def __init__(
         self,
@@ -73,11 +85,16 @@ class Cycle:
         self._queues = queues
         self._poll = poll
         self._look_at = 0.0
+        self._loop = asyncio.get_running_loop()
+        # SQLite works in this process, and would wait for the interpreter's lock: there one turn takes all.
+        self._most = max(1, places.slots // 2) if ledger.store.dialect == "postgres" else places.slots
         self._bell = asyncio.Event()
         self._ended: list[Attempt] = []
         self._insisting: set[asyncio.Task[None]] = set()
-        self._turns = 0
-        self._under_way = False
+        self._taken: Taken | None = None
+        self._error: BaseException | None = None
+        self.begun = self.over = 0
+        """How many turns were sent, and of how many the jobs were begun."""
         self.claiming = True
         self.dead = False
         """It ended, and records nothing any more."""
@@ -85,17 +102,13 @@ class Cycle:
     @property
     def busy(self) -> bool:
         """Whether outcomes are still to be recorded."""
-        return bool(self._ended or self._insisting or self._under_way)
-
-    @property
-    def turn(self) -> tuple[int, bool]:
-        """The number of the last turn begun, and whether it is still under way."""
-        return self._turns, self._under_way
+        return bool(self._ended or self._insisting or self.begun > self.over)
 
     @property
     def drained(self) -> bool:
         """The last claims found nothing, and nothing has rung since."""
-        return all(lane.drained and not lane.hungry for lane in (self._here, self._in_processes))
+        lanes = (self._here, self._in_processes)
+        return self.begun == self.over and all(lane.drained and not lane.hungry for lane in lanes)
 
     def wake(self) -> None:
         self._grow_hungry()
@@ -113,8 +126,12 @@ class Cycle:
             while True:
                 await self._until_there_is_work()
                 await self._turn()
+                if self._error is not None:
+                    raise self._error
         except BaseException:
             self.dead = True
+            self.claiming = False
+            self._begin()
             raise
 
     async def _until_there_is_work(self) -> None:
@@ -127,9 +144,28 @@ class Cycle:
             self._bell.clear()
             if self._ended or any(self._appetites):
                 return
+            if self._taken is not None:
+                self._begin()
+                continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._look_at - now):
                     await self._bell.wait()
+
+    def _begin(self) -> None:
+        """Begin what the last turn took."""
+        taken, self._taken = self._taken, None
+        if taken is None:
+            return
+        if failpoints.armed and taken.jobs:
+            failpoints.reach("after_claim_before_start")
+        self.over += 1
+        self._worker.begin(taken.jobs, taken.identity)
+
+    def _begin_aside(self) -> None:
+        try:
+            self._begin()
+        except BaseException as error:
+            self._error = error
 
     def _grow_hungry(self) -> None:
         for lane in (self._here, self._in_processes):
@@ -142,9 +178,13 @@ class Cycle:
             return 0, 0
         in_processes = sum(attempt.handler.run_in == "process" for attempt in self._ended)
         here = self._places.free + len(self._ended) - in_processes
+        there = self._places.free_processes + in_processes
+        if self._taken is not None:
+            here -= len(self._taken.jobs) - self._taken.in_processes
+            there -= self._taken.in_processes
         return (
-            max(0, here) if self._here.hungry else 0,
-            max(0, self._places.free_processes + in_processes) if self._in_processes.hungry else 0,
+            max(0, min(here, self._most)) if self._here.hungry else 0,
+            max(0, there) if self._in_processes.hungry else 0,
         )
 
     async def _turn(self) -> None:
@@ -155,12 +195,13 @@ class Cycle:
             for lane in (self._here, self._in_processes):
                 lane.drained = not lane.tasks
         outcomes = [(attempt, attempt.final()) for attempt in ended]
-        self._turns += 1
-        self._under_way = True
+        self.begun += 1
         if failpoints.armed and ended:
             failpoints.reach("before_flush")
         if failpoints.armed and (n or m):
             failpoints.reach("before_claim")
+        if self._taken is not None:
+            self._loop.call_soon(self._begin_aside)  # once this turn is on its way
         try:
             await self._write_logs(ended)
             recording = [outcome for _, outcome in outcomes]
@@ -169,26 +210,19 @@ class Cycle:
             else:
                 finished, jobs = await self._flush(identity, recording, self._in_processes, m)
         except OUT_OF_SERVICE as error:
-            self._under_way = False
             self._ended[:0] = ended
+            self.over += 1
             await asyncio.sleep(self._health.failed(error))
             return
         if failpoints.armed and ended:
             failpoints.reach("after_flush_before_answer")
         self._health.worked()
         self._settle(outcomes, finished)
-        pause = 0.0
-        try:
-            if n and m:
-                jobs = [*jobs, *await self._claim_for_processes(identity, m)]
-        except OUT_OF_SERVICE as error:
-            pause = self._health.failed(error)
-        self._under_way = False
-        if failpoints.armed and jobs:
-            failpoints.reach("after_claim_before_start")
-        self._worker.begin(jobs, identity)
-        if pause:
-            await asyncio.sleep(pause)
+        more = await self._claim_for_processes(identity, m) if n and m else []
+        self._begin()  # if the answer was there before the loop came round
+        self._taken = Taken(identity, [*jobs, *more], len(more) if n else len(jobs))
+        if not self._taken.jobs:
+            self._begin()  # or a burst would never see that it has come to its end
 
     async def _flush(
         self, identity: str, outcomes: Sequence[Outcome], lane: Lane, n: int
@@ -212,9 +246,9 @@ class Cycle:
         lane.hungry = False
         try:
             jobs = await self._ledger.aclaim(identity, tasks=lane.tasks, n=n, queues=self._queues)
-        except OUT_OF_SERVICE:
-            lane.hungry = True
-            raise
+        except OUT_OF_SERVICE as error:
+            self._look_at = min(self._look_at, monotonic() + self._health.failed(error))
+            return []
         lane.fed(n, jobs)
         return jobs
 

@@ -28,12 +28,12 @@ class Places:
         steps: Steps,
         freed: Callable[[], None],
     ) -> None:
-        slots = (os.cpu_count() or 1) if options.processes is None else options.processes
-        self._concurrency = options.concurrency
+        processes = (os.cpu_count() or 1) if options.processes is None else options.processes
+        self.slots = options.concurrency
         self._steps = steps
         self._on_loop = LoopRunner()
         self._threads = ThreadRunner(options.concurrency, freed)
-        self._processes = ProcessRunner(slots, program, freed=freed, in_place=self._start_in_place)
+        self._processes = ProcessRunner(processes, program, freed=freed, in_place=self._start_in_place)
         self._here = self._there = 0
         in_process = {name for name, handler in handlers.items() if handler.run_in == "process"}
         self.tasks = sorted(handlers.keys() - in_process)
@@ -42,7 +42,7 @@ class Places:
 
     @property
     def free(self) -> int:
-        return self._concurrency - self._here - self._threads.lost
+        return self.slots - self._here - self._threads.lost
 
     @property
     def free_processes(self) -> int:
@@ -51,7 +51,7 @@ class Places:
     @property
     def all_lost(self) -> bool:
         """Whether every thread is taken by a handler that does not end."""
-        return self._threads.lost >= self._concurrency
+        return self._threads.lost >= self.slots
 
     async def check(self, stop: asyncio.Event) -> None:
         """Raise InvalidConfig if there are tasks for processes and a new process does not find them.

@@ -26,27 +26,35 @@ class LoopRunner:
     """Async handlers, each a task of the event loop."""
 
     def __init__(self) -> None:
-        self._tasks: dict[Attempt, asyncio.Task[Outcome | None]] = {}
+        self._tasks: dict[Attempt, asyncio.Task[None]] = {}
+        self._create_task = asyncio.get_running_loop().create_task
 
     def start(self, attempt: Attempt) -> None:
         attempt.begin()
-        task = asyncio.create_task(_live(attempt), name=f"perdure {attempt.job.task}")
-        self._tasks[attempt] = task
-
-        def ended(task: asyncio.Task[Outcome | None]) -> None:
-            del self._tasks[attempt]
-            # Here and not at the end of its coroutine: a task cancelled early never begins.
-            attempt.end(None if task.cancelled() else task.result(), monotonic())
-
-        task.add_done_callback(ended)
+        self._tasks[attempt] = self._create_task(self._run(attempt), name=attempt.handler.name)
 
     def stop(self, attempt: Attempt) -> None:
         if task := self._tasks.get(attempt):
+            # One that is cancelled early never begins.
+            task.add_done_callback(lambda _: self._end(attempt, None))
             task.cancel()
 
     def give_up(self, attempt: Attempt) -> None:
         """It does not let itself be cancelled. It costs no slot: others run beside it."""
         attempt.give_up()
+
+    async def _run(self, attempt: Attempt) -> None:
+        try:
+            outcome = await _live(attempt)
+        except asyncio.CancelledError:
+            self._end(attempt, None)
+            raise
+        # Here and not in a callback of its task: that would be another turn of the event loop.
+        self._end(attempt, outcome)
+
+    def _end(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        self._tasks.pop(attempt, None)
+        attempt.end(outcome, monotonic())
 
 
 async def _live(attempt: Attempt) -> Outcome | None:

@@ -6,17 +6,13 @@ from perdure.model.job import Lease
 
 
 class Unanswered:
-    """Or the answer is still on its way: they count as lost only once the turn is over in which they were seen."""
+    """Or the answer is still on its way: they count as lost only once the turns are over in which they were seen."""
 
     def __init__(self) -> None:
         self._seen_in: dict[Lease, int] = {}
 
-    def lost(self, unknown: set[Lease], turn: int, *, under_way: bool) -> set[Lease]:
+    def lost(self, unknown: set[Lease], *, begun: int, over: int) -> set[Lease]:
         """Those that will never be answered. ``unknown`` is all of them, as of now."""
-        lost = {
-            lease
-            for lease in unknown
-            if lease in self._seen_in and (self._seen_in[lease] < turn or not under_way)
-        }
-        self._seen_in = {lease: self._seen_in.get(lease, turn) for lease in unknown - lost}
+        lost = {lease for lease in unknown if self._seen_in.get(lease, begun + 1) <= over}
+        self._seen_in = {lease: self._seen_in.get(lease, begun) for lease in unknown - lost}
         return lost

@@ -202,9 +202,8 @@ class Worker:
         for lease in beat.cancel_requested:
             if attempt := self._attempts.get(lease):
                 attempt.stop("cancel")
-        turn, under_way = self._cycle.turn
         unknown = believed.difference(before, self._attempts)
-        if lost := self._unanswered.lost(unknown, turn, under_way=under_way):
+        if lost := self._unanswered.lost(unknown, begun=self._cycle.begun, over=self._cycle.over):
             _log.warning("Giving back %d jobs whose claim was never answered", len(lost))
             self._give_back(lost)
 

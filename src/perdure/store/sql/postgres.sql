@@ -193,12 +193,18 @@ RETURNING CAST(id AS text), token, task, queue, priority, run_at, run, attempt, 
           tenant, meta, crashes, scheduled_for, workflow_id, step_key, state;
 
 -- name: lock_job
--- differs: an operator's act locks its row, so that what it decides on stays true until it is written.
-SELECT state, run, token, worker, checkpoint, result, unique_key, task, coalesce(tenant, ''), run_at <= :now,
-       workflow_id, step_key
+-- differs: an operator's act locks its row, so that what it decides on stays true until it is written. And json comes
+-- out as text: a caller's codec would decode it.
+SELECT state, run, token, worker, CAST(checkpoint AS text), CAST(result AS text), unique_key, task,
+       coalesce(tenant, ''), run_at <= :now, workflow_id, step_key
   FROM perdure.job
  WHERE id = :id
    FOR UPDATE;
+
+-- name: record_event
+-- differs: json goes in through text: a caller's codec for it would encode it a second time.
+INSERT INTO perdure.event (job, run, token, kind, at, detail)
+VALUES (:id, :run, :token, :kind, :now, CAST(CAST(:detail AS text) AS json));
 
 -- name: show_isolation
 -- differs: a caller's transaction may have another level.
@@ -279,9 +285,11 @@ UPDATE perdure.job
 RETURNING CAST(id AS text), token;
 
 -- name: lock_running
--- differs: rows are locked, in the order given, each found by its primary key: see finish_succeeded.
+-- differs: rows are locked, in the order given, each found by its primary key: see finish_succeeded. And json comes out
+-- as text: see lock_job.
 SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes,
-       j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage, j.workflow_id
+       j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total,
+       CAST(coalesce(q.backoff, t.backoff) AS text), t.max_crashes, j.stage, j.workflow_id
   FROM json_array_elements(CAST(:leases AS json)) AS x (value) CROSS JOIN LATERAL (
        SELECT * FROM perdure.job
         WHERE id = CAST(x.value ->> 0 AS uuid) AND token = CAST(x.value ->> 1 AS integer) AND worker IS NOT NULL
@@ -426,6 +434,26 @@ SELECT current_setting('server_version'), pg_database_size(current_database()),
        (SELECT CAST(extract(epoch FROM max(statement_timestamp() - a.xact_start)) * 1000000 AS bigint)
           FROM pg_catalog.pg_stat_activity a
          WHERE a.datname = current_database() AND a.backend_xmin IS NOT NULL AND a.pid <> pg_backend_pid());
+
+-- name: insert_workflow
+-- differs: json goes in through text: see record_event.
+INSERT INTO perdure.workflow (id, name, tenant, status, waiting, active, open, spoiled, total, result_step, meta,
+                              idempotency_key, request, unique_key, created_at)
+VALUES (:id, :name, :tenant, :status, :waiting, :active, :open, 0, :total, :result_step, CAST(CAST(:meta AS text) AS json), :idempotency_key, CAST(CAST(:request AS text) AS json),
+        :unique_key, :now)
+    ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: insert_mutation
+-- differs: json goes in through text: see record_event.
+INSERT INTO perdure.mutation (workflow, key, request, at) VALUES (:workflow, :key, CAST(CAST(:request AS text) AS json), :now);
+
+-- name: resolve_gate
+-- differs: json goes in through text: see record_event.
+UPDATE perdure.job
+   SET state = CASE CAST(:resolution AS text) WHEN 'succeeded' THEN 'succeeded' WHEN 'failed' THEN 'failed' ELSE 'canceled' END,
+       finished_at = :now, result = CAST(CAST(:result AS text) AS json), reason = :reason
+ WHERE id = :id AND state = 'open';
 
 -- name: insert_steps
 -- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses.

@@ -151,7 +151,7 @@ SELECT id, queue, state, run, attempt
    AND unique_key IS NOT NULL AND state IN ('waiting', 'ready', 'running', 'open');
 
 -- name: find_key
-SELECT job, request
+SELECT job, CAST(request AS text)
   FROM perdure.key
  WHERE task = :task AND tenant = :tenant AND key = :key;
 
@@ -262,18 +262,6 @@ SELECT id, token, run, attempt, coalesce(error_kind, state), error_code, error_m
  WHERE id = :id AND started_at IS NOT NULL
     ON CONFLICT (job, token) DO NOTHING;
 
--- name: record_event
-INSERT INTO perdure.event (job, run, token, kind, at, detail)
-VALUES (:id, :run, :token, :kind, :now, :detail);
-
--- name: insert_workflow
-INSERT INTO perdure.workflow (id, name, tenant, status, waiting, active, open, spoiled, total, result_step, meta,
-                              idempotency_key, request, unique_key, created_at)
-VALUES (:id, :name, :tenant, :status, :waiting, :active, :open, 0, :total, :result_step, :meta, :idempotency_key, :request,
-        :unique_key, :now)
-    ON CONFLICT DO NOTHING
-RETURNING id;
-
 -- name: get_workflow
 SELECT id, name, tenant, status, run, waiting, active, open, spoiled, total, result_step, meta, unique_key, reason,
        cancel_requested_at, created_at, finished_at,
@@ -296,7 +284,7 @@ SELECT id, name, tenant, status, run, waiting, active, open, spoiled, total, res
  LIMIT :n;
 
 -- name: find_workflow_key
-SELECT id, request
+SELECT id, CAST(request AS text)
   FROM perdure.workflow
  WHERE name = :name AND coalesce(tenant, '') = :tenant AND idempotency_key = :key AND idempotency_key IS NOT NULL;
 
@@ -347,21 +335,12 @@ SELECT a.step_key, a.task, a.state, a.result
    AND a.id IN (SELECT up.id FROM up);
 
 -- name: find_step
-SELECT id, state, task, result, reason, run, token
+SELECT id, state, task, CAST(result AS text), reason, run, token
   FROM perdure.job
  WHERE workflow_id = :workflow AND step_key = :key AND workflow_id IS NOT NULL;
 
--- name: resolve_gate
-UPDATE perdure.job
-   SET state = CASE CAST(:resolution AS text) WHEN 'succeeded' THEN 'succeeded' WHEN 'failed' THEN 'failed' ELSE 'canceled' END,
-       finished_at = :now, result = :result, reason = :reason
- WHERE id = :id AND state = 'open';
-
 -- name: find_mutation
-SELECT request FROM perdure.mutation WHERE workflow = :workflow AND key = :key;
-
--- name: insert_mutation
-INSERT INTO perdure.mutation (workflow, key, request, at) VALUES (:workflow, :key, :request, :now);
+SELECT CAST(request AS text) FROM perdure.mutation WHERE workflow = :workflow AND key = :key;
 
 -- name: cancel_workflow
 UPDATE perdure.workflow

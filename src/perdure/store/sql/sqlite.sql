@@ -74,6 +74,11 @@ SELECT state, run, token, worker, checkpoint, result, unique_key, task, coalesce
   FROM perdure.job
  WHERE id = :id;
 
+-- name: record_event
+-- differs: a document is a text.
+INSERT INTO perdure.event (job, run, token, kind, at, detail)
+VALUES (:id, :run, :token, :kind, :now, :detail);
+
 -- name: show_isolation
 -- differs: one writer at a time sees what is committed.
 SELECT 'read committed';
@@ -253,6 +258,26 @@ RETURNING id;
 -- differs: what there is to know. One file, no server; the log beside it is known to the store.
 SELECT sqlite_version(), page_count * page_size, NULL, NULL
   FROM pragma_page_count(), pragma_page_size();
+
+-- name: insert_workflow
+-- differs: JSON is text here.
+INSERT INTO perdure.workflow (id, name, tenant, status, waiting, active, open, spoiled, total, result_step, meta,
+                              idempotency_key, request, unique_key, created_at)
+VALUES (:id, :name, :tenant, :status, :waiting, :active, :open, 0, :total, :result_step, :meta, :idempotency_key, :request,
+        :unique_key, :now)
+    ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: insert_mutation
+-- differs: JSON is text here.
+INSERT INTO perdure.mutation (workflow, key, request, at) VALUES (:workflow, :key, :request, :now);
+
+-- name: resolve_gate
+-- differs: JSON is text here.
+UPDATE perdure.job
+   SET state = CASE CAST(:resolution AS text) WHEN 'succeeded' THEN 'succeeded' WHEN 'failed' THEN 'failed' ELSE 'canceled' END,
+       finished_at = :now, result = :result, reason = :reason
+ WHERE id = :id AND state = 'open';
 
 -- name: insert_steps
 -- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses.

@@ -1,0 +1,64 @@
+"""Jobs drained by one worker in a process of its own, timed by what it wrote into their rows."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+
+import psycopg
+
+from perdure import App
+
+CONCURRENCY = 100
+BULK = 1000
+WORKER = f"from bench.worker_app import app; app.run_worker(burst=True, concurrency={CONCURRENCY})"
+
+_SPAN = "SELECT count(*), {first}, {last} FROM {job} WHERE id BETWEEN {p} AND {p} AND state = 'succeeded'"
+
+
+def drain(url: str, jobs: int) -> float:
+    """Enqueue so many that do nothing, then run them: jobs a second, from the first claim to the last outcome."""
+    ids = enqueue(url, jobs)
+    if url.startswith("postgresql"):
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("VACUUM ANALYZE perdure.job")
+    subprocess.run([sys.executable, "-c", WORKER], env={**os.environ, "PERDURE_URL": url}, check=True)
+    done, seconds = _span(url, min(ids), max(ids))
+    assert done == jobs
+    return done / seconds
+
+
+def enqueue(url: str, jobs: int) -> list[str]:
+    with App(url) as app:
+        app.migrate()
+
+        @app.task(name="nothing")
+        async def nothing() -> None: ...
+
+        return [
+            job.id
+            for _ in range(0, jobs, BULK)
+            for job in app.enqueue_many([nothing.job() for _ in range(BULK)])
+        ]
+
+
+def _span(url: str, first: str, last: str) -> tuple[int, float]:
+    """How many have ended, and in how many seconds. By their ids: there may be millions of others."""
+    if url.startswith("postgresql"):
+        text = _SPAN.format(
+            first="extract(epoch FROM min(started_at))",
+            last="extract(epoch FROM max(finished_at))",
+            job="perdure.job",
+            p="%s",
+        )
+        with psycopg.connect(url) as connection:
+            row = connection.execute(text.encode(), [first, last]).fetchone()
+            assert row is not None
+            return int(row[0]), float(row[2] - row[1])
+    text = _SPAN.format(first="min(started_at)", last="max(finished_at)", job="perdure_job", p="?")
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection_:
+        n, begun, ended = connection_.execute(text, [first, last]).fetchone()
+        return int(n), (ended - begun) / 1e6

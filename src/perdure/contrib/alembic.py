@@ -1,0 +1,48 @@
+"""Alembic beside perdure: ``alembic revision --autogenerate`` sees none of perdure's tables, so it drops none.
+
+    # env.py
+    from perdure.contrib.alembic import include_name
+    context.configure(connection=connection, target_metadata=metadata, include_name=include_name)
+
+The tables themselves come from ``perdure migrate``, or from ``perdure.schema.install_sql`` in a revision of yours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from perdure.store.migrations import migrations, tables
+from perdure.store.statements import DEFAULT_SCHEMA
+
+__all__ = ["include_name", "Beside"]
+
+
+class Beside:
+    """An ``include_name`` for perdure's tables in a schema of PostgreSQL that others may share.
+
+    The first schema of the connection's search path has no name there: ``Beside(None)``. Mostly that is ``public``;
+    for a role called perdure it is ``perdure``.
+    """
+
+    def __init__(self, schema: str | None = DEFAULT_SCHEMA) -> None:
+        self._schema = schema
+
+    def __call__(self, name: str | None, type_: str, parent_names: Mapping[str, str | None]) -> bool:
+        """Whether Alembic may look at it."""
+        schema = name if type_ == "schema" else parent_names.get("schema_name")
+        if schema == DEFAULT_SCHEMA == self._schema:
+            return False
+        table = name if type_ == "table" else parent_names.get("table_name")
+        if table is None:
+            return True
+        on_sqlite = schema is None and table.startswith("perdure_")
+        return not (on_sqlite or (schema == self._schema and table in _tables()))
+
+
+@lru_cache
+def _tables() -> frozenset[str]:
+    return frozenset(["migration", *tables(migrations("postgres"))])
+
+
+include_name = Beside()

@@ -1,0 +1,27 @@
+"""perdure's tables for those who have migrations of their own: Alembic, Django, or anything that runs SQL."""
+
+from __future__ import annotations
+
+from perdure.errors import InvalidConfig
+from perdure.store.migrate import refuse_unknown
+from perdure.store.migrations import migrations
+from perdure.store.script import install
+from perdure.store.statements import DEFAULT_SCHEMA, Dialect
+
+
+def install_sql(
+    dialect: Dialect, *, schema: str = DEFAULT_SCHEMA, after: int = 0, to: int | None = None
+) -> list[str]:
+    """The statements that bring a database from version ``after`` to ``to``, or to the newest.
+
+    To be run in order, in one transaction. They record themselves in perdure's own history, so that
+    ``perdure check`` is content and ``perdure migrate`` finds nothing to do. Name ``to`` in a migration that is to
+    stay as it is: a later perdure has more.
+    """
+    if dialect not in ("sqlite", "postgres"):
+        raise InvalidConfig('The dialect is "sqlite" or "postgres".')
+    known = migrations(dialect)
+    refuse_unknown(to, known)
+    refuse_unknown(after or None, known)
+    chosen = [one for one in known if after < one.version <= (known[-1].version if to is None else to)]
+    return install(chosen, dialect, schema, anew=after == 0)

@@ -1,0 +1,195 @@
+"""`perdure bench` measures, says what it means, and leaves nothing behind, however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from perdure.cli.bench_told import lines, verdict
+from perdure.cli.bench_work import Figures
+from tests.cli.shop import Shop, run
+
+SOON = 30.0
+FIGURES = Figures(
+    ours={"singles": 1000.0, "callers": 8000.0, "bulk": 50_000.0, "drain": 12_500.0},
+    bare={"singles": 1250.0, "bulk": 100_000.0, "drain": 25_000.0},
+    pick_up={50: 0.0031, 99: 0.0122},
+)
+
+
+def left_behind(url: str) -> list[str]:
+    """What bench has made and not removed."""
+    if url.startswith("sqlite"):
+        directory = Path(url.removeprefix("sqlite:///")).parent
+        return [path.name for path in directory.iterdir() if "bench" in path.name]
+    with psycopg.connect(url) as connection:
+        found = connection.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE '%bench%'").fetchall()
+    return [name for (name,) in found]
+
+
+def has_run_jobs(url: str) -> bool:
+    """Whether the one that runs has come to where a worker drains."""
+    ended = "SELECT 1 FROM {}job WHERE state = 'succeeded' LIMIT 1"
+    try:
+        if url.startswith("postgresql"):
+            with psycopg.connect(url) as connection:
+                return any(
+                    connection.execute(ended.format(f"{name}.").encode()).fetchone()
+                    for name in left_behind(url)
+                )
+        file = min(left_behind(url), default="", key=len)
+        path = Path(url.removeprefix("sqlite:///")).with_name(file)
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection_:
+            return bool(connection_.execute(ended.format("perdure_")).fetchone())
+    except (psycopg.Error, sqlite3.Error, ValueError):
+        return False  # the tables are not there yet
+
+
+@contextmanager
+def started(*args: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "perdure", "bench", *args],
+        env={**os.environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_every_workload_is_measured_and_nothing_is_left_behind(shop: Shop) -> None:
+    job = shop.send.enqueue()
+    with started("--url", shop.url, "--seconds", "2", "--json") as process:
+        out, err = process.communicate(timeout=100)
+    assert (process.returncode, err.count("\n")) == (0, 1)
+    assert err.startswith("Measuring ")
+    figures = {line["figure"]: line for line in map(json.loads, out.splitlines())}
+    assert [(name, line["unit"], "ratio" in line) for name, line in figures.items()] == [
+        ("enqueue one by one", "jobs/s", True),
+        ("enqueue by 50 callers", "jobs/s", False),
+        ("enqueue 1,000 at once", "jobs/s", True),
+        ("drain by one worker", "jobs/s", True),
+        ("pick-up, p50", "ms", False),
+        ("pick-up, p99", "ms", False),
+        ("a commit", "ms", False),
+    ]
+    assert all(line["value"] > 0 for line in figures.values())
+    assert left_behind(shop.url) == []
+    assert [job.id for job in shop.app.list_jobs()] == [job.id]
+
+
+def test_a_database_that_goes_away_meanwhile_is_one_line(postgres_url: str) -> None:
+    with started("--url", postgres_url, "--seconds", "20") as process:
+        deadline = time.monotonic() + SOON
+        while process.poll() is None:
+            assert time.monotonic() < deadline
+            with psycopg.connect(postgres_url, autocommit=True) as connection:
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE query LIKE '%.bare %' AND pid <> pg_backend_pid()"
+                )
+            time.sleep(0.01)
+        _, err = process.communicate(timeout=SOON)
+    assert process.returncode == 3
+    assert "Traceback" not in err
+    assert err.splitlines()[-1] == "Error: The database failed at bare SQL: AdminShutdown."
+    assert left_behind(postgres_url) == []
+
+
+@pytest.mark.parametrize("come_so_far", [left_behind, has_run_jobs], ids=lambda check: check.__name__)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 1), (signal.SIGTERM, 143)])
+def test_nothing_is_left_behind_by_one_that_is_stopped(
+    url: str, number: signal.Signals, code: int, come_so_far: Callable[[str], object]
+) -> None:
+    with started("--url", url, "--seconds", "20") as process:
+        deadline = time.monotonic() + SOON
+        while not come_so_far(url):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=SOON)
+    assert process.returncode == code
+    assert "Traceback" not in err
+    assert left_behind(url) == []
+
+
+def test_a_role_that_may_not_create_a_schema_is_told_what_it_lacks(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS bench_reader")
+        connection.execute("CREATE ROLE bench_reader LOGIN PASSWORD 'secret'")
+    try:
+        rest = postgres_url.partition("://")[2].rpartition("@")[2]
+        result = run("bench", "--url", f"postgresql://bench_reader:secret@{rest}")
+    finally:
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            connection.execute("DROP ROLE bench_reader")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        "Error: This role may not create a schema, and bench works in one of its own: GRANT CREATE ON DATABASE "
+        "to it, or name another database with --url. [store.forbidden]\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("sqlite:///:memory:", "A database in memory ends with its process: name a file, or PostgreSQL."),
+        ("sqlite:///no/such/jobs.db", "The directory of the SQLite file does not exist."),
+    ],
+)
+def test_a_place_that_will_not_do_is_told(
+    url: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run("bench", "--url", url)
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"Error: {said}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_that_is_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.cli.bench_place.PATIENCE", 0.1)
+    result = run("bench", "--url", "postgresql://localhost:1/x")
+    assert result.exit_code == 3
+    assert result.stderr == "Error: The database cannot be reached (localhost:1). [store.away]\n"
+
+
+def test_the_figures_are_compared_with_the_bare_databases() -> None:
+    told = {line["figure"]: line for line in lines(FIGURES)}
+    assert told["enqueue one by one"] == {
+        "figure": "enqueue one by one",
+        "value": 1000.0,
+        "unit": "jobs/s",
+        "bare": 1250.0,
+        "ratio": 0.8,
+    }
+    assert told["a commit"]["value"] == 0.8
+
+
+def test_the_verdict_is_a_sentence_for_each() -> None:
+    assert list(verdict(FIGURES)) == [
+        "A commit takes 0.8 ms here; nobody who waits for each enqueues more than 1,250 jobs a second.",
+        "One by one, perdure enqueues 1,000 a second, 80% of what bare SQL does.",
+        "50 callers of one process together enqueue 8.0 times as many as one.",
+        "In bulk it is 50,000 a second, 50% of what bare SQL does.",
+        "One worker with 100 slots runs 12,500 empty jobs a second, 50% of what bare SQL does: 80 µs for each, "
+        "besides what your code takes.",
+        "An idle worker begins a job 3.1 ms after the call that enqueues it, half the time; "
+        "99 times of 100 within 12.2 ms.",
+    ]
+    slow = FIGURES._replace(bare={**FIGURES.bare, "singles": 100.0})
+    assert [*verdict(slow)][-1].startswith("Commits are slow here")

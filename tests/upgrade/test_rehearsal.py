@@ -1,0 +1,215 @@
+"""An upgrade while work goes on: workers of a release and of today on one database, migrated under both."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from perdure import App
+from tests.migrations.database import ROOT, Database, begin, end, start
+from tests.migrations.samples import online
+from tests.migrations.test_together import killed_at_the_end
+from tests.store.waiting import until
+from tests.upgrade.test_released import WHEELS
+
+TODAY = ROOT / "src"
+
+SHOP = """
+import asyncio, sys
+from perdure import App
+app = App(sys.argv[1], lease=2)
+
+@app.task(name="note", max_attempts=8)
+async def note(n: int) -> str:
+    with open(sys.argv[2], "a") as file:
+        file.write(f"{n}\\n")
+    await asyncio.sleep(0.01)
+    return sys.argv[3]
+
+@app.task(name="long", max_attempts=8)
+async def long() -> str:
+    while "let it end" not in open(sys.argv[2]).read():
+        await asyncio.sleep(0.05)
+    return sys.argv[3]
+
+print("loaded", flush=True)
+sys.exit(app.run_worker(concurrency=4))
+"""
+
+pytestmark = pytest.mark.parametrize("wheel", WHEELS, ids=lambda wheel: wheel.stem.split("-")[1])
+
+
+@contextmanager
+def worker(home: Path, *args: str) -> Iterator[subprocess.Popen[str]]:
+    """A worker that imports perdure from there."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SHOP, *args],
+        env={**os.environ, "PYTHONPATH": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with killed_at_the_end(process):
+        yield process
+
+
+class Rehearsal:
+    """A database with the tables of the release, a page on which handlers write, and an app of today."""
+
+    def __init__(self, url: str, page: Path) -> None:
+        self.database = Database(url)
+        self.page = page
+        self.page.touch()
+        self.app = App(url)
+        self.ids: list[str] = []
+
+        @self.app.task(name="note", max_attempts=8)
+        async def note(n: int) -> str:
+            return "elsewhere"
+
+        @self.app.task(name="long", max_attempts=8)
+        async def long() -> str:
+            return "elsewhere"
+
+        self.note, self.long = note, long
+
+    def enqueue(self, count: int) -> None:
+        for _ in range(count):
+            self.ids.append(self.note.enqueue(n=len(self.ids)).id)
+
+    def results(self) -> Counter[str]:
+        return Counter(self.app.get_job(id).get(60) for id in self.ids)
+
+    def notes(self) -> list[int]:
+        return sorted(int(line) for line in self.page.read_text().splitlines() if line.isdigit())
+
+    @contextmanager
+    def worker(self, home: Path) -> Iterator[subprocess.Popen[str]]:
+        name = "today" if home == TODAY else "release"
+        with worker(home, self.database.url, str(self.page), name) as process:
+            yield process
+
+    def done_by(self, name: str) -> bool:
+        """Whether a worker of that kind has done something by now, while there is more to do."""
+        self.enqueue(4)
+        return bool(self.results()[name])
+
+
+@pytest.fixture
+def rehearsal(url: str, tmp_path: Path) -> Iterator[Rehearsal]:
+    Database(url).migrate(to=1)
+    rehearsal = Rehearsal(url, tmp_path / "page")
+    yield rehearsal
+    rehearsal.app.close()
+
+
+def test_workers_of_both_go_on_while_the_schema_is_migrated(rehearsal: Rehearsal, wheel: Path) -> None:
+    database = rehearsal.database
+    with rehearsal.worker(wheel) as old:
+        until(lambda: known(rehearsal, 1))
+        until(lambda: rehearsal.done_by("release"))
+        # The schema that today's version ships first; then what a later one may bring, online too.
+        rehearsal.app.migrate()
+        with rehearsal.worker(TODAY) as new:
+            until(lambda: known(rehearsal, 2))
+            until(lambda: rehearsal.done_by("today"))
+            rehearsal.enqueue(40)
+            assert database.migrate() == [
+                online(database.dialect).version - 1,
+                online(database.dialect).version,
+            ]
+            assert database.run("SELECT size FROM perdure.more") == [(1,)]
+            assert old.poll() is None
+            before = rehearsal.results()
+            until(lambda: rehearsal.done_by("release") and rehearsal.results()["release"] > before["release"])
+            stop(old)
+            rehearsal.enqueue(20)
+            rehearsal.results()
+            stop(new)
+    assert rehearsal.notes() == list(range(len(rehearsal.ids))), "each once"
+
+
+@pytest.mark.parametrize("survivor", ["release", "today"])
+def test_each_takes_over_what_a_killed_worker_of_the_other_left(
+    rehearsal: Rehearsal, wheel: Path, survivor: str
+) -> None:
+    with rehearsal.worker(wheel) as old:
+        until(lambda: known(rehearsal, 1))
+        rehearsal.app.migrate()
+        with rehearsal.worker(TODAY) as new:
+            until(lambda: known(rehearsal, 2))
+            jobs = [rehearsal.long.enqueue() for _ in range(8)]
+            until(lambda: all(job.refresh().state == "running" for job in jobs))
+            (new if survivor == "release" else old).kill()
+            with rehearsal.page.open("a") as page:
+                page.write("let it end\n")
+            assert [job.get(60) for job in jobs] == [survivor] * 8
+            assert sorted(job.refresh().attempt for job in jobs) == [1] * 4 + [2] * 4
+
+
+def test_a_release_that_starts_meanwhile_is_told_at_once_and_disturbs_nobody(
+    postgres_url: str, wheel: Path
+) -> None:
+    """It waits for a lock of its own inside a statement; an index that is built would wait for that."""
+    database = Database(postgres_url)
+    database.migrate(to=online("postgres").version - 1)
+    migrates = [sys.executable, "-c", f"from perdure import App; App({postgres_url!r}).migrate()"]
+    builder = start(postgres_url)
+    with killed_at_the_end(builder), psycopg.connect(postgres_url) as reader:
+        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        reader.execute("SELECT 1")
+        begin(builder)
+        until(lambda: "CREATE INDEX CONCURRENTLY" in queries(database))
+        told = subprocess.run(
+            migrates, env={**os.environ, "PYTHONPATH": str(wheel)}, capture_output=True, text=True, timeout=60
+        )
+        assert "SchemaNewer" in told.stderr
+        reader.rollback()
+        assert end(builder) == (0, [online("postgres").version])
+
+
+def test_both_may_be_first(url: str, wheel: Path) -> None:
+    """The release knows other locks, and the first migration only."""
+    database = Database(url)
+    old = subprocess.Popen(
+        [sys.executable, "-c", f"from perdure import App; input(); App({url!r}).migrate()"],
+        env={**os.environ, "PYTHONPATH": str(wheel)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    new = start(url)
+    with killed_at_the_end(old, new):
+        begin(old)
+        begin(new)
+        assert end(new)[0] == 0
+        _, errors = old.communicate(timeout=60)
+        assert old.returncode == 0 or "SchemaNewer" in errors, errors
+    database.check()
+    assert database.run("SELECT size FROM perdure.more") == [(1,)]
+
+
+def queries(database: Database) -> str:
+    return json.dumps(database.run("SELECT query FROM pg_stat_activity WHERE state = 'active'"))
+
+
+def known(rehearsal: Rehearsal, workers: int) -> bool:
+    """Whether as many have registered."""
+    return len(rehearsal.app.list_workers()) == workers
+
+
+def stop(process: subprocess.Popen[Any]) -> None:
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
