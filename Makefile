@@ -102,6 +102,10 @@ bench-core: .venv/.installed ## Measure the hot path
 bench-worker: .venv/.installed ## Measure a whole worker
 	$(BIN)/python -m bench.worker
 
+.PHONY: bench-workflows
+bench-workflows: .venv/.installed ## Measure workflows beside independent jobs
+	$(BIN)/python -m bench.workflows
+
 .PHONY: clean
 clean: ## Remove all that make and the tools have built
 	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -22,7 +22,7 @@ MEANING: dict[State, str] = {
 }
 
 CAUSE = {
-    "enqueue": "A request is stored: `waiting` if it has parents that have not ended.",
+    "enqueue": "A request is stored: `waiting` if it has parents that have not ended, `open` if it is a gate.",
     "release": "The last parent ended as required; a gate becomes `open`.",
     "doom": "A parent ended otherwise than required.",
     "cancel": "Somebody cancels it, or its handler raises `Cancel`; a running job is only asked to stop.",
@@ -30,7 +30,7 @@ CAUSE = {
     "claim": "A worker takes it; the attempt counts and the token grows.",
     "succeed": "The handler returned; this wins over a cancel that was asked.",
     "fail": "The handler raised, the process broke down under it, or the worker was shut down.",
-    "time out": "The attempt took longer than `timeout`.",
+    "time out": "The attempt took longer than `timeout`; a gate ends as its `on_timeout` says.",
     "lose": "Its worker fell silent and the job was rescued.",
     "throttle": "The handler raised `Throttle`; costs no attempt and cools the queue.",
     "snooze": "The handler raised `Snooze`; costs no attempt.",
@@ -38,7 +38,7 @@ CAUSE = {
     "give back": "The claim is returned before user code began; costs no attempt.",
     "resolve": "Somebody resolves the gate.",
     "event": "The event arrives.",
-    "requeue": "Somebody asks for a new run.",
+    "requeue": "Somebody asks for a new run; one that succeeded runs again only with its workflow.",
 }
 
 
@@ -49,8 +49,8 @@ TEXT = """\
 
 A job that has ended changes no more, unless a requeue starts a new run. *Scheduled* and *retrying* are views
 of `ready` with a `run_at` to come: without an error so far, and after one. A list can be
-asked for them (`app.list_jobs(state="retrying")`), counts tell them apart. `waiting` and `open` belong to workflows,
-which are not built yet.
+asked for them (`app.list_jobs(state="retrying")`), counts tell them apart. `waiting` and `open` belong to
+[workflows](workflows.md).
 
 | state | meaning |
 |---|---|

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,6 +111,22 @@ def test_the_guide_runs_and_prints_what_it_says(shop: Path) -> None:
     assert printed == promised(program)
 
 
+def test_the_page_about_workflows_runs_and_prints_what_it_says(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    program = "\n".join(blocks("docs/workflows.md"))
+    script.write_text(program)
+    assert run(script) == promised(program)
+
+
+def test_the_drawings_of_workflows_are_those_of_the_builder() -> None:
+    program, space = blocks("docs/workflows.md")[0], dict[str, Any]()
+    exec(program, space)
+    (drawn,) = re.findall(
+        r"^```mermaid\n(.*?)^```$", (ROOT / "docs/workflows.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert space["flow"].to_mermaid().endswith(drawn)
+
+
 def test_the_web_application_of_the_guide_runs_jobs(shop: Path) -> None:
     script = shop / "web.py"
     script.write_text(
@@ -153,7 +170,7 @@ def test_the_page_about_transactions_runs_and_prints_what_it_says(
 def test_every_public_name_is_documented() -> None:
     """In a sentence or in code that uses it: an import alone tells nothing."""
     pages = "\n".join(page.read_text() for page in ROOT.glob("docs/*.md"))
-    code = [*re.findall(r"`([^`\n]+)`", pages), *blocks("docs/guide.md")]
+    code = [*re.findall(r"`([^`\n]+)`", pages), *blocks("docs/guide.md"), *blocks("docs/workflows.md")]
     used = [line for part in code for line in part.splitlines() if not line.startswith("from ")]
     assert [name for name in perdure.__all__ if name not in re.findall(r"\w+", "\n".join(used))] == []
 

@@ -24,23 +24,33 @@ ERRORS = """
     InvalidLease           worker.invalid_lease       invalid
     BadArguments           job.bad_arguments          invalid
     PayloadTooLarge        job.payload_too_large      invalid
+    InvalidWorkflow        workflow.invalid           invalid
     BlockingCall           call.blocking              invalid
     UnsupportedConnection  conn.unsupported           invalid
     Conflict               request.conflict           conflict
     IdempotencyConflict    job.idempotency_conflict   conflict
+    GateConflict           workflow.gate_conflicting_completion_retry  conflict
+    AppendConflict         workflow.append_conflicting_retry           conflict
     UnsupportedIsolation   job.unsupported_isolation  conflict
     Refused                request.refused            refused
     UnknownTask            task.unknown               refused
     TaskDisabled           task.disabled              refused
     TaskNotSynced          task.not_synced            refused
+    GateRefused            workflow.gate_not_open     refused
+    AppendRefused          workflow.append_window_not_open             refused
     LeaseLost              job.lease_lost             refused
     WorkerRetired          worker.retired             refused
     NotFound               request.not_found          not_found
     JobNotFound            job.not_found              not_found
+    WorkflowNotFound       workflow.not_found         not_found
+    ResultMissing          workflow.result_missing    not_found
     JobEnded               job.ended                  ended
     JobFailed              job.failed                 ended
     JobCanceled            job.canceled               ended
     JobGone                job.gone                   ended
+    WorkflowEnded          workflow.ended             ended
+    WorkflowFailed         workflow.failed            ended
+    WorkflowCanceled       workflow.canceled          ended
     WaitTimeout            job.wait_timeout           timeout
     Unavailable            store.unavailable          unavailable
     StoreAway              store.away                 unavailable
@@ -62,14 +72,26 @@ ERRORS = """
 """
 
 FINER_CODES = """
+    AppendRefused          workflow.append_terminal_workflow
+    AppendRefused          workflow.append_window_missing
+    AppendRefused          workflow.append_window_not_gate
+    GateConflict           workflow.gate_conflicting_output_retry
+    GateRefused            workflow.gate_not_found
+    GateRefused            workflow.gate_not_gate
+    IdempotencyConflict    workflow.idempotency_conflict
     InternalError          job.bad_snapshot
     InternalError          job.key_unstable
     InternalError          store.constraint
     InternalError          store.refused
     InternalError          store.unprepared
+    InternalError          workflow.bad_snapshot
+    InternalError          workflow.key_unstable
     Invalid                schema.no_such_version
     Invalid                store.bad_value
+    InvalidOption          workflow.append_mutation_key_blank
+    InvalidOption          workflow.gate_invalid_terminal_status
     InvalidTask            task.duplicate
+    Refused                job.is_a_step
     Refused                job.nested_transaction
     Refused                store.held_here
     Refused                testing.limit

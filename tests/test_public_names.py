@@ -18,6 +18,11 @@ PUBLIC = [
     "Job",
     "JobEvent",
     "Middleware",
+    "Workflow",
+    "Step",
+    "StartedWorkflow",
+    "chain",
+    "group",
     "Context",
     "CONTEXT",
     "Backoff",
@@ -35,6 +40,8 @@ PUBLIC = [
     "JobGone",
     "WaitTimeout",
     "WorkerDied",
+    "WorkflowFailed",
+    "WorkflowCanceled",
 ]
 
 

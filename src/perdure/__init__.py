@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from perdure.errors import PerdureError as PerdureError
     from perdure.errors import WaitTimeout as WaitTimeout
     from perdure.errors import WorkerDied as WorkerDied
+    from perdure.errors import WorkflowCanceled as WorkflowCanceled
+    from perdure.errors import WorkflowFailed as WorkflowFailed
     from perdure.events import JobEvent as JobEvent
     from perdure.handle import Job as Job
     from perdure.middleware import Middleware as Middleware
@@ -30,7 +32,12 @@ if TYPE_CHECKING:
     from perdure.signals import Retry as Retry
     from perdure.signals import Snooze as Snooze
     from perdure.signals import Throttle as Throttle
+    from perdure.step import Step as Step
     from perdure.task import Task as Task
+    from perdure.workflow import Workflow as Workflow
+    from perdure.workflow import chain as chain
+    from perdure.workflow import group as group
+    from perdure.workflow_handle import StartedWorkflow as StartedWorkflow
 
 __version__ = "0.1.0"
 
@@ -46,6 +53,8 @@ _HOMES = {
     "PerdureError": "errors",
     "WaitTimeout": "errors",
     "WorkerDied": "errors",
+    "WorkflowCanceled": "errors",
+    "WorkflowFailed": "errors",
     "JobEvent": "events",
     "Job": "handle",
     "Middleware": "middleware",
@@ -56,7 +65,12 @@ _HOMES = {
     "Retry": "signals",
     "Snooze": "signals",
     "Throttle": "signals",
+    "Step": "step",
     "Task": "task",
+    "Workflow": "workflow",
+    "chain": "workflow",
+    "group": "workflow",
+    "StartedWorkflow": "workflow_handle",
 }
 
 __all__ = [
@@ -65,6 +79,11 @@ __all__ = [
     "Job",
     "JobEvent",
     "Middleware",
+    "Workflow",
+    "Step",
+    "StartedWorkflow",
+    "chain",
+    "group",
     "Context",
     "CONTEXT",
     "Backoff",
@@ -82,6 +101,8 @@ __all__ = [
     "JobGone",
     "WaitTimeout",
     "WorkerDied",
+    "WorkflowFailed",
+    "WorkflowCanceled",
 ]
 
 

@@ -25,6 +25,7 @@ from perdure.events import EventName, Listener
 from perdure.handle import Job
 from perdure.middleware import Middleware
 from perdure.model.backoff import DEFAULT_BACKOFF, Backoff, as_backoff, dump_backoff
+from perdure.model.graph import GATE
 from perdure.model.job import JobRow, Span, TaskDefinition
 from perdure.moments import span
 from perdure.ops import tasks as task_ops
@@ -38,12 +39,13 @@ from perdure.task import AsyncTask, Handling, SyncTask, Task
 from perdure.verbs import Verbs
 from perdure.worker.handler import RunIn
 from perdure.worker.ledger import Ledger
+from perdure.workflow_verbs import WorkflowVerbs
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class App(Enqueuing, Verbs, Serving):
+class App(Enqueuing, Verbs, WorkflowVerbs, Serving):
     """Tasks and a database. Nothing is opened or read before the first use."""
 
     # Seconds for which a call goes on trying while the database is busy; the command line has less.
@@ -171,6 +173,8 @@ class App(Enqueuing, Verbs, Serving):
         handled = Handling.checked(**handling, is_async=is_async)
         task: Task[..., Any] = kind(self, function, definition, tuple(texts("aliases", aliases)), handled)
         for known in (task.name, *task.aliases):
+            if known == GATE:
+                raise InvalidTask(f"{GATE} is what stands for the task of a gate.")
             if known in self.tasks:
                 raise InvalidTask(f"There is a task named {known} already.", code="task.duplicate")
         for known in (task.name, *task.aliases):
@@ -249,6 +253,10 @@ class App(Enqueuing, Verbs, Serving):
         task = self.tasks.get(row.task)
         decode = PLAIN_RESULT if task is None else task.results.decode
         return Job[Any](self, decode, row.id, row.task)._seen(row)
+
+    def _decode_result(self, task: str, result: str) -> object:
+        known = self.tasks.get(task)
+        return PLAIN_RESULT(result) if known is None else known.results.decode(result)
 
 
 class _Register:

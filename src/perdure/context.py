@@ -65,6 +65,27 @@ class Context:
         """What the enqueuer attached."""
         return {}
 
+    @property
+    def results(self) -> Mapping[str, Any]:
+        """What the direct parents of a step returned, by their keys."""
+        return {}
+
+    def result_of(self, key: str) -> Any:
+        """What any step before this one returned."""
+        raise InvalidOption(f"A plain call is no step and has none before it: {RUN_AS_A_JOB}")
+
+    async def aresult_of(self, key: str) -> Any:
+        """The same for async code."""
+        return self.result_of(key)
+
+    def append(self, steps: Any) -> list[str]:
+        """Add steps to the workflow with the success of this attempt."""
+        raise InvalidOption(f"A plain call is no step of a workflow: {RUN_AS_A_JOB}")
+
+    async def aappend(self, steps: Any) -> list[str]:
+        """The same for async code."""
+        return self.append(steps)
+
     def check(self) -> None:
         """Go on, or end here if the handler was asked to stop: as is right for whatever it was asked for."""
         if self.cancel_requested:

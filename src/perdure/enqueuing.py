@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from perdure import diary, failpoints
@@ -86,22 +86,27 @@ class Enqueuing:
             return (yield from self._insert(changed, conn))
 
     def _insert(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:
+        tasks = {request.template.task for request in requests}
+        return (yield from self._insert_of(tasks, lambda: self._write(requests, conn), conn))
+
+    def _insert_of(self, tasks: set[str], write: Callable[[], Plan[T]], conn: object | None) -> Plan[T]:
+        """Write jobs of these tasks, which the database knows before, or say which of them it refuses."""
         try:
-            return (yield from self._insert_known(requests, conn))
+            return (yield from self._insert_known(tasks, write, conn))
         except UnknownTask:
-            if not any(request.template.task in self.tasks for request in requests):
+            if not any(task in self.tasks for task in tasks):
                 raise
             self._unsync()
             if conn is not None:
                 raise  # the caller's transaction may hold the write lock, or not see what we commit meanwhile
-        return (yield from self._insert_known(requests, conn))
+        return (yield from self._insert_known(tasks, write, conn))
 
-    def _insert_known(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:
+    def _insert_known(self, tasks: set[str], write: Callable[[], Plan[T]], conn: object | None) -> Plan[T]:
         yield from self._ready(conn)
         try:
-            return (yield from self._write(requests, conn))
+            return (yield from write())
         except InternalError as error:
-            yield from self._blame_tasks({request.template.task for request in requests}, error)
+            yield from self._blame_tasks(tasks, error)
             raise
 
     def _write(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:

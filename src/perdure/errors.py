@@ -4,16 +4,19 @@
     ├── Invalid            what was asked cannot be done as asked; nothing was changed
     │   ├── InvalidConfig, InvalidTask, InvalidOption, InvalidLease
     │   ├── BadArguments, PayloadTooLarge
+    │   ├── InvalidWorkflow              a graph that cannot be run; the step is named
     │   ├── BlockingCall                 a blocking verb inside an event loop
     │   └── UnsupportedConnection        a ``conn=`` we cannot join
     ├── Conflict           it contradicts what is stored
-    │   ├── IdempotencyConflict
+    │   ├── IdempotencyConflict, GateConflict, AppendConflict
     │   └── UnsupportedIsolation
     ├── Refused            it is well-formed and not allowed now
     │   ├── UnknownTask, TaskDisabled, TaskNotSynced
+    │   ├── GateRefused, AppendRefused
     │   └── LeaseLost, WorkerRetired
-    ├── NotFound           JobNotFound
+    ├── NotFound           JobNotFound, WorkflowNotFound, ResultMissing
     ├── JobEnded           what ``job.get()`` raises: JobFailed, JobCanceled, JobGone
+    ├── WorkflowEnded      what ``workflow.get()`` raises: WorkflowFailed, WorkflowCanceled
     ├── WaitTimeout
     ├── Unavailable        the database cannot serve now; the same call may succeed later
     │   ├── StoreAway, StoreClosed
@@ -98,6 +101,12 @@ class PayloadTooLarge(Invalid):
     code = "job.payload_too_large"
 
 
+class InvalidWorkflow(Invalid):
+    """The graph of steps cannot be run as it is."""
+
+    code = "workflow.invalid"
+
+
 class BlockingCall(Invalid):
     """A blocking verb was called in a thread that runs an event loop."""
 
@@ -122,9 +131,22 @@ class IdempotencyConflict(Conflict):
 
     code = "job.idempotency_conflict"
 
-    def __init__(self, field: str) -> None:
-        super().__init__(f"The idempotency key was used for a different request: {field} differs.")
+    def __init__(self, field: str, *, code: str | None = None) -> None:
+        super().__init__(f"The idempotency key was used for a different request: {field} differs.", code=code)
         self.field = field
+
+
+class GateConflict(Conflict):
+    """The gate was resolved otherwise."""
+
+    code = "workflow.gate_conflicting_completion_retry"
+
+
+class AppendConflict(Conflict):
+    """The mutation key was used for a different append."""
+
+    code = "workflow.append_conflicting_retry"
+    field: str | None = None
 
 
 class UnsupportedIsolation(Conflict):
@@ -158,6 +180,18 @@ class TaskNotSynced(Refused):
     code = "task.not_synced"
 
 
+class GateRefused(Refused):
+    """The gate cannot be resolved now."""
+
+    code = "workflow.gate_not_open"
+
+
+class AppendRefused(Refused):
+    """The workflow takes no steps now."""
+
+    code = "workflow.append_window_not_open"
+
+
 class LeaseLost(Refused):
     """The lease on this job was taken away; nothing was written."""
 
@@ -181,6 +215,19 @@ class JobNotFound(NotFound):
     """There is no job with this id."""
 
     code = "job.not_found"
+
+
+class WorkflowNotFound(NotFound):
+    """There is no workflow with this id."""
+
+    code = "workflow.not_found"
+
+
+class ResultMissing(NotFound, KeyError):
+    """The step has no result."""
+
+    code = "workflow.result_missing"
+    __str__ = Exception.__str__  # a KeyError would quote it
 
 
 class JobEnded(PerdureError):
@@ -218,8 +265,29 @@ class JobGone(JobEnded):
     code = "job.gone"
 
 
+class WorkflowEnded(PerdureError):
+    """The workflow ended without a result."""
+
+    code = "workflow.ended"
+    category = "ended"
+    workflow: str | None = None
+    """Its id."""
+
+
+class WorkflowFailed(WorkflowEnded):
+    """Some step of the workflow failed or was canceled."""
+
+    code = "workflow.failed"
+
+
+class WorkflowCanceled(WorkflowEnded):
+    """The workflow was canceled."""
+
+    code = "workflow.canceled"
+
+
 class WaitTimeout(PerdureError, TimeoutError):
-    """The job had not ended in the time given."""
+    """What was waited for had not ended in the time given."""
 
     code = "job.wait_timeout"
     category = "timeout"

@@ -138,36 +138,10 @@ class Job(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
 
     def _join(self, timeout: float | timedelta | None = None) -> Plan[None]:
         """Wait until the job has ended, however it did."""
-        if isinstance(timeout, timedelta):
-            timeout = timeout.total_seconds()
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
-        if (yield from self._refresh()).state in ENDED:
-            return
-        if time.monotonic() >= deadline:
-            raise WaitTimeout
-        bell = Bell()
-        # First listen, then look: an end in between is heard.
-        end_listening = self.store.listen(partial(_ring, bell))
-        _waiters.add(bell)
-        try:
-            yield from self._wait_for_end(bell, deadline)
-        finally:
-            _waiters.discard(bell)
-            end_listening()
+        yield from until_over(self.store, self._is_over, timeout)
 
-    def _wait_for_end(self, bell: Bell, deadline: float) -> Plan[None]:
-        wait = FIRST_LOOK
-        while (yield from self._refresh()).state not in ENDED:
-            looked = time.monotonic()
-            if looked >= deadline:
-                raise WaitTimeout
-            # Where nothing arrives this is all there is: soon at first, for most jobs are short.
-            yield from hear(bell, seconds=min(wait, deadline - looked))
-            wait = min(wait * 1.5, SLOWEST_LOOK)
-            least = max(LEAST_PAUSE, len(_waiters) / MOST_LOOKS)
-            early = min(looked + least, deadline) - time.monotonic()
-            if early > 0:
-                yield from pause(early)
+    def _is_over(self) -> Plan[bool]:
+        return (yield from self._refresh()).state in ENDED
 
     def _get(self, timeout: float | timedelta | None = None) -> Plan[R_co]:
         """Wait for the job and return its result, or raise JobFailed, JobCanceled, JobGone or WaitTimeout."""
@@ -212,6 +186,43 @@ class Job(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
         self.created = outcome.created
         self.queue, self.state, self.run, self.attempt = outcome[2:]
         return self
+
+
+def until_over(
+    store: Store, is_over: Callable[[], Plan[bool]], timeout: float | timedelta | None
+) -> Plan[None]:
+    """Look until it is over: at once where an end is heard, and now and then where nothing is."""
+    if isinstance(timeout, timedelta):
+        timeout = timeout.total_seconds()
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    if (yield from is_over()):
+        return
+    if time.monotonic() >= deadline:
+        raise WaitTimeout
+    bell = Bell()
+    # First listen, then look: an end in between is heard.
+    end_listening = store.listen(partial(_ring, bell))
+    _waiters.add(bell)
+    try:
+        yield from _look(bell, is_over, deadline)
+    finally:
+        _waiters.discard(bell)
+        end_listening()
+
+
+def _look(bell: Bell, is_over: Callable[[], Plan[bool]], deadline: float) -> Plan[None]:
+    wait = FIRST_LOOK
+    while not (yield from is_over()):
+        looked = time.monotonic()
+        if looked >= deadline:
+            raise WaitTimeout
+        # Where nothing arrives this is all there is: soon at first, for most jobs are short.
+        yield from hear(bell, seconds=min(wait, deadline - looked))
+        wait = min(wait * 1.5, SLOWEST_LOOK)
+        least = max(LEAST_PAUSE, len(_waiters) / MOST_LOOKS)
+        early = min(looked + least, deadline) - time.monotonic()
+        if early > 0:
+            yield from pause(early)
 
 
 def _ring(bell: Bell, topics: frozenset[str]) -> None:

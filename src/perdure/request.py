@@ -29,11 +29,16 @@ class Template(msgspec.Struct, frozen=True, eq=False):
     decode: Callable[[str], object]
     queue: str | None
     """Where they go; None where only the database knows."""
+    canonical: Callable[[str], str] = str
+    """A payload in canonical form."""
+    refers: bool = False
+    """Arguments are results of steps, so that only a step can have them."""
 
     @property
     def bulk(self) -> bool:
         """Whether many of them can be written as one: there is nothing to ask the database about each."""
-        return self.queue is not None and not self.options.keyed and self.options.run_at is None
+        plain = self.options.run_at is None and not self.refers
+        return plain and self.queue is not None and not self.options.keyed
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -54,7 +59,7 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False)
     template: Template
     payload: str
     arguments: str | None = None
-    """In canonical form, where there is an idempotency key."""
+    """In canonical form, where there is an idempotency key or a reference to a step's result."""
 
     def __repr__(self) -> str:
         """Without the arguments: a request ends up in logs."""
@@ -63,6 +68,8 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False)
     def new(self) -> NewJob:
         """A job of its own for each time it is enqueued."""
         task, options = self.template.task, self.template.options
+        if self.template.refers:
+            raise InvalidOption("The result of a step can only be an argument of a step behind it.")
         if options is NOTHING_ASKED:
             return NewJob(id=new_id(), task=task, payload=self.payload)
         request = None if self.arguments is None else canonical(options.request(self.arguments))
@@ -85,6 +92,9 @@ def checked_requests(verb: str, requests: Iterable[JobRequest[R]]) -> list[JobRe
 @contextmanager
 def inside(chain: Sequence[Middleware], requests: Sequence[JobRequest[R]]) -> Iterator[list[JobRequest[R]]]:
     """The same requests inside middleware, entered once for all of one task with the same options."""
+    if not chain:
+        yield [*requests]
+        return
     with ExitStack() as stack:
         changed: dict[Template, Template] = {}
         for template in dict.fromkeys(request.template for request in requests):

@@ -7,12 +7,15 @@ from datetime import timedelta
 from functools import cached_property, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, Unpack, cast
 
+import msgspec
+
 from perdure.context import CONTEXT, Context
-from perdure.errors import InvalidOption, InvalidTask
+from perdure.errors import BadArguments, InvalidOption, InvalidTask
 from perdure.events import Listener
 from perdure.handle import Job
 from perdure.model.codec import ArgumentCodec, ResultCodec
 from perdure.model.job import SECOND, TaskDefinition
+from perdure.model.reference import ReferenceCodec, references_in
 from perdure.model.signature import Signature
 from perdure.moments import span
 from perdure.options import Asked, checked
@@ -42,6 +45,7 @@ class Enqueuer(Generic[P, R]):
             NOTHING_ASKED if options == NOTHING_ASKED else options,
             task.results.decode,
             options.queue or task.definition.queue,
+            task.canonical,
         )
 
     @property
@@ -60,9 +64,16 @@ class Enqueuer(Generic[P, R]):
 
     def _request(self, args: tuple[object, ...], kwargs: dict[str, object]) -> JobRequest[R]:
         template = self._template
-        if template.options.idempotency_key is None:
-            return JobRequest(template, self._arguments.encode_call(args, kwargs))
-        return self._request_values(self._task.signature.bind(args, kwargs))
+        try:
+            if template.options.idempotency_key is None:
+                return JobRequest(template, self._arguments.encode_call(args, kwargs))
+            return self._request_values(self._task.signature.bind(args, kwargs))
+        except BadArguments:
+            values = self._task.signature.bind(args, kwargs)
+            if not references_in(values):
+                raise
+        payload, arguments = self._task.references.encode(values)
+        return JobRequest(msgspec.structs.replace(template, refers=True), payload, arguments)
 
     def _request_values(self, values: dict[str, object]) -> JobRequest[R]:
         """Of arguments by their parameters' names."""
@@ -161,6 +172,15 @@ class Task(Enqueuer[P, R]):
             handling.on_failed,
             self.app.middleware,
         )
+
+    @cached_property
+    def references(self) -> ReferenceCodec:
+        """For arguments that are results of steps."""
+        return ReferenceCodec(self.signature)
+
+    def canonical(self, payload: str) -> str:
+        """The arguments of a payload as they are compared with those of another."""
+        return self.arguments.encode_canonical(self.arguments.decode(payload))
 
     def _call(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         if not self.signature.gives_context(args, kwargs):

@@ -54,7 +54,7 @@ def test_the_completion_that_the_help_shows_works(tmp_path: Path) -> None:
     words = start(
         cwd=tmp_path, _PERDURE_COMPLETE="bash_complete", COMP_WORDS="perdure wor", COMP_CWORD="1"
     ).stdout
-    assert words.split() == ["plain,worker", "plain,workers"]
+    assert words.split() == ["plain,worker", "plain,workflows", "plain,workflow", "plain,workers"]
 
 
 def test_the_page_about_the_command_line_names_every_verb_and_option_of_the_worker() -> None:

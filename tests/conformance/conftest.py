@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from perdure.app import App
+from tests.conformance.flow import Flow
 from tests.conformance.world import World
 from tests.postgres import with_database
 
@@ -69,3 +70,8 @@ def postgres_world(postgres_url: str) -> Iterator[World]:
     world = World(postgres_url)
     yield world
     world.close()
+
+
+@pytest.fixture
+def flow(world: World) -> Flow:
+    return Flow(world)

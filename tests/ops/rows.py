@@ -22,6 +22,7 @@ RUNNING = {
     "backoff": None,
     "max_crashes": 3,
     "stage": None,
+    "workflow": None,
 }
 """The columns of ``lock_running`` and ``find_orphans``, in their order."""
 
@@ -44,6 +45,8 @@ def locked(state: str = "ready", **columns: Any) -> tuple[Any, ...]:
         "task": "work",
         "tenant": "",
         "due": True,
+        "workflow": None,
+        "step": None,
     }
     assert not columns.keys() - known.keys()
     return tuple(Locked(**{**known, **columns}))

@@ -77,7 +77,10 @@ def test_what_must_be_decided_is_locked_first() -> None:
     script = Script(lock_running=[[running(A), running(B), running(C)]], finish_succeeded=[[(C, 1)]])
     finished = play(script, Succeeded(THREE), Failed(TWO, "error", message="no"), Canceled(ONE, "enough"))
     assert finished[:2] == ([ONE, TWO, THREE], [])
-    assert script.asked == [["lock_running"], ["finish_succeeded", "record_attempts", "apply_changes"]]
+    assert script.asked == [
+        ["lock_workflows_of", "lock_running"],
+        ["finish_succeeded", "record_attempts", "apply_changes"],
+    ]
     assert [step.final for step in script.steps] == [False, True]
     (params,) = script.params("lock_running")
     assert json.loads(params["leases"]) == [[A, 1], [B, 1], [C, 1]], "in the order of ids"
@@ -87,7 +90,7 @@ def test_what_must_be_decided_is_locked_first() -> None:
 def test_what_was_not_locked_is_refused() -> None:
     script = Script(lock_running=[[]])
     assert play(script, Failed(ONE, "error"), Snoozed(TWO, 5))[:2] == ([], [ONE, TWO])
-    assert script.asked == [["lock_running"]], "and nothing is written"
+    assert script.asked == [["lock_workflows_of", "lock_running"]], "and nothing is written"
 
 
 def test_attempts_are_recorded_only_where_one_ended_but_not_its_job() -> None:
@@ -163,7 +166,7 @@ def test_a_throttle_cools_its_queue_in_a_step_between() -> None:
     )
     play(script, Throttled(ONE, 7 * SECOND), Throttled(TWO, 0), Throttled(THREE))
     assert script.asked == [
-        ["lock_running"],
+        ["lock_workflows_of", "lock_running"],
         ["ensure_queues", "lock_queues"],
         ["record_attempts", "apply_changes", "cool_queue", "cool_queue"],
     ]
@@ -184,7 +187,7 @@ def test_a_queue_that_cools_already_is_left_alone() -> None:
 def test_a_throttle_may_spare_the_queue() -> None:
     script = Script(lock_running=[[running(A)]])
     play(script, Throttled(ONE, 5, cool_queue=False))
-    assert script.asked == [["lock_running"], ["record_attempts", "apply_changes"]]
+    assert script.asked == [["lock_workflows_of", "lock_running"], ["record_attempts", "apply_changes"]]
 
 
 def test_a_cycle_claims_in_the_last_step() -> None:
@@ -197,7 +200,7 @@ def test_a_cycle_claims_in_the_last_step() -> None:
     assert script.final
     script = Script(lock_running=[[running(A)]], claim_jobs=[[claimed(B)]])
     script.play(cycle([Released(ONE)], dice=half, claim=appetite))
-    assert script.asked == [["lock_running"], ["apply_changes", "claim_jobs"]]
+    assert script.asked == [["lock_workflows_of", "lock_running"], ["apply_changes", "claim_jobs"]]
 
 
 def test_a_cycle_without_appetite_only_finishes() -> None:

@@ -27,7 +27,7 @@ def test_a_rescue_loses_each_orphan_and_wakes_its_queue() -> None:
     script = Script(find_orphans=[orphans])
     rescued = script.play(sweep.rescue(dice=half, n=5))
     assert ([change.id for change in rescued.changes], rescued.last) == ([A, B, C], None)
-    assert script.asked == [["find_orphans"], ["record_attempts", "apply_changes"]]
+    assert script.asked == [["lock_orphan_workflows", "find_orphans"], ["record_attempts", "apply_changes"]]
     assert [step.final for step in script.steps] == [False, True]
     assert [(row["state"], row["error_kind"], row["delay"]) for row in changes(script)] == [
         ("ready", "lost", 0),
@@ -47,7 +47,7 @@ def test_a_full_page_says_where_the_next_begins() -> None:
 def test_no_orphans_are_nothing_to_write() -> None:
     script = Script()
     assert script.play(sweep.rescue(dice=half)) == ([], None)
-    assert (script.asked, script.woken) == ([["find_orphans"]], set())
+    assert (script.asked, script.woken) == ([["lock_orphan_workflows", "find_orphans"]], set())
 
 
 def test_one_orphan_is_rescued_alone() -> None:
@@ -60,7 +60,7 @@ def test_one_orphan_is_rescued_alone() -> None:
 def test_another_orphan_in_its_place_is_left_alone() -> None:
     script = Script(find_orphans=[[running(C)]])
     assert script.play(sweep.rescue_one(B, dice=half)) == []
-    assert script.asked == [["find_orphans"]]
+    assert script.asked == [["lock_orphan_workflows", "find_orphans"]]
 
 
 def test_lists_and_counts_are_one_final_step() -> None:

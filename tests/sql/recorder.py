@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
+import msgspec
+
+from perdure.errors import InvalidWorkflow
 from perdure.ids import new_id
-from perdure.model.job import SECOND, Lease, NewJob, TaskDefinition
-from perdure.model.lifecycle import Change, Failed, Outcome, Report, Succeeded, Throttled
+from perdure.model.graph import GATE, Shape
+from perdure.model.job import SECOND, Lease, NewJob, NewStep, NewWorkflow, TaskDefinition
+from perdure.model.lifecycle import Change, Failed, Growth, Outcome, Report, Succeeded, Throttled
 from perdure.ops import (
+    append,
     browse,
     claim,
     crew,
@@ -18,11 +24,15 @@ from perdure.ops import (
     operate,
     queues,
     report,
+    results,
     stats,
+    steer,
     sweep,
     tasks,
     worker,
 )
+from perdure.ops import growth as growth_ops
+from perdure.ops import workflow as workflows
 from perdure.ops.op import Op, Operation, Query, ask_all, operation
 from perdure.options import Options
 from perdure.store.store import Store
@@ -72,6 +82,7 @@ def dice() -> float:
 def perform_everything(store: Recorder) -> None:
     """Every operation there is, each so that it asks for all it may ask for."""
     set_up(store)
+    flow(store)
     live(store)
     look(store)
     operate_on(store)
@@ -111,6 +122,96 @@ def live(store: Recorder) -> None:
     store.perform(finish.cycle, outcomes, dice=dice, claim=claim.Appetite("ann", ["work"], 0))
     store.perform(put_off_for_long)
     store.perform(finish.find_recorded, outcomes)
+
+
+def flow(store: Recorder) -> None:
+    """A workflow from its start to its second run, and how it grows."""
+    ids = {key: new_id() for key in ("a", "b", "c", "gate", "late", "later")}
+    workflow = NewWorkflow(
+        id=new_id(), name="flow", idempotency_key="k", request='{"v":1,"steps":[]}', unique_key="u"
+    )
+    shapes = [Shape("a"), Shape("b", ["a"]), Shape("c", [], ["b"]), Shape("gate", gate=True)]
+
+    def step(key: str) -> NewStep:
+        task = GATE if key == "gate" else "work"
+        return NewStep(
+            id=ids[key], workflow_id=workflow.id, step_key=key, task=task, payload="{}", queue="flow"
+        )
+
+    for again in (workflow, msgspec.structs.replace(workflow, id=new_id())):
+        store.perform(
+            workflows.start, again, shapes, {shape.key: step(shape.key) for shape in shapes}, frozenset()
+        )
+    store.perform(many_alike, workflow.id)
+    (first,) = take(store, n=1, queues=["flow"])
+    failed = Failed(first, "fatal")
+    store.perform(finish.finish, [failed], dice=dice)
+    (second,) = take(store, n=1, queues=["flow"])
+    store.perform(finish.finish, [Succeeded(second, "1", workflow=workflow.id)], dice=dice)
+    growth = Growth(
+        (Shape("late", ["gate"]), Shape("later", ["late"], (), ["a"])), (step("late"), step("later"))
+    )
+    options: Any = {"window": "gate", "mutation_key": "m", "requests": [], "growth": growth}
+    with suppress(InvalidWorkflow):
+        store.perform(append.append_steps, workflow.id, **options)
+    growth = Growth((Shape("late", ["gate"]), Shape("later", ["late"])), (step("late"), step("later")))
+    store.perform(append.append_steps, workflow.id, **{**options, "growth": growth})
+    store.perform(results.read_parents, [ids["b"]])
+    store.perform(results.find_ancestor, ids["b"], workflow.id, "a")
+    store.perform(explain.examine, ids["late"])
+    store.perform(steer.resolve_gate, workflow.id, "gate", "canceled")
+    store.perform(steer.requeue_workflow, workflow.id)
+    store.perform(steer.cancel_workflow, workflow.id)
+    store.perform(workflows.get_workflow, workflow.id)
+    store.perform(workflows.list_workflows)
+    store.perform(workflows.get_graph, workflow.id)
+    store.perform(sweep_one_workflow, workflow.id)
+
+
+@operation("write")
+def many_alike(workflow: str) -> Op[None]:
+    """Steps that differ in little are written together."""
+    shapes = [Shape(f"s{n}", [], ["s0"] if n else []) for n in range(growth_ops.ALIKE + 1)]
+    steps = {
+        shape.key: NewStep(
+            id=new_id(), workflow_id=workflow, step_key=shape.key, task="work", payload="{}", queue="flow"
+        )
+        for shape in shapes[1:]
+    }
+    steps["s0"] = NewStep(
+        id=new_id(),
+        workflow_id=workflow,
+        step_key="s0",
+        task="work",
+        payload="{}",
+        queue="flow",
+        delay=SECOND,
+    )
+    more = (
+        Shape("more"),
+        NewStep(
+            id=new_id(),
+            workflow_id=workflow,
+            step_key="more",
+            task="work",
+            payload="{}",
+            queue="flow",
+            delay=SECOND,
+        ),
+    )
+    writes, _ = growth_ops.grow([*shapes, more[0]], {**steps, "more": more[1]}, {})
+    yield from ask_all(*writes)
+
+
+@operation("write")
+def sweep_one_workflow(workflow: str) -> Op[None]:
+    """As if some of its steps had expired and some of its gates were overdue."""
+    yield from ask_all(
+        Query("find_expired_steps", {"n": 1}),
+        Query("find_overdue_gates", {"n": 1}),
+        Query("expire_steps", {"workflow": workflow}),
+        Query("time_out_gates", {"workflow": workflow}),
+    )
 
 
 @operation("write")
@@ -153,6 +254,6 @@ def sweep_up(store: Recorder) -> None:
     store.perform(sweep.rescue, dice=dice)
 
 
-def take(store: Recorder, *, n: int) -> list[Lease]:
-    claims = store.perform(claim.claim, claim.Appetite("ann", ["work"], n))
+def take(store: Recorder, *, n: int, queues: Sequence[str] | None = None) -> list[Lease]:
+    claims = store.perform(claim.claim, claim.Appetite("ann", ["work"], n, queues))
     return [job.lease for job in claims.jobs]

@@ -13,7 +13,20 @@ import psycopg
 
 from perdure.store.statements import Dialect, render
 
-TABLES = ("job", "key", "attempt", "event", "log", "queue", "task", "worker", "leader")
+TABLES = (
+    "job",
+    "key",
+    "attempt",
+    "event",
+    "log",
+    "queue",
+    "task",
+    "worker",
+    "leader",
+    "workflow",
+    "dependency",
+    "mutation",
+)
 ACTS = ("INSERT", "UPDATE", "DELETE")
 
 _TRIGGER: Mapping[Dialect, str] = {

@@ -101,7 +101,13 @@ def test_many_jobs_cost_as_many_statements_as_one(ann: Worker, n: int) -> None:
     assert ann.statements() == ["finish_succeeded"]
     ann.claim(n)
     ann.fail()
-    assert ann.statements() == ["claim_jobs", "lock_running", "record_attempts", "apply_changes"]
+    assert ann.statements() == [
+        "claim_jobs",
+        "lock_workflows_of",
+        "lock_running",
+        "record_attempts",
+        "apply_changes",
+    ]
 
 
 def test_a_claim_looks_at_the_front_alone_while_that_is_enough(ann: Worker) -> None:
@@ -160,7 +166,7 @@ def test_round_trips_and_messages_on_postgres(postgres_url: str) -> None:
             "a finish": (ann.succeed, 1, 2),
             # To know what becomes of a failure takes a look at the job, under its lock.
             "another claim": (ann.claim, 1, 2),
-            "a finish of failures": (ann.fail, 2, 6),
+            "a finish of failures": (ann.fail, 2, 7),
         }
         for act, _, _ in acts.values():
             act()  # every statement is prepared at its first use

@@ -4,7 +4,22 @@ from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
-from perdure import CONTEXT, App, Backoff, Context, Fatal, Job, PerdureError, Retry, Task
+from perdure import (
+    CONTEXT,
+    App,
+    Backoff,
+    Context,
+    Fatal,
+    Job,
+    PerdureError,
+    Retry,
+    StartedWorkflow,
+    Step,
+    Task,
+    Workflow,
+    chain,
+    group,
+)
 from perdure.model.job import State
 
 app = App("sqlite:///jobs.db")
@@ -54,6 +69,24 @@ def blocking_code() -> None:
     assert_type(shout.enqueue("a", "b", loud=True), Job[list[str]])
     by_name = app.enqueue("mail.send", {"to": "a@b.c", "subject": "hi"}, queue="mail", delay=5)
     assert_type(by_name, Job[Any])
+
+
+def workflows() -> None:
+    flow = Workflow("sums", result="both")
+    first = flow.step("first", add.job(1))
+    assert_type(first, Step[int])
+    assert_type(first.result, int)
+    both = flow.step("both", add.job(first.result, b=2), after=[first])
+    gate = flow.gate("gate", after=[both, "first"], timeout=60, on_timeout="canceled")
+    flow.step("tidy", tidy_up.job(), after_done=[gate])
+    started = app.start_workflow(flow)
+    assert_type(started, StartedWorkflow)
+    assert_type(app.resolve_gate(started.id, "gate", "succeeded", output={"by": "ann"}), bool)
+    late = Step("late", add.job(first.result), after=["first"])
+    app.append_steps(started.id, window="gate", mutation_key="late", steps=[late])
+    app.cancel_workflow(started.id, reason="withdrawn")
+    app.start_workflow(chain(add.job(1), tidy_up.job(), tenant="acme"))
+    app.start_workflow(group([add.job(n) for n in range(3)], then=tidy_up.job()))
 
 
 def options() -> None:

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from perdure import CONTEXT, App, Backoff, Context
+from perdure import CONTEXT, App, Backoff, Context, Workflow
 
 app = App("sqlite:///jobs.db")
 App("sqlite:///jobs.db", synchronous="off")  # refused: no such value
@@ -66,6 +66,15 @@ def results() -> None:
     words: list[str] = add.enqueue(1).get()  # refused: the result is an int
     number: int = send("a@b.c", "hi")  # refused: it was not awaited
     print(wrong, maybe, when, words, number, job.reslut)  # refused: no such name
+
+
+def workflows() -> None:
+    flow = Workflow("sums")
+    first = flow.step("first", send.job("a@b.c", "hi"))
+    flow.step("second", add.job(first.result), after=[first])  # refused: the result is a dict
+    flow.step("third", add)  # refused: not a request
+    flow.gate("gate", add.job(1))  # refused: no worker runs it
+    app.resolve_gate("id", "gate", "done")  # refused: no such end
 
 
 async def colours() -> None:

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from perdure.model.job import JobRow
     from perdure.ops.browse import AttemptRow
     from perdure.ops.worker import WorkerRow
+    from perdure.ops.workflow import WorkflowRow
     from perdure.stats import QueueStats, Stats
+    from perdure.workflow_handle import WorkflowStep
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
@@ -37,6 +39,16 @@ def job_document(row: JobRow, *, whole: bool = True) -> dict[str, Any]:
 
 def attempt_document(row: AttemptRow) -> dict[str, Any]:
     return _document(row._asdict())
+
+
+def workflow_document(row: WorkflowRow) -> dict[str, Any]:
+    return _document(row._asdict())
+
+
+def step_document(step: WorkflowStep) -> dict[str, Any]:
+    shape = step.shape
+    parents = {"after": [*shape.after], "after_done": [*shape.after_done], "waits_for": step.waits_for}
+    return {**_document(step.row._asdict()), "gate": shape.gate, **parents}
 
 
 def worker_document(row: WorkerRow, *, live: bool) -> dict[str, Any]:

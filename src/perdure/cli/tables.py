@@ -17,6 +17,7 @@ GAP = 2
 _STYLES = {
     "running": "cyan",
     "ready": "yellow",
+    "open": "yellow",
     "retrying": "magenta",
     "succeeded": "green",
     "live": "green",

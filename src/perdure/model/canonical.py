@@ -55,20 +55,38 @@ class Request:
 
 def canonical(request: Request) -> str:
     """The text to store with the key."""
+    return msgspec.json.encode({"v": VERSION, **asked_of(request)}).decode()
+
+
+def asked_of(request: Request) -> dict[str, Any]:
+    """What was asked, by the names of the fields."""
     asked = {name: value for name in _OPTIONS if (value := getattr(request, name)) is not None}
     for name, at in (("run_at", request.run_at), ("expires", request.expires_at)):
         if at is not None:
             asked[name] = _rfc3339(at)
-    return msgspec.json.encode({"v": VERSION, "arguments": msgspec.Raw(request.arguments), **asked}).decode()
+    return {"arguments": msgspec.Raw(request.arguments), **asked}
 
 
 def difference(stored: str, asked: str) -> str | None:
     """The first field in which two canonical requests differ, such as ``queue`` or ``arguments.to``."""
-    before, now = _read(stored), _read(asked)
+    return differing_field(_read(stored), _read(asked))
+
+
+def differing_field(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """The same of two that were read: a field missing in one was not asked there."""
     for name in _in_order(("arguments", *_OPTIONS), before, now):
-        if not _same(before.get(name), now.get(name)):
-            return _differing_argument(before[name], now[name]) if name == "arguments" else name
+        if not same(before.get(name), now.get(name)):
+            both = isinstance(before.get(name), dict) and isinstance(now.get(name), dict)
+            return _differing_argument(before[name], now[name]) if name == "arguments" and both else name
     return None
+
+
+def read_json(text: str) -> Any:
+    """Numbers by their exact value. None where the text is damaged."""
+    try:
+        return _DECODER.decode(text)
+    except (msgspec.DecodeError, ArithmeticError, ValueError, RecursionError):
+        return None
 
 
 def _rfc3339(microseconds: int) -> str:
@@ -77,10 +95,7 @@ def _rfc3339(microseconds: int) -> str:
 
 
 def _read(snapshot: str) -> dict[str, Any]:
-    try:
-        request = _DECODER.decode(snapshot)
-    except (msgspec.DecodeError, ArithmeticError, ValueError, RecursionError):
-        request = None
+    request = read_json(snapshot)
     match request:
         case {"v": int(version), "arguments": dict()} if version == VERSION and version is not True:
             return {name: value for name, value in request.items() if name != "v"}
@@ -91,7 +106,7 @@ def _read(snapshot: str) -> dict[str, Any]:
 
 def _differing_argument(before: Mapping[str, object], now: Mapping[str, object]) -> str:
     for name in _in_order((), now, before):
-        if not (name in before and name in now and _same(before[name], now[name])):
+        if not (name in before and name in now and same(before[name], now[name])):
             return f"arguments{path_of(name)[1:]}"
     return "arguments"
 
@@ -100,15 +115,15 @@ def _in_order(first: Sequence[str], *requests: Mapping[str, object]) -> Iterator
     return iter(dict.fromkeys((*first, *(name for request in requests for name in request))))
 
 
-def _same(one: Any, other: Any) -> bool:
+def same(one: Any, other: Any) -> bool:
     """Equal as JSON: numbers by value, true is not 1, keys in any order, lists in theirs."""
     match one, other:
         case (bool(), _) | (_, bool()):
             return one is other
         case dict(), dict():
-            return one.keys() == other.keys() and all(_same(part, other[key]) for key, part in one.items())
+            return one.keys() == other.keys() and all(same(part, other[key]) for key, part in one.items())
         case list(), list():
-            return len(one) == len(other) and all(map(_same, one, other))
+            return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)
 
 

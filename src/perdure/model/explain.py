@@ -11,6 +11,8 @@ from perdure.model.telling import distance, stamp
 
 MOST_AHEAD = 1000
 """Up to here the jobs ahead are counted."""
+MOST_NAMED = 3
+"""Of more parents only some are named."""
 
 
 class Case(NamedTuple):
@@ -24,6 +26,8 @@ class Case(NamedTuple):
     runner: str | None = None
     """The name of the live worker that runs it."""
     ahead: int = 0
+    parents: Sequence[str] = ()
+    """Of a step that waits, those that have not ended."""
 
 
 class Reason(NamedTuple):
@@ -53,9 +57,9 @@ def _reasons(case: Case) -> list[Reason]:
     if job.state == "running":
         return [_running(case)]
     if job.state == "waiting":
-        return [Reason("waiting", f"It waits for its parents to end{_place(job)}.")]
+        return [Reason("waiting", f"It waits for {_named(case.parents)} to end{_place(job)}.")]
     if job.state == "open":
-        return [Reason("open", f"It is open: it waits for somebody outside{_place(job)}.")]
+        return [Reason("open", f"It is open: {_awaited(case)}{_place(job)}.")]
     if job.expires_at is not None and job.expires_at <= case.now:
         return [
             Reason("expired", f"It expired at {_when(case, job.expires_at)} and is about to be canceled.")
@@ -147,6 +151,23 @@ def _error(job: JobRow) -> str:
 
 def _place(job: JobRow) -> str:
     return f", as step {job.step_key} of workflow {job.workflow_id}" if job.workflow_id else ""
+
+
+def _named(parents: Sequence[str]) -> str:
+    if not parents:
+        return "its parents"
+    shown = (
+        [*parents]
+        if len(parents) <= MOST_NAMED
+        else [*parents[: MOST_NAMED - 1], f"{len(parents) - 2} others"]
+    )
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+def _awaited(case: Case) -> str:
+    """A gate's time may run out."""
+    until = f" until {_when(case, case.job.run_at)}" if case.job.timeout is not None else ""
+    return f"it waits for somebody outside{until}"
 
 
 def _line(text: str, most: int = 200) -> str:

@@ -50,6 +50,51 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The canonical request; present exactly when there is an idempotency key."""
 
 
+class NewWorkflow(msgspec.Struct, frozen=True, kw_only=True):
+    """A workflow to be started, as asked."""
+
+    id: str
+    name: str
+    tenant: str | None = None
+    result_step: str | None = None
+    meta: str | None = None
+    unique_key: str | None = None
+    idempotency_key: str | None = None
+    request: str | None = None
+    """The canonical request; present exactly when there is an idempotency key."""
+
+    @property
+    def keyed(self) -> bool:
+        return self.idempotency_key is not None or self.unique_key is not None
+
+
+class NewStep(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """A job that belongs to a workflow, as asked, and how it begins."""
+
+    id: str
+    workflow_id: str
+    step_key: str
+    task: str
+    payload: str
+    queue: str | None = None
+    priority: int | None = None
+    max_attempts: int | None = None
+    timeout: Span | None = None
+    delay: Span | None = None
+    """From its release on."""
+    run_at: Instant | None = None
+    expires_in: Span | None = None
+    expires_at: Instant | None = None
+    tenant: str | None = None
+    tags: str | None = None
+    meta: str | None = None
+    parent_job: str | None = None
+    state: State = "ready"
+    pending: int = 0
+    unsatisfied: int = 0
+    reason: str | None = None
+
+
 class Claimed(msgspec.Struct, frozen=True, gc=False):
     """A job as its worker receives it. The order of the fields is the order of the claim's columns."""
 

@@ -11,7 +11,8 @@ import msgspec
 
 from perdure.model.backoff import DEFAULT_BACKOFF, MAX_DELAY, Backoff
 from perdure.model.codec import storable_text
-from perdure.model.job import Lease, NewJob, Span, State
+from perdure.model.graph import Shape
+from perdure.model.job import Lease, NewJob, NewStep, Span, State
 
 FailureKind: TypeAlias = Literal["error", "fatal", "timeout", "lost", "panic", "interrupted"]
 FAILURE_CODES: dict[FailureKind, str] = {
@@ -25,7 +26,7 @@ FAILURE_CODES: dict[FailureKind, str] = {
 """The code of a failure whose handler named none."""
 
 TRANSITIONS: dict[tuple[State | None, str], frozenset[State]] = {
-    (None, "enqueue"): frozenset(("ready", "waiting")),
+    (None, "enqueue"): frozenset(("ready", "waiting", "open")),
     ("waiting", "release"): frozenset(("ready", "open")),
     ("waiting", "doom"): frozenset(("canceled",)),
     ("waiting", "cancel"): frozenset(("canceled",)),
@@ -43,10 +44,12 @@ TRANSITIONS: dict[tuple[State | None, str], frozenset[State]] = {
     ("running", "give back"): frozenset(("ready", "canceled")),
     ("running", "cancel"): frozenset(("canceled",)),
     ("open", "resolve"): frozenset(("succeeded", "failed", "canceled")),
+    ("open", "time out"): frozenset(("succeeded", "failed", "canceled")),
     ("open", "event"): frozenset(("ready",)),
     ("open", "cancel"): frozenset(("canceled",)),
-    ("failed", "requeue"): frozenset(("ready",)),
-    ("canceled", "requeue"): frozenset(("ready",)),
+    ("succeeded", "requeue"): frozenset(("ready", "waiting", "open")),
+    ("failed", "requeue"): frozenset(("ready", "waiting", "open")),
+    ("canceled", "requeue"): frozenset(("ready", "waiting", "open")),
 }
 """Every transition there is; docs/states.md is drawn from it."""
 
@@ -55,6 +58,13 @@ SHORT, LONG, TRACE = 200, 2_000, 16_384
 
 SUSPECT_AFTER = 2
 """Crashes after which a job runs alone: one may be a neighbour's fault, and only those from here on count."""
+
+
+class Growth(msgspec.Struct, frozen=True):
+    """Steps that a step adds to its workflow, each as the graph sees it and as it is written."""
+
+    shapes: tuple[Shape, ...]
+    steps: tuple[NewStep, ...]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +85,9 @@ class Succeeded(msgspec.Struct, frozen=True, gc=False):
     reason: str | None = None
     report: Report | None = None
     children: tuple[NewJob, ...] = ()
+    workflow: str | None = None
+    """Of which it is a step: one that does not say so is refused."""
+    appended: Growth | None = None
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -139,10 +152,12 @@ def stripped(outcome: Outcome) -> Outcome:
 
     A success whose jobs were refused is none: they were to be enqueued with it, or not at all.
     """
+    if isinstance(outcome, Succeeded) and outcome.appended:
+        return Failed(outcome.lease, "error", "job.steps_refused", "Its steps could not be appended.")
     if isinstance(outcome, Succeeded | Continued) and outcome.children:
         return Failed(outcome.lease, "error", "job.children_refused", "Its own jobs could not be enqueued.")
     if isinstance(outcome, Succeeded):
-        return Succeeded(outcome.lease, None, "result.unencodable")
+        return Succeeded(outcome.lease, None, "result.unencodable", workflow=outcome.workflow)
     return msgspec.structs.replace(outcome, report=None)
 
 
@@ -163,6 +178,7 @@ class Running(msgspec.Struct, frozen=True, gc=False):
     backoff: Backoff
     max_crashes: int | None
     stage: str | None = None
+    workflow: str | None = None
 
     @property
     def lease(self) -> Lease:

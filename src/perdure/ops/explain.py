@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.model.explain import Case
-from perdure.model.job import JobRow
+from perdure.model.job import ENDED, JobRow
 from perdure.ops.crew import live, servers
 from perdure.ops.op import Op, Query, ask_all, ask_last, operation
 
@@ -30,7 +30,14 @@ def examine(id: str) -> Op[Case | None]:
         servers=servers(crew),
         runner=next((worker.name for worker in crew if worker.id == job.worker), None),
         ahead=(yield from _ahead(job)) if job.state == "ready" and job.run_at <= now else 0,
+        parents=(yield from _parents(job)) if job.state == "waiting" else (),
     )
+
+
+def _parents(job: JobRow) -> Op[list[str]]:
+    """Those that it waits for."""
+    rows = yield from ask_last("list_parents", id=job.id)
+    return [key for key, state, _ in rows if state not in ENDED]
 
 
 def _ahead(job: JobRow) -> Op[int]:

@@ -21,10 +21,12 @@ from perdure.model.lifecycle import (
     merge_progress,
     settle,
 )
+from perdure.ops.append import plant
 from perdure.ops.batch import portions, rows_of
 from perdure.ops.claim import Appetite, Claims, claim_query, read_claims
 from perdure.ops.enqueue import put
 from perdure.ops.op import Op, Query, Row, Rows, ask_all, operation
+from perdure.ops.release import Tallies, ends_of, release
 from perdure.ops.running import (
     Record,
     event_row,
@@ -71,9 +73,13 @@ def cycle(outcomes: Sequence[Outcome], *, dice: Dice, claim: Appetite) -> Op[tup
 def finish_free(outcomes: Sequence[Outcome], *, dice: Dice) -> Op[Finished]:
     """The same around rows that others hold in transactions of their own: those outcomes stay untold."""
     leases = rows_of(sorted({outcome.lease for outcome in outcomes}))
-    (rows,) = yield from ask_all(Query("lock_free", {"leases": leases}))
+    workflows, rows = yield from ask_all(
+        Query("lock_free_workflows", {"leases": leases}), Query("lock_free", {"leases": leases})
+    )
     held = {Lease(id, token) for id, token, free in rows if not free}
-    finished, _ = yield from _finish([o for o in outcomes if o.lease not in held], dice, None)
+    behind = {row[0] for row in workflows}
+    free = [o for o in outcomes if o.lease not in held and o.lease.job not in behind]
+    finished, _ = yield from _finish(free, dice, None)
     return finished
 
 
@@ -90,32 +96,108 @@ def _finish(outcomes: Sequence[Outcome], dice: Dice, claim: Appetite | None) -> 
     told: dict[Lease, Outcome] = {}
     for outcome in outcomes:
         told.setdefault(outcome.lease, outcome)
-    plain = [o for o in told.values() if isinstance(o, Succeeded) and o.report is None and not o.children]
+    plain = [
+        o
+        for o in told.values()
+        if isinstance(o, Succeeded) and o.report is None and not o.children and o.appended is None
+    ]
+    steps = [o for o in plain if o.workflow is not None]
     others: dict[Lease, Outcome] = {}
     if len(plain) < len(told):
         simple = {o.lease for o in plain}
         others = {lease: o for lease, o in told.items() if lease not in simple}
     successes = _succeed(plain)
-    writes = [*successes]
-    wake: frozenset[str] = frozenset()
-    accepted: list[Lease] = []
-    changes: list[Change] = []
     if others:
-        # All of them, in order: a report about a plain one may be under way, and locks in order, too.
-        (locked,) = yield from ask_all(_lock(told))
-        jobs = [job for job in map(read_running, locked) if job.lease in others]
-        accepted = [job.lease for job in jobs]
-        changes = [settle(job, others[job.lease], roll=dice()) for job in jobs]
-        writes += _reports(jobs, others) + apply(changes) + (yield from _cool(jobs, others))
-        wake = ready_topics(jobs, changes) | (yield from _enqueue_children(jobs, others))
+        decided = yield from _decide(told, others, steps, successes, dice)
+    elif steps:
+        decided = yield from _succeed_steps(steps, successes)
+    else:
+        decided = Decided(successes)
+    writes = [*decided.writes]
     if claim:
         writes.append(claim_query(claim))
     if not writes:
-        return Finished(accepted, [o.lease for o in outcomes]), Claims([])
-    answers = yield from ask_all(*writes, final=True, wake=wake)
-    recorded = [row for rows in answers[: len(successes)] for row in rows]
+        return Finished([*decided.accepted], [o.lease for o in outcomes]), Claims([])
+    answers = yield from ask_all(*writes, final=True, wake=decided.wake)
     claims = read_claims(answers[-1], claim) if claim else Claims([])
-    return _sum_up(outcomes, accepted, plain, recorded)._replace(changes=changes), claims
+    recorded = decided.recorded
+    if recorded is None:
+        recorded = [row for rows in answers[: len(successes)] for row in rows]
+    finished = _sum_up(outcomes, [*decided.accepted], plain, recorded)
+    return finished._replace(changes=decided.changes), claims
+
+
+class Decided(NamedTuple):
+    """What is left to write, and what is known so far. ``recorded``: the plain successes, if they are written."""
+
+    writes: Sequence[Query]
+    recorded: Rows | None = None
+    accepted: Sequence[Lease] = ()
+    changes: Sequence[Change] = ()
+    wake: frozenset[str] = frozenset()
+
+
+def _succeed_steps(steps: Sequence[Succeeded], successes: Sequence[Query]) -> Op[Decided]:
+    """Plain successes, some of them of steps: under the locks of their workflows, and then it goes on there."""
+    workflows = {o.lease: o.workflow for o in steps}
+    ids = sorted({id for id in workflows.values() if id is not None})
+    locked, *answers = yield from ask_all(Query("lock_workflows", {"ids": rows_of(ids)}), *successes)
+    recorded = [row for rows in answers for row in rows]
+    tallies = Tallies(locked)
+    ends = ends_of((id, workflows.get(Lease(id, token)), "succeeded") for id, token in recorded)
+    wake: frozenset[str] = frozenset()
+    if ends:
+        wake = (yield from release(tallies, ends)).wake
+    return Decided(tallies.settle(), recorded, wake=wake)
+
+
+def _decide(
+    told: dict[Lease, Outcome],
+    others: dict[Lease, Outcome],
+    steps: Sequence[Succeeded],
+    successes: Sequence[Query],
+    dice: Dice,
+) -> Op[Decided]:
+    """Look at the jobs under their locks and settle what their outcomes make of them."""
+    # All of them, in order: a report about a plain one may be under way, and locks in order, too.
+    leases = rows_of(sorted(told))
+    workflows, locked = yield from ask_all(
+        Query("lock_workflows_of", {"leases": leases}), Query("lock_running", {"leases": leases})
+    )
+    running = [*map(read_running, locked)]
+    jobs = [job for job in running if job.lease in others]
+    changes = [settle(job, others[job.lease], roll=dice()) for job in jobs]
+    writes = [*successes, *_reports(jobs, others), *apply(changes), *(yield from _cool(jobs, others))]
+    wake = ready_topics(jobs, changes) | (yield from _enqueue_children(jobs, others))
+    accepted = [job.lease for job in jobs]
+    if not workflows:
+        return Decided(writes, None, accepted, changes, wake)
+    tallies = Tallies(workflows)
+    simple = {o.lease for o in steps}
+    ends = ends_of((job.id, job.workflow, "succeeded") for job in running if job.lease in simple)
+    ends |= ends_of((job.id, job.workflow, one.state) for job, one in zip(jobs, changes, strict=True))
+    # Before their parents end, so that these release them.
+    more, woken = yield from _append(tallies, jobs, others)
+    writes, wake = [*writes, *more], wake | woken
+    if not ends:
+        return Decided([*writes, *tallies.settle()], None, accepted, changes, wake)
+    answers, released = yield from release(tallies, ends, *writes)
+    recorded = [row for rows in answers[: len(successes)] for row in rows]
+    return Decided(tallies.settle(), recorded, accepted, changes, wake | released)
+
+
+def _append(
+    tallies: Tallies, jobs: Sequence[Running], outcomes: dict[Lease, Outcome]
+) -> Op[tuple[list[Query], frozenset[str]]]:
+    """Steps that were to be added with the success of others; and whom to wake."""
+    writes: list[Query] = []
+    wake: frozenset[str] = frozenset()
+    for job in jobs:
+        outcome = outcomes[job.lease]
+        if isinstance(outcome, Succeeded) and outcome.appended is not None and job.workflow is not None:
+            more, woken = yield from plant(tallies, job.workflow, outcome.appended)
+            writes, wake = [*writes, *more], wake | woken
+    return writes, wake
 
 
 def _enqueue_children(jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -> Op[frozenset[str]]:
@@ -139,9 +221,14 @@ def _succeed(plain: Sequence[Succeeded]) -> list[Query]:
     return [Query("finish_succeeded", {"outcomes": rows_of(_by_job(part))}) for part in parts]
 
 
-def _by_job(ordered: Iterable[Succeeded]) -> dict[str, tuple[int, str | None, str | None]]:
+def _by_job(ordered: Iterable[Succeeded]) -> dict[str, tuple[int | str | None, ...]]:
     """Of two leases of a job the later stays. The other is refused: its token is stale."""
-    return {o.lease.job: (o.lease.token, o.result, o.reason) for o in ordered}
+    return {
+        o.lease.job: (o.lease.token, o.result, o.reason)
+        if o.workflow is None
+        else (o.lease.token, o.result, o.reason, o.workflow)
+        for o in ordered
+    }
 
 
 def _sum_up(
@@ -153,10 +240,6 @@ def _sum_up(
     accepted = accepted + [o.lease for o in plain if o.lease in done]
     settled = set(accepted)
     return Finished(accepted, [o.lease for o in outcomes if o.lease not in settled])
-
-
-def _lock(leases: Iterable[Lease]) -> Query:
-    return Query("lock_running", {"leases": rows_of(sorted(leases))})
 
 
 def apply(changes: Sequence[Change]) -> list[Query]:

@@ -6,8 +6,11 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from perdure.errors import Refused
 from perdure.model.job import Span, State
+from perdure.ops.batch import rows_of
 from perdure.ops.op import Op, Query, Rows, ask, ask_all, operation
+from perdure.ops.release import End, Tallies, release
 from perdure.ops.topics import ENDED, queue_topics, worker_topic
 
 CancelOutcome: TypeAlias = Literal["canceled", "cancel_requested", "already_ended", "not_found"]
@@ -37,21 +40,30 @@ class Locked(NamedTuple):
     task: str
     tenant: str
     due: bool
+    workflow: str | None = None
+    step: str | None = None
 
 
 @operation("write")
 def cancel(id: str, *, reason: str | None = None, by: str | None = None) -> Op[CancelOutcome]:
     """Cancel a job that waits, or ask the one that runs it to stop."""
-    job = yield from _lock(id)
-    if job is None:
+    # The workflow of a step first: its end concerns those that wait for it.
+    workflows, found = yield from ask_all(
+        Query("lock_workflows_of", {"leases": rows_of([[id]])}), Query("lock_job", {"id": id})
+    )
+    if not found:
         return "not_found"
+    job, tallies = Locked(*found[0]), Tallies(workflows)
     rows = yield from ask("cancel_job", id=id, reason=reason)
     if not rows:
         return "already_ended"
     running = job.state == "running"
     wake = frozenset([worker_topic(job.worker) if job.worker else ENDED])
     event = _event(id, job, "cancel requested" if running else "canceled", reason=reason, by=by)
-    yield from ask_all(event, final=True, wake=wake)
+    if job.workflow is not None and not running:
+        end = End(job.workflow, job.state, "canceled")
+        wake |= (yield from release(tallies, {id: end})).wake
+    yield from ask_all(event, *tallies.settle(), final=True, wake=wake)
     return "cancel_requested" if running else "canceled"
 
 
@@ -68,6 +80,7 @@ def requeue(
     job = yield from _lock(id)
     if job is None:
         return "not_found"
+    _refuse_step(job, "requeue_workflow starts a new run of its steps")
     refusal = _why_not_requeue(job, run)
     if refusal is not None:
         return refusal
@@ -96,6 +109,9 @@ def run_now(id: str, *, by: str | None = None) -> Op[RunNowOutcome]:
     job = yield from _lock(id)
     if job is None:
         return "not_found"
+    _refuse_step(
+        job, "it runs when its parents are done; cancel_workflow and requeue_workflow act on all of it"
+    )
     if job.state != "ready":
         return "not_ready"
     if job.due:
@@ -111,6 +127,7 @@ def delete(id: str, *, keep_key: Span | None = None) -> Op[DeleteOutcome]:
     job = yield from _lock(id)
     if job is None:
         return "not_found"
+    _refuse_step(job, "cancel_workflow ends all of its steps")
     if job.state == "running":
         yield from cancel(id, reason="deleted")
         return "cancel_requested"
@@ -129,6 +146,11 @@ def delete(id: str, *, keep_key: Span | None = None) -> Op[DeleteOutcome]:
 def _lock(id: str) -> Op[Locked | None]:
     rows = yield from ask("lock_job", id=id)
     return Locked(*rows[0]) if rows else None
+
+
+def _refuse_step(job: Locked, instead: str) -> None:
+    if job.workflow is not None:
+        raise Refused(f"This job is the step {job.step} of a workflow: {instead}.", code="job.is_a_step")
 
 
 def _why_not_requeue(job: Locked, run: int | None) -> RequeueOutcome | None:

@@ -34,6 +34,7 @@ def read_running(row: Row) -> Running:
         backoff,
         max_crashes,
         stage,
+        workflow,
     ) = row
     return Running(
         id,
@@ -50,6 +51,7 @@ def read_running(row: Row) -> Running:
         read_policy(backoff),
         max_crashes,
         stage,
+        workflow,
     )
 
 

@@ -7,9 +7,12 @@ from uuid import UUID
 
 from perdure.model.job import Instant
 from perdure.model.lifecycle import Change, Failed, Running, settle
+from perdure.ops.batch import rows_of
 from perdure.ops.finish import Dice, apply, ready_topics
-from perdure.ops.op import Op, ask, ask_all, ask_last, operation
+from perdure.ops.op import Op, Query, ask_all, ask_last, operation
+from perdure.ops.release import End, Tallies, ends_of, release
 from perdure.ops.running import read_running
+from perdure.ops.topics import ENDED
 
 FIRST = "00000000-0000-0000-0000-000000000000"
 """Before every id."""
@@ -32,11 +35,8 @@ def retire_silent(*, steady_since: Instant | None = None) -> Op[list[str]]:
 @operation("write")
 def rescue(*, dice: Dice, after: str = FIRST, n: int = 500) -> Op[Rescued]:
     """Free running jobs whose worker is not live: also those of a claim that committed after the retirement."""
-    rows = yield from ask("find_orphans", after=after, n=n)
-    jobs = [read_running(row) for row in rows]
-    changes = [_lose(job, dice) for job in jobs]
-    yield from ask_all(*apply(changes), final=True, wake=ready_topics(jobs, changes))
-    return Rescued(changes, jobs[-1].id if len(jobs) == n else None)
+    changes, last = yield from _rescue(dice, after, n)
+    return Rescued(changes, last)
 
 
 @operation("write")
@@ -44,6 +44,36 @@ def expire(*, n: int = 500) -> Op[list[str]]:
     """Cancel jobs that were not started in time; return their ids."""
     rows = yield from ask_last("expire_jobs", n=n)
     return [row[0] for row in rows]
+
+
+@operation("write")
+def sweep_steps(*, n: int = 100) -> Op[list[str]]:
+    """Cancel steps that were not started in time, resolve gates whose time ran out; return the steps.
+
+    A step cannot be ended without its workflow, so that these are swept by workflow.
+    """
+    expired, overdue = yield from ask_all(
+        Query("find_expired_steps", {"n": n}), Query("find_overdue_gates", {"n": n})
+    )
+    found = sorted({row[0] for row in (*expired, *overdue)})
+    if not found:
+        return []
+    (locked,) = yield from ask_all(Query("lock_workflows", {"ids": rows_of(found)}))
+    tallies = Tallies(locked)
+    answers = yield from ask_all(
+        *(Query("expire_steps", {"workflow": id}) for id in tallies),
+        *(Query("time_out_gates", {"workflow": id}) for id in tallies),
+    )
+    ends: dict[str, End] = {}
+    for workflow, steps, gates in zip(tallies, answers[: len(tallies)], answers[len(tallies) :], strict=True):
+        for id, pending in steps:
+            ends[id] = End(workflow, "waiting" if pending else "ready", "canceled")
+        for id, state in gates:
+            ends[id] = End(workflow, "open", state)
+    if ends:
+        _, wake = yield from release(tallies, ends)
+        yield from ask_all(*tallies.settle(), final=True, wake=wake | {ENDED})
+    return [*ends]
 
 
 @operation("write")
@@ -56,12 +86,31 @@ def list_orphans(*, after: str = FIRST, n: int = 500) -> Op[list[str]]:
 @operation("write")
 def rescue_one(id: str, *, dice: Dice) -> Op[list[Change]]:
     """Rescue this job and no other, if it is still an orphan."""
-    before = _just_before(id)
-    rows = yield from ask("find_orphans", after=before, n=1)
-    jobs = [job for job in map(read_running, rows) if job.id == id]
-    changes = [_lose(job, dice) for job in jobs]
-    yield from ask_all(*apply(changes), final=True, wake=ready_topics(jobs, changes))
+    changes, _ = yield from _rescue(dice, _just_before(id), 1, only=id)
     return changes
+
+
+def _rescue(
+    dice: Dice, after: str, n: int, *, only: str | None = None
+) -> Op[tuple[list[Change], str | None]]:
+    workflows, rows = yield from ask_all(
+        Query("lock_orphan_workflows", {}), Query("find_orphans", {"after": after, "n": n})
+    )
+    tallies = Tallies(workflows)
+    found = [*map(read_running, rows)]
+    last = found[-1].id if len(found) == n else None
+    # One that was orphaned between the two statements is left to the next sweep.
+    jobs = [
+        job for job in found if only in (None, job.id) and (job.workflow is None or job.workflow in tallies)
+    ]
+    changes = [_lose(job, dice) for job in jobs]
+    writes, wake = apply(changes), ready_topics(jobs, changes)
+    ends = ends_of((job.id, job.workflow, one.state) for job, one in zip(jobs, changes, strict=True))
+    if ends:
+        _, released = yield from release(tallies, ends, *writes)
+        writes, wake = tallies.settle(), wake | released
+    yield from ask_all(*writes, final=True, wake=wake)
+    return changes, last
 
 
 def _lose(job: Running, dice: Dice) -> Change:

@@ -158,10 +158,15 @@ class Attempt:
         return None if self.job.timeout is None else self.job.timeout / SECOND
 
     def final(self) -> Outcome:
-        """The outcome, with the last report of its handler and the jobs it enqueues."""
+        """The outcome, with the last report of its handler and what it enqueues or appends."""
         assert self.outcome is not None, "a lost lease records nothing"
         if (children := self.context.children) and isinstance(self.outcome, (Succeeded, Continued)):
             self.outcome = msgspec.structs.replace(self.outcome, children=children)
+        if self.job.workflow_id is not None and isinstance(self.outcome, Succeeded):
+            growth = self.context.growth or self.outcome.appended
+            self.outcome = msgspec.structs.replace(
+                self.outcome, workflow=self.job.workflow_id, appended=growth
+            )
         if (report := self.context.take_report()) is not None:
             self.outcome = msgspec.structs.replace(self.outcome, report=report)
         return self.outcome

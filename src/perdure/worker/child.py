@@ -116,7 +116,7 @@ class Child:
 
     def _handle(self, handler: Handler, run: Run) -> Outcome | None:
         assert self._ledger is not None, "an app that was loaded has one"
-        context = ChildContext(run, handler, ledger=self._ledger, desk=self._desk)
+        context = ChildContext(run, self._handlers, ledger=self._ledger, desk=self._desk)
         self._context = context
         if handler.is_async:
             outcome = asyncio.run(self._live(handler, context))
@@ -126,6 +126,8 @@ class Child:
             outcome = copy_context().run(self._call, handler, context)
         if isinstance(outcome, Succeeded | Continued) and context.children:
             outcome = msgspec.structs.replace(outcome, children=context.children)
+        if isinstance(outcome, Succeeded) and context.growth is not None:
+            outcome = msgspec.structs.replace(outcome, appended=context.growth)
         return outcome
 
     def _call(self, handler: Handler, context: ChildContext) -> Outcome | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from itertools import count
 from typing import Any
@@ -44,14 +44,9 @@ class ChildContext(JobContext):
 
     __slots__ = ("_desk", "_number")
 
-    def __init__(self, run: Run, handler: Handler, *, ledger: Ledger, desk: Desk) -> None:
-        super().__init__(
-            run.job,
-            worker=run.worker,
-            ledger=ledger,
-            results=handler.results,
-            middleware=handler.middleware,
-        )
+    def __init__(self, run: Run, handlers: Mapping[str, Handler], *, ledger: Ledger, desk: Desk) -> None:
+        super().__init__(run.job, handlers, worker=run.worker, ledger=ledger)
+        self.parents = run.parents
         self.deadline_at = run.deadline
         self._number = run.number
         self._desk = desk
@@ -80,8 +75,8 @@ class ChildContext(JobContext):
 
     def _tell_of_success(self) -> None:
         assert self.success is not None
-        # Whose jobs are in the transaction, and need not travel.
-        success = msgspec.structs.replace(self.success, children=())
+        # Whose jobs and steps are in the transaction, and need not travel.
+        success = msgspec.structs.replace(self.success, children=(), appended=None)
         self._hear(self._desk.ask(lambda request: Committing(self._number, request, success)).result())
 
     def forget_success(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from threading import Lock
 from typing import Any, TypeVar
@@ -13,21 +13,27 @@ import msgspec
 from perdure import diary
 from perdure.context import Context
 from perdure.errors import InvalidOption, LeaseLost, PayloadTooLarge
-from perdure.middleware import Middleware
-from perdure.model.codec import MAX_PAYLOAD, ResultCodec, encode_plain, storable_text
+from perdure.model.codec import MAX_PAYLOAD, encode_plain, storable_text
+from perdure.model.graph import check
 from perdure.model.job import Claimed, NewJob
-from perdure.model.lifecycle import SHORT, TRACE, Report, Succeeded
+from perdure.model.lifecycle import SHORT, TRACE, Growth, Report, Succeeded
 from perdure.moments import moment
 from perdure.ops.enqueue import enqueue_under
 from perdure.ops.finish import finish
 from perdure.ops.report import LogLine, Said
+from perdure.ops.results import ParentResult, find_ancestor, read_parents
 from perdure.request import JobRequest, checked_requests, inside
+from perdure.step import Step, checked_steps, new_steps, step_key
 from perdure.store.plan import Plan, arun, perform, perform_on, refuse_in_event_loop, run
 from perdure.store.store import Store
+from perdure.worker.handler import Handler
 from perdure.worker.ledger import Ledger
+from perdure.worker.results import Results, missing, result_in
 from perdure.worker.transaction import TransactionBlock
 
 T = TypeVar("T")
+
+TAKE_THE_CONTEXT = "let the handler take its context as a parameter, and they are read before it begins,"
 
 MOST_LOGS = 1_000
 """Lines kept until the next report; a handler that says more loses the rest, and a line says how many."""
@@ -39,6 +45,8 @@ class JobContext(Context):
     __slots__ = (
         "_children",
         "_dropped",
+        "_growth",
+        "_handlers",
         "_ledger",
         "_lock",
         "_logs",
@@ -47,6 +55,7 @@ class JobContext(Context):
         "_results",
         "block",
         "deadline_at",
+        "parents",
         "row",
         "spoken",
         "success",
@@ -55,11 +64,10 @@ class JobContext(Context):
     def __init__(
         self,
         job: Claimed,
+        handlers: Mapping[str, Handler],
         *,
         worker: str,
         ledger: Ledger,
-        results: ResultCodec,
-        middleware: Sequence[Middleware] = (),
         spoken: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(job=job.id, run=job.run, attempt=job.attempt, tenant=job.tenant, worker=worker)
@@ -71,14 +79,18 @@ class JobContext(Context):
         """What the handler wrote into a transaction of its own, which may or may not have been committed."""
         self.block: TransactionBlock | None = None
         """The ``ctx.transaction()`` that is open."""
+        self.parents: Sequence[ParentResult] | None = None
+        """Of a step, if they were read before its handler began."""
         self._ledger = ledger
-        self._results = results
-        self._middleware = middleware
+        self._handlers = handlers
+        self._results = handlers[job.task].results
+        self._middleware = handlers[job.task].middleware
         self._lock = Lock()
         self._report: Report | None = None
         self._logs: list[LogLine] = []
         self._dropped = 0
         self._children: list[NewJob] = []
+        self._growth: Growth | None = None
 
     @property
     def store(self) -> Store:
@@ -152,6 +164,48 @@ class JobContext(Context):
             self._report = said.report if self._report is None else merged(said.report, self._report)
             self._logs = [*said.logs, *self._logs][:MOST_LOGS]
 
+    @property
+    def results(self) -> Results:
+        """What the direct parents of a step returned, by their keys."""
+        if self.row.workflow_id is None:
+            self.parents = ()
+        if self.parents is None:
+            self.parents = self._do("results", self._read_parents(), instead=TAKE_THE_CONTEXT)
+        return Results(self.parents, self._handlers)
+
+    def _read_parents(self) -> Plan[Sequence[ParentResult]]:
+        found = yield from perform(read_parents, [self.row.id])
+        return found[self.row.id]
+
+    def _result_of(self, key: str) -> Plan[Any]:
+        """What any step before this one returned."""
+        found = None
+        if self.row.workflow_id is not None:
+            found = yield from perform(find_ancestor, self.row.id, self.row.workflow_id, step_key(key))
+        if found is None:
+            raise missing(key, None)
+        return result_in(found, self._handlers)
+
+    def _append(self, steps: Iterable[Step[Any]]) -> Plan[list[str]]:
+        """Add steps to the workflow with the success of this attempt: if it fails there are none."""
+        if self.row.workflow_id is None:
+            raise InvalidOption("Only a step of a workflow can append steps to it.")
+        yield from ()
+        listed = checked_steps("ctx.append", steps)
+        before = self._growth or Growth((), ())
+        shapes = [*before.shapes, *(step.shape for step in listed)]
+        check([shape._replace(after=(), after_done=()) for shape in shapes])
+        requests = [step.request for step in listed if step.request is not None]
+        with inside(self._middleware, requests) as changed:
+            new = [*new_steps(listed, changed, self.row.workflow_id, parent_job=self.row.id)]
+        self._growth = Growth(tuple(shapes), (*before.steps, *new))
+        return [step.id for step in new]
+
+    @property
+    def growth(self) -> Growth | None:
+        """The steps to append with the success of this attempt."""
+        return self._growth
+
     def _save(self, checkpoint: object) -> Plan[None]:
         """Keep this for the next attempt: durable when it returns."""
         report = Report(checkpoint=encode_checkpoint(checkpoint))
@@ -205,7 +259,15 @@ class JobContext(Context):
         if self.success is not None:
             raise InvalidOption("This job has succeeded already: ctx.succeed() is called once.")
         encoded, reason = self._results.encode(result)
-        success = Succeeded(self.row.lease, encoded, reason, self.take_report(), self.children)
+        success = Succeeded(
+            self.row.lease,
+            encoded,
+            reason,
+            self.take_report(),
+            self.children,
+            self.row.workflow_id,
+            self.growth,
+        )
         finished = yield from perform_on(conn, finish, [success], dice=random.random)
         if finished.refused:
             raise LeaseLost
@@ -233,6 +295,18 @@ class JobContext(Context):
     async def aenqueue(self, *requests: JobRequest[Any], at_once: bool = False) -> list[str]:
         return await arun(self.store, self._enqueue(*requests, at_once=at_once))
 
+    def result_of(self, key: str) -> Any:
+        return self._do("result_of", self._result_of(key))
+
+    async def aresult_of(self, key: str) -> Any:
+        return await arun(self.store, self._result_of(key))
+
+    def append(self, steps: Iterable[Step[Any]]) -> list[str]:
+        return run(self.store, self._append(steps))  # nothing is waited for, so it is fit for any code
+
+    async def aappend(self, steps: Iterable[Step[Any]]) -> list[str]:
+        return self.append(steps)
+
     def succeed(self, result: object = None, *, conn: object) -> None:
         self._do("succeed", self._succeed(result, conn=conn))
 
@@ -243,8 +317,8 @@ class JobContext(Context):
         else:
             await arun(self.store, plan, verb="asucceed")
 
-    def _do(self, verb: str, plan: Plan[T]) -> T:
-        refuse_in_event_loop(verb)
+    def _do(self, verb: str, plan: Plan[T], *, instead: str | None = None) -> T:
+        refuse_in_event_loop(verb, instead)
         return run(self.store, plan, verb=verb)
 
     def _say(self, report: Report) -> None:

@@ -116,6 +116,8 @@ class Cycle:
 
     def record(self, attempt: Attempt) -> None:
         """To be written with the next turn."""
+        if attempt.job.workflow_id is not None:
+            self._grow_hungry()  # its end may release others, which the same turn can take
         self._ended.append(attempt)
         self._bell.set()
 

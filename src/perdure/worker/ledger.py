@@ -223,7 +223,12 @@ class Ledger:
             n = yield from self._expire_page(page)
             total += n
             if n < page:
-                return total
+                return total + (yield from self._sweep_steps())
+
+    def _sweep_steps(self) -> Plan[int]:
+        """The same for steps, and for gates whose time ran out."""
+        swept = yield from perform(sweep_ops.sweep_steps)
+        return len(swept)
 
     def _expire_page(self, page: int = 500) -> Plan[int]:
         expired = yield from perform(sweep_ops.expire, n=page)

@@ -13,6 +13,7 @@ from perdure.worker.handler import Handler
 from perdure.worker.options import WorkerOptions
 from perdure.worker.processes import ProcessRunner
 from perdure.worker.runners import LoopRunner, ThreadRunner
+from perdure.worker.steps import Steps
 from perdure.worker.wire import Load
 
 
@@ -24,10 +25,12 @@ class Places:
         options: WorkerOptions,
         handlers: Mapping[str, Handler],
         program: Load | None,
+        steps: Steps,
         freed: Callable[[], None],
     ) -> None:
         processes = (os.cpu_count() or 1) if options.processes is None else options.processes
         self.slots = options.concurrency
+        self._steps = steps
         self._on_loop = LoopRunner()
         self._threads = ThreadRunner(options.concurrency, freed)
         self._processes = ProcessRunner(processes, program, freed=freed, in_place=self._start_in_place)
@@ -60,9 +63,8 @@ class Places:
 
     def of(self, job: Claimed, handler: Handler) -> Runner:
         """A job that was there when its worker died, more than once, runs where it can hurt only itself."""
-        if handler.run_in == "process" or (job.crashes >= SUSPECT_AFTER and self._processes.ready):
-            return self._processes
-        return self._in_place(handler)
+        alone = handler.run_in == "process" or (job.crashes >= SUSPECT_AFTER and self._processes.ready)
+        return self._steps.before(job, handler, self._processes if alone else self._in_place(handler))
 
     def take(self, attempt: Attempt) -> None:
         """Count it until it is left, which is when its outcome is recorded."""

@@ -99,7 +99,9 @@ class Slot:
 
     def _begin(self, attempt: Attempt) -> bool:
         deadline = None if attempt.allowed is None else time() + attempt.allowed
-        if not self._channel.send(Run(self._number, attempt.job, attempt.context.worker or "", deadline)):
+        context = attempt.context
+        run = Run(self._number, attempt.job, context.worker or "", deadline, context.parents)
+        if not self._channel.send(run):
             return False
         self._set_timer(None)
         attempt.begin()

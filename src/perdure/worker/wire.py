@@ -16,6 +16,7 @@ from perdure.errors import InternalError, PerdureError
 from perdure.model.codec import storable_text
 from perdure.model.job import Claimed
 from perdure.model.lifecycle import LONG, SHORT, TRACE, Failed, Outcome, Report, Succeeded, stripped
+from perdure.ops.results import ParentResult
 
 T = TypeVar("T")
 
@@ -41,6 +42,8 @@ class Run(msgspec.Struct, frozen=True, tag=True):
     job: Claimed
     worker: str
     deadline: float | None
+    parents: Sequence[ParentResult] | None = None
+    """Of a step."""
 
 
 class Fault(msgspec.Struct, frozen=True):

@@ -32,6 +32,7 @@ from perdure.worker.options import Exit, WorkerOptions
 from perdure.worker.places import Places
 from perdure.worker.pulse import Pulse
 from perdure.worker.reports import Reports
+from perdure.worker.steps import Steps
 from perdure.worker.sweeper import Sweeper
 from perdure.worker.telling import Teller, introduce
 from perdure.worker.unanswered import Unanswered
@@ -173,7 +174,8 @@ class Worker:
     def _prepare(self) -> None:
         options, ledger = self._options, self._ledger
         self._loop = asyncio.get_running_loop()
-        self._places = Places(options, self._handlers, self._program, lambda: self._cycle.wake())
+        steps = Steps(ledger.store, self._health)
+        self._places = Places(options, self._handlers, self._program, steps, lambda: self._cycle.wake())
         tasks = sorted([*self._places.tasks, *self._places.process_tasks])
         self._identity = Identity(ledger, options, tasks, self._sync)
         self._deadlines = Deadlines()
@@ -228,12 +230,7 @@ class Worker:
     def _start(self, job: Claimed) -> None:
         handler = self._handlers[job.task]
         context = JobContext(
-            job,
-            worker=self.identity,
-            ledger=self._ledger,
-            results=handler.results,
-            middleware=handler.middleware,
-            spoken=self._reports.spoken,
+            job, self._handlers, worker=self.identity, ledger=self._ledger, spoken=self._reports.spoken
         )
         attempt = Attempt(job, handler, context, self._places.of(job, handler), started=monotonic())
         self._attempts[attempt.lease] = attempt

@@ -46,6 +46,8 @@ UPDATE perdure.job
        reason = CASE WHEN expires_at <= :now THEN 'expired' END
  -- By primary key and nothing else: joined to the CTE, stale statistics turn this into a scan of the table.
  WHERE id = ANY (ARRAY(SELECT taken.id FROM taken))
+   -- A step that expired is left to the sweeper, which also decides for those that wait for it.
+   AND (workflow_id IS NULL OR expires_at IS NULL OR expires_at > :now)
 RETURNING CAST(id AS text), token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
           tenant, meta, crashes, scheduled_for, workflow_id, step_key, state;
 
@@ -136,6 +138,7 @@ claimed AS (
            reason = CASE WHEN expires_at <= :now THEN 'expired' END
      -- By primary key and nothing else: joined to the CTE, stale statistics turn this into a scan of the table.
      WHERE id = ANY (ARRAY(SELECT taken.id FROM taken))
+       AND (workflow_id IS NULL OR expires_at IS NULL OR expires_at > :now)
     RETURNING CAST(id AS text) AS id, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload,
               checkpoint, tenant, meta, crashes, scheduled_for, workflow_id, step_key, state)
 SELECT * FROM claimed
@@ -193,7 +196,7 @@ RETURNING CAST(id AS text), token, task, queue, priority, run_at, run, attempt, 
 -- differs: an operator's act locks its row, so that what it decides on stays true until it is written. And json comes
 -- out as text: a caller's codec would decode it.
 SELECT state, run, token, worker, CAST(checkpoint AS text), CAST(result AS text), unique_key, task,
-       coalesce(tenant, ''), run_at <= :now
+       coalesce(tenant, ''), run_at <= :now, workflow_id, step_key
   FROM perdure.job
  WHERE id = :id
    FOR UPDATE;
@@ -278,6 +281,7 @@ UPDATE perdure.job
        error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
  WHERE id = ANY (ARRAY(SELECT CAST(jsonb_object_keys(outcomes) AS uuid) FROM told)) AND worker IS NOT NULL
    AND token = CAST((SELECT outcomes FROM told) -> CAST(id AS text) ->> 0 AS integer)
+   AND (workflow_id IS NULL OR (SELECT outcomes FROM told) -> CAST(id AS text) ->> 3 IS NOT NULL)
 RETURNING CAST(id AS text), token;
 
 -- name: lock_running
@@ -285,7 +289,7 @@ RETURNING CAST(id AS text), token;
 -- as text: see lock_job.
 SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes,
        j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total,
-       CAST(coalesce(q.backoff, t.backoff) AS text), t.max_crashes, j.stage
+       CAST(coalesce(q.backoff, t.backoff) AS text), t.max_crashes, j.stage, j.workflow_id
   FROM json_array_elements(CAST(:leases AS json)) AS x (value) CROSS JOIN LATERAL (
        SELECT * FROM perdure.job
         WHERE id = CAST(x.value ->> 0 AS uuid) AND token = CAST(x.value ->> 1 AS integer) AND worker IS NOT NULL
@@ -308,7 +312,7 @@ SELECT j.id, j.token, free.id IS NOT NULL
 -- differs: a row somebody holds is being finished; the next sweep sees it. Under the lock it is looked at again: others may
 -- have rescued it and claimed it anew. Found by primary key, or the whole table would be walked for its order.
 SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes,
-       j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage
+       j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage, j.workflow_id
   FROM perdure.job j
        LEFT JOIN perdure.task t ON t.name = j.task
        LEFT JOIN perdure.queue q ON q.name = j.queue
@@ -415,6 +419,7 @@ SELECT name, throttles, coalesce(cool_until > :now, false), coalesce(cool_until 
 UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
  WHERE id = ANY (ARRAY(SELECT id FROM perdure.job
                         WHERE state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now
+                          AND workflow_id IS NULL
                         ORDER BY expires_at LIMIT :n
                           FOR UPDATE SKIP LOCKED))
 RETURNING id;
@@ -429,3 +434,230 @@ SELECT current_setting('server_version'), pg_database_size(current_database()),
        (SELECT CAST(extract(epoch FROM max(statement_timestamp() - a.xact_start)) * 1000000 AS bigint)
           FROM pg_catalog.pg_stat_activity a
          WHERE a.datname = current_database() AND a.backend_xmin IS NOT NULL AND a.pid <> pg_backend_pid());
+
+-- name: insert_workflow
+-- differs: json goes in through text: see record_event.
+INSERT INTO perdure.workflow (id, name, tenant, status, waiting, active, open, spoiled, total, result_step, meta,
+                              idempotency_key, request, unique_key, created_at)
+VALUES (:id, :name, :tenant, :status, :waiting, :active, :open, 0, :total, :result_step, CAST(CAST(:meta AS text) AS json), :idempotency_key, CAST(CAST(:request AS text) AS json),
+        :unique_key, :now)
+    ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: insert_mutation
+-- differs: json goes in through text: see record_event.
+INSERT INTO perdure.mutation (workflow, key, request, at) VALUES (:workflow, :key, CAST(CAST(:request AS text) AS json), :now);
+
+-- name: resolve_gate
+-- differs: json goes in through text: see record_event.
+UPDATE perdure.job
+   SET state = CASE CAST(:resolution AS text) WHEN 'succeeded' THEN 'succeeded' WHEN 'failed' THEN 'failed' ELSE 'canceled' END,
+       finished_at = :now, result = CAST(CAST(:result AS text) AS json), reason = :reason
+ WHERE id = :id AND state = 'open';
+
+-- name: insert_steps
+-- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses.
+INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
+                         expires_at, finished_at, reason, workflow_id, step_key, deps_pending, deps_unsatisfied, delay,
+                         parent_job, created_at)
+SELECT x.id, CASE x.task WHEN '(gate)' THEN x.task ELSE t.name END, coalesce(x.queue, t.queue), x.tenant,
+       CAST(x.payload AS json), CAST(x.meta AS json), CAST(x.tags AS json), coalesce(x.state, 'ready'),
+       coalesce(x.priority, t.priority, 0), coalesce(x.max_attempts, t.max_attempts, 1), coalesce(x.timeout, t.timeout),
+       CASE WHEN x.state = 'open' THEN :now + coalesce(span(x.timeout), interval '0')
+            ELSE coalesce(instant(x.run_at), :now + span(x.delay), :now) END,
+       coalesce(instant(x.expires_at), :now + span(x.expires_in)), CASE x.state WHEN 'canceled' THEN :now END, x.reason,
+       x.workflow_id, x.step_key, coalesce(x.pending, 0), coalesce(x.unsatisfied, 0), x.delay, x.parent_job, :now
+  FROM json_to_recordset(CAST(:steps AS json)) AS x (
+       id uuid, workflow_id uuid, step_key text, task text, queue text, tenant text, payload text, meta text, tags text,
+       priority smallint, max_attempts integer, timeout bigint, run_at bigint, delay bigint, expires_at bigint,
+       expires_in bigint, parent_job uuid, state text, pending integer, unsatisfied integer, reason text)
+       LEFT JOIN perdure.task t ON t.name = x.task AND t.enabled
+    ON CONFLICT DO NOTHING;
+
+-- name: insert_alike_steps
+-- differs: how a JSON object becomes rows: by its id of each step its key, its payload, and how many parents it waits
+-- for. What is one value for all of them is a parameter of its own: a third of the time of insert_steps.
+INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
+                         expires_at, workflow_id, step_key, deps_pending, delay, parent_job, created_at)
+SELECT CAST(x.key AS uuid), t.name, coalesce(CAST(:queue AS text), t.queue), CAST(:tenant AS text),
+       CAST(x.value ->> 1 AS json), CAST(:meta AS json), CAST(:tags AS json),
+       CASE x.value ->> 2 WHEN '0' THEN 'ready' ELSE 'waiting' END,
+       coalesce(CAST(:priority AS smallint), t.priority), coalesce(CAST(:max_attempts AS integer), t.max_attempts),
+       coalesce(CAST(:timeout AS bigint), t.timeout), coalesce(instant(:run_at), :now + span(:delay), :now),
+       coalesce(instant(:expires_at), :now + span(:expires_in)), CAST(:workflow_id AS uuid), x.value ->> 0,
+       CAST(x.value ->> 2 AS integer), CAST(:delay AS bigint), CAST(:parent_job AS uuid), :now
+  FROM (SELECT 1) AS one LEFT JOIN perdure.task t ON t.name = :task AND t.enabled
+       CROSS JOIN json_each(CAST(:steps AS json)) AS x
+ -- See insert_alike.
+ WHERE NOT EXISTS (SELECT FROM perdure.job WHERE id = CAST(:first AS uuid));
+
+-- name: insert_edges
+-- differs: how a JSON array becomes rows.
+INSERT INTO perdure.dependency (parent, child, mode)
+SELECT CAST(p.value AS uuid), CAST(x.value ->> 0 AS uuid), p.mode
+  FROM json_array_elements(CAST(:edges AS json)) AS x (value) CROSS JOIN LATERAL (
+       SELECT value, 'after' FROM json_array_elements_text(x.value -> 1) AS value
+       UNION ALL
+       SELECT value, 'after_done' FROM json_array_elements_text(x.value -> 2) AS value) AS p (value, mode)
+ -- See insert_alike.
+ WHERE NOT EXISTS (SELECT FROM perdure.dependency WHERE parent = CAST(:parent AS uuid) AND child = CAST(:child AS uuid));
+
+-- name: lock_workflows
+-- differs: rows are locked, in the order of their ids.
+SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
+  FROM perdure.workflow
+ WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
+ ORDER BY id
+   FOR UPDATE;
+
+-- name: lock_workflows_of
+-- differs: rows are locked, in the order of their ids. A job never changes its workflow.
+SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
+  FROM perdure.workflow
+ WHERE id = ANY (ARRAY(SELECT j.workflow_id FROM perdure.job j
+                        WHERE j.id = ANY (ARRAY(SELECT CAST(x.value ->> 0 AS uuid)
+                                                  FROM json_array_elements(CAST(:leases AS json)) AS x (value)))
+                          AND j.workflow_id IS NOT NULL))
+ ORDER BY id
+   FOR UPDATE;
+
+-- name: lock_orphan_workflows
+-- differs: rows are locked, in the order of their ids.
+SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
+  FROM perdure.workflow
+ WHERE id = ANY (ARRAY(SELECT r.workflow_id FROM perdure.job r
+                        WHERE r.state = 'running' AND r.workflow_id IS NOT NULL
+                          AND NOT EXISTS (SELECT FROM perdure.worker w WHERE w.id = r.worker AND w.retired_at IS NULL)))
+ ORDER BY id
+   FOR UPDATE;
+
+-- name: lock_free_workflows
+-- differs: rows are locked, except those that somebody holds; the jobs of those are returned.
+WITH asked AS MATERIALIZED (
+    SELECT j.id, j.workflow_id FROM perdure.job j
+     WHERE j.id = ANY (ARRAY(SELECT CAST(x.value ->> 0 AS uuid) FROM json_array_elements(CAST(:leases AS json)) AS x (value)))
+       AND j.workflow_id IS NOT NULL),
+free AS MATERIALIZED (
+    SELECT id FROM perdure.workflow
+     WHERE id = ANY (ARRAY(SELECT workflow_id FROM asked))
+     ORDER BY id
+       FOR UPDATE SKIP LOCKED)
+SELECT id FROM asked WHERE workflow_id NOT IN (SELECT id FROM free);
+
+-- name: count_down
+-- differs: release_steps does both at once.
+SELECT CAST(:ended AS text) WHERE false;
+
+-- name: release_steps
+-- differs: how a JSON object becomes rows. Each child is found by its primary key: see finish_succeeded. Only those that
+-- wait no longer are returned: most others would be read in vain.
+WITH told AS MATERIALIZED (
+    SELECT array_agg(child) AS ids, jsonb_object_agg(CAST(child AS text), jsonb_build_array(ended, spoiled)) AS counts
+      FROM (SELECT d.child, count(*) AS ended,
+                   count(*) FILTER (WHERE d.mode = 'after' AND parent.succeeded = 'false') AS spoiled
+              FROM json_each_text(CAST(:ended AS json)) AS parent (id, succeeded) CROSS JOIN LATERAL (
+                   SELECT child, mode FROM perdure.dependency WHERE parent = CAST(parent.id AS uuid)) d
+             GROUP BY d.child) edges),
+counted AS (
+    UPDATE perdure.job
+       SET deps_pending = deps_pending - CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 0 AS integer),
+           deps_unsatisfied = deps_unsatisfied + CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 1 AS integer),
+           state = CASE WHEN deps_pending > CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 0 AS integer)
+                          OR deps_unsatisfied + CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 1 AS integer) > 0 THEN 'waiting'
+                        WHEN task = '(gate)' THEN 'open' ELSE 'ready' END,
+           run_at = CASE WHEN deps_pending > CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 0 AS integer) THEN run_at
+                         WHEN task = '(gate)' THEN :now + coalesce(span(timeout), interval '0')
+                         ELSE greatest(run_at, :now + coalesce(span(delay), interval '0')) END
+     WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[])) AND state = 'waiting'
+    RETURNING CAST(id AS text) AS id, CAST(workflow_id AS text) AS workflow_id, state, queue, run_at <= :now AS due, deps_pending)
+SELECT id, workflow_id, state, queue, due FROM counted WHERE deps_pending = 0;
+
+-- name: settle_steps
+-- differs: how a JSON array becomes rows. Each step is found by its primary key: see finish_succeeded.
+WITH told AS MATERIALIZED (
+    SELECT array_agg(CAST(value ->> 'id' AS uuid)) AS ids, jsonb_object_agg(value ->> 'id', value) AS fates
+      FROM json_array_elements(CAST(:fates AS json)) AS x (value))
+UPDATE perdure.job
+   SET (state, run_at, finished_at, deps_pending, deps_unsatisfied, reason) = (
+       SELECT x.state,
+              CASE x.state WHEN 'open' THEN :now + coalesce(span(job.timeout), interval '0')
+                           WHEN 'ready' THEN greatest(job.run_at, :now + coalesce(span(job.delay), interval '0'))
+                           ELSE job.run_at END,
+              CASE x.state WHEN 'canceled' THEN :now END, x.pending, x.unsatisfied, x.reason
+         FROM told CROSS JOIN jsonb_to_record(told.fates -> CAST(job.id AS text)) AS x (
+              state text, pending integer, unsatisfied integer, reason text))
+ WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[])) AND state = 'waiting'
+RETURNING CAST(workflow_id AS text), state, queue, run_at <= :now;
+
+-- name: settle_workflows
+-- differs: how a JSON array becomes rows. Each workflow is found by its primary key: see finish_succeeded.
+WITH told AS MATERIALIZED (
+    SELECT array_agg(CAST(value ->> 'id' AS uuid)) AS ids, jsonb_object_agg(value ->> 'id', value) AS tallies
+      FROM json_array_elements(CAST(:tallies AS json)) AS x (value))
+UPDATE perdure.workflow
+   SET (status, waiting, active, open, spoiled, total, finished_at) = (
+       SELECT x.status, x.waiting, x.active, x.open, x.spoiled, workflow.total + x.added,
+              CASE WHEN x.status IN ('running', 'open') THEN NULL ELSE coalesce(workflow.finished_at, :now) END
+         FROM told CROSS JOIN jsonb_to_record(told.tallies -> CAST(workflow.id AS text)) AS x (
+              status text, waiting integer, active integer, open integer, spoiled integer, added integer))
+ WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[]));
+
+-- name: find_steps
+-- differs: how a JSON array becomes rows.
+SELECT step_key, id, state
+  FROM perdure.job
+ WHERE workflow_id = :workflow AND workflow_id IS NOT NULL
+   AND step_key = ANY (ARRAY(SELECT json_array_elements_text(CAST(:keys AS json))));
+
+-- name: list_ancestors
+-- differs: how a JSON array becomes rows.
+WITH RECURSIVE up(id) AS (
+    SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value
+    UNION
+    SELECT d.parent FROM up JOIN perdure.dependency d ON d.child = up.id)
+SELECT a.step_key FROM perdure.job a WHERE a.id IN (SELECT up.id FROM up);
+
+-- name: read_parents
+-- differs: how a JSON array becomes rows. Of a step with over a thousand parents only that is told.
+SELECT x.child, p.step_key, p.task, p.state, p.result
+  FROM json_array_elements_text(CAST(:children AS json)) AS x (child) CROSS JOIN LATERAL (
+       SELECT parent FROM perdure.dependency WHERE child = CAST(x.child AS uuid) LIMIT 1001) d CROSS JOIN LATERAL (
+       SELECT step_key, task, state, result FROM perdure.job WHERE id = d.parent LIMIT 1) p
+ WHERE (SELECT count(*) FROM (SELECT FROM perdure.dependency e WHERE e.child = CAST(x.child AS uuid) LIMIT 1001) e) <= 1000;
+
+-- name: record_step_attempts
+-- differs: how a JSON array becomes rows. The last attempts of steps join the ledger before a requeue takes their rows.
+INSERT INTO perdure.attempt (job, token, run, attempt, kind, code, message, trace, worker, started_at, finished_at)
+SELECT id, token, run, attempt, coalesce(error_kind, state), error_code, error_message, error_trace, NULL, started_at,
+       finished_at
+  FROM perdure.job
+ WHERE id = ANY (ARRAY(SELECT CAST(value ->> 'id' AS uuid) FROM json_array_elements(CAST(:fates AS json)) AS x (value)))
+   AND started_at IS NOT NULL
+    ON CONFLICT (job, token) DO NOTHING;
+
+-- name: record_requeues
+-- differs: how a JSON array becomes rows, and how JSON is made of columns.
+INSERT INTO perdure.event (job, run, token, kind, at, detail)
+SELECT id, run, token, 'requeued', :now,
+       json_strip_nulls(json_build_object('reason', CAST(:reason AS text), 'by', CAST(:by AS text),
+                                          'checkpoint', CAST(checkpoint AS text), 'result', CAST(result AS text)))
+  FROM perdure.job
+ WHERE id = ANY (ARRAY(SELECT CAST(value ->> 'id' AS uuid) FROM json_array_elements(CAST(:fates AS json)) AS x (value)));
+
+-- name: requeue_steps
+-- differs: how a JSON array becomes rows. Each step is found by its primary key: see finish_succeeded.
+WITH told AS MATERIALIZED (
+    SELECT array_agg(CAST(value ->> 'id' AS uuid)) AS ids, jsonb_object_agg(value ->> 'id', value) AS fates
+      FROM json_array_elements(CAST(:fates AS json)) AS x (value))
+UPDATE perdure.job
+   SET run = run + 1, attempt = 0, expires_at = NULL, started_at = NULL, finished_at = NULL, cancel_requested_at = NULL,
+       held = NULL, reason = NULL, result = NULL, crashes = 0, throttles = 0, snoozes = 0, error_kind = NULL,
+       error_code = NULL, error_message = NULL, error_trace = NULL, stage = NULL, progress_done = NULL,
+       progress_total = NULL, progress_message = NULL, checkpoint = NULL,
+       (state, run_at, deps_pending, deps_unsatisfied) = (
+       SELECT x.state, CASE x.state WHEN 'open' THEN :now + coalesce(span(job.timeout), interval '0') ELSE :now END,
+              x.pending, x.unsatisfied
+         FROM told CROSS JOIN jsonb_to_record(told.fates -> CAST(job.id AS text)) AS x (
+              state text, pending integer, unsatisfied integer))
+ WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[])) AND state IN ('succeeded', 'failed', 'canceled')
+RETURNING state, queue;

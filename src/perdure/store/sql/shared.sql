@@ -261,3 +261,130 @@ SELECT id, token, run, attempt, coalesce(error_kind, state), error_code, error_m
   FROM perdure.job
  WHERE id = :id AND started_at IS NOT NULL
     ON CONFLICT (job, token) DO NOTHING;
+
+-- name: get_workflow
+SELECT id, name, tenant, status, run, waiting, active, open, spoiled, total, result_step, meta, unique_key, reason,
+       cancel_requested_at, created_at, finished_at,
+       (SELECT r.result FROM perdure.job r
+         WHERE r.workflow_id = w.id AND r.step_key = w.result_step AND r.workflow_id IS NOT NULL AND r.state = 'succeeded'),
+       (SELECT r.task FROM perdure.job r
+         WHERE r.workflow_id = w.id AND r.step_key = w.result_step AND r.workflow_id IS NOT NULL)
+  FROM perdure.workflow w
+ WHERE id = :id;
+
+-- name: list_workflows
+SELECT id, name, tenant, status, run, waiting, active, open, spoiled, total, result_step, meta, unique_key, reason,
+       cancel_requested_at, created_at, finished_at, NULL, NULL
+  FROM perdure.workflow
+ WHERE id < :before
+   AND (CAST(:name AS text) IS NULL OR name = CAST(:name AS text))
+   AND (CAST(:status AS text) IS NULL OR status = CAST(:status AS text))
+   AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
+ ORDER BY id DESC
+ LIMIT :n;
+
+-- name: find_workflow_key
+SELECT id, CAST(request AS text)
+  FROM perdure.workflow
+ WHERE name = :name AND coalesce(tenant, '') = :tenant AND idempotency_key = :key AND idempotency_key IS NOT NULL;
+
+-- name: find_workflow_active
+SELECT id
+  FROM perdure.workflow
+ WHERE name = :name AND coalesce(tenant, '') = :tenant AND unique_key = :unique_key
+   AND unique_key IS NOT NULL AND status IN ('running', 'open');
+
+-- name: list_steps
+SELECT id, step_key, task, queue, state, run, attempt, max_attempts, run_at, created_at, started_at, finished_at,
+       deps_pending, deps_unsatisfied, timeout, reason, error_kind, error_code, error_message
+  FROM perdure.job
+ WHERE workflow_id = :workflow AND workflow_id IS NOT NULL
+ ORDER BY id;
+
+-- name: list_edges
+SELECT d.parent, d.child, d.mode
+  FROM perdure.job c JOIN perdure.dependency d ON d.child = c.id
+ WHERE c.workflow_id = :workflow AND c.workflow_id IS NOT NULL;
+
+-- name: list_waiting
+SELECT id, step_key, task = '(gate)', deps_pending, deps_unsatisfied
+  FROM perdure.job
+ WHERE workflow_id = :workflow AND workflow_id IS NOT NULL AND state = 'waiting';
+
+-- name: list_waiting_edges
+SELECT d.child, d.parent, d.mode, p.step_key, p.state
+  FROM perdure.job c
+       JOIN perdure.dependency d ON d.child = c.id
+       JOIN perdure.job p ON p.id = d.parent
+ WHERE c.workflow_id = :workflow AND c.workflow_id IS NOT NULL AND c.state = 'waiting';
+
+-- name: list_parents
+SELECT p.step_key, p.state, d.mode
+  FROM perdure.dependency d JOIN perdure.job p ON p.id = d.parent
+ WHERE d.child = :id
+ ORDER BY p.id;
+
+-- name: find_ancestor
+WITH RECURSIVE up(id) AS (
+    SELECT parent FROM perdure.dependency WHERE child = :id
+    UNION
+    SELECT d.parent FROM up JOIN perdure.dependency d ON d.child = up.id)
+SELECT a.step_key, a.task, a.state, a.result
+  FROM perdure.job a
+ WHERE a.workflow_id = :workflow AND a.step_key = :key AND a.workflow_id IS NOT NULL
+   AND a.id IN (SELECT up.id FROM up);
+
+-- name: find_step
+SELECT id, state, task, CAST(result AS text), reason, run, token
+  FROM perdure.job
+ WHERE workflow_id = :workflow AND step_key = :key AND workflow_id IS NOT NULL;
+
+-- name: find_mutation
+SELECT CAST(request AS text) FROM perdure.mutation WHERE workflow = :workflow AND key = :key;
+
+-- name: cancel_workflow
+UPDATE perdure.workflow
+   SET cancel_requested_at = :now, reason = coalesce(reason, CAST(:reason AS text))
+ WHERE id = :workflow;
+
+-- name: cancel_steps
+UPDATE perdure.job
+   SET state = 'canceled', finished_at = :now, cancel_requested_at = :now, reason = :reason
+ WHERE workflow_id = :workflow AND workflow_id IS NOT NULL AND state IN ('waiting', 'ready', 'open');
+
+-- name: stop_steps
+-- Those that run are asked to; the first request counts.
+UPDATE perdure.job
+   SET cancel_requested_at = coalesce(cancel_requested_at, :now), reason = coalesce(reason, CAST(:reason AS text))
+ WHERE workflow_id = :workflow AND workflow_id IS NOT NULL AND state = 'running'
+RETURNING worker;
+
+-- name: restart_workflow
+UPDATE perdure.workflow SET run = run + 1, cancel_requested_at = NULL, reason = NULL
+ WHERE id = :workflow;
+
+-- name: find_expired_steps
+SELECT DISTINCT workflow_id
+  FROM perdure.job
+ WHERE state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now AND workflow_id IS NOT NULL
+ LIMIT :n;
+
+-- name: expire_steps
+-- Only a step that waits has parents which have not ended.
+UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
+ WHERE workflow_id = :workflow AND workflow_id IS NOT NULL
+   AND state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now
+RETURNING id, deps_pending;
+
+-- name: find_overdue_gates
+SELECT DISTINCT workflow_id
+  FROM perdure.job
+ WHERE state = 'open' AND timeout IS NOT NULL AND run_at <= :now
+ LIMIT :n;
+
+-- name: time_out_gates
+UPDATE perdure.job
+   SET state = CASE payload ->> 'on_timeout' WHEN 'succeeded' THEN 'succeeded' WHEN 'canceled' THEN 'canceled' ELSE 'failed' END,
+       finished_at = :now, reason = 'timeout'
+ WHERE workflow_id = :workflow AND workflow_id IS NOT NULL AND state = 'open' AND timeout IS NOT NULL AND run_at <= :now
+RETURNING id, state;

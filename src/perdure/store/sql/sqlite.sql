@@ -58,6 +58,8 @@ UPDATE perdure.job
        reason = CASE WHEN expires_at <= :now THEN 'expired' END
  WHERE rowid IN (SELECT j.rowid FROM head CROSS JOIN json_each(head.ids) row CROSS JOIN perdure.job j ON j.rowid = row.value
                   ORDER BY head.rank, head.priority DESC, j.run_at, j.id LIMIT :n)
+   -- A step that expired is left to the sweeper, which also decides for those that wait for it.
+   AND (workflow_id IS NULL OR expires_at IS NULL OR expires_at > :now)
 RETURNING id, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
           tenant, meta, crashes, scheduled_for, workflow_id, step_key, state;
 
@@ -67,7 +69,8 @@ SELECT :worker, :tasks, :queues, :n WHERE false;
 
 -- name: lock_job
 -- differs: the writer's transaction is the lock.
-SELECT state, run, token, worker, checkpoint, result, unique_key, task, coalesce(tenant, ''), run_at <= :now
+SELECT state, run, token, worker, checkpoint, result, unique_key, task, coalesce(tenant, ''), run_at <= :now,
+       workflow_id, step_key
   FROM perdure.job
  WHERE id = :id;
 
@@ -139,12 +142,13 @@ UPDATE perdure.job AS job
        error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
   FROM json_each(:outcomes) x
  WHERE job.id = x.key AND job.token = x.value ->> 0 AND job.worker IS NOT NULL
+   AND (job.workflow_id IS NULL OR x.value ->> 3 IS NOT NULL)
 RETURNING id, token;
 
 -- name: lock_running
 -- differs: the writer's transaction is the lock.
 SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes,
-       j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage
+       j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage, j.workflow_id
   FROM json_each(:leases) x
        CROSS JOIN perdure.job j ON j.id = x.value ->> 0 AND j.token = x.value ->> 1 AND j.worker IS NOT NULL
        LEFT JOIN perdure.task t ON t.name = j.task
@@ -160,7 +164,7 @@ SELECT j.id, j.token, 1
 -- differs: one writer at a time, so there is nothing to skip. For the sake of their order alone the whole table would
 -- be walked by its ids.
 SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes,
-       j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage
+       j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage, j.workflow_id
   FROM perdure.job j INDEXED BY perdure.job_running
        LEFT JOIN perdure.task t ON t.name = j.task
        LEFT JOIN perdure.queue q ON q.name = j.queue
@@ -246,6 +250,7 @@ SELECT name, throttles, coalesce(cool_until > :now, false), coalesce(cool_until 
 UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
  WHERE rowid IN (SELECT rowid FROM perdure.job
                   WHERE state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now
+                    AND workflow_id IS NULL
                   ORDER BY expires_at LIMIT :n)
 RETURNING id;
 
@@ -253,3 +258,183 @@ RETURNING id;
 -- differs: what there is to know. One file, no server; the log beside it is known to the store.
 SELECT sqlite_version(), page_count * page_size, NULL, NULL
   FROM pragma_page_count(), pragma_page_size();
+
+-- name: insert_workflow
+-- differs: JSON is text here.
+INSERT INTO perdure.workflow (id, name, tenant, status, waiting, active, open, spoiled, total, result_step, meta,
+                              idempotency_key, request, unique_key, created_at)
+VALUES (:id, :name, :tenant, :status, :waiting, :active, :open, 0, :total, :result_step, :meta, :idempotency_key, :request,
+        :unique_key, :now)
+    ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: insert_mutation
+-- differs: JSON is text here.
+INSERT INTO perdure.mutation (workflow, key, request, at) VALUES (:workflow, :key, :request, :now);
+
+-- name: resolve_gate
+-- differs: JSON is text here.
+UPDATE perdure.job
+   SET state = CASE CAST(:resolution AS text) WHEN 'succeeded' THEN 'succeeded' WHEN 'failed' THEN 'failed' ELSE 'canceled' END,
+       finished_at = :now, result = :result, reason = :reason
+ WHERE id = :id AND state = 'open';
+
+-- name: insert_steps
+-- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses.
+INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
+                         expires_at, finished_at, reason, workflow_id, step_key, deps_pending, deps_unsatisfied, delay,
+                         parent_job, created_at)
+SELECT x.value ->> 'id', CASE x.value ->> 'task' WHEN '(gate)' THEN '(gate)' ELSE t.name END,
+       coalesce(x.value ->> 'queue', t.queue), x.value ->> 'tenant', x.value ->> 'payload', x.value ->> 'meta', x.value ->> 'tags',
+       coalesce(x.value ->> 'state', 'ready'), coalesce(x.value ->> 'priority', t.priority, 0),
+       coalesce(x.value ->> 'max_attempts', t.max_attempts, 1), coalesce(x.value ->> 'timeout', t.timeout),
+       CASE WHEN x.value ->> 'state' = 'open' THEN :now + coalesce(x.value ->> 'timeout', 0)
+            ELSE coalesce(x.value ->> 'run_at', :now + coalesce(x.value ->> 'delay', 0)) END,
+       coalesce(x.value ->> 'expires_at', :now + (x.value ->> 'expires_in')),
+       CASE x.value ->> 'state' WHEN 'canceled' THEN :now END, x.value ->> 'reason', x.value ->> 'workflow_id',
+       x.value ->> 'step_key', coalesce(x.value ->> 'pending', 0), coalesce(x.value ->> 'unsatisfied', 0), x.value ->> 'delay',
+       x.value ->> 'parent_job', :now
+  FROM json_each(:steps) x LEFT JOIN perdure.task t ON t.name = x.value ->> 'task' AND t.enabled
+ WHERE true
+    ON CONFLICT DO NOTHING;
+
+-- name: insert_alike_steps
+-- differs: how a JSON object becomes rows: by its id of each step its key, its payload, and how many parents it waits
+-- for. What is one value for all of them is a parameter of its own: a third of the time of insert_steps.
+INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
+                         expires_at, workflow_id, step_key, deps_pending, delay, parent_job, created_at)
+SELECT x.key, t.name, coalesce(:queue, t.queue), :tenant, x.value ->> 1, :meta, :tags,
+       CASE x.value ->> 2 WHEN 0 THEN 'ready' ELSE 'waiting' END, coalesce(:priority, t.priority),
+       coalesce(:max_attempts, t.max_attempts), coalesce(:timeout, t.timeout),
+       coalesce(:run_at, :now + coalesce(:delay, 0)), coalesce(:expires_at, :now + :expires_in), :workflow_id,
+       x.value ->> 0, x.value ->> 2, :delay, :parent_job, :now
+  FROM (SELECT 1) LEFT JOIN perdure.task t ON t.name = :task AND t.enabled CROSS JOIN json_each(:steps) x
+ WHERE :first IS NOT NULL
+    ON CONFLICT DO NOTHING;
+
+-- name: insert_edges
+-- differs: how a JSON array becomes rows.
+INSERT INTO perdure.dependency (parent, child, mode)
+SELECT p.value, x.value ->> 0, CASE list.key WHEN 1 THEN 'after' ELSE 'after_done' END
+  FROM json_each(:edges) x, json_each(x.value) list, json_each(list.value) p
+ WHERE list.key > 0 AND :parent <> :child
+    ON CONFLICT DO NOTHING;
+
+-- name: lock_workflows
+-- differs: the writer's transaction is the lock.
+SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
+  FROM perdure.workflow
+ WHERE id IN (SELECT value FROM json_each(:ids))
+ ORDER BY id;
+
+-- name: lock_workflows_of
+-- differs: the writer's transaction is the lock.
+SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
+  FROM perdure.workflow
+ WHERE id IN (SELECT j.workflow_id FROM json_each(:leases) x CROSS JOIN perdure.job j ON j.id = x.value ->> 0
+               WHERE j.workflow_id IS NOT NULL)
+ ORDER BY id;
+
+-- name: lock_orphan_workflows
+-- differs: the writer's transaction is the lock.
+SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
+  FROM perdure.workflow
+ WHERE id IN (SELECT r.workflow_id FROM perdure.job r INDEXED BY perdure.job_running
+               WHERE r.state = 'running' AND r.workflow_id IS NOT NULL
+                 AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = r.worker AND w.retired_at IS NULL))
+ ORDER BY id;
+
+-- name: lock_free_workflows
+-- differs: the writer's transaction is the lock, and nobody else holds one.
+SELECT :leases WHERE false;
+
+-- name: count_down
+-- differs: how a JSON object becomes rows.
+UPDATE perdure.job AS job
+   SET deps_pending = job.deps_pending - x.ended, deps_unsatisfied = job.deps_unsatisfied + x.spoiled
+  FROM (SELECT d.child, count(*) AS ended, sum(d.mode = 'after' AND NOT parent.value) AS spoiled
+          FROM json_each(:ended) parent CROSS JOIN perdure.dependency d ON d.parent = parent.key
+         GROUP BY d.child) x
+ WHERE job.id = x.child AND job.state = 'waiting';
+
+-- name: release_steps
+-- differs: how a JSON object becomes rows. Only those that wait no longer are returned: most others would be read in vain.
+UPDATE perdure.job
+   SET state = CASE WHEN deps_unsatisfied > 0 THEN 'waiting' WHEN task = '(gate)' THEN 'open' ELSE 'ready' END,
+       run_at = CASE WHEN task = '(gate)' THEN :now + coalesce(timeout, 0)
+                     ELSE max(run_at, :now + coalesce(delay, 0)) END
+ WHERE id IN (SELECT d.child FROM json_each(:ended) parent CROSS JOIN perdure.dependency d ON d.parent = parent.key)
+   AND state = 'waiting' AND deps_pending = 0
+RETURNING id, workflow_id, state, queue, run_at <= :now;
+
+-- name: settle_steps
+-- differs: how a JSON array becomes rows.
+UPDATE perdure.job AS job
+   SET state = x.value ->> 'state',
+       run_at = CASE x.value ->> 'state' WHEN 'open' THEN :now + coalesce(job.timeout, 0)
+                                         WHEN 'ready' THEN max(job.run_at, :now + coalesce(job.delay, 0))
+                                         ELSE job.run_at END,
+       finished_at = CASE x.value ->> 'state' WHEN 'canceled' THEN :now END,
+       deps_pending = x.value ->> 'pending', deps_unsatisfied = x.value ->> 'unsatisfied', reason = x.value ->> 'reason'
+  FROM json_each(:fates) x
+ WHERE job.id = x.value ->> 'id' AND job.state = 'waiting'
+RETURNING workflow_id, state, queue, run_at <= :now;
+
+-- name: settle_workflows
+-- differs: how a JSON array becomes rows.
+UPDATE perdure.workflow AS workflow
+   SET status = x.value ->> 'status', waiting = x.value ->> 'waiting', active = x.value ->> 'active', open = x.value ->> 'open',
+       spoiled = x.value ->> 'spoiled', total = workflow.total + (x.value ->> 'added'),
+       finished_at = CASE WHEN x.value ->> 'status' IN ('running', 'open') THEN NULL ELSE coalesce(workflow.finished_at, :now) END
+  FROM json_each(:tallies) x
+ WHERE workflow.id = x.value ->> 'id';
+
+-- name: find_steps
+-- differs: how a JSON array becomes rows.
+SELECT step_key, id, state
+  FROM perdure.job
+ WHERE workflow_id = :workflow AND workflow_id IS NOT NULL AND step_key IN (SELECT value FROM json_each(:keys));
+
+-- name: list_ancestors
+-- differs: how a JSON array becomes rows.
+WITH RECURSIVE up(id) AS (
+    SELECT value FROM json_each(:ids)
+    UNION
+    SELECT d.parent FROM up JOIN perdure.dependency d ON d.child = up.id)
+SELECT a.step_key FROM up CROSS JOIN perdure.job a ON a.id = up.id;
+
+-- name: read_parents
+-- differs: how a JSON array becomes rows. Of a step with over a thousand parents only that is told.
+SELECT x.value, p.step_key, p.task, p.state, p.result
+  FROM json_each(:children) x CROSS JOIN perdure.dependency d ON d.child = x.value CROSS JOIN perdure.job p ON p.id = d.parent
+ WHERE (SELECT count(*) FROM (SELECT 1 FROM perdure.dependency e WHERE e.child = x.value LIMIT 1001)) <= 1000;
+
+-- name: record_step_attempts
+-- differs: how a JSON array becomes rows. The last attempts of steps join the ledger before a requeue takes their rows.
+INSERT INTO perdure.attempt (job, token, run, attempt, kind, code, message, trace, worker, started_at, finished_at)
+SELECT j.id, j.token, j.run, j.attempt, coalesce(j.error_kind, j.state), j.error_code, j.error_message, j.error_trace, NULL,
+       j.started_at, j.finished_at
+  FROM json_each(:fates) x CROSS JOIN perdure.job j ON j.id = x.value ->> 'id'
+ WHERE j.started_at IS NOT NULL
+    ON CONFLICT (job, token) DO NOTHING;
+
+-- name: record_requeues
+-- differs: how a JSON array becomes rows, and how JSON is made of columns.
+INSERT INTO perdure.event (job, run, token, kind, at, detail)
+SELECT j.id, j.run, j.token, 'requeued', :now,
+       json_patch('{}', json_object('reason', :reason, 'by', :by, 'checkpoint', j.checkpoint, 'result', j.result))
+  FROM json_each(:fates) x CROSS JOIN perdure.job j ON j.id = x.value ->> 'id';
+
+-- name: requeue_steps
+-- differs: how a JSON array becomes rows.
+UPDATE perdure.job AS job
+   SET run = job.run + 1, attempt = 0, expires_at = NULL, started_at = NULL, finished_at = NULL, cancel_requested_at = NULL,
+       held = NULL, reason = NULL, result = NULL, crashes = 0, throttles = 0, snoozes = 0, error_kind = NULL,
+       error_code = NULL, error_message = NULL, error_trace = NULL, stage = NULL, progress_done = NULL,
+       progress_total = NULL, progress_message = NULL, checkpoint = NULL,
+       state = x.value ->> 'state',
+       run_at = CASE x.value ->> 'state' WHEN 'open' THEN :now + coalesce(job.timeout, 0) ELSE :now END,
+       deps_pending = x.value ->> 'pending', deps_unsatisfied = x.value ->> 'unsatisfied'
+  FROM json_each(:fates) x
+ WHERE job.id = x.value ->> 'id' AND job.state IN ('succeeded', 'failed', 'canceled')
+RETURNING state, queue;

@@ -1,0 +1,315 @@
+"""Graphs of steps: which are sound, when a step may run, what the end of one does to the others.
+
+Every function is pure. A graph is read once, decided here, and written set by set.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from perdure.errors import InvalidWorkflow
+from perdure.model.job import ENDED, State
+
+Mode: TypeAlias = Literal["after", "after_done"]
+"""What a step asks of a parent: that it succeeded, or only that it ended."""
+Status: TypeAlias = Literal["running", "open", "succeeded", "failed", "canceled"]
+OVER: frozenset[Status] = frozenset(("succeeded", "failed", "canceled"))
+Which: TypeAlias = Literal["all", "failed", "following"]
+"""What to requeue: every step, those that failed, or those and all that follows them."""
+
+GATE = "(gate)"
+"""What stands for the task of a step that no worker runs."""
+GATES = "gates"
+"""The queue that no worker serves either."""
+
+MOST_STEPS = 20_000
+
+
+class Shape(NamedTuple):
+    """A step as the graph sees it; parents and references are keys."""
+
+    key: str
+    after: Sequence[str] = ()
+    after_done: Sequence[str] = ()
+    references: Sequence[str] = ()
+    gate: bool = False
+
+    @property
+    def parents(self) -> list[str]:
+        return [*self.after, *self.after_done]
+
+
+class Parent(NamedTuple):
+    """A step that others depend on and that is there already."""
+
+    id: str
+    state: State
+
+
+class Birth(NamedTuple):
+    """How a step begins."""
+
+    state: State
+    pending: int
+    unsatisfied: int
+    reason: str | None = None
+
+
+class Edge(NamedTuple):
+    """Into a step that waits, with what is known of its parent."""
+
+    child: str
+    parent: str
+    mode: Mode
+    parent_key: str
+    parent_state: State
+
+
+class Waiting(NamedTuple):
+    """A step that waits: for so many parents, and so many have ended otherwise than required."""
+
+    id: str
+    key: str
+    gate: bool
+    pending: int
+    unsatisfied: int
+
+
+class Fate(msgspec.Struct, frozen=True):
+    """What becomes of a step that waits: also the new counts of one that goes on waiting."""
+
+    id: str
+    state: State
+    pending: int
+    unsatisfied: int
+    reason: str | None = None
+
+
+class Tally(msgspec.Struct):
+    """How many steps of a workflow are up to what, under its lock. Steps that succeeded are not counted."""
+
+    id: str
+    status: Status
+    waiting: int
+    active: int
+    open: int
+    spoiled: int
+    """Failed or canceled."""
+    canceling: bool
+
+    def move(self, before: State | None, after: State, n: int = 1) -> None:
+        self._count(before, -n)
+        self._count(after, n)
+
+    def settled(self) -> Status:
+        """What the counts say. Steps that wait for a gate wait with it."""
+        if self.active:
+            return "running"
+        if self.open:
+            return "open"
+        if self.waiting:
+            return "running"
+        if not self.spoiled:
+            return "succeeded"
+        return "canceled" if self.canceling else "failed"
+
+    def _count(self, state: State | None, n: int) -> None:
+        match state:
+            case "waiting":
+                self.waiting += n
+            case "ready" | "running":
+                self.active += n
+            case "open":
+                self.open += n
+            case "failed" | "canceled":
+                self.spoiled += n
+            case _:
+                pass
+
+
+def check(steps: Sequence[Shape], known: Callable[[str], bool] = lambda _: False) -> list[Shape]:
+    """The steps, parents first; or a refusal that names one. ``known``: a key of a step that is there already."""
+    by_key: dict[str, Shape] = {}
+    for step in steps:
+        if step.key in by_key or known(step.key):
+            raise InvalidWorkflow(f"There are two steps named {step.key}.")
+        by_key[step.key] = step
+    children: dict[str, list[str]] = {}
+    missing: dict[str, int] = {}
+    for step in steps:
+        missing[step.key] = _check_parents(step, by_key, known, children)
+    ordered = [step for step in steps if not missing[step.key]]
+    for step in ordered:
+        for child in children.get(step.key, ()):
+            missing[child] -= 1
+            if not missing[child]:
+                ordered.append(by_key[child])
+    if len(ordered) < len(steps):
+        raise InvalidWorkflow(
+            f"The step {_on_a_cycle(by_key, missing)} waits for itself: by way of its parents."
+        )
+    return ordered
+
+
+def foreign_references(steps: Sequence[Shape]) -> Iterator[tuple[Shape, str, set[str]]]:
+    """References to what is no ancestor among these steps, with the keys in which their ancestry goes on."""
+    by_key = {step.key: step for step in steps}
+    for step in steps:
+        if step.references and not set(step.references) <= {*step.parents}:
+            ancestors = ancestry(step.key, by_key)
+            for key in step.references:
+                if key not in ancestors:
+                    yield step, key, {one for one in ancestors if one not in by_key}
+
+
+def no_ancestor(step: str, key: str) -> InvalidWorkflow:
+    return InvalidWorkflow(f"The step {step} uses the result of {key}, which is none of its ancestors.")
+
+
+def ancestry(key: str, by_key: Mapping[str, Shape]) -> set[str]:
+    """All that come before a step; beyond those that are known nobody looks."""
+    found: set[str] = set()
+    front = [key]
+    while front:
+        step = by_key.get(front.pop())
+        for parent in step.parents if step is not None else ():
+            if parent not in found:
+                found.add(parent)
+                front.append(parent)
+    return found
+
+
+def births(
+    ordered: Iterable[Shape], known: Mapping[str, State], *, canceled: bool = False
+) -> dict[str, Birth]:
+    """How new steps begin, parents first. ``known``: the states of old ones. ``canceled``: their workflow is."""
+    if not known and not canceled:  # nothing has ended, so that there is nothing to look at
+        return {step.key: _first_birth(len(step.after) + len(step.after_done), step.gate) for step in ordered}
+    states: dict[str, State] = dict(known)
+    born: dict[str, Birth] = {}
+    for step in ordered:
+        pending = sum(states[parent] not in ENDED for parent in step.parents)
+        spoilers = [one for one in step.after if states[one] in ENDED and states[one] != "succeeded"]
+        state: State = "waiting"
+        reason = None
+        if canceled:
+            state, reason = "canceled", "its workflow was canceled"
+        elif not pending and spoilers:
+            state, reason = "canceled", doom(spoilers[0], states[spoilers[0]])
+        elif not pending:
+            state = "open" if step.gate else "ready"
+        born[step.key] = Birth(state, pending, len(spoilers), reason)
+        states[step.key] = state
+    return born
+
+
+def _first_birth(pending: int, gate: bool) -> Birth:
+    return Birth("waiting" if pending else "open" if gate else "ready", pending, 0)
+
+
+def doom(parent: str, state: State) -> str:
+    """Why a step can no longer run."""
+    return f"after {parent}, which {'failed' if state == 'failed' else 'was canceled'}"
+
+
+def cascade(doomed: Iterable[str], steps: Iterable[Waiting], edges: Iterable[Edge]) -> list[Fate]:
+    """What follows from steps that can no longer run, down to the last one that this decides."""
+    waiting = {step.id: step for step in steps}
+    into: dict[str, list[Edge]] = {}
+    out_of: dict[str, list[Edge]] = {}
+    for edge in edges:
+        into.setdefault(edge.child, []).append(edge)
+        out_of.setdefault(edge.parent, []).append(edge)
+    fates: dict[str, Fate] = {}
+    front = deque(doomed)
+    while front:
+        id = front.popleft()
+        step = waiting[id]
+        reached = fates.get(id, Fate(id, "waiting", step.pending, step.unsatisfied))
+        fates[id] = msgspec.structs.replace(reached, state="canceled", reason=_why(into[id], fates))
+        for edge in out_of.get(id, ()):
+            child = waiting[edge.child]
+            before = fates.get(child.id, Fate(child.id, "waiting", child.pending, child.unsatisfied))
+            after = _one_parent_less(before, child.gate, spoiled=edge.mode == "after")
+            fates[child.id] = after
+            if not after.pending and after.unsatisfied:
+                front.append(child.id)
+    return [*fates.values()]
+
+
+def requeued(
+    steps: Mapping[str, tuple[State, bool]], edges: Iterable[tuple[str, str]], which: Which
+) -> set[str]:
+    """The steps that run again. Each step: its state, and whether a parent doomed it. Edges: parent, child."""
+    if which == "all":
+        return {*steps}
+    chosen = {
+        id
+        for id, (state, doomed) in steps.items()
+        if state == "failed" or (state == "canceled" and not doomed)
+    }
+    if which == "failed":
+        return chosen
+    children: dict[str, list[str]] = {}
+    for parent, child in edges:
+        children.setdefault(parent, []).append(child)
+    front = [*chosen]
+    while front:
+        for child in children.get(front.pop(), ()):
+            if child not in chosen:
+                chosen.add(child)
+                front.append(child)
+    return chosen
+
+
+def _check_parents(
+    step: Shape, steps: Mapping[str, Shape], known: Callable[[str], bool], children: dict[str, list[str]]
+) -> int:
+    """Note whose child it is; return how many of its parents are among these steps."""
+    seen: set[str] = set()
+    here = 0
+    for parent in step.parents:
+        if parent == step.key:
+            raise InvalidWorkflow(f"The step {step.key} waits for itself.")
+        if parent in seen:
+            raise InvalidWorkflow(f"The step {step.key} names {parent} twice.")
+        seen.add(parent)
+        if parent in steps:
+            children.setdefault(parent, []).append(step.key)
+            here += 1
+        elif not known(parent):
+            raise InvalidWorkflow(
+                f"The step {step.key} waits for {parent}, which is no step of this workflow."
+            )
+    return here
+
+
+def _on_a_cycle(steps: Mapping[str, Shape], missing: Mapping[str, int]) -> str:
+    """Upwards from any step that never becomes free one comes to a cycle, and then around it."""
+    key = next(key for key, number in missing.items() if number)
+    seen: set[str] = set()
+    while key not in seen:
+        seen.add(key)
+        key = next(parent for parent in steps[key].parents if missing.get(parent))
+    return key
+
+
+def _one_parent_less(fate: Fate, gate: bool, *, spoiled: bool) -> Fate:
+    pending, unsatisfied = fate.pending - 1, fate.unsatisfied + spoiled
+    state: State = "waiting"
+    if not pending and not unsatisfied:
+        state = "open" if gate else "ready"
+    return Fate(fate.id, state, pending, unsatisfied)
+
+
+def _why(edges: Iterable[Edge], fates: Mapping[str, Fate]) -> str:
+    for edge in edges:
+        fate = fates.get(edge.parent)
+        state = edge.parent_state if fate is None else fate.state
+        if edge.mode == "after" and state in ("failed", "canceled"):
+            return doom(edge.parent_key, state)
+    return "a parent ended otherwise than required"

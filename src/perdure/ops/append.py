@@ -1,0 +1,102 @@
+"""Steps that a workflow gets while it runs: from outside while a gate is open, or from a step that succeeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from perdure.errors import AppendConflict, AppendRefused, UnsupportedIsolation, WorkflowNotFound
+from perdure.model.canonical_workflow import StepRequest, append_difference, canonical_append
+from perdure.model.graph import GATE, OVER, Parent, Shape, check, foreign_references, no_ancestor
+from perdure.model.lifecycle import Growth
+from perdure.ops.batch import rows_of
+from perdure.ops.growth import grow
+from perdure.ops.op import Op, Query, ask, ask_all, operation
+from perdure.ops.release import Tallies
+from perdure.ops.topics import queue_topics
+
+AppendOutcome: TypeAlias = Literal["applied", "already_applied"]
+
+
+@operation("write")
+def append_steps(
+    workflow: str,
+    *,
+    window: str,
+    mutation_key: str,
+    requests: Sequence[StepRequest],
+    growth: Growth,
+) -> Op[AppendOutcome]:
+    """Add steps while the gate ``window`` is open.
+
+    The key is looked up before the window: a retry of what was applied succeeds also after that has closed.
+    """
+    isolation, rows, applied, gates = yield from ask_all(
+        Query("show_isolation", {}),
+        Query("lock_workflows", {"ids": rows_of([workflow])}),
+        Query("find_mutation", {"workflow": workflow, "key": mutation_key}),
+        Query("find_step", {"workflow": workflow, "key": window}),
+    )
+    if isolation[0][0] not in ("read committed", "read uncommitted"):
+        raise UnsupportedIsolation
+    if not rows:
+        raise WorkflowNotFound
+    tallies = Tallies(rows)
+    tenant = tallies.tenants[workflow]
+    request = canonical_append(requests, tenant=tenant, window=window)
+    for (stored,) in applied:
+        field = append_difference(stored, request, tenant=tenant)
+        if field is not None:
+            conflict = AppendConflict(f"The mutation key was used for a different append: {field} differs.")
+            conflict.field = field
+            raise conflict
+        return "already_applied"
+    _refuse(tallies, workflow, window, [(row[1], row[2]) for row in gates])
+    writes, wake = yield from plant(tallies, workflow, growth)
+    mutation = Query("insert_mutation", {"workflow": workflow, "key": mutation_key, "request": request})
+    yield from ask_all(*writes, mutation, *tallies.settle(), final=True, wake=wake)
+    return "applied"
+
+
+def plant(tallies: Tallies, workflow: str, growth: Growth) -> Op[tuple[list[Query], frozenset[str]]]:
+    """What writes new steps into a locked workflow, and whom that wakes. A parent may be in any state."""
+    steps = {step.step_key: step for step in growth.steps}
+    parents = {key for shape in growth.shapes for key in shape.parents if key not in steps}
+    found = yield from ask("find_steps", workflow=workflow, keys=rows_of(sorted({*parents, *steps})))
+    known = {key: Parent(id, state) for key, id, state in found}
+    ordered = check(growth.shapes, known.__contains__)
+    yield from _check_references(ordered, known)
+    tally = tallies[workflow]
+    for step in growth.steps:
+        step.tenant = step.tenant or tallies.tenants[workflow]
+    writes, born = grow(ordered, steps, known, canceled=tally.canceling)
+    for birth in born.values():
+        tally.move(None, birth.state)
+    tallies.added[workflow] = tallies.added.get(workflow, 0) + len(steps)
+    ready = [key for key, birth in born.items() if birth.state == "ready"]
+    return writes, queue_topics(queue for key in ready if (queue := steps[key].queue) is not None)
+
+
+def _check_references(ordered: Sequence[Shape], known: Mapping[str, Parent]) -> Op[None]:
+    """A result that is used must be that of an ancestor, also among the steps that were there before."""
+    for step, key, before in foreign_references(ordered):
+        ids = [known[one].id for one in sorted(before)]
+        rows = yield from ask("list_ancestors", ids=rows_of(ids))
+        if key not in {row[0] for row in rows}:
+            raise no_ancestor(step.key, key)
+
+
+def _refuse(tallies: Tallies, workflow: str, window: str, gates: Sequence[tuple[str, str]]) -> None:
+    tally = tallies[workflow]
+    if tally.status in OVER or tally.canceling:
+        raise AppendRefused(
+            "The workflow is over, or being canceled: it takes no more steps.",
+            code="workflow.append_terminal_workflow",
+        )
+    if not gates:
+        raise AppendRefused(f"The workflow has no step {window}.", code="workflow.append_window_missing")
+    ((state, task),) = gates
+    if task != GATE:
+        raise AppendRefused(f"The step {window} is no gate.", code="workflow.append_window_not_gate")
+    if state != "open":
+        raise AppendRefused(f"The gate {window} is not open: it is {state}.")

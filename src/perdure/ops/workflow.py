@@ -1,0 +1,182 @@
+"""Workflows: start them, look at them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from perdure.errors import IdempotencyConflict, InternalError, UnsupportedIsolation
+from perdure.model.canonical_workflow import workflow_difference
+from perdure.model.graph import Mode, Shape, Status, Tally
+from perdure.model.job import Instant, NewStep, NewWorkflow, Span, State
+from perdure.ops.browse import LAST
+from perdure.ops.enqueue import PATIENCE
+from perdure.ops.growth import grow
+from perdure.ops.op import Op, Query, ask_all, ask_last, operation
+
+
+class Started(NamedTuple):
+    """``created`` False: a key belongs to a workflow that was there already."""
+
+    id: str
+    created: bool
+
+
+class WorkflowRow(NamedTuple):
+    id: str
+    name: str
+    tenant: str | None
+    status: Status
+    run: int
+    waiting: int
+    active: int
+    open: int
+    spoiled: int
+    total: int
+    result_step: str | None
+    meta: str | None
+    unique_key: str | None
+    reason: str | None
+    cancel_requested_at: Instant | None
+    created_at: Instant
+    finished_at: Instant | None
+    result: str | None
+    result_task: str | None
+
+
+class StepRow(NamedTuple):
+    """A step as a view of its workflow shows it."""
+
+    id: str
+    key: str
+    task: str
+    queue: str
+    state: State
+    run: int
+    attempt: int
+    max_attempts: int
+    run_at: Instant
+    created_at: Instant
+    started_at: Instant | None
+    finished_at: Instant | None
+    pending: int
+    unsatisfied: int
+    timeout: Span | None
+    reason: str | None
+    error_kind: str | None
+    error_code: str | None
+    error_message: str | None
+
+
+class Graph(NamedTuple):
+    """A workflow, its steps in the order they were added, and who waits for whom: parent, child, mode."""
+
+    now: Instant
+    workflow: WorkflowRow
+    steps: list[StepRow]
+    edges: list[tuple[str, str, Mode]]
+
+
+@operation("write")
+def start(
+    workflow: NewWorkflow, ordered: Sequence[Shape], steps: Mapping[str, NewStep], wake: frozenset[str]
+) -> Op[Started]:
+    """Write a workflow and all its steps, or find the one that answers for it. ``wake``: whom the first concern."""
+    writes, born = grow(ordered, steps, {})
+    insert = _insert(workflow, [birth.state for birth in born.values()])
+    if not workflow.keyed:
+        yield from ask_all(insert, *writes, final=True, wake=wake)
+        return Started(workflow.id, True)
+    for _ in range(PATIENCE):
+        isolation, inserted = yield from ask_all(Query("show_isolation", {}), insert)
+        if isolation[0][0] not in ("read committed", "read uncommitted"):
+            raise UnsupportedIsolation
+        if inserted:
+            yield from ask_all(*writes, final=True, wake=wake)
+            return Started(workflow.id, True)
+        found = yield from _find(workflow)
+        if found is not None:
+            return Started(found, found == workflow.id)
+    raise InternalError("A key of a workflow kept appearing and vanishing.", code="workflow.key_unstable")
+
+
+@operation("read")
+def get_workflow(id: str) -> Op[WorkflowRow | None]:
+    rows = yield from ask_last("get_workflow", id=id)
+    return WorkflowRow(*rows[0]) if rows else None
+
+
+@operation("read")
+def list_workflows(
+    *,
+    name: str | None = None,
+    status: Status | None = None,
+    tenant: str | None = None,
+    before: str = LAST,
+    n: int = 50,
+) -> Op[list[WorkflowRow]]:
+    """A page, newest first; the next one begins before the last id of this one."""
+    rows = yield from ask_last("list_workflows", name=name, status=status, tenant=tenant, before=before, n=n)
+    return [WorkflowRow(*row) for row in rows]
+
+
+@operation("read")
+def get_graph(id: str) -> Op[Graph | None]:
+    clock, rows, steps, edges = yield from ask_all(
+        Query("read_clock", {}),
+        Query("get_workflow", {"id": id}),
+        Query("list_steps", {"workflow": id}),
+        Query("list_edges", {"workflow": id}),
+        final=True,
+    )
+    if not rows:
+        return None
+    return Graph(
+        clock[0][0],
+        WorkflowRow(*rows[0]),
+        [StepRow(*row) for row in steps],
+        [(parent, child, mode) for parent, child, mode in edges],
+    )
+
+
+def _insert(workflow: NewWorkflow, states: Sequence[State]) -> Query:
+    tally = Tally(workflow.id, "running", 0, 0, 0, 0, False)
+    for state, number in Counter(states).items():
+        tally.move(None, state, number)
+    return Query(
+        "insert_workflow",
+        {
+            "id": workflow.id,
+            "name": workflow.name,
+            "tenant": workflow.tenant,
+            "status": tally.settled(),
+            "waiting": tally.waiting,
+            "active": tally.active,
+            "open": tally.open,
+            "total": len(states),
+            "result_step": workflow.result_step,
+            "meta": workflow.meta,
+            "idempotency_key": workflow.idempotency_key,
+            "request": workflow.request,
+            "unique_key": workflow.unique_key,
+        },
+    )
+
+
+def _find(workflow: NewWorkflow) -> Op[str | None]:
+    """Which one answers for it: itself, if an earlier commit was never answered; then its key; then its unique key."""
+    scope = {"name": workflow.name, "tenant": workflow.tenant or ""}
+    mine, keyed, active = yield from ask_all(
+        Query("get_workflow", {"id": workflow.id}),
+        Query("find_workflow_key", {**scope, "key": workflow.idempotency_key}),
+        Query("find_workflow_active", {**scope, "unique_key": workflow.unique_key}),
+    )
+    if mine:
+        return workflow.id
+    for id, request in keyed:
+        field = workflow_difference(request, workflow.request or "", tenant=workflow.tenant)
+        if field is not None:
+            raise IdempotencyConflict(field, code="workflow.idempotency_conflict")
+        return str(id)
+    return str(active[0][0]) if active else None

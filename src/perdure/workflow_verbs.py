@@ -1,0 +1,210 @@
+"""Every verb of the app that is about workflows."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+from perdure.errors import InvalidOption, InvalidWorkflow, WorkflowNotFound
+from perdure.ids import new_id
+from perdure.middleware import Middleware
+from perdure.model.codec import encode_plain
+from perdure.model.graph import GATE, GATES, Status, Which, check
+from perdure.model.lifecycle import Growth
+from perdure.ops import append as append_ops
+from perdure.ops import steer
+from perdure.ops import workflow as ops
+from perdure.ops.append import AppendOutcome
+from perdure.ops.browse import LAST
+from perdure.ops.steer import Canceling, Requeuing
+from perdure.ops.topics import queue_topics
+from perdure.options import KEY_BYTES, filter_text, number, text
+from perdure.request import JobRequest, inside
+from perdure.step import RESOLUTIONS, Resolution, Step, checked_steps, new_steps, step_key
+from perdure.store.plan import Plan, blocking, perform, perform_on, waiting
+from perdure.verbs import PAGE, JobId, said
+from perdure.workflow import Workflow
+from perdure.workflow_handle import StartedWorkflow
+
+if TYPE_CHECKING:
+    from perdure.app import App
+
+
+class WorkflowVerbs:
+    """Mixed into App."""
+
+    if TYPE_CHECKING:
+        from perdure.store.store import Store
+
+        middleware: list[Middleware]
+
+        @property
+        def store(self) -> Store: ...
+
+    def _start_workflow(self, flow: Workflow, *, conn: object | None = None) -> Plan[StartedWorkflow]:
+        """Write the workflow and all its steps in one transaction, also in yours."""
+        if not isinstance(flow, Workflow):
+            raise InvalidWorkflow("start_workflow takes a Workflow.")
+        app = cast("App", self)
+        shapes, new = flow.shapes(), flow.new(new_id())
+        with inside(self.middleware, _requests(flow.steps)) as changed:
+            steps = {
+                step.step_key: step for step in new_steps(flow.steps, changed, new.id, tenant=flow.tenant)
+            }
+            wake = queue_topics(steps[shape.key].queue or GATES for shape in shapes if not any(shape.parents))
+            started = yield from app._insert_of(
+                {step.task for step in steps.values()} - {GATE},
+                lambda: perform_on(conn, ops.start, new, shapes, steps, wake),
+                conn,
+            )
+        # What a transaction of the caller's has written nobody else can read yet.
+        row = None if conn is not None else (yield from perform(ops.get_workflow, started.id))
+        return StartedWorkflow(app, row, started.id, created=started.created)
+
+    def _get_workflow(self, id: JobId) -> Plan[StartedWorkflow]:
+        """The workflow with this id; WorkflowNotFound if there is none."""
+        row = yield from perform(ops.get_workflow, workflow_id(id))
+        if row is None:
+            raise WorkflowNotFound
+        return StartedWorkflow(cast("App", self), row, row.id)
+
+    def _list_workflows(
+        self,
+        *,
+        name: str | None = None,
+        status: Status | None = None,
+        tenant: str | None = None,
+        before: JobId | None = None,
+        limit: int = 50,
+    ) -> Plan[list[StartedWorkflow]]:
+        """A page of workflows, newest first; for the next one give the last id as ``before``."""
+        if status is not None and status not in get_args(Status):
+            raise InvalidOption(f"status must be one of {', '.join(get_args(Status))}.")
+        number("limit", limit, 1, PAGE)
+        rows = yield from perform(
+            ops.list_workflows,
+            name=filter_text("name", name),
+            status=status,
+            tenant=filter_text("tenant", tenant),
+            before=LAST if before is None else workflow_id(before),
+            n=limit,
+        )
+        return [StartedWorkflow(cast("App", self), row, row.id) for row in rows]
+
+    def _cancel_workflow(
+        self, id: JobId, *, reason: str | None = None, conn: object | None = None
+    ) -> Plan[Canceling]:
+        """Cancel every step that has not ended; those that run are asked to stop. One that is over stays so."""
+        return (
+            yield from perform_on(conn, steer.cancel_workflow, workflow_id(id), reason=said("reason", reason))
+        )
+
+    def _requeue_workflow(
+        self, id: JobId, *, steps: Which = "following", reason: str | None = None, by: str | None = None
+    ) -> Plan[Requeuing]:
+        """Start a new run of a workflow that failed or was canceled.
+
+        ``steps``: "failed" ones only, those and all that is "following" them, or "all".
+        """
+        if steps not in get_args(Which):
+            raise InvalidOption(f"steps must be one of {', '.join(get_args(Which))}.")
+        reason, by = said("reason", reason), said("by", by)
+        return (
+            yield from perform(steer.requeue_workflow, workflow_id(id), steps=steps, reason=reason, by=by)
+        )
+
+    def _resolve_gate(
+        self,
+        id: JobId,
+        key: str,
+        resolution: Resolution,
+        *,
+        output: object = None,
+        reason: str | None = None,
+        conn: object | None = None,
+    ) -> Plan[bool]:
+        """End an open gate. The same once more is fine and returns False; anything else is a conflict.
+
+        ``output``: plain JSON, the gate's result; only of one that succeeded.
+        """
+        if resolution not in RESOLUTIONS:
+            raise InvalidOption(
+                f"A gate is resolved as {', '.join(RESOLUTIONS)}.",
+                code="workflow.gate_invalid_terminal_status",
+            )
+        if output is not None and resolution != "succeeded":
+            raise InvalidOption("Only a gate that succeeded has an output.")
+        return (
+            yield from perform_on(
+                conn,
+                steer.resolve_gate,
+                workflow_id(id),
+                step_key(key),
+                resolution,
+                output=_output(output) if resolution == "succeeded" else None,
+                reason=said("reason", reason),
+            )
+        )
+
+    def _append_steps(
+        self,
+        id: JobId,
+        *,
+        window: str,
+        mutation_key: str,
+        steps: Sequence[Step[Any]],
+        conn: object | None = None,
+    ) -> Plan[AppendOutcome]:
+        """Add steps while the gate ``window`` is open. A retry under the same key is applied once."""
+        if isinstance(mutation_key, str) and not mutation_key.strip():
+            raise InvalidOption("mutation_key must not be blank.", code="workflow.append_mutation_key_blank")
+        key, listed = text("mutation_key", mutation_key, KEY_BYTES), checked_steps("append_steps", steps)
+        workflow, app = workflow_id(id), cast("App", self)
+        shapes = [step.shape for step in listed]
+        check([shape._replace(after=(), after_done=()) for shape in shapes])
+        with inside(self.middleware, _requests(listed)) as changed:
+            new = [*new_steps(listed, changed, workflow)]
+            return (
+                yield from app._insert_of(
+                    {step.task for step in new} - {GATE},
+                    lambda: perform_on(
+                        conn,
+                        append_ops.append_steps,
+                        workflow,
+                        window=step_key(window),
+                        mutation_key=key,
+                        requests=[step.asked() for step in listed],
+                        growth=Growth(tuple(shapes), tuple(new)),
+                    ),
+                    conn,
+                )
+            )
+
+    start_workflow, astart_workflow = blocking(_start_workflow), waiting(_start_workflow)
+    get_workflow, aget_workflow = blocking(_get_workflow), waiting(_get_workflow)
+    list_workflows, alist_workflows = blocking(_list_workflows), waiting(_list_workflows)
+    cancel_workflow, acancel_workflow = blocking(_cancel_workflow), waiting(_cancel_workflow)
+    requeue_workflow, arequeue_workflow = blocking(_requeue_workflow), waiting(_requeue_workflow)
+    resolve_gate, aresolve_gate = blocking(_resolve_gate), waiting(_resolve_gate)
+    append_steps, aappend_steps = blocking(_append_steps), waiting(_append_steps)
+
+
+def workflow_id(id: JobId) -> str:
+    """An id in its one spelling; a text that is no id belongs to no workflow."""
+    if isinstance(id, uuid.UUID):
+        return str(id)
+    if not isinstance(id, str):
+        raise InvalidOption("A workflow's id is a text or a UUID.")
+    try:
+        return str(uuid.UUID(id))
+    except ValueError:
+        raise WorkflowNotFound from None
+
+
+def _requests(steps: Sequence[Step[Any]]) -> list[JobRequest[Any]]:
+    return [step.request for step in steps if step.request is not None]
+
+
+def _output(output: object) -> str:
+    return encode_plain({"output": output})[len('{"output":') : -1]

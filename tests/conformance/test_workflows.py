@@ -1,0 +1,423 @@
+"""Workflows: start, release, doom, status, cancel, requeue; on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from perdure import Workflow
+from perdure.errors import (
+    IdempotencyConflict,
+    InvalidWorkflow,
+    Refused,
+    TaskDisabled,
+    WorkflowCanceled,
+    WorkflowFailed,
+    WorkflowNotFound,
+)
+from perdure.ids import new_id
+from perdure.model.job import SECOND
+from perdure.model.lifecycle import Canceled, Failed, Snoozed, Succeeded
+from perdure.store.store import Store
+from tests.conformance.flow import Flow, outcome
+from tests.sql.recorder import Recorder
+
+
+@contextmanager
+def counted(flow: Flow) -> Iterator[list[str]]:
+    """The statements that the store is asked for inside the block."""
+    store, asked = flow.world.store, list[str]()
+    recorder = Recorder(cast(Store, SimpleNamespace(perform=store.perform)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "perform", recorder.perform)
+        yield asked
+    asked += [query.name for query in recorder.queries]
+
+
+DIAMOND: dict[str, Any] = {"a": [], "b": ["a"], "c": ["a"], "d": ["b", "c"]}
+
+
+def test_steps_run_after_their_parents(flow: Flow) -> None:
+    started = flow.start(flow.of(**DIAMOND))
+    assert (started.created, started.status, started.run) == (True, "running", 1)
+    assert flow.states(started) == {"a": "ready", "b": "waiting", "c": "waiting", "d": "waiting"}
+    assert flow.run_all() == [["a"], ["b", "c"], ["d"]]
+    assert flow.status(started) == "succeeded"
+    assert started.finished_at is not None
+
+
+def test_a_step_waits_for_its_last_parent(flow: Flow) -> None:
+    started = flow.start(flow.of(**DIAMOND))
+    flow.run()
+    assert flow.run(n=1) == ["b"]
+    assert flow.states(started)["d"] == "waiting"
+    assert flow.run(n=1) == ["c"]
+    assert flow.states(started)["d"] == "ready"
+
+
+def test_what_can_no_longer_run_is_canceled_and_names_the_parent(flow: Flow) -> None:
+    started = flow.start(flow.of(a=[], b=["a"], c=["b"], d=["~c"], e=["d"]))
+    assert flow.run(fail=["a"]) == ["a"]
+    assert flow.states(started) == {
+        "a": "failed",
+        "b": "canceled",
+        "c": "canceled",
+        "d": "ready",
+        "e": "waiting",
+    }
+    reasons = flow.reasons(started)
+    assert (reasons["b"], reasons["c"]) == ("after a, which failed", "after b, which was canceled")
+    assert flow.status(started) == "running"
+    assert flow.run_all() == [["d"], ["e"]]
+    assert flow.status(started) == "failed"
+
+
+def test_a_step_is_not_doomed_before_all_its_parents_ended(flow: Flow) -> None:
+    """Or what cleans up behind it would run while another parent still works."""
+    started = flow.start(flow.of(a=[], b=[], c=["a", "b"], tidy=["~c"]))
+    first, second = flow.claim()
+    flow.world.finish(outcome(first, failed=True))
+    assert flow.states(started)["c"] == "waiting"
+    flow.world.finish(outcome(second))
+    assert flow.states(started) == {"a": "failed", "b": "succeeded", "c": "canceled", "tidy": "ready"}
+    assert flow.reasons(started)["c"] == "after a, which failed"
+
+
+def test_one_flush_ends_many_steps_of_many_workflows(flow: Flow) -> None:
+    graphs = [flow.start(flow.of(a=[], b=[], c=["a", "b"], d=["~b"], e=["c"])) for _ in range(5)]
+    plain = [flow.work.enqueue(n) for n in range(5)]
+    jobs = flow.claim()
+    assert len(jobs) == 15
+    # In one: those that fail, those that succeed, and jobs of no workflow.
+    flow.world.finish(*(outcome(job, failed=job.step_key == "a") for job in jobs))
+    for graph in graphs:
+        assert flow.states(graph) == {
+            "a": "failed",
+            "b": "succeeded",
+            "c": "canceled",
+            "d": "ready",
+            "e": "canceled",
+        }
+        flow.check(graph)
+    assert [job.refresh().state for job in plain] == ["succeeded"] * 5
+
+
+def test_an_outcome_told_twice_releases_once(flow: Flow) -> None:
+    started = flow.start(flow.of(a=[], b=[], c=["a", "b"]))
+    first, _ = flow.claim()
+    for _ in range(2):
+        assert flow.world.finish(outcome(first)).refused == []
+    assert flow.states(started)["c"] == "waiting"
+    flow.check(started)
+
+
+def test_a_stale_lease_releases_nothing(flow: Flow) -> None:
+    started = flow.start(flow.of(a=[], b=["a"]))
+    (lost,) = flow.claim()
+    assert flow.world.lose_worker() == [lost.id]
+    assert flow.world.finish(outcome(lost)).refused == [lost.lease]
+    assert flow.states(started) == {"a": "ready", "b": "waiting"}
+    assert flow.run_all() == [["a"], ["b"]]
+    assert flow.status(started) == "succeeded"
+
+
+def test_a_step_that_does_not_say_so_is_refused(flow: Flow) -> None:
+    flow.start(flow.of(a=[], b=["a"]))
+    (job,) = flow.claim()
+    assert flow.world.finish(Succeeded(job.lease, "1")).refused == [job.lease]
+    assert flow.world.finish(outcome(job)).refused == []
+
+
+def test_a_retry_releases_nothing(flow: Flow) -> None:
+    started = flow.start(flow.of(a=[], b=["a"]))
+    (job,) = flow.claim()
+    flow.world.finish(Failed(job.lease, "error"))
+    assert flow.states(started) == {"a": "ready", "b": "waiting"}
+    flow.world.advance(3600)
+    (job,) = flow.claim()
+    flow.world.finish(Snoozed(job.lease, SECOND))
+    assert flow.status(started) == "running"
+
+
+def test_a_handler_that_gives_up_dooms_what_follows(flow: Flow) -> None:
+    started = flow.start(flow.of(a=[], b=["a"]))
+    (job,) = flow.claim()
+    flow.world.finish(Canceled(job.lease, "no need"))
+    assert flow.states(started) == {"a": "canceled", "b": "canceled"}
+    assert flow.reasons(started)["b"] == "after a, which was canceled"
+    assert flow.status(started) == "failed"
+
+
+def test_the_loss_of_the_last_attempt_dooms_what_follows(flow: Flow) -> None:
+    built = Workflow("once")
+    built.step("a", flow.work.using(max_attempts=1).job(1))
+    built.step("b", flow.work.job(1), after=["a"])
+    built.step("c", flow.work.job(1), after_done=["a"])
+    started = flow.start(built)
+    flow.claim()
+    flow.world.lose_worker()
+    assert flow.states(started) == {"a": "failed", "b": "canceled", "c": "ready"}
+    flow.check(started)
+
+
+def test_a_delay_counts_from_the_release(flow: Flow) -> None:
+    built = Workflow("slow")
+    built.step("a", flow.work.job(1))
+    built.step("b", flow.work.using(delay=60).job(1), after=["a"])
+    flow.start(built)
+    flow.world.advance(100)
+    assert flow.run() == ["a"]
+    assert flow.claim() == []
+    flow.world.advance(59)
+    assert flow.claim() == []
+    flow.world.advance(1)
+    assert flow.run() == ["b"]
+
+
+def test_a_step_that_expires_dooms_what_follows(flow: Flow) -> None:
+    built = Workflow("late")
+    built.step("a", flow.work.using(expires=10).job(1))
+    built.step("b", flow.work.job(1), after=["a"])
+    built.step("c", flow.work.using(expires=10).job(1), after_done=["a"])
+    built.step("d", flow.work.job(1), after_done=["a", "c"])
+    started = flow.start(built)
+    flow.world.advance(11)
+    # A claim that meets it leaves it alone: it cannot end it without its workflow.
+    assert flow.claim() == []
+    assert flow.states(started)["a"] == "ready"
+    assert flow.world.ledger.expire() == 2
+    assert flow.states(started) == {"a": "canceled", "b": "canceled", "c": "canceled", "d": "ready"}
+    flow.check(started)
+    assert flow.world.ledger.expire() == 0
+
+
+def test_a_released_step_wakes_its_queue(flow: Flow) -> None:
+    flow.start(flow.of(a=[], b=["a"]))
+    (job,) = flow.claim()
+    woken = flow.world.listen()
+    flow.world.finish(outcome(job))
+    assert frozenset(["queue/default"]) in woken
+
+
+# Start
+
+
+def test_a_keyed_workflow_is_started_once(flow: Flow) -> None:
+    options = {"idempotency_key": "k", "tenant": "acme"}
+    first = flow.start(flow.of(options=options, **DIAMOND))
+    again = flow.start(flow.of(options=options, d=["c", "b"], c=["a"], b=["a"], a=[]))
+    assert (again.id, again.created) == (first.id, False)
+    assert flow.world.count("job") == 4
+    other = flow.start(flow.of(options={**options, "tenant": "other"}, **DIAMOND))
+    assert other.created
+
+
+def test_a_different_workflow_under_the_same_key_names_step_and_field(flow: Flow) -> None:
+    options = {"idempotency_key": "k"}
+    flow.start(flow.of(options=options, a=[], b=["a"]))
+    for steps, field in (
+        ({"a": [], "b": ["~a"]}, "steps.b.after"),
+        ({"a": [], "b": ["a"], "c": []}, "steps.c"),
+        ({"a": []}, "steps.b"),
+    ):
+        with pytest.raises(IdempotencyConflict, match=field) as caught:
+            flow.start(flow.of(options=options, **steps))
+        assert (caught.value.field, caught.value.code) == (field, "workflow.idempotency_conflict")
+    changed = Workflow("flow", idempotency_key="k")
+    changed.step("a", flow.work.job(2))
+    changed.step("b", flow.work.job(1), after=["a"])
+    with pytest.raises(IdempotencyConflict, match=r"steps\.a\.arguments\.n"):
+        flow.start(changed)
+    assert flow.world.count("job") == 2
+
+
+def test_at_most_one_lives_under_a_unique_key(flow: Flow) -> None:
+    options = {"unique_key": "nightly"}
+    first = flow.start(flow.of(options=options, a=[]))
+    twin = flow.start(flow.of(options=options, a=[], b=["a"]))
+    assert (twin.id, twin.created) == (first.id, False)
+    flow.run()
+    assert flow.start(flow.of(options=options, a=[])).created
+
+
+def test_an_unknown_or_disabled_task_starts_nothing(flow: Flow) -> None:
+    flow.app.sync()
+    flow.app.set_task("work", enabled=False)
+    with pytest.raises(TaskDisabled):
+        flow.start(flow.of(a=[], gate=["a"]))
+    assert (flow.world.count("workflow"), flow.world.count("job")) == (0, 0)
+
+
+def test_ten_thousand_steps_are_a_handful_of_statements(flow: Flow) -> None:
+    built = Workflow("wide")
+    root = built.step("root", flow.work.job(0))
+    middle = [built.step(f"m{n}", flow.work.job(n), after=[root]) for n in range(9_998)]
+    built.step("end", flow.work.job(0), after=middle)
+    with counted(flow) as asked:
+        started = flow.start(built)
+    assert len(asked) <= 10, asked
+    (root,) = flow.claim()
+    with counted(flow) as asked:
+        flow.world.finish(outcome(root))
+    assert asked == [
+        "lock_workflows",
+        "finish_succeeded",
+        "count_down",
+        "release_steps",
+        "settle_workflows",
+    ]
+    row = started.refresh().row
+    assert row is not None
+    assert (row.active, row.waiting, row.total) == (9_998, 1, 10_000)
+
+
+def test_cancelling_the_head_of_a_long_chain_is_at_most_ten_statements(flow: Flow) -> None:
+    built = Workflow("long")
+    for n in range(10_000):
+        built.step(f"s{n}", flow.work.job(n), after=[f"s{n - 1}"] if n else [])
+    started = flow.start(built)
+    head = started.steps()[0]
+    with counted(flow) as asked:
+        assert flow.app.cancel_job(head.id) == "canceled"
+    assert len(asked) <= 10, asked
+    assert flow.status(started) == "failed"
+    assert flow.reasons(started)["s9999"] == "after s9998, which was canceled"
+
+
+# Cancel
+
+
+def test_a_canceled_workflow_ends_when_its_running_steps_have(flow: Flow) -> None:
+    started = flow.start(flow.of(a=[], b=[], c=["a"], gate=[], d=["~gate"]))
+    running = flow.claim(1)
+    woken = flow.world.listen()
+    assert flow.app.cancel_workflow(started.id, reason="withdrawn") == "cancel_requested"
+    assert any("worker/worker-1" in topics for topics in woken)
+    assert flow.status(started) == "running"
+    assert sorted(flow.states(started).values()) == ["canceled"] * 4 + ["running"]
+    assert flow.app.cancel_workflow(started.id) == "cancel_requested"
+    assert flow.claim() == []
+    flow.world.finish(Failed(running[0].lease, "error"))
+    assert flow.status(started) == "canceled"
+    assert (started.reason, flow.app.cancel_workflow(started.id)) == ("withdrawn", "already_ended")
+    with pytest.raises(WorkflowCanceled):
+        started.get(timeout=0)
+
+
+def test_a_finished_workflow_stays_as_it_is(flow: Flow) -> None:
+    started = flow.start(flow.of(a=[]))
+    flow.run()
+    assert flow.app.cancel_workflow(started.id) == "already_ended"
+    assert flow.status(started) == "succeeded"
+
+
+def test_a_success_under_a_cancel_that_was_the_last_is_a_success(flow: Flow) -> None:
+    started = flow.start(flow.of(a=[]))
+    (job,) = flow.claim()
+    flow.app.cancel_workflow(started.id)
+    flow.world.finish(outcome(job))
+    assert flow.status(started) == "succeeded"
+
+
+def test_a_canceled_step_dooms_what_follows(flow: Flow) -> None:
+    started = flow.start(flow.of(a=[], b=["a"], c=["b"], d=["~b"]))
+    step = started.steps()[1]
+    assert flow.app.cancel_job(step.id, reason="not needed") == "canceled"
+    assert flow.states(started) == {"a": "ready", "b": "canceled", "c": "canceled", "d": "ready"}
+    flow.check(started)
+
+
+# Requeue
+
+
+def test_a_failed_workflow_is_requeued_from_what_failed(flow: Flow) -> None:
+    started = flow.start(flow.of(a=[], b=["a"], c=["b"], d=["~c"], e=["a"]))
+    assert flow.app.requeue_workflow(started.id) == "not_ended"
+    flow.run_all(fail=["b"])
+    assert flow.status(started) == "failed"
+    with pytest.raises(WorkflowFailed):
+        started.get(timeout=0)
+    assert flow.app.requeue_workflow(started.id, reason="mended", by="ann") == "requeued"
+    assert started.refresh().run == 2
+    assert flow.states(started) == {
+        "a": "succeeded",
+        "b": "ready",
+        "c": "waiting",
+        "d": "waiting",
+        "e": "succeeded",
+    }
+    assert flow.status(started) == "running"
+    assert flow.run_all() == [["b"], ["c"], ["d"]]
+    assert flow.status(started) == "succeeded"
+    step = started.steps()[1]
+    assert [event.kind for event in flow.world.events(step.id)] == ["requeued"]
+    assert [attempt.kind for attempt in flow.world.attempts(step.id)] == ["fatal"]
+
+
+def test_only_what_failed_can_be_requeued(flow: Flow) -> None:
+    started = flow.start(flow.of(a=[], b=["a"], c=["b"]))
+    flow.run_all(fail=["b"])
+    assert flow.app.requeue_workflow(started.id, steps="failed") == "requeued"
+    assert flow.states(started) == {"a": "succeeded", "b": "ready", "c": "canceled"}
+    assert flow.run_all() == [["b"]]
+    assert flow.status(started) == "failed"
+    assert flow.app.requeue_workflow(started.id, steps="failed") == "nothing_to_requeue"
+    assert flow.app.requeue_workflow(started.id, steps="all") == "requeued"
+    assert flow.run_all() == [["a"], ["b"], ["c"]]
+    assert flow.status(started) == "succeeded"
+    assert flow.app.requeue_workflow(started.id, steps="all") == "already_succeeded"
+
+
+def test_a_requeue_waits_for_a_unique_key(flow: Flow) -> None:
+    options = {"unique_key": "u"}
+    first = flow.start(flow.of(options=options, a=[]))
+    flow.run(fail=["a"])
+    second = flow.start(flow.of(options=options, a=[]))
+    assert flow.app.requeue_workflow(first.id) == "unique_key_taken"
+    flow.run()
+    assert flow.status(second) == "succeeded"
+    assert flow.app.requeue_workflow(first.id) == "requeued"
+
+
+@pytest.mark.parametrize(
+    ("verb", "names"),
+    [("requeue_job", "requeue_workflow"), ("run_now", "requeue_workflow"), ("delete_job", "cancel_workflow")],
+)
+def test_a_verb_of_jobs_on_a_step_names_that_of_workflows(flow: Flow, verb: str, names: str) -> None:
+    started = flow.start(flow.of(a=[]))
+    with pytest.raises(Refused, match=names) as caught:
+        getattr(flow.app, verb)(started.steps()[0].id)
+    assert caught.value.code == "job.is_a_step"
+    assert flow.states(started) == {"a": "ready"}
+
+
+# Look
+
+
+def test_workflows_are_listed_newest_first(flow: Flow) -> None:
+    first, second = (flow.start(flow.of(name, a=[])) for name in ("one", "two"))
+    assert [found.id for found in flow.app.list_workflows()] == [second.id, first.id]
+    assert [found.id for found in flow.app.list_workflows(before=second.id)] == [first.id]
+    assert [found.id for found in flow.app.list_workflows(name="one", status="running")] == [first.id]
+    assert flow.app.list_workflows(status="failed") == []
+    assert flow.app.get_workflow(first.id).name == "one"
+    for id in (new_id(), "nonsense"):
+        with pytest.raises(WorkflowNotFound):
+            flow.app.get_workflow(id)
+
+
+def test_the_result_is_that_of_the_declared_step(flow: Flow) -> None:
+    started = flow.start(flow.of(options={"result": "b"}, a=[], b=["a"]))
+    assert started.result is None
+    flow.run_all()
+    assert started.get(timeout=0) == 1
+
+
+def test_a_graph_that_cannot_run_is_refused_before_anything_is_written(flow: Flow) -> None:
+    with pytest.raises(InvalidWorkflow, match="a waits for b"):
+        flow.start(flow.of(a=["b"]))
+    assert flow.world.count("workflow") == 0

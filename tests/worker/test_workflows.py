@@ -1,0 +1,293 @@
+"""Workflows run by a real worker: results on their way, steps that add steps, waiting for the end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import date
+from typing import Any
+
+import pytest
+
+from perdure import CONTEXT, App, Context, Step, WaitTimeout, Workflow, WorkflowFailed, chain, group
+from perdure.errors import BlockingCall, InvalidOption, ResultMissing
+from tests.worker import loom
+
+PATIENCE = 30
+
+
+def fallible(app: App) -> Any:
+    @app.task(name="fail", max_attempts=1)
+    async def fail() -> int:
+        raise RuntimeError("no")
+
+    return fail
+
+
+async def test_results_of_parents_and_ancestors_reach_a_step(app: App) -> None:
+    @app.task(name="start")
+    async def start(n: int) -> dict[str, int]:
+        return {"n": n}
+
+    @app.task(name="double")
+    def double(*, ctx: Context = CONTEXT) -> int:
+        return 2 * int(ctx.results["a"]["n"])
+
+    @app.task(name="end")
+    async def end(*, ctx: Context = CONTEXT) -> list[Any]:
+        with pytest.raises(ResultMissing, match="a is no direct parent"):
+            ctx.results["a"]
+        with pytest.raises(ResultMissing, match="x is none of this step's ancestors"):
+            await ctx.aresult_of("x")
+        return [dict(ctx.results), await ctx.aresult_of("a"), "a" in ctx.results]
+
+    flow = Workflow("flow", result="c")
+    flow.step("a", start.job(21))
+    flow.step("b", double.job(), after=["a"])
+    flow.step("c", end.job(), after=["b"])
+    flow.step("x", start.job(1))
+    async with app.worker():
+        started = await app.astart_workflow(flow)
+        assert await started.aget(PATIENCE) == [{"b": 42}, {"n": 21}, False]
+    assert started.status == "succeeded"
+
+
+async def test_a_result_is_an_argument_typed_and_checked_when_it_starts(app: App) -> None:
+    @app.task(name="today")
+    async def today() -> date:
+        return date(2026, 11, 16)
+
+    @app.task(name="show")
+    async def show(day: date, more: list[date], note: dict[str, Any]) -> list[Any]:
+        return [day.isoformat(), [one.year for one in more], note]
+
+    flow = Workflow("flow", result="show")
+    when = flow.step("when", today.job())
+    between = flow.step("between", today.job(), after=[when])
+    forged = {"perdure.result": "when", "perdure.result~": 1}
+    flow.step("show", show.job(when.result, more=[when.result, between.result], note=forged), after=[between])
+    plain = flow.step("plain", show.job(date(2026, 1, 1), [], forged))
+    async with app.worker():
+        started = await app.astart_workflow(flow)
+        assert await started.aget(PATIENCE) == ["2026-11-16", [2026, 2026], forged]
+        job = await app.aget_job((await started.asteps())[-1].id)
+        assert (await job.aget(PATIENCE))[2] == forged
+    assert plain.key == "plain"
+
+
+async def test_an_argument_that_does_not_fit_fails_the_step(app: App) -> None:
+    @app.task(name="text")
+    async def text() -> str:
+        return "no number"
+
+    @app.task(name="number", max_attempts=1)
+    async def number(n: int) -> int:
+        return n
+
+    flow = Workflow("flow")
+    first = flow.step("a", text.job())
+    flow.step("b", number.job(first.result), after=[first])  # type: ignore[arg-type]
+    async with app.worker():
+        started = await app.astart_workflow(flow)
+        with pytest.raises(WorkflowFailed):
+            await started.aget(PATIENCE)
+        step = (await started.asteps())[1]
+    assert (step.state, step.row.error_code) == ("failed", "job.bad_arguments")
+
+
+async def test_the_result_of_a_step_that_failed_is_a_clear_error(app: App) -> None:
+    fail = fallible(app)
+
+    @app.task(name="use")
+    async def use(n: int) -> int:
+        return n
+
+    @app.task(name="look")
+    async def look(*, ctx: Context = CONTEXT) -> str:
+        assert list(ctx.results) == []
+        try:
+            ctx.results["a"]
+        except KeyError as error:
+            return str(error)
+        return ""
+
+    flow = Workflow("flow", result="c")
+    first = flow.step("a", fail.job())
+    flow.step("b", use.job(first.result), after_done=[first])
+    flow.step("c", look.job(), after_done=[first])
+    async with app.worker():
+        started = await app.astart_workflow(flow)
+        await started.ajoin(PATIENCE)
+        steps = {step.key: step for step in await started.asteps()}
+    assert (steps["b"].state, steps["b"].row.error_code) == ("failed", "workflow.result_missing")
+    assert steps["b"].row.error_message == "The step a has no result: it failed."
+    assert started.result == "The step a has no result: it failed."
+
+
+async def test_a_handler_without_a_context_reads_results_in_a_thread_only(app: App) -> None:
+    @app.task(name="one")
+    def one() -> int:
+        return 1
+
+    @app.task(name="thread")
+    def thread() -> int:
+        return int(Context.current().results["a"])
+
+    @app.task(name="loop")
+    async def loop() -> str:
+        with pytest.raises(BlockingCall, match="as a parameter"):
+            Context.current().results["a"]
+        return "told"
+
+    flow = Workflow("flow", result="b")
+    flow.step("a", one.job())
+    flow.step("b", thread.job(), after=["a"])
+    flow.step("c", loop.job(), after=["a"])
+    async with app.worker():
+        assert await (await app.astart_workflow(flow)).aget(PATIENCE) == 1
+
+
+async def test_a_step_adds_steps_of_a_number_that_nobody_knew(app: App) -> None:
+    @app.task(name="split")
+    async def split(words: list[str], *, ctx: Context = CONTEXT) -> int:
+        parts = [Step(f"count-{i}", count.job(word), after=["split"]) for i, word in enumerate(words)]
+        ids = ctx.append([*parts, Step("total", total.job([part.result for part in parts]), after=parts)])
+        assert len(ids) == len(words) + 1
+        if ctx.attempt == 1:
+            raise RuntimeError("a failed attempt leaves nothing")
+        return len(words)
+
+    @app.task(name="count")
+    def count(word: str) -> int:
+        return len(word)
+
+    @app.task(name="total")
+    async def total(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    app.tasks["split"].definition  # noqa: B018
+    flow = Workflow("words")
+    flow.step("split", split.using(max_attempts=2).job(["a", "bb", "ccc"]))
+    await app.aset_queue("default", backoff=0.001)
+    async with app.worker():
+        started = await app.astart_workflow(flow)
+        await started.ajoin(PATIENCE)
+        steps = {step.key: step for step in await started.asteps()}
+        assert (await app.aget_job(steps["total"].id)).result == 6
+    assert started.status == "succeeded"
+    assert list(steps) == ["split", "count-0", "count-1", "count-2", "total"]
+
+
+async def test_only_a_step_can_append(app: App) -> None:
+    @app.task(name="alone")
+    async def alone(*, ctx: Context = CONTEXT) -> str:
+        assert dict(ctx.results) == {}
+        with pytest.raises(InvalidOption, match="Only a step"):
+            await ctx.aappend([])
+        return "refused"
+
+    async with app.worker():
+        assert await (await alone.aenqueue()).aget(PATIENCE) == "refused"
+
+
+async def test_steps_in_processes_have_all_that_others_have(url: str) -> None:
+    app = loom.make(url)
+    try:
+        spin, weave, fan_out = (app.tasks[name] for name in ("spin", "weave", "fan_out"))
+        flow = Workflow("loom", result="end")
+        a = flow.step("a", spin.job(1))
+        b = flow.step("b", spin.job(2), after=[a])
+        flow.step("end", weave.job([a.result, b.result]), after=[b])
+        flow.step("split", fan_out.job(3), after=[a])
+        async with app.worker(processes=2, target=loom.TARGET):
+            started = await app.astart_workflow(flow)
+            await started.ajoin(60)
+            assert started.result == {"threads": [1, 2], "results": {"b": 2}, "first": 1, "alone": True}
+            states = {step.key: step.state for step in await started.asteps()}
+            assert states["all"] == "succeeded"
+    finally:
+        await app.aclose()
+
+
+async def test_a_success_in_the_handlers_own_transaction_releases_what_follows(app: App) -> None:
+    @app.task(name="own")
+    def own(*, ctx: Context = CONTEXT) -> None:
+        with ctx.transaction() as conn:
+            ctx.append([Step("more", after.job(), after=["a"])])
+            ctx.succeed(7, conn=conn)
+
+    @app.task(name="after")
+    async def after(*, ctx: Context = CONTEXT) -> Any:
+        return ctx.results["a"]
+
+    flow = Workflow("flow", result="b")
+    flow.step("a", own.job())
+    flow.step("b", after.job(), after=["a"])
+    async with app.worker():
+        started = await app.astart_workflow(flow)
+        assert await started.aget(PATIENCE) == 7
+        assert {step.key: step.state for step in await started.asteps()}["more"] == "succeeded"
+
+
+async def test_chains_and_groups_are_workflows(app: App) -> None:
+    @app.task(name="jobs.one")
+    async def one(*, ctx: Context = CONTEXT) -> int:
+        return 1 + sum(ctx.results.values())
+
+    async with app.worker():
+        line = await app.astart_workflow(chain(one.job(), one.job(), one.job()))
+        assert await line.aget(PATIENCE) == 3
+        fan = await app.astart_workflow(group([one.job(), one.job()], then=one.job()))
+        assert await fan.aget(PATIENCE) == 3
+    assert [step.key for step in await fan.asteps()] == ["one", "one-2", "one-3"]
+
+
+async def test_a_waiter_hears_of_the_end_at_once(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    from perdure import handle
+
+    monkeypatch.setattr(handle, "FIRST_LOOK", 3600.0)
+    monkeypatch.setattr(handle, "SLOWEST_LOOK", 3600.0)
+    flow = Workflow("flow")
+    flow.gate("gate")
+    started = await app.astart_workflow(flow)
+    with pytest.raises(WaitTimeout):
+        await started.ajoin(0.01)
+    waiter = asyncio.create_task(started.ajoin(PATIENCE))
+    await asyncio.sleep(0.05)
+    begun = time.monotonic()
+    await app.aresolve_gate(started.id, "gate", "succeeded")
+    await waiter
+    assert time.monotonic() - begun < 5
+    assert started.status == "succeeded"
+
+
+async def test_the_time_of_a_gate_runs_out(app: App) -> None:
+    flow = Workflow("flow")
+    flow.gate("gate", timeout=0.05, on_timeout="succeeded")
+
+    @app.task(name="noop")
+    async def noop() -> None: ...
+
+    async with app.worker():
+        started = await app.astart_workflow(flow)
+        await started.ajoin(PATIENCE)
+    assert started.status == "succeeded"
+
+
+def test_workflows_run_in_the_kit_for_tests(app: App) -> None:
+    @app.task(name="kit")
+    async def kit(n: int, *, ctx: Context = CONTEXT) -> int:
+        return n + sum(ctx.results.values())
+
+    flow = Workflow("kit", result="c")
+    a = flow.step("a", kit.job(1))
+    flow.gate("gate", after=[a])
+    flow.step("c", kit.job(a.result), after=["a", "gate"])
+    with app.testing() as t:
+        started = app.start_workflow(flow)
+        assert [one.args for one in t.enqueued(kit)] == [{"n": 1}, {"n": {"perdure.result": "a"}}]
+        t.run_until_idle()
+        assert started.refresh().status == "open"
+        app.resolve_gate(started.id, "gate", "succeeded", output=10)
+        t.run_until_idle()
+        assert started.get(timeout=0) == 12
