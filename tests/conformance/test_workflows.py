@@ -260,9 +260,9 @@ def test_ten_thousand_steps_are_a_handful_of_statements(flow: Flow) -> None:
     with counted(flow) as asked:
         started = flow.start(built)
     assert len(asked) <= 10, asked
-    (root,) = flow.claim()
+    (first,) = flow.claim()
     with counted(flow) as asked:
-        flow.world.finish(outcome(root))
+        flow.world.finish(outcome(first))
     assert asked == [
         "lock_workflows",
         "finish_succeeded",
