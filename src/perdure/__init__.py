@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from perdure.workflow import group as group
     from perdure.workflow_handle import StartedWorkflow as StartedWorkflow
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _HOMES = {
     "App": "app",
