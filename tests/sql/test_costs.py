@@ -155,7 +155,7 @@ def test_a_failed_attempt_costs_one_row_of_the_ledger(ann: Worker, url: str) -> 
 def test_round_trips_and_messages_on_postgres(postgres_url: str) -> None:
     """One for whatever succeeds; in it travel the statements, the notice, and settings where they change."""
     with Proxy(postgres_url) as proxy:
-        proxy.latency = 0.002
+        proxy.latency = 0.05
         ann = Worker(f"{proxy.url}?sslmode=disable&gssencmode=disable")
         acts: dict[str, tuple[Callable[[], None], int, int]] = {
             "a single enqueue": (ann.enqueue, 1, 3),

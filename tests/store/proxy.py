@@ -67,6 +67,13 @@ class Proxy:
             _close(end)
         self._sockets.clear()
 
+    def hang_up(self) -> None:
+        """Say on every connection that there is nothing more to come, and go on listening."""
+        for end in self._sockets:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_WR)
+        self._sockets.clear()
+
     def __enter__(self) -> Proxy:
         return self
 

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -31,8 +32,8 @@ def pass_gate() -> Op[Rows]:
 
 @pytest.fixture
 def small(admin: psycopg.Connection[Any], postgres_url: str) -> Iterator[PostgresStore]:
-    """One connection, and a statement that waits until the test lets go of a lock."""
-    store = postgres_store(postgres_url, more={"gate": "SELECT pg_advisory_xact_lock_shared(7)"}, size=1)
+    """Two connections, one to fly on, and a statement that waits until the test lets go of a lock."""
+    store = postgres_store(postgres_url, more={"gate": "SELECT pg_advisory_xact_lock_shared(7)"}, size=2)
     store.perform(run, "one")
     yield store
     admin.execute("SELECT pg_advisory_unlock_all()")
@@ -76,7 +77,6 @@ async def test_it_lands_though_nobody_waits_any_more(
     with pytest.raises(asyncio.CancelledError):
         await flight
     admin.execute("SELECT pg_advisory_unlock_all()")
-    # On the only connection there is.
     assert await small.aperform(insert, "a") == [("a",)]
 
 
@@ -144,3 +144,60 @@ async def test_an_answer_that_never_comes_is_given_up(
     finally:
         proxy.thaw()
         store.close()
+
+
+@pytest.mark.parametrize("how", ["both ways", "one way"])
+async def test_a_connection_cut_in_the_middle_of_a_large_write_loses_nothing(
+    admin: psycopg.Connection[Any], proxy: Proxy, how: str
+) -> None:
+    """libpq closes the socket, while the loop waits both to read from it and to write to it."""
+    store = postgres_store(proxy.url, patience=20)
+    try:
+        await store.aperform(run, "one")
+        proxy.freeze()
+        writing = asyncio.create_task(store.aperform(insert_once, "a", "n" * 30_000_000))
+        await auntil(lambda: any(flight._writes for flight in store._airport._flights))
+        if how == "both ways":
+            proxy.cut()
+        else:
+            proxy.hang_up()
+        proxy.thaw()
+        async with asyncio.timeout(60):
+            await writing
+        assert admin.execute("SELECT length(note) FROM perdure_thing").fetchall() == [(30_000_000,)]
+        assert not store._airport._flights
+    finally:
+        proxy.thaw()
+        store.close()
+
+
+async def test_others_find_a_connection_though_a_loop_stands_still(
+    admin: psycopg.Connection[Any], postgres_url: str
+) -> None:
+    store = postgres_store(postgres_url, more={"gate": "SELECT pg_advisory_xact_lock_shared(7)"}, size=4)
+    try:
+        await asyncio.gather(*(store.aperform(run, "one") for _ in range(4)))
+        admin.execute("SELECT pg_advisory_lock(7)")
+        flights = [asyncio.create_task(store.aperform(pass_gate)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert len(store._airport._flights) == 2
+        # This loop waits here, as one does whose handler blocks.
+        with ThreadPoolExecutor(1) as thread:
+            assert thread.submit(store.perform, insert, "a").result(20) == [("a",)]
+        admin.execute("SELECT pg_advisory_unlock_all()")
+        await asyncio.gather(*flights)
+    finally:
+        admin.execute("SELECT pg_advisory_unlock_all()")
+        store.close()
+
+
+async def test_a_heartbeat_never_waits_for_a_loop(small: PostgresStore) -> None:
+    @operation("beat")
+    def beat() -> Op[Rows]:
+        return (yield from ask_last("one"))
+
+    await asyncio.to_thread(small.perform, beat)
+    beating = asyncio.create_task(small.aperform(beat))
+    await asyncio.sleep(0)
+    assert not small._airport._flights
+    await beating

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from copy import copy
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from perdure.errors import PerdureError
+from perdure.errors import Unavailable
 from perdure.ops.op import Operation
 from perdure.store.store import Store
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 T = TypeVar("T")
 
-UNDER_WAY = 2
+UNDER_WAY: Final = 2
 """How many groups may be at the database: while one is on its way to the disk the next one is written."""
 
 
@@ -50,10 +51,6 @@ class Ticket(NamedTuple, Generic[A, T]):
     answer: Future[T]
 
 
-class Alone(Exception):
-    """The group could not be written: whose fault it was shows when each is on its own."""
-
-
 class Line(Generic[A, T]):
     """Those who wait in one event loop."""
 
@@ -68,41 +65,52 @@ class Line(Generic[A, T]):
         if self._under_way == UNDER_WAY:
             ticket = Ticket[A, T](asked, loop.create_future())
             self._waiting.append(ticket)
-            try:
-                return await ticket.answer
-            except Alone:
-                return await self._perform_alone(asked)
+            return await ticket.answer
         self._under_way += 1
         try:
-            return await self._perform_alone(asked)
+            (answer,) = await self.store.aperform(self._operation, [asked])
+            return answer
         finally:
             self._next(loop)
-
-    async def _perform_alone(self, asked: A) -> T:
-        (answer,) = await self.store.aperform(self._operation, [asked])
-        return answer
 
     def _next(self, loop: AbstractEventLoop) -> None:
         """One is over: its place goes to all who wait."""
-        tickets, self._waiting = [one for one in self._waiting if not one.answer.done()], []
-        if not tickets:
+        tickets, self._waiting = self._waiting, []
+        if not _wanted(tickets):
             self._under_way -= 1
             return
-        task = loop.create_task(self._perform_together(tickets, loop))
+        task = loop.create_task(self._serve(tickets, loop))
         self._groups.add(task)
         task.add_done_callback(self._groups.discard)
 
-    async def _perform_together(self, tickets: Sequence[Ticket[A, T]], loop: AbstractEventLoop) -> None:
+    async def _serve(self, tickets: Sequence[Ticket[A, T]], loop: AbstractEventLoop) -> None:
         try:
-            answers = await self.store.aperform(self._operation, [ticket.asked for ticket in tickets])
-        except PerdureError:
-            pass
-        else:
-            for ticket, answer in zip(tickets, answers, strict=True):
-                if not ticket.answer.done():
-                    ticket.answer.set_result(answer)
+            await self._perform_together(tickets)
         finally:
-            for ticket in tickets:
-                if not ticket.answer.done():
-                    ticket.answer.set_exception(Alone())
+            for ticket in _wanted(tickets):
+                ticket.answer.cancel()  # with the loop that ends
             self._next(loop)
+
+    async def _perform_together(self, tickets: Sequence[Ticket[A, T]]) -> None:
+        """All or none. If it is none by somebody's fault, halves are tried until that one is alone with it."""
+        wanted = _wanted(tickets)
+        if not wanted:
+            return
+        try:
+            answers = await self.store.aperform(self._operation, [ticket.asked for ticket in wanted])
+        except Exception as error:
+            if len(wanted) == 1 or isinstance(error, Unavailable):
+                for ticket in _wanted(wanted):
+                    ticket.answer.set_exception(copy(error))
+                return
+            middle = len(wanted) // 2
+            await self._perform_together(wanted[:middle])
+            await self._perform_together(wanted[middle:])
+            return
+        for ticket, answer in zip(wanted, answers, strict=True):
+            if not ticket.answer.done():
+                ticket.answer.set_result(answer)
+
+
+def _wanted(tickets: Sequence[Ticket[A, T]]) -> list[Ticket[A, T]]:
+    return [ticket for ticket in tickets if not ticket.answer.done()]

@@ -238,6 +238,7 @@ class PostgresStore:
     def close(self) -> None:
         self._retry.stop()
         self._ear.stop()
+        self._airport.clear()
         self._pool.close()
         self._dismiss()
 

@@ -1,21 +1,23 @@
 """Operations that the event loop itself carries out, because they take one round trip.
 
 A thread would cost them two changes of thread and turns at the interpreter's lock: 0.2 ms of a single enqueue, and in
-a busy worker the overlap of database and handlers. All is sent at the start, COMMIT included, so that a loop which
-stands still holds nobody up.
+a busy worker the overlap of database and handlers. All is sent at the start, COMMIT included: a loop which stands still
+holds no lock, unless what is sent or answered is more than the sockets hold. And it holds no more than half of the
+connections, none of those for heartbeats.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
 import psycopg
 
-from perdure.store.postgres_pool import Lane, Pool
+from perdure.store.postgres_pool import Lane, Pool, lanes
 from perdure.store.postgres_session import LATE, Session, Waiting
 
 T = TypeVar("T")
@@ -28,6 +30,7 @@ class Flight(Generic[T]):
         self._work = work
         self._over = over
         self._writes = False
+        self._down = False
         self._timer: asyncio.TimerHandle | None = None
         self.session = session
         self.loop = asyncio.get_running_loop()
@@ -39,10 +42,12 @@ class Flight(Generic[T]):
 
     def crash(self) -> None:
         """Its loop was closed: nobody hears the answer."""
+        self._down = True
         self._work.close()
-        self._over(self)
 
     def _go_on(self, fault: psycopg.Error | None = None) -> None:
+        if self._down:
+            return  # the socket was ready to be read and to be written, and the first was the end
         try:
             event = next(self._work) if fault is None else self._work.throw(fault)
         except StopIteration as end:
@@ -76,8 +81,11 @@ class Flight(Generic[T]):
             self._go_on(psycopg.OperationalError(LATE))
 
     def _land(self) -> None:
-        self.loop.remove_reader(self.session.socket)
-        if self._writes:
+        self._down = True
+        # libpq closes the socket of a connection that is lost, and not every selector forgives that.
+        with suppress(OSError):
+            self.loop.remove_reader(self.session.socket)
+        with suppress(OSError):
             self.loop.remove_writer(self.session.socket)
         if self._timer is not None:
             self._timer.cancel()
@@ -95,7 +103,9 @@ class Airport:
     def depart(self, lane: Lane, work: Callable[[Session], Waiting[T]]) -> asyncio.Future[T] | None:
         """Have it carried out on an idle session; None where there is none, or the loop cannot wait for sockets."""
         self.clear()
-        session = self._pool.lend_idle(lane) if self._open else None
+        most = lanes(self._pool.size)[lane] // 2
+        full = [*self._flights.values()].count(lane) >= most
+        session = self._pool.lend_idle(lane) if self._open and not full else None
         if session is None:
             return None
         flight = Flight(session, work(session), self._over)
@@ -104,19 +114,29 @@ class Airport:
             flight.depart()
         except NotImplementedError:  # Windows, by default
             self._open = False
-            flight.crash()
+            self._crash(flight)
             return None
+        except BaseException:
+            self._crash(flight)
+            raise
         return flight.landed
 
     def clear(self) -> None:
         """Give up the flights of loops that were closed."""
         for flight in list(self._flights):
             if flight.loop.is_closed():
-                flight.crash()
+                self._crash(flight)
 
     def forget(self) -> None:
         """In a forked child."""
         self._flights = {}
+
+    def _crash(self, flight: Flight[Any]) -> None:
+        # Whoever takes it off the list crashes it: several threads may come upon it.
+        lane = self._flights.pop(flight, None)
+        if lane is not None:
+            flight.crash()
+            self._pool.take_back(flight.session, lane)
 
     def _over(self, flight: Flight[Any]) -> None:
         lane = self._flights.pop(flight, None)

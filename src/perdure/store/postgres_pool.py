@@ -86,10 +86,6 @@ class Pool:
         finally:
             self._slots[lane].release()
 
-    def _hand_out(self, session: Session, lane: Lane) -> None:
-        session.lane = lane
-        self._lent.add(session)
-
     def use(self) -> tuple[int, int]:
         """How many sessions are lent out, and how many lie idle."""
         return len(self._lent), len(self._idle)
@@ -113,6 +109,10 @@ class Pool:
         self._idle = []
         self._slots = {lane: Semaphore(n) for lane, n in lanes(self.size).items()}
         self._lent: set[Session] = set()
+
+    def _hand_out(self, session: Session, lane: Lane) -> None:
+        session.lane = lane
+        self._lent.add(session)
 
     def _take(self, lane: Lane) -> Session | None:
         if self._closed:

@@ -212,10 +212,12 @@ class Transaction:
 
     def _undo(self, error: BaseException) -> Waiting[None]:
         """Leave the session as it was found, unless something stopped us in the middle of it."""
-        self._session.settings = None  # what was set in a transaction goes with it
         if not isinstance(error, Exception):
             self._session.spoiled = True
-        if not self._begun or self._session.idle or self._session.spoiled:
+        if not self._begun:
+            return
+        self._session.settings = None  # what was set in a transaction goes with it
+        if self._session.idle or self._session.spoiled:
             return
         try:
             self._session.send(_ROLLBACK, rows=False)

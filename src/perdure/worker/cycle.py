@@ -247,6 +247,7 @@ class Cycle:
         try:
             jobs = await self._ledger.aclaim(identity, tasks=lane.tasks, n=n, queues=self._queues)
         except OUT_OF_SERVICE as error:
+            lane.drained = False
             self._look_at = min(self._look_at, monotonic() + self._health.failed(error))
             return []
         lane.fed(n, jobs)
