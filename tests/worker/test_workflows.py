@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure import CONTEXT, App, Context, Step, WaitTimeout, Workflow, WorkflowFailed, chain, group
+from perdure import CONTEXT, App, Context, Continue, Step, WaitTimeout, Workflow, WorkflowFailed, chain, group
 from perdure.errors import BlockingCall, InvalidOption, ResultMissing
 from tests.worker import loom
 
@@ -207,6 +207,25 @@ async def test_steps_in_processes_have_all_that_others_have(url: str) -> None:
             assert states["all"] == "succeeded"
     finally:
         await app.aclose()
+
+
+async def test_each_run_that_continues_keeps_the_steps_it_added(app: App) -> None:
+    @app.task(name="more")
+    async def more(*, ctx: Context = CONTEXT) -> None:
+        ctx.append([Step(f"run-{ctx.run}", leaf.job(), after=["more"])])
+        if ctx.run < 3:
+            raise Continue
+
+    @app.task(name="leaf")
+    async def leaf() -> None: ...
+
+    flow = Workflow("growing")
+    flow.step("more", more.job())
+    async with app.worker():
+        started = await app.astart_workflow(flow)
+        await started.ajoin(PATIENCE)
+        states = {step.key: step.state for step in await started.asteps()}
+    assert states == dict.fromkeys(["more", "run-1", "run-2", "run-3"], "succeeded")
 
 
 async def test_a_success_in_the_handlers_own_transaction_releases_what_follows(app: App) -> None:

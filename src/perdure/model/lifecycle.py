@@ -126,6 +126,7 @@ class Continued(msgspec.Struct, frozen=True):
     delay: Span = 0
     report: Report | None = None
     children: tuple[NewJob, ...] = ()
+    appended: Growth | None = None
 
 
 class Canceled(msgspec.Struct, frozen=True):
@@ -152,7 +153,7 @@ def stripped(outcome: Outcome) -> Outcome:
 
     A success whose jobs were refused is none: they were to be enqueued with it, or not at all.
     """
-    if isinstance(outcome, Succeeded) and outcome.appended:
+    if isinstance(outcome, Succeeded | Continued) and outcome.appended:
         return Failed(outcome.lease, "error", "job.steps_refused", "Its steps could not be appended.")
     if isinstance(outcome, Succeeded | Continued) and outcome.children:
         return Failed(outcome.lease, "error", "job.children_refused", "Its own jobs could not be enqueued.")

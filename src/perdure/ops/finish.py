@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from perdure.model.job import Lease, NewJob
 from perdure.model.lifecycle import (
@@ -194,7 +194,7 @@ def _append(
     wake: frozenset[str] = frozenset()
     for job in jobs:
         outcome = outcomes[job.lease]
-        if isinstance(outcome, Succeeded) and outcome.appended is not None and job.workflow is not None:
+        if _stands(outcome, job) and outcome.appended is not None and job.workflow is not None:
             more, woken = yield from plant(tallies, job.workflow, outcome.appended)
             writes, wake = [*writes, *more], wake | woken
     return writes, wake
@@ -205,12 +205,17 @@ def _enqueue_children(jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -
     children: list[NewJob] = []
     for job in jobs:
         outcome = outcomes[job.lease]
-        if isinstance(outcome, Succeeded) or (isinstance(outcome, Continued) and not job.cancel_requested):
+        if _stands(outcome, job):
             children += outcome.children
     if not children:
         return frozenset()
     _, queues = yield from put(children)
     return queue_topics(queues)
+
+
+def _stands(outcome: Outcome, job: Running) -> TypeGuard[Succeeded | Continued]:
+    """Whether what an attempt adds is added."""
+    return isinstance(outcome, Succeeded) or (isinstance(outcome, Continued) and not job.cancel_requested)
 
 
 def _succeed(plain: Sequence[Succeeded]) -> list[Query]:

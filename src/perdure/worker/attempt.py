@@ -162,11 +162,11 @@ class Attempt:
         assert self.outcome is not None, "a lost lease records nothing"
         if (children := self.context.children) and isinstance(self.outcome, (Succeeded, Continued)):
             self.outcome = msgspec.structs.replace(self.outcome, children=children)
-        if self.job.workflow_id is not None and isinstance(self.outcome, Succeeded):
+        if self.job.workflow_id is not None and isinstance(self.outcome, (Succeeded, Continued)):
             growth = self.context.growth or self.outcome.appended
-            self.outcome = msgspec.structs.replace(
-                self.outcome, workflow=self.job.workflow_id, appended=growth
-            )
+            self.outcome = msgspec.structs.replace(self.outcome, appended=growth)
+            if isinstance(self.outcome, Succeeded):
+                self.outcome = msgspec.structs.replace(self.outcome, workflow=self.job.workflow_id)
         if (report := self.context.take_report()) is not None:
             self.outcome = msgspec.structs.replace(self.outcome, report=report)
         return self.outcome

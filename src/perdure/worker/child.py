@@ -126,7 +126,7 @@ class Child:
             outcome = copy_context().run(self._call, handler, context)
         if isinstance(outcome, Succeeded | Continued) and context.children:
             outcome = msgspec.structs.replace(outcome, children=context.children)
-        if isinstance(outcome, Succeeded) and context.growth is not None:
+        if isinstance(outcome, Succeeded | Continued) and context.growth is not None:
             outcome = msgspec.structs.replace(outcome, appended=context.growth)
         return outcome
 
