@@ -93,7 +93,8 @@ def test_whoever_watches_sees_the_end(shop: Shop) -> None:
 
 def test_what_is_asked_wrongly_is_refused(shop: Shop) -> None:
     assert shop.run("workflow", NOBODY).exit_code == 1
-    for args in (("gate",), ("gate", "x"), ("--approve",), ("gate", "--approve")):
+    both = ("gate", "x", "--approve", "--reject")
+    for args in (("gate",), ("gate", "x"), ("--approve",), ("gate", "--approve"), both):
         assert shop.run("workflow", NOBODY, *args).exit_code == 2
 
 

@@ -112,6 +112,10 @@ def test_what_is_requeued() -> None:
     assert requeued(steps, edges, "all") == set(steps)
     assert requeued(steps, edges, "failed") == {"b", "e"}
     assert requeued(steps, edges, "following") == {"b", "c", "d", "e"}
+    # What failed was requeued alone: those that it doomed still follow it.
+    steps["b"], steps["e"] = ("succeeded", False), ("succeeded", False)
+    assert requeued(steps, edges, "failed") == set()
+    assert requeued(steps, edges, "following") == {"c", "d"}
 
 
 def test_a_cascade_goes_ten_thousand_steps_down_and_stops_where_an_end_is_enough() -> None:

@@ -75,8 +75,8 @@ def workflows(
 @click.argument("id")
 @click.argument("act", type=click.Choice(["gate"]), required=False)
 @click.argument("key", required=False)
-@click.option("--approve", "resolution", flag_value="succeeded", help="The gate succeeds.")
-@click.option("--reject", "resolution", flag_value="failed", help="The gate fails.")
+@click.option("--approve", is_flag=True, help="The gate succeeds.")
+@click.option("--reject", is_flag=True, help="The gate fails.")
 @click.option("--reason", help="Why, for whoever looks at it later.")
 @click.option("--watch", is_flag=True, help="Go on showing it until it is over.")
 @as_json
@@ -87,7 +87,8 @@ def workflow(
     id: str,
     act: str | None,
     key: str | None,
-    resolution: Any,
+    approve: bool,
+    reject: bool,
     reason: str | None,
     watch: bool,
     as_json: bool,
@@ -100,20 +101,18 @@ def workflow(
       perdure workflow 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 gate approve --approve
       perdure workflow 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 gate approve --reject --reason "too dear"
     """
-    if (act is None) != (key is None) or (act is None) != (resolution is None):
+    if (act is None) != (key is None) or approve + reject != (act is not None):
         raise Misuse("A gate is decided by: perdure workflow ID gate KEY --approve, or --reject.")
     with target.reading() as app:
         if key is not None:
-            changed = app.resolve_gate(id, key, resolution, reason=reason)
-            click.echo(f"The gate {key} {'is' if changed else 'was already'} {_DECIDED[resolution]}.")
+            changed = app.resolve_gate(id, key, "succeeded" if approve else "failed", reason=reason)
+            decided = "approved" if approve else "rejected"
+            click.echo(f"The gate {key} {'is' if changed else 'was already'} {decided}.")
         elif as_json:
             graph = _graph(app, id)
             print_json({**workflow_document(graph.workflow), "steps": [*map(step_document, _steps(graph))]})
         else:
             _show(app, id, watch=watch)
-
-
-_DECIDED = {"succeeded": "approved", "failed": "rejected"}
 
 
 def _show(app: App, id: str, *, watch: bool) -> None:

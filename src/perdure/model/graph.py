@@ -250,7 +250,7 @@ def requeued(
     chosen = {
         id
         for id, (state, doomed) in steps.items()
-        if state == "failed" or (state == "canceled" and not doomed)
+        if state == "failed" or (state == "canceled" and (which == "following" or not doomed))
     }
     if which == "failed":
         return chosen
