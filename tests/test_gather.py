@@ -43,6 +43,16 @@ async def app(url: str) -> Any:
     await asyncio.to_thread(app.close)
 
 
+async def known(app: App) -> Any:
+    """A task that the database knows already, by one job."""
+
+    @app.task(name="note")
+    async def note(n: int) -> None: ...
+
+    await note.aenqueue(-1)
+    return note
+
+
 def ids(jobs: Sequence[Any]) -> set[str]:
     return {job.id for job in jobs}
 
@@ -50,10 +60,7 @@ def ids(jobs: Sequence[Any]) -> set[str]:
 async def test_callers_at_the_same_time_share_a_few_commits(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @app.task(name="note")
-    async def note(n: int) -> None: ...
-
-    await note.aenqueue(-1)
+    note = await known(app)
     groups = Groups(app, monkeypatch)
     jobs = await asyncio.gather(*(note.aenqueue(n) for n in range(MANY)))
     assert sum(groups.sizes) == MANY
@@ -65,10 +72,7 @@ async def test_callers_at_the_same_time_share_a_few_commits(
 
 
 async def test_nobody_waits_for_company(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    @app.task(name="note")
-    async def note(n: int) -> None: ...
-
-    await note.aenqueue(-1)
+    note = await known(app)
     groups = Groups(app, monkeypatch)
     for n in range(3):
         await note.aenqueue(n)
@@ -76,10 +80,7 @@ async def test_nobody_waits_for_company(app: App, monkeypatch: pytest.MonkeyPatc
 
 
 async def test_a_refusal_is_only_for_whom_it_concerns(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    @app.task(name="note")
-    async def note(n: int) -> None: ...
-
-    await note.aenqueue(-1)
+    note = await known(app)
     groups = Groups(app, monkeypatch)
     asked = [note.aenqueue(n) for n in range(MANY)]
     asked.insert(MANY // 2, app.aenqueue("unheard of"))
@@ -95,10 +96,7 @@ async def test_a_refusal_is_only_for_whom_it_concerns(app: App, monkeypatch: pyt
 async def test_a_caller_that_was_cancelled_in_line_has_asked_for_nothing(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @app.task(name="note")
-    async def note(n: int) -> None: ...
-
-    await note.aenqueue(-1)
+    note = await known(app)
     groups = Groups(app, monkeypatch)
     groups.hold.clear()
     callers = [asyncio.create_task(note.aenqueue(n)) for n in range(MANY)]
@@ -114,10 +112,7 @@ async def test_a_caller_that_was_cancelled_in_line_has_asked_for_nothing(
 async def test_the_line_moves_on_when_whoever_is_in_front_gives_up(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @app.task(name="note")
-    async def note(n: int) -> None: ...
-
-    await note.aenqueue(-1)
+    note = await known(app)
     groups = Groups(app, monkeypatch)
     groups.hold.clear()
     callers = [asyncio.create_task(note.aenqueue(n)) for n in range(MANY)]

@@ -15,6 +15,7 @@ from perdure.app import App
 from tests.conformance.flow import Flow
 from tests.conformance.world import World
 from tests.postgres import with_database
+from tests.sql.tally import TABLES
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +38,7 @@ def postgres_url(migrated_postgres: str) -> str:
     with psycopg.connect(migrated_postgres, autocommit=True) as connection:
         connection.execute("SET lock_timeout = '10s'")
         connection.execute("DROP FUNCTION IF EXISTS perdure.refuse CASCADE")
-        for table in World.TABLES:
+        for table in TABLES:
             connection.execute(f"DELETE FROM perdure.{table}".encode())
     return migrated_postgres
 

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perdure import StartedWorkflow, Workflow
-from perdure.model.graph import Shape
 from perdure.model.lifecycle import Failed
 from tests.conformance.flow import Flow, outcome
+from tests.model.reference import reference
 
 MOST = 200
-
-
-def reference(shapes: Sequence[Shape], fails: set[str]) -> dict[str, str]:
-    """What must come of a graph, parents first, in ten lines."""
-    ends: dict[str, str] = {}
-    for step in shapes:
-        if any(ends[parent] != "succeeded" for parent in step.after):
-            ends[step.key] = "canceled"
-        else:
-            ends[step.key] = "failed" if step.key in fails else "succeeded"
-    return ends
 
 
 def random_graph(flow: Flow, rng: random.Random, most: int) -> Workflow:

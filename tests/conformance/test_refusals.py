@@ -11,6 +11,7 @@ import pytest
 
 from perdure.errors import BadArguments, InvalidOption, PayloadTooLarge, PerdureError
 from tests.conformance.world import World
+from tests.sql.tally import TABLES
 
 SECRET = "hunter2"
 
@@ -54,7 +55,7 @@ BAD_OPTIONS: dict[str, Call] = {
 
 
 def written(world: World) -> dict[str, int]:
-    return {table: world.count(table) for table in World.TABLES}
+    return {table: world.count(table) for table in TABLES}
 
 
 @pytest.mark.parametrize("case", BAD_ARGUMENTS)

@@ -36,21 +36,6 @@ def work(n: int = 0, *, note: str = "") -> int:
 class World:
     """One database, one app on it, and one registered worker."""
 
-    TABLES = (
-        "job",
-        "key",
-        "attempt",
-        "event",
-        "log",
-        "queue",
-        "task",
-        "worker",
-        "leader",
-        "workflow",
-        "dependency",
-        "mutation",
-    )
-
     def __init__(self, url: str, **options: Any) -> None:
         self.url = url
         self.now = NOON

@@ -23,6 +23,7 @@ from perdure.model.graph import (
     foreign_references,
     requeued,
 )
+from tests.model.reference import reference
 
 
 @pytest.mark.parametrize(
@@ -131,17 +132,6 @@ def test_a_cascade_goes_ten_thousand_steps_down_and_stops_where_an_end_is_enough
     assert (fates["s0"].state, fates["s0"].reason) == ("canceled", "after root, which failed")
     assert fates["s9998"].reason == "after s9997, which was canceled"
     assert (fates["s9999"].state, fates["s9999"].reason) == ("ready", None)
-
-
-def reference(shapes: Sequence[Shape], fails: set[str]) -> dict[str, str]:
-    """What must come of a graph, parents first, in ten lines."""
-    ends: dict[str, str] = {}
-    for step in shapes:
-        if any(ends[parent] != "succeeded" for parent in step.after):
-            ends[step.key] = "canceled"
-        else:
-            ends[step.key] = "failed" if step.key in fails else "succeeded"
-    return ends
 
 
 @st.composite
