@@ -21,6 +21,12 @@ class Cycle(NamedTuple):
     finish: Plan
 
 
+class Looks(NamedTuple):
+    front: Plan
+    """A claim as most are: from a little before the last one on."""
+    whole: Plan
+
+
 class Pages:
     """A worker that only looks what its work would cost."""
 
@@ -39,6 +45,14 @@ class Pages:
             if outcomes:
                 finished = self._connection.plan(finish.finish(outcomes, dice=lambda: 0.5))
         return Cycle(len(outcomes), claimed, finished)
+
+    def of_claims(self, n: int, front: claim.Front) -> Looks:
+        """Of the two ways to claim."""
+        asked = claim.Appetite(WORKER, self._tasks, n)
+        with self._connection.taken_back():
+            near = self._connection.plan(claim.claim(asked._replace(front=front)))
+        with self._connection.taken_back():
+            return Looks(near, self._connection.plan(claim.claim(asked)))
 
     def close(self) -> None:
         self._connection.close()

@@ -18,16 +18,20 @@ from typing import NamedTuple
 import psycopg
 
 from bench.calls import Process, Program, ask, workers
-from bench.pages import Pages
+from bench.pages import Looks, Pages
 from bench.report import Report
 from bench.servers import databases
-from bench.workload import TASK
+from bench.workload import QUEUE, TASK
+from perdure.ops.claim import Front
+from perdure.worker.front import SLACK, WHOLE
 
 RATE = 800
 MINUTES = 3
 BATCH = RATE // 100
 """Of the claim that is looked at: as many jobs as come at a time."""
 LOOK = 1.0
+COUNTED = 10
+"""Every so many looks the pages of a claim are counted, for which it is carried out: more often it would disturb."""
 
 UNPINNED = 0.95
 MORE_PAGES = 2.0
@@ -44,8 +48,8 @@ class Look(NamedTuple):
     minute: int
     begun: int
     """Handlers, so far."""
-    pages: int
-    """That one claim touches."""
+    claims: Looks | None
+    """What a claim touches, where it was counted."""
     touched: int
     """Pages of the table and its indexes, by everybody, so far."""
 
@@ -88,15 +92,22 @@ def _run(url: str, minute: float, *, pinned: bool) -> list[Look]:
             running.begun(RATE // 10, timeout=30)
             start = time.monotonic()
             while (passed := time.monotonic() - start) < MINUTES * minute:
-                cycle = pages.of_a_cycle(BATCH)
                 row = server.execute(TOUCHED).fetchone()
                 assert row is not None
-                touched = int(row[0] or 0)
-                looks.append(
-                    Look(passed, int(passed // minute), running.entered(), cycle.claim.pages, touched)
-                )
+                claims = None if len(looks) % COUNTED else pages.of_claims(BATCH, _front())
+                looks.append(Look(passed, int(passed // minute), running.entered(), claims, int(row[0] or 0)))
                 time.sleep(LOOK)
     return looks
+
+
+def _front() -> Front:
+    """Where a busy worker looks: its last job was enqueued just now."""
+    return Front(QUEUE, 0, time.time_ns() // 1000 - SLACK)
+
+
+def _pages(looks: Looks) -> float:
+    """Of claims, for each job, as a worker claims beside a snapshot."""
+    return looks.front.pages / BATCH + looks.whole.pages / (WHOLE * RATE)
 
 
 @contextmanager
@@ -111,14 +122,16 @@ def _snapshot(url: str, *, pinned: bool) -> Iterator[None]:
 def _tell(report: Report, name: str, looks: list[Look], rate: float, *, target: bool) -> None:
     report.figure(f"throughput {name}", rate, "jobs/s", asked=RATE)
     minutes = [[look for look in looks if look.minute == minute] for minute in range(MINUTES)]
-    claims = [median(look.pages for look in minute) for minute in minutes]
+    counted = [[look.claims for look in minute if look.claims is not None] for minute in minutes]
+    claims = [median(map(_pages, looks)) for looks in counted]
     report.figure(
-        f"pages of a claim {name}, minute {MINUTES} / minute 1",
+        f"pages of claims for each job {name}, minute {MINUTES} / minute 1",
         claims[-1] / claims[0],
         "ratio",
         at_most=MORE_PAGES if target else None,
-        pages=claims,
-        worst=max(look.pages for look in looks),
+        pages=[round(each, 1) for each in claims],
+        front=[median(each.front.pages for each in looks) for looks in counted],
+        whole=[median(each.whole.pages for each in looks) for looks in counted],
     )
     touched = [
         (last.touched - first.touched) / max(1, last.begun - first.begun) for first, *_, last in minutes

@@ -85,4 +85,4 @@ def _administer(server: str, statement: str) -> None:
 @pytest.fixture
 def front_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Claims try the front first, whatever the ones before have found."""
-    monkeypatch.setattr("perdure.worker.ledger.Front", Eager)
+    monkeypatch.setattr("perdure.worker.ledger.Lookout", Eager)

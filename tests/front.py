@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from perdure.ops.claim import Appetite, Claims
-from perdure.worker.front import Front
+from collections.abc import Sequence
+
+from perdure.ops.claim import Appetite, Claims, Front
+from perdure.worker.front import Lookout
 
 
-class Eager(Front):
-    def __init__(self, *, worth: bool) -> None:
-        super().__init__(worth=worth)
-        self.likely = worth
+class Eager(Lookout):
+    """Where nothing is known it guesses; only a front that was told of more is followed by a look at everything."""
+
+    def front(self, tasks: Sequence[str], queues: Sequence[str] | None, *, polls: bool) -> Front | None:
+        known = super().front(tasks, queues, polls=polls)
+        if known is not None or self._detour or not self._worth or not tasks:
+            return known
+        return Front(queues[0] if queues else "default", 0)
 
     def learn(self, appetite: Appetite, claims: Claims) -> None:
-        self.likely = self._worth and not (appetite.front and claims.more)
+        super().learn(appetite, claims)
+        self._detour = int(appetite.front is not None and claims.more)

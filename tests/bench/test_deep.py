@@ -12,10 +12,11 @@ import pytest
 
 from bench import deep, pinned
 from bench.drain import drain, enqueue
-from bench.pages import Pages
+from bench.pages import Looks, Pages
 from bench.pinned import Look
 from bench.report import Report
 from perdure import App
+from tests.sql.plans_postgres import Plan
 
 
 def test_a_drain_leaves_nothing_and_times_only_its_own_jobs(url: str) -> None:
@@ -49,7 +50,9 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_written(
 def test_a_claim_that_walks_past_more_and_more_misses_its_target(capsys: pytest.CaptureFixture[str]) -> None:
     report = Report()
     looks = [
-        Look(60.0 * minute, minute, 100 * (minute + 1), pages, 1000 * minute)
+        Look(
+            60.0 * minute, minute, 100 * (minute + 1), Looks(Plan({}, 8 * pages), Plan({}, 0)), 1000 * minute
+        )
         for minute, pages in enumerate((10, 20, 30))
     ]
     looks = [look for look in looks for look in (look, look._replace(begun=look.begun + 50))]

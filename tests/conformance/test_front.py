@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 import psycopg
 import pytest
 
 from perdure.model.lifecycle import Throttled
+from perdure.worker import front
 from tests.conformance.world import World, ids
 
 pytestmark = pytest.mark.usefixtures("front_first")
@@ -68,3 +71,61 @@ def test_what_somebody_holds_is_passed_over(postgres_world: World) -> None:
         world.app.cancel_job(held.id, conn=connection)
         assert ids(world.claim(1)) == ids([free])
         assert world.claim(1) == []
+
+
+def test_lower_priorities_are_left_while_the_front_is_enough(world: World) -> None:
+    work = world.task()
+    first, second = work.enqueue(), work.enqueue()
+    low = work.using(priority=-1).enqueue()
+    assert ids(world.claim(1)) == ids([first])
+    assert ids(world.claim(1)) == ids([second])
+    assert ids(world.claim(1)) == ids([low])
+
+
+def test_a_higher_priority_comes_first_whatever_was_found_last(world: World) -> None:
+    work = world.task()
+    first, second = work.enqueue(), work.enqueue()
+    assert ids(world.claim(1)) == ids([first])
+    high = work.using(priority=1).enqueue()
+    assert ids(world.claim(1)) == ids([high])
+    assert ids(world.claim(1)) == ids([second])
+
+
+def test_a_named_queue_that_stands_before_comes_first(world: World) -> None:
+    work = world.task()
+    low, last = (work.using(queue="b").enqueue() for _ in range(2))
+    assert ids(world.claim(1, queues=["a", "b"])) == ids([low])
+    first = work.using(queue="a").enqueue()
+    assert ids(world.claim(2, queues=["a", "b"])) == ids([first, last])
+
+
+def test_what_was_enqueued_long_before_its_commit_is_found_by_the_next_whole_look(
+    postgres_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = postgres_world
+    work = world.task()
+    monkeypatch.setattr(front, "DEAR", -1.0)  # every look has walked past too much
+    world.ledger._lookout = front.Lookout(worth=True)
+    with psycopg.connect(world.url) as connection:
+        late = work.using(conn=connection).enqueue()
+        world.advance(3)
+        busy = work.enqueue()
+        assert ids(world.claim(1)) == ids([busy])
+    assert world.claim(1, polls=True) == []
+    monkeypatch.setattr(front, "monotonic", lambda: monotonic() + front.WHOLE)
+    assert ids(world.claim(1, polls=True)) == ids([late])
+
+
+@pytest.mark.parametrize(("dear", "polls"), [(60.0, True), (-1.0, False)])
+def test_a_front_goes_back_to_the_beginning_where_that_is_cheap_or_nobody_looks_again(
+    postgres_world: World, monkeypatch: pytest.MonkeyPatch, *, dear: float, polls: bool
+) -> None:
+    world = postgres_world
+    work = world.task()
+    monkeypatch.setattr(front, "DEAR", dear)
+    with psycopg.connect(world.url) as connection:
+        late = work.using(conn=connection).enqueue()
+        world.advance(3)
+        busy = work.enqueue()
+        assert ids(world.claim(1)) == ids([busy])
+    assert ids(world.claim(1, polls=polls)) == ids([late])

@@ -64,9 +64,9 @@ class World:
         app._store = self.store
         return app
 
-    def claim(self, n: int = 1, *, queues: Queues = None) -> list[Claimed]:
+    def claim(self, n: int = 1, *, queues: Queues = None, polls: bool = False) -> list[Claimed]:
         """Claim as a worker that knows every task of the app."""
-        return self.ledger.claim(self.worker, tasks=sorted(self.app.tasks), n=n, queues=queues)
+        return self.ledger.claim(self.worker, tasks=sorted(self.app.tasks), n=n, queues=queues, polls=polls)
 
     def claim_one(self) -> Claimed:
         (job,) = self.claim()

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from perdure.model.job import Claimed
-from perdure.ops.claim import Appetite, Claims, claim
+from perdure.ops.claim import Appetite, Claims, Front, claim, claim_query
 from tests.ops.script import A, B, C, Script
 
 
@@ -74,13 +74,20 @@ def test_expired_ones_are_named_and_not_handed_out() -> None:
     assert ([job.id for job in claims.jobs], claims.expired, claims.more) == ([B], [A, C], True)
 
 
-def test_a_front_that_came_home_short_says_that_there_may_be_more() -> None:
-    for n, more in ((1, False), (2, True)):
-        script = Script(claim_front=[[row(A)]])
-        claims = script.play(claim(Appetite("w", ["work"], n, front=True)))
-        assert ([job.id for job in claims.jobs], claims.more) == ([A], more)
+def test_a_front_says_itself_whether_there_may_be_more() -> None:
+    for told, more in (([], False), ([(*[None] * 18, "more")], True)):
+        script = Script(claim_front=[[row(A), *told]])
+        claims = script.play(claim(Appetite("w", ["work"], 2, front=Front("default", 0))))
+        assert ([job.id for job in claims.jobs], claims.more, claims.locked) == ([A], more, False)
         assert script.asked == [["claim_front"]]
-    assert not Script(claim_jobs=[[row(A)]]).play(claim(Appetite("w", ["work"], 2))).more
+
+
+def test_a_front_knows_which_named_queues_come_before_and_behind() -> None:
+    asked = claim_query(Appetite("w", ["work"], 2, ["a", "b", "c"], Front("b", 1, 7)))
+    assert (asked.params["ahead"], asked.params["behind"]) == ('["a"]', '["c"]')
+    assert (asked.params["queue"], asked.params["priority"], asked.params["since"]) == ("b", 1, 7)
+    everywhere = claim_query(Appetite("w", ["work"], 2, None, Front("b", 1)))
+    assert (everywhere.params["ahead"], everywhere.params["behind"]) == (None, None)
 
 
 def test_rows_that_others_hold_are_no_jobs() -> None:

@@ -10,7 +10,7 @@ from perdure.model.lifecycle import Change
 from perdure.ops import enqueue
 from perdure.ops.batch import rows_of
 from perdure.ops.op import Param
-from tests.sql.backlog import DAY, EXPIRED, GROUPS, READY, RUNNING, WORKERS, job_id
+from tests.sql.backlog import DAY, EXPIRED, GROUPS, NOW, READY, RUNNING, WORKERS, job_id
 from tests.sql.recorder import new_job
 
 Params = dict[str, Param]
@@ -33,15 +33,21 @@ def _claims(n: int) -> Mapping[str, Hot]:
         params: Params = {"worker": "worker-0", "tasks": '["other", "work"]', "queues": queues, "n": n}
         return Hot("claim_jobs", params, n + GROUPS)
 
-    def front(n: int, queues: str | None) -> Hot:
-        return claim(n, queues)._replace(statement="claim_front")
+    def front(
+        n: int, queue: str, ahead: str | None = "[]", behind: str = "[]", since: int | None = None
+    ) -> Hot:
+        group: Params = {"queue": queue, "priority": 0, "since": since, "ahead": ahead, "behind": behind}
+        params: Params = {"worker": "worker-0", "tasks": '["other", "work"]', "n": n}
+        return Hot("claim_front", {**params, **group}, n + GROUPS)
 
     return {
-        "claim in front of all queues": front(n, None),
-        "claim in front where all is known": front(n, '["clean"]'),
-        "claim in front of the unknown": front(n, '["default"]'),
-        "claim in front of the deep": front(n, '["deep"]'),
-        "claim one in front": front(1, '["clean"]'),
+        "claim in front of all queues": front(n, "clean", None),
+        "claim in front where all is known": front(n, "clean"),
+        "claim in front of named queues": front(n, "clean", '["empty"]', '["deep", "paused"]'),
+        "claim in front from a time on": front(n, "clean", since=NOW - DAY),
+        "claim in front of the unknown": front(n, "default"),
+        "claim in front of the deep": front(n, "deep"),
+        "claim one in front": front(1, "clean"),
         # It may lock n of each group before it knows which are first.
         "claim_around": Hot("claim_around", claim(n, None).params, n * GROUPS),
         "claim from all queues": claim(n, None),

@@ -113,7 +113,7 @@ def live(store: Recorder) -> None:
     store.perform(enqueue.enqueue_keyed, [new_job(idempotency_key="k", unique_key="u")])
     store.perform(enqueue.enqueue_keyed, [new_job(idempotency_key="l", unique_key="u")])
     first, second, third, *_ = take(store, n=4)
-    store.perform(claim.claim, claim.Appetite("ann", ["other"], 1, front=True))
+    store.perform(claim.claim, claim.Appetite("ann", ["other"], 1, front=claim.Front("default", 0)))
     store.perform(claim.claim_around, claim.Appetite("ann", ["work"], 1))
     store.perform(worker.heartbeat, "ann")
     said = report.Said(first, Report(stage="half", checkpoint="1"), [report.LogLine("info", "so far")])

@@ -6,22 +6,30 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from perdure.model.job import Claimed
+from perdure.model.job import Claimed, Instant
 from perdure.ops.batch import rows_of
-from perdure.ops.op import Op, Query, Rows, Step, operation
+from perdure.ops.op import Op, Param, Query, Rows, Step, operation
+
+
+class Front(NamedTuple):
+    """One queue and priority: all that is ready, as far as one knows. ``since``: nothing of it counts from before."""
+
+    queue: str
+    priority: int
+    since: Instant | None = None
 
 
 class Appetite(NamedTuple):
     """What to claim: at most n jobs of these tasks, from these queues in this order or from all as one.
 
-    ``front``: only from the queue and priority that come first, which is cheaper where that is enough.
+    ``front``: only from there, if nothing comes before it, which is cheaper.
     """
 
     worker: str
     tasks: Sequence[str]
     n: int
     queues: Sequence[str] | None = None
-    front: bool = False
+    front: Front | None = None
 
     def __bool__(self) -> bool:
         return self.n > 0 and bool(self.tasks)
@@ -50,19 +58,21 @@ def claim(appetite: Appetite) -> Op[Claims]:
 @operation("write")
 def claim_around(appetite: Appetite) -> Op[Claims]:
     """The same where others hold the rows that are due first: whatever is free behind them."""
-    (rows,) = yield Step((claim_query(appetite)._replace(name="claim_around"),), final=True)
+    query = claim_query(appetite._replace(front=None))._replace(name="claim_around")
+    (rows,) = yield Step((query,), final=True)
     return read_claims(rows, appetite)
 
 
 def claim_query(appetite: Appetite) -> Query:
     worker, tasks, n, queues, front = appetite
-    params = {
-        "worker": worker,
-        "tasks": rows_of(list(dict.fromkeys(tasks))),
-        "queues": None if queues is None else rows_of(queues),
-        "n": n,
-    }
-    return Query("claim_front", params) if front else Query("claim_jobs", params)
+    params: dict[str, Param] = {"worker": worker, "tasks": rows_of(list(dict.fromkeys(tasks))), "n": n}
+    if front is None:
+        return Query("claim_jobs", {**params, "queues": None if queues is None else rows_of(queues)})
+    ahead = behind = None
+    if queues is not None:
+        place = queues.index(front.queue)
+        ahead, behind = rows_of(queues[:place]), rows_of(queues[place + 1 :])
+    return Query("claim_front", {**params, **front._asdict(), "ahead": ahead, "behind": behind})
 
 
 def read_claims(rows: Rows, appetite: Appetite) -> Claims:
@@ -76,5 +86,4 @@ def read_claims(rows: Rows, appetite: Appetite) -> Claims:
         jobs.sort(key=lambda job: rank.get(job.queue, 0))
     others = [row for row in rows if row[-1] != "running"] if len(jobs) < len(rows) else []
     expired = [row[0] for row in others if row[-1] == "canceled"]
-    short = appetite.front and len(rows) < appetite.n
-    return Claims(jobs, expired, locked=len(expired) < len(others), more=bool(others) or short)
+    return Claims(jobs, expired, locked=any(row[-1] == "locked" for row in others), more=bool(others))

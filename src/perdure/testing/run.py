@@ -162,9 +162,18 @@ class WitnessedLedger(Ledger):
         self._witness = witness
 
     def _cycle(
-        self, worker: str, outcomes: Sequence[Outcome], *, tasks: Sequence[str], n: int, queues: Queues = None
+        self,
+        worker: str,
+        outcomes: Sequence[Outcome],
+        *,
+        tasks: Sequence[str],
+        n: int,
+        queues: Queues = None,
+        polls: bool = False,
     ) -> Plan[tuple[Finished, Batch]]:
-        finished, jobs = yield from super()._cycle(worker, outcomes, tasks=tasks, n=n, queues=queues)
+        finished, jobs = yield from super()._cycle(
+            worker, outcomes, tasks=tasks, n=n, queues=queues, polls=polls
+        )
         self._witness.ended(outcomes, finished)
         self._witness.begun(jobs)
         return finished, jobs

@@ -20,6 +20,7 @@ from perdure.ops.topics import queue_topic
 from perdure.worker.attempt import Attempt
 from perdure.worker.health import OUT_OF_SERVICE, Health
 from perdure.worker.ledger import Batch, Ledger, Queues
+from perdure.worker.options import WorkerOptions
 from perdure.worker.places import Places
 
 INSIST = 1.0
@@ -67,14 +68,7 @@ class Taken(NamedTuple):
 
 class Cycle:
     def __init__(
-        self,
-        worker: Cycling,
-        places: Places,
-        ledger: Ledger,
-        health: Health,
-        *,
-        queues: Queues,
-        poll: float,
+        self, worker: Cycling, places: Places, ledger: Ledger, health: Health, options: WorkerOptions
     ) -> None:
         self._worker = worker
         self._ledger = ledger
@@ -82,8 +76,9 @@ class Cycle:
         self._places = places
         self._here = Lane(places.tasks)
         self._in_processes = Lane(places.process_tasks)
-        self._queues = queues
-        self._poll = poll
+        self._queues = options.queues
+        self._poll = options.poll
+        self._polls = not options.burst
         self._look_at = 0.0
         self._loop = asyncio.get_running_loop()
         # SQLite works in this process, and would wait for the interpreter's lock: there one turn takes all.
@@ -231,7 +226,7 @@ class Cycle:
         lane.hungry = lane.hungry and not n
         try:
             finished, jobs = await self._ledger.acycle(
-                identity, outcomes, tasks=lane.tasks, n=n, queues=self._queues
+                identity, outcomes, tasks=lane.tasks, n=n, queues=self._queues, polls=self._polls
             )
         except OUT_OF_SERVICE:
             lane.hungry = lane.hungry or n > 0
@@ -245,7 +240,9 @@ class Cycle:
         lane = self._in_processes
         lane.hungry = False
         try:
-            jobs = await self._ledger.aclaim(identity, tasks=lane.tasks, n=n, queues=self._queues)
+            jobs = await self._ledger.aclaim(
+                identity, tasks=lane.tasks, n=n, queues=self._queues, polls=self._polls
+            )
         except OUT_OF_SERVICE as error:
             lane.drained = False
             self._look_at = min(self._look_at, monotonic() + self._health.failed(error))

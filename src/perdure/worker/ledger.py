@@ -23,7 +23,7 @@ from perdure.ops.worker import Beat
 from perdure.store.plan import Plan, blocking, perform, waiting
 from perdure.store.store import Store
 from perdure.worker.clock import ClockWatch
-from perdure.worker.front import Front
+from perdure.worker.front import Lookout
 
 CLAIM_ROUNDS = 5
 """How often a claim that met expired jobs is repeated. It may come back short: there is always a next one."""
@@ -53,7 +53,7 @@ class Ledger:
         self.store = store
         self._rng = rng or random.Random()
         self._watch = ClockWatch()
-        self._front = Front(worth=store.dialect == "postgres")
+        self._lookout = Lookout(worth=store.dialect == "postgres")
         self.expired: deque[str] = deque(maxlen=MOST_EXPIRED)
         """Jobs that were found expired and canceled, until somebody tells of them."""
 
@@ -89,12 +89,17 @@ class Ledger:
         """Whether this worker is the one that does what only one should do."""
         return (yield from perform(worker_ops.lead, name, worker, lease=lease))
 
-    def _claim(self, worker: str, *, tasks: Sequence[str], n: int, queues: Queues = None) -> Plan[Batch]:
-        """Take at most n due jobs, in order. Jobs met past their expiry are canceled and do not count."""
+    def _claim(
+        self, worker: str, *, tasks: Sequence[str], n: int, queues: Queues = None, polls: bool = False
+    ) -> Plan[Batch]:
+        """Take at most n due jobs, in order. Jobs met past their expiry are canceled and do not count.
+
+        ``polls``: whoever asks will ask again within a second, and what came late can wait so long.
+        """
         order = self._order(queues)
         batch = Batch()
         for _ in range(CLAIM_ROUNDS):
-            appetite = self._appetite(worker, tasks, n - len(batch), order)
+            appetite = self._appetite(worker, tasks, n - len(batch), order, polls=polls)
             if not appetite:
                 return Batch(batch)
             claims = yield from perform(claim_ops.claim, appetite)
@@ -109,13 +114,16 @@ class Ledger:
 
     def _heed(self, appetite: Appetite, claims: Claims) -> Plan[None]:
         """What a claim tells about the next one. Where one job has expired there are others to come upon."""
-        self._front.learn(appetite, claims)
+        self._lookout.learn(appetite, claims)
         if claims.expired:
             self.expired += claims.expired
             yield from self._expire_page()
 
-    def _appetite(self, worker: str, tasks: Sequence[str], n: int, order: Sequence[str] | None) -> Appetite:
-        return Appetite(worker, tasks if order != [] else (), n, order, self._front.likely)
+    def _appetite(
+        self, worker: str, tasks: Sequence[str], n: int, order: Sequence[str] | None, *, polls: bool
+    ) -> Appetite:
+        asked = tasks if order != [] else ()
+        return Appetite(worker, asked, n, order, self._lookout.front(asked, order, polls=polls))
 
     def _finish(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
         """Record outcomes; one that finds itself recorded already counts as accepted.
@@ -153,11 +161,18 @@ class Ledger:
         )
 
     def _cycle(
-        self, worker: str, outcomes: Sequence[Outcome], *, tasks: Sequence[str], n: int, queues: Queues = None
+        self,
+        worker: str,
+        outcomes: Sequence[Outcome],
+        *,
+        tasks: Sequence[str],
+        n: int,
+        queues: Queues = None,
+        polls: bool = False,
     ) -> Plan[tuple[Finished, Batch]]:
         """Record outcomes and take the next jobs in one transaction."""
         order = self._order(queues)
-        appetite = self._appetite(worker, tasks, n, order)
+        appetite = self._appetite(worker, tasks, n, order, polls=polls)
         try:
             finished, claims = yield from perform(
                 finish_ops.cycle, outcomes, dice=self._rng.random, claim=appetite
@@ -174,7 +189,7 @@ class Ledger:
         yield from self._heed(appetite, claims)
         if not claims.more or (claims.locked and claims.jobs):
             return finished, Batch(claims.jobs, more=claims.more)
-        rest = yield from self._claim(worker, tasks=tasks, n=n - len(claims.jobs), queues=order)
+        rest = yield from self._claim(worker, tasks=tasks, n=n - len(claims.jobs), queues=order, polls=polls)
         return finished, Batch([*claims.jobs, *rest], more=rest.more)
 
     def _report(self, said: Sequence[Said]) -> Plan[list[Heard]]:

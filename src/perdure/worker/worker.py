@@ -180,9 +180,7 @@ class Worker:
         self._identity = Identity(ledger, options, tasks, self._sync)
         self._deadlines = Deadlines()
         self._reports = Reports(self._attempts.values(), ledger, self._health, self._deadlines)
-        self._cycle = Cycle(
-            self, self._places, ledger, self._health, queues=options.queues, poll=options.poll
-        )
+        self._cycle = Cycle(self, self._places, ledger, self._health, options)
         lease = options.lease / SECOND
         self._sweeper = Sweeper(self, ledger, self._health, self._hooks, lease=lease)
         self._pulse = Pulse(self, ledger, self._health, interval=lease / 3)

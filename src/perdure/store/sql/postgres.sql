@@ -1,55 +1,64 @@
 -- What PostgreSQL must say differently, statement by statement as in sqlite.sql.
 
 -- name: claim_front
--- differs: what most claims need of claim_jobs, from a plan a third as large, whose start is what a claim costs: the first
--- group of the first queue, if no other queue competes and its head holds only tasks that this worker knows. What it
--- takes comes first in order; whether there is more it does not say.
+-- differs: what most claims need of claim_jobs, from a plan a third as large, whose start is what a claim costs: one group,
+-- which was all there was the last time. Before :since it held nothing but what is dead, and stays in the index while
+-- somebody's snapshot sees it. Where another group comes first, or this one begins with tasks that this worker does not
+-- know, it takes nothing; where others come behind and it finds too little, it says so.
 WITH
-front AS MATERIALIZED (
-    SELECT j.queue, j.priority, j.run_at FROM perdure.job j
-     WHERE j.state = 'ready' AND j.held IS NULL
-       AND j.queue = coalesce(CAST(:queues AS json) ->> 0, (
-           SELECT every.queue FROM perdure.job every
-            WHERE every.state = 'ready' AND every.held IS NULL
-            ORDER BY every.queue LIMIT 1))
-     ORDER BY j.priority DESC, j.run_at, j.id LIMIT 1),
+ahead AS MATERIALIZED (
+    SELECT EXISTS (SELECT FROM perdure.job j
+                    WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority > :priority)
+        OR EXISTS (SELECT FROM perdure.job j
+                    WHERE j.state = 'ready' AND j.held IS NULL
+                      AND j.queue = ANY (ARRAY(SELECT json_array_elements_text(CAST(:ahead AS json)))))
+        OR CAST(:ahead AS text) IS NULL AND (
+           EXISTS (SELECT FROM perdure.job j WHERE j.state = 'ready' AND j.held IS NULL AND j.queue < :queue)
+        OR EXISTS (SELECT FROM perdure.job j WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > :queue))
+        OR EXISTS (SELECT FROM (
+                   SELECT j.task FROM perdure.job j
+                    WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority
+                      AND j.run_at BETWEEN coalesce(instant(:since), '-infinity') AND :now
+                    ORDER BY j.run_at, j.id LIMIT :n) head
+                    WHERE head.task <> ALL (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json)))))
+        AS any),
 taken AS MATERIALIZED (
     SELECT j.id FROM perdure.job j
-     WHERE j.state = 'ready' AND j.held IS NULL
-       AND j.queue = (SELECT queue FROM front) AND j.priority = (SELECT priority FROM front)
-       AND j.run_at BETWEEN (SELECT run_at FROM front) AND :now
+     WHERE NOT (SELECT ahead.any FROM ahead)
+       AND j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority
+       AND j.run_at BETWEEN coalesce(instant(:since), '-infinity') AND :now
        AND j.task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))
-       AND NOT EXISTS (SELECT FROM (
-               SELECT head.task FROM perdure.job head
-                WHERE head.state = 'ready' AND head.held IS NULL
-                  AND head.queue = (SELECT queue FROM front) AND head.priority = (SELECT priority FROM front)
-                  AND head.run_at BETWEEN (SELECT run_at FROM front) AND :now
-                ORDER BY head.run_at, head.id LIMIT :n) head
-            WHERE head.task <> ALL (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json)))))
-       AND (CAST(:queues AS text) IS NOT NULL
-            OR NOT EXISTS (SELECT FROM perdure.job other
-                            WHERE other.state = 'ready' AND other.held IS NULL
-                              AND other.queue > (SELECT queue FROM front)))
-       AND NOT EXISTS (SELECT FROM perdure.queue q
-                        WHERE q.name = (SELECT queue FROM front) AND (q.paused OR q.cool_until > :now))
+       AND NOT EXISTS (SELECT FROM perdure.queue q WHERE q.name = :queue AND (q.paused OR q.cool_until > :now))
        -- See sqlite.sql.
        AND NOT EXISTS (SELECT FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
      ORDER BY j.run_at, j.id LIMIT :n
-       FOR UPDATE SKIP LOCKED)
-UPDATE perdure.job
-   SET state = CASE WHEN expires_at <= :now THEN 'canceled' ELSE 'running' END,
-       worker = CASE WHEN expires_at <= :now THEN NULL ELSE :worker END,
-       token = CASE WHEN expires_at <= :now THEN token ELSE token + 1 END,
-       attempt = CASE WHEN expires_at <= :now THEN attempt ELSE attempt + 1 END,
-       started_at = CASE WHEN expires_at <= :now THEN started_at ELSE :now END,
-       finished_at = CASE WHEN expires_at <= :now THEN :now END,
-       reason = CASE WHEN expires_at <= :now THEN 'expired' END
- -- By primary key and nothing else: joined to the CTE, stale statistics turn this into a scan of the table.
- WHERE id = ANY (ARRAY(SELECT taken.id FROM taken))
-   -- A step that expired is left to the sweeper, which also decides for those that wait for it.
-   AND (workflow_id IS NULL OR expires_at IS NULL OR expires_at > :now)
-RETURNING CAST(id AS text), token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
-          tenant, meta, crashes, scheduled_for, workflow_id, step_key, state;
+       FOR UPDATE SKIP LOCKED),
+claimed AS (
+    UPDATE perdure.job
+       SET state = CASE WHEN expires_at <= :now THEN 'canceled' ELSE 'running' END,
+           worker = CASE WHEN expires_at <= :now THEN NULL ELSE :worker END,
+           token = CASE WHEN expires_at <= :now THEN token ELSE token + 1 END,
+           attempt = CASE WHEN expires_at <= :now THEN attempt ELSE attempt + 1 END,
+           started_at = CASE WHEN expires_at <= :now THEN started_at ELSE :now END,
+           finished_at = CASE WHEN expires_at <= :now THEN :now END,
+           reason = CASE WHEN expires_at <= :now THEN 'expired' END
+     -- By primary key and nothing else: joined to the CTE, stale statistics turn this into a scan of the table.
+     WHERE id = ANY (ARRAY(SELECT taken.id FROM taken))
+       -- A step that expired is left to the sweeper, which also decides for those that wait for it.
+       AND (workflow_id IS NULL OR expires_at IS NULL OR expires_at > :now)
+    RETURNING CAST(id AS text) AS id, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload,
+              checkpoint, tenant, meta, crashes, scheduled_for, workflow_id, step_key, state)
+SELECT * FROM claimed
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'more'
+ WHERE (SELECT ahead.any FROM ahead)
+    OR (SELECT count(*) FROM taken) < :n AND (
+       EXISTS (SELECT FROM perdure.job j
+                WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority < :priority)
+    OR EXISTS (SELECT FROM perdure.job j
+                WHERE j.state = 'ready' AND j.held IS NULL
+                  AND j.queue = ANY (ARRAY(SELECT json_array_elements_text(CAST(:behind AS json))))));
 
 -- name: claim_jobs
 -- differs: many claim at once. The heads of the groups are read without locks to see how much of each group is due in

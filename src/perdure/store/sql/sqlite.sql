@@ -2,7 +2,7 @@
 
 -- name: claim_front
 -- differs: a statement costs nothing before its first row, so nobody asks for less than claim_jobs.
-SELECT :worker, :tasks, :queues, :n WHERE false;
+SELECT :worker, :tasks, :n, :queue, :priority, :since, :ahead, :behind WHERE false;
 
 -- name: claim_jobs
 -- differs: one writer at a time, so there is nothing to lock or to skip; no LATERAL, so the first rows of a group travel
