@@ -191,6 +191,7 @@ class Cycle:
                 lane.drained = not lane.tasks
         outcomes = [(attempt, attempt.final()) for attempt in ended]
         self.begun += 1
+        asked = self._health.ask()
         if failpoints.armed and ended:
             failpoints.reach("before_flush")
         if failpoints.armed and (n or m):
@@ -211,7 +212,7 @@ class Cycle:
             return
         if failpoints.armed and ended:
             failpoints.reach("after_flush_before_answer")
-        self._health.worked()
+        self._health.worked(asked)
         self._settle(outcomes, finished)
         more = await self._claim_for_processes(identity, m) if n and m else []
         self._begin()  # if the answer was there before the loop came round

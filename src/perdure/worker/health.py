@@ -29,6 +29,11 @@ class Health:
         self._code: str | None = None
         self._failures = 0
         self._told = False
+        self._ever_failed = 0
+
+    def ask(self) -> int:
+        """A mark for ``worked``, taken before something is asked."""
+        return self._ever_failed
 
     def failed(self, error: Unavailable | SchemaError) -> float:
         """Note that the database did not answer; return how many seconds to wait before the next try."""
@@ -36,6 +41,7 @@ class Health:
             raise error  # by the program itself: it will not come back
         with self._lock:
             self._failures += 1
+            self._ever_failed += 1
             news = self._code != error.code
             self._code = error.code
             pause = min(0.05 * 2.0 ** min(self._failures, 10), LONGEST_PAUSE)
@@ -44,8 +50,9 @@ class Health:
             _log.warning("The database cannot serve: %s Trying again.", error)
         return random.uniform(0.5, 1.0) * pause
 
-    def worked(self) -> None:
-        if self._code is None:
+    def worked(self, asked: int) -> None:
+        """Note that it answered. What was asked before others failed may have been answered before, too."""
+        if self._code is None or asked != self._ever_failed:
             return
         with self._lock:
             told, self._told, self._code, self._failures = self._told, False, None, 0

@@ -97,9 +97,10 @@ class Pulse:
             beats = monotonic() >= due
             if not (beats or kicked):
                 continue
+            asked = self._health.ask()
             try:
                 self._ask(self._ledger.heartbeat if beats else self._ledger.glance)
-                self._health.worked()
+                self._health.worked(asked)
             except OUT_OF_SERVICE as error:
                 due = monotonic() + min(self._health.failed(error), self._interval)
                 continue

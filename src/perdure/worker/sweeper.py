@@ -54,9 +54,10 @@ class Sweeper:
 
     async def run(self) -> None:
         while True:
+            asked = self._health.ask()
             try:
                 await self.sweep()
-                self._health.worked()
+                self._health.worked(asked)
                 self.swept.set()
             except OUT_OF_SERVICE as error:
                 # Others could not tell that they live either: for one lease nobody counts as silent.

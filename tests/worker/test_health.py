@@ -1,0 +1,22 @@
+"""One line in the log for each change of the database's health."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.errors import StoreAway
+from perdure.worker.health import Health
+
+
+def test_what_was_asked_before_a_failure_does_not_say_that_the_database_serves_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    health = Health()
+    early = health.ask()
+    health.failed(StoreAway("It is away."))
+    health.worked(early)
+    assert "serves again" not in caplog.text
+    health.failed(StoreAway("It is away."))
+    assert caplog.text.count("cannot serve") == 1
+    health.worked(health.ask())
+    assert caplog.text.count("serves again") == 1
