@@ -46,6 +46,11 @@ class Perdure(Peer):
         await self._app.aclose()
 
     async def connect(self) -> None:
+        # What a process does once belongs to no enqueue: the others connect here, too.
+        if self.blocking:
+            self._app.sync()
+        else:
+            await self._app.async_()
         if os.environ.get(SILENT):
             from perdure.store import postgres_transaction
 

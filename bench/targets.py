@@ -61,7 +61,7 @@ def _drains() -> list[Target]:
             Target(f"drain by {batch}: perdure / bare asyncpg", one, other),
             Target(f"drain by {batch}: perdure / PgQueuer", one, _of("drain", *PGQUEUER)),
         ]
-    sqlite = _of("drain", "perdure-sqlite")
+    sqlite = _of("drain", "perdure-sqlite", "perdure-sqlite-500")
     made.append(Target("drain: perdure on SQLite / Huey", sqlite, _of("drain", "huey"), at_least=6.0))
     made.append(Target("drain: perdure on SQLite / bare SQLite", sqlite, _of("drain", "bare-sqlite")))
     for peer in REDIS_PEERS:
