@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from perdure.errors import PerdureError
 from perdure.model.backoff import load_backoff
 from perdure.model.job import JobRow, Lease
-from perdure.ops.browse import LAST
+from perdure.ops.batch import rows_of
 from perdure.ops.op import Op, Operation, Query, ask_all, operation
 from perdure.ops.worker import WorkerRow
 from perdure.store.postgres import PostgresStore
@@ -25,10 +25,10 @@ from tests.lockstep.model import Queue
 P = ParamSpec("P")
 T = TypeVar("T")
 
-TABLES = ("job", "key", "attempt", "event", "log", "queue", "task", "worker", "leader")
-EVERYTHING = 10_000
+TABLES = ("job", "key", "attempt", "event", "log", "queue", "task", "worker", "leader", "act")
 
 OWN = {f"wipe_{table}": f"DELETE FROM perdure.{table}" for table in TABLES} | {
+    "every_id": "SELECT id FROM perdure.job",
     "every_attempt": "SELECT job, token, run, attempt, kind, code, delay, decided_by FROM perdure.attempt",
     "every_event": "SELECT job, run, token, kind, at FROM perdure.event ORDER BY id",
 }
@@ -129,13 +129,12 @@ def open_pair(sqlite_path: str, postgres_url: str) -> Iterator[Pair]:
 
 @operation("read")
 def look() -> Op[Seen]:
-    everything = {"queue": None, "task": None, "state": None, "tenant": None, "before": LAST, "n": EVERYTHING}
-    jobs, counts, attempts, events, queues, workers = yield from ask_all(
-        Query("list_jobs", everything),
+    ids, counts, attempts, events, queues, workers = yield from ask_all(
+        Query("every_id", {}),
         Query("count_jobs", {"queue": None, "tenant": None}),
         *(Query(name, {}) for name in ("every_attempt", "every_event", "list_queues", "list_workers")),
-        final=True,
     )
+    (jobs,) = yield from ask_all(Query("read_jobs", {"ids": rows_of([id for (id,) in ids])}), final=True)
     return Seen(
         jobs={row[0]: JobRow(*row) for row in jobs},
         attempts={Lease(job, token): Past(*past) for job, token, *past in attempts},
