@@ -30,7 +30,7 @@ def test_help_is_there_before_anything_heavy_is_loaded(args: list[str]) -> None:
 
 def test_the_help_tells_verbs_exit_codes_and_completion() -> None:
     told = run("--help").stdout
-    assert re.findall(r"^  (\w+) +(\S.*\.)$", told.partition("Commands:")[2], re.MULTILINE) == [
+    assert re.findall(r"^  ([\w-]+) +(\S.*\.)$", told.partition("Commands:")[2], re.MULTILINE) == [
         (verb, does) for verb, (_, does) in VERBS.items()
     ]
     assert "4  the database's schema is missing" in told

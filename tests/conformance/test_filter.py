@@ -209,5 +209,6 @@ def test_what_runs_and_what_is_not_due_is_found_through_its_index(world: World) 
 
 
 def test_a_page_of_everything_is_everything(world: World) -> None:
-    jobs = world.app.enqueue_many([world.task().job() for _ in range(5)])
+    work = world.task()
+    jobs = world.app.enqueue_many([work.job() for _ in range(5)])
     assert [row.id for row in world.store.perform(browse.list_jobs, n=5)] == ids(jobs)[::-1]

@@ -460,8 +460,10 @@ WITH looked AS MATERIALIZED (
                       ORDER BY job DESC LIMIT :length)),
 found AS (
     SELECT j.id, j.state, j.workflow_id
-      FROM looked CROSS JOIN perdure.job j ON j.id = looked.id
-     WHERE (:queue IS NULL OR j.queue = :queue)
+      FROM perdure.job j
+     -- Joined, with statistics, a Bloom filter would be made of the whole table.
+     WHERE j.id IN (SELECT id FROM looked)
+       AND (:queue IS NULL OR j.queue = :queue)
        AND (:task IS NULL OR j.task = :task)
        AND (:tenant IS NULL OR j.tenant = :tenant)
        AND (:states IS NULL
