@@ -145,10 +145,12 @@ class Verbs:
         """Let a job that waits for its time be due now."""
         return (yield from perform(operate.run_now, job_id(id), by=said("by", by)))
 
-    def _delete_job(self, id: JobId, *, by: str | None = None) -> Plan[DeleteOutcome]:
+    def _delete_job(
+        self, id: JobId, *, reason: str | None = None, by: str | None = None
+    ) -> Plan[DeleteOutcome]:
         """Delete a job and its history; one that runs is asked to stop instead."""
-        keep = self.keep_keys_for
-        return (yield from perform(operate.delete, job_id(id), keep_key=keep, by=said("by", by)))
+        keep, reason, by = self.keep_keys_for, said("reason", reason), said("by", by)
+        return (yield from perform(operate.delete, job_id(id), keep_key=keep, reason=reason, by=by))
 
     def _pause_queue(self, name: str, *, by: str | None = None) -> Plan[None]:
         """Hand out nothing from this queue; what runs goes on."""

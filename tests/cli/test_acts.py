@@ -94,7 +94,7 @@ def test_jobs_are_acted_on_by_conditions(shop: Shop) -> None:
 def test_a_terminal_is_asked(shop: Shop) -> None:
     job = shop.send.using(tags=["a"]).enqueue()
     no = shop.run("delete", "--tag", "a", input="n\n")
-    assert (no.exit_code, no.stderr) == (1, "Delete: 1 deleted? [y/N]: Aborted!\n")
+    assert (no.exit_code, no.stderr) == (1, "Delete: 1 deleted? [y/N]: n\nAborted!\n")
     assert shop.app.get_job(job.id).state == "ready"
     assert shop.run("delete", "--tag", "a", input="y\n").stdout == "deleted  1\n"
     assert shop.run("delete", "--tag", "a").stderr == "No jobs fit.\n", "nothing to ask"
@@ -128,7 +128,7 @@ def test_what_is_used_wrongly_changes_nothing(shop: Shop, args: list[str], said:
 def test_a_list_takes_every_condition_and_says_how_to_go_on(shop: Shop) -> None:
     options: dict[str, Any] = {"tags": ["a"], "idempotency_key": "i", "unique_key": "u", "tenant": "acme"}
     job = shop.send.using(**options).enqueue("bob")
-    others = [shop.send.enqueue() for _ in range(2)]
+    others = [shop.send.enqueue("ann") for _ in range(2)]
     every = "--tag a --key i --unique-key u --tenant acme --text bob --created-after 1h --state ready"
     assert [one["id"] for one in shop.json("jobs", *every.split())] == [job.id]
     assert shop.json("jobs", "--created-before", "1h") == shop.json("jobs", "--finished-before", "0s") == []

@@ -42,6 +42,8 @@ def test_a_tag_is_one_of_those_a_job_has(world: World) -> None:
     assert found(world, tag="red") == ids([both, red])
     assert found(world, tag="re") == []
     assert found(world, tag='x"red"') != []
+    world.sql("UPDATE perdure.job SET tags = '7' WHERE id = :id", id=both.id)
+    assert found(world, tag="red") == [red.id], "what others wrote is no list of tags"
 
 
 def test_keys_find_their_jobs(world: World) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -17,6 +19,7 @@ from perdure.handle import Job
 from perdure.model.lifecycle import Canceled, Failed, Succeeded
 from perdure.moments import moment
 from perdure.ops import many
+from perdure.store.store import Store
 from tests.conformance.flow import Flow
 from tests.conformance.test_operate import detail
 from tests.conformance.world import NOON, World, ids
@@ -260,6 +263,43 @@ def test_an_act_that_is_stopped_goes_on_when_it_is_called_again(world: World) ->
     assert (told.detail["counts"], told.actor) == ({"deleted": 3}, "ann"), "what was done is told"
     assert world.app.delete_jobs(all=True).counts == {"deleted": 7}
     assert world.app.get_jobs(ids(jobs)) == [None] * 10
+
+
+PROGRAM = """
+import sys
+from perdure import App, many_verbs
+
+many_verbs.BATCH = 3
+app = App(sys.argv[1])
+app.delete_jobs(queue="default", by="ann", progress=lambda counts: (print(counts, flush=True), sys.stdin.read()))
+"""
+
+
+def test_an_act_whose_process_is_killed_goes_on_when_it_is_called_again(world: World) -> None:
+    work = world.task()
+    world.app.enqueue_many([work.job() for _ in range(10)])
+    command = [sys.executable, "-c", PROGRAM, world.url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == "Counter({'deleted': 3})\n"
+        killed.kill()
+    assert world.count("job") == 7
+    assert world.app.list_acts()[0].detail["counts"] == {"deleted": 3}
+    assert world.app.delete_jobs(queue="default").counts == {"deleted": 7}
+
+
+def test_twenty_thousand_jobs_cost_twenty_times_as_much_as_a_thousand(world: World) -> None:
+    work = world.task()
+    asked: dict[int, int] = {}
+    for number in (1000, 19_000):
+        world.app.enqueue_many([work.job() for _ in range(number)])
+        recorder = Recorder(world.store)
+        world.app._store = cast(Store, recorder)
+        assert world.app.cancel_jobs(queue="default").counts == {"canceled": number}
+        world.app._store = world.store
+        asked[number] = len(recorder.queries)
+    batches = {number: number // many.BATCH for number in asked}
+    assert all(asked[number] <= 4 * batches[number] + 6 for number in asked), asked
 
 
 @pytest.mark.usefixtures("small_batches")

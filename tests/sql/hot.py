@@ -27,7 +27,7 @@ class Hot(NamedTuple):
 
 
 def hot(n: int = 100) -> Mapping[str, Hot]:
-    return {**_claims(n), **_endings(n), **_enqueues(n), **_sweeps(), **_looks(n)}
+    return {**_claims(n), **_endings(n), **_enqueues(n), **_sweeps(), **_acts(), **_looks(n)}
 
 
 def _claims(n: int) -> Mapping[str, Hot]:
@@ -97,6 +97,23 @@ def _sweeps() -> Mapping[str, Hot]:
     }
 
 
+def _acts() -> Mapping[str, Hot]:
+    """What operators do to many, done to one: nothing else may be looked at."""
+    one: Params = {"ids": rows_of([job_id(1, READY // 2)])}
+    more: Mapping[str, Params] = {
+        "cancel_jobs": {"reason": None},
+        "requeue_jobs": {"keep_checkpoint": 0},
+        "record_requeues": {"keep_checkpoint": 0, "reason": None, "by": None},
+        "keep_keys": {"keep": DAY},
+    }
+    names = (
+        *("lock_jobs", "run_jobs_now", "expire_twins", "find_twins", "record_last_attempts", "delete_jobs"),
+        *("delete_attempts", "delete_events", "delete_logs", "delete_keys"),
+        *more,
+    )
+    return {name: Hot(name, {**one, **more.get(name, {})}, 1) for name in names}
+
+
 def _looks(n: int) -> Mapping[str, Hot]:
     one = job_id(1, READY // 2)
     before = job_id(2**32 - 1, 0)
@@ -104,8 +121,6 @@ def _looks(n: int) -> Mapping[str, Hot]:
     ids = rows_of([job_id(1, i) for i in range(1, n + 1)])
     return {
         "lock_job": Hot("lock_job", {"id": one}, 1),
-        "cancel_jobs": Hot("cancel_jobs", {"ids": ids, "reason": None}, n),
-        "lock_jobs": Hot("lock_jobs", {"ids": ids}, n),
         "find_job": Hot("find_job", {"id": one}, 1),
         "get_job": Hot("get_job", {"id": one}, 1),
         "first page": Hot("find_jobs", dict(page.params), n),

@@ -129,8 +129,9 @@ def run_now(target: Target, actor: str | None, **asked: Any) -> None:
 
 
 @click.command()
+@reason
 @acting
-def delete(target: Target, actor: str | None, **asked: Any) -> None:
+def delete(target: Target, reason: str | None, actor: str | None, **asked: Any) -> None:
     """Delete jobs and their history. By their ids, or all that fit; those that run are asked to stop.
 
     \b
@@ -139,7 +140,8 @@ def delete(target: Target, actor: str | None, **asked: Any) -> None:
       perdure delete --state succeeded --finished-before 30d --yes
     """
     with target.reading() as app:
-        _act(Verb(app.delete_job, app.delete_jobs, "Delete", {"by": actor}), **asked)
+        options = {"reason": reason, "by": actor}
+        _act(Verb(app.delete_job, app.delete_jobs, "Delete", options), **asked)
 
 
 @click.command()

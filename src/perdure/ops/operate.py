@@ -124,7 +124,9 @@ def run_now(id: str, *, by: str | None = None) -> Op[RunNowOutcome]:
 
 
 @operation("write")
-def delete(id: str, *, keep_key: Span | None = None, by: str | None = None) -> Op[DeleteOutcome]:
+def delete(
+    id: str, *, keep_key: Span | None = None, reason: str | None = None, by: str | None = None
+) -> Op[DeleteOutcome]:
     """Delete a job and all that is known of it. One that runs is asked to stop instead."""
     job = yield from _lock(id)
     if job is None:
@@ -133,7 +135,7 @@ def delete(id: str, *, keep_key: Span | None = None, by: str | None = None) -> O
     if job.state == "running":
         yield from cancel(id, reason="deleted", by=by)
         return "cancel_requested"
-    done = act("delete_job", f"job {id}", by, task=job.task, state=job.state)
+    done = act("delete_job", f"job {id}", by, task=job.task, state=job.state, reason=reason)
     yield from ask_all(*delete_all([id], keep_key), done, final=True)
     return "deleted"
 

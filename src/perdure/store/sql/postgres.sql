@@ -697,7 +697,8 @@ found AS (
                 AND CASE WHEN j.error_kind IS NULL THEN 'scheduled' ELSE 'retrying' END
                     = ANY (ARRAY(SELECT json_array_elements_text(CAST(:states AS json))))))
        AND (CAST(:tag AS text) IS NULL
-            OR EXISTS (SELECT FROM json_array_elements_text(j.tags) AS tag WHERE tag = CAST(:tag AS text)))
+            OR EXISTS (SELECT FROM json_array_elements_text(CASE json_typeof(j.tags) WHEN 'array' THEN j.tags END) AS tag
+                        WHERE tag = CAST(:tag AS text)))
        AND (CAST(:idempotency_key AS text) IS NULL
             OR EXISTS (SELECT FROM perdure.key k WHERE k.job = j.id AND k.key = CAST(:idempotency_key AS text)))
        AND (CAST(:unique_key AS text) IS NULL OR j.unique_key = CAST(:unique_key AS text))

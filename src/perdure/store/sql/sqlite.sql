@@ -471,7 +471,8 @@ found AS (
             OR (j.state = 'ready' AND j.held IS NULL AND j.run_at > :now
                 AND CASE WHEN j.error_kind IS NULL THEN 'scheduled' ELSE 'retrying' END
                     IN (SELECT value FROM json_each(:states))))
-       AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(j.tags) tag WHERE tag.value = :tag))
+       AND (:tag IS NULL
+            OR EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(j.tags) THEN j.tags END) tag WHERE tag.value = :tag))
        AND (:idempotency_key IS NULL
             OR EXISTS (SELECT 1 FROM perdure.key k WHERE k.job = j.id AND k.key = :idempotency_key))
        AND (:unique_key IS NULL OR j.unique_key = :unique_key)
