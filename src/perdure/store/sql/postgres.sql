@@ -761,7 +761,8 @@ UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired
                    WHERE task = j.task AND coalesce(tenant, '') = coalesce(j.tenant, '') AND unique_key = j.unique_key
                      AND unique_key IS NOT NULL AND state IN ('waiting', 'ready', 'running', 'open')
                      AND expires_at <= :now LIMIT 1) twin))
-   AND state IN ('waiting', 'ready') AND expires_at <= :now;
+   -- Hidden from job_expires, which would lead past all that has expired.
+   AND state IN ('waiting', 'ready') AND coalesce(expires_at <= :now, false);
 
 -- name: find_twins
 -- differs: how a JSON array becomes rows. Of these jobs those whose unique key another one has now.
