@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -15,8 +15,10 @@ import pytest
 
 from perdure import many_verbs
 from perdure.errors import InvalidOption
+from perdure.filter import Filter
 from perdure.handle import Job
-from perdure.model.lifecycle import Canceled, Failed, Succeeded
+from perdure.model.job import Lease
+from perdure.model.lifecycle import Canceled, Failed, Outcome, Succeeded
 from perdure.moments import moment
 from perdure.ops import many
 from perdure.store.store import Store
@@ -39,12 +41,13 @@ def in_every_state(world: World) -> dict[str, Job[Any]]:
     """One job of each state, under its name."""
     work = world.task(backoff=3600)
     jobs: dict[str, Job[Any]] = {}
-    for name, end in {
+    ends: dict[str, Callable[[Lease], Outcome]] = {
         "succeeded": Succeeded,
         "failed": lambda lease: Failed(lease, "fatal", code="x.fatal"),
         "canceled": lambda lease: Canceled(lease, "enough"),
         "retrying": lambda lease: Failed(lease, "error", code="x.error"),
-    }.items():
+    }
+    for name, end in ends.items():
         jobs[name] = work.enqueue()
         world.attempt(end)
     jobs["running"] = work.enqueue()
@@ -354,7 +357,7 @@ def test_a_row_that_is_held_for_ever_is_counted(
 def test_what_no_longer_fits_under_its_lock_is_left_alone(world: World) -> None:
     work = world.task()
     jobs = [work.using(delay=60).enqueue() for _ in range(4)]
-    doing = many.Doing("delete_jobs", many.Filter(state="scheduled"), many.Counts())
+    doing = many.Doing("delete_jobs", Filter(state="scheduled"), many.Counts())
     found = world.store.perform(many.look, doing.filter, among=many.DELETE.takes, length=9).jobs
     assert len(found) == 4
     world.app.run_now(jobs[0].id)
@@ -370,7 +373,7 @@ def test_a_batch_takes_a_handful_of_statements(world: World) -> None:
     work = world.task()
     world.app.enqueue_many([work.using(delay=60, unique_key=str(n)).job() for n in range(many.BATCH)])
     recorder = Recorder(world.store)
-    doing = many.Doing("act", many.Filter(queue="default"), many.Counts())
+    doing = many.Doing("act", Filter(queue="default"), many.Counts())
     for verb, most in ((many.RUN_NOW, 4), (many.CANCEL, 4), (many.REQUEUE, 7), (many.DELETE, 10)):
         found = recorder.perform(many.look, doing.filter, among=verb.takes, length=1000).jobs
         assert len(found) == many.BATCH

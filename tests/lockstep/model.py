@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from perdure.errors import IdempotencyConflict, InternalError, PerdureError
+from perdure.filter import Filter
 from perdure.model.backoff import DEFAULT_BACKOFF, Backoff
 from perdure.model.job import SECOND, Lease, NewJob, TaskDefinition
 from perdure.model.lifecycle import Failed, Outcome, Succeeded, Throttled
@@ -336,6 +337,13 @@ class Model:
         if not keep_key:
             self.keys = {key: owned for key, owned in self.keys.items() if owned[0] != id}
         return "deleted"
+
+    def fitting(self, filter: Filter, takes: Sequence[str]) -> list[str]:
+        """What an act on many finds, from the newest on."""
+        states = takes if filter.state is None else [filter.state]
+        jobs = [job for job in self.jobs.values() if filter.queue in (None, job.queue)]
+        fit = [job.id for job in jobs if job.state in states or self._view(job)[1] in states]
+        return sorted(fit, reverse=True)
 
     def queue(self, name: str) -> Queue:
         return self.queues.setdefault(name, Queue())

@@ -238,7 +238,7 @@ def _to_be_told(jobs: Sequence[Locked]) -> frozenset[str]:
 
 
 def _ids(jobs: Sequence[Locked]) -> str:
-    return rows_of([job.id for job in jobs])
+    return rows_of(sorted(job.id for job in jobs))
 
 
 def _canceled(state: State) -> Outcome:
