@@ -54,7 +54,7 @@ def longer(length: int, filter: Filter) -> int:
 
 def _conditions(filter: Filter, among: Sequence[Shown] | None) -> dict[str, Param]:
     """A filter as the parameters of ``find_jobs``."""
-    states = among if filter.state is None else [filter.state]
+    states: Sequence[Shown] | None = among if filter.state is None else [filter.state]
     params = msgspec.structs.asdict(filter)
     del params["state"]
     return {
