@@ -16,7 +16,7 @@ from perdure.moments import moment
 from perdure.ops import acts
 from perdure.ops.batch import CHUNK
 from perdure.ops.find import LAST, Found, longer
-from perdure.ops.many import BATCH, CANCEL, DELETE, REQUEUE, RUN_NOW, Counts, Doing, Verb, look
+from perdure.ops.many import BATCH, CANCEL, DELETE, REQUEUE, RUN_NOW, Batch, Counts, Doing, Verb, look
 from perdure.options import filter_text, number
 from perdure.store.plan import Plan, blocking, pause, perform, waiting
 from perdure.verbs import PAGE, said
@@ -180,8 +180,10 @@ def _chosen(name: str, verb: Verb, all: bool, wanted: Wanted) -> Filter:
 
 
 def _carry_out(verb: Verb, doing: Doing, progress: Progress | None, dry_run: bool) -> Plan[Acted]:
-    """Stretch by stretch, batch by batch, and at the end what somebody else held meanwhile."""
+    """Stretch by stretch, and at the end what somebody else held meanwhile."""
     tell = progress or _tell_nobody
+    if not callable(tell):
+        raise InvalidOption("progress must be a function that takes the counts so far.")
     held: list[Found] = []
     edge: str | None = LAST
     length = CHUNK
@@ -193,22 +195,23 @@ def _carry_out(verb: Verb, doing: Doing, progress: Progress | None, dry_run: boo
         if dry_run:
             doing = _counted(doing, Counts(verb.expected(job.state) for job in jobs))
             tell(doing.counts.copy())
-            continue
-        for start in range(0, len(jobs), BATCH):
-            doing, locked = yield from perform(verb.batch, jobs[start : start + BATCH], doing)
+        else:
+            doing, locked = yield from _in_batches(verb, jobs, doing, tell)
             held += locked
-            tell(doing.counts.copy())
     until = time.monotonic() + PATIENCE
     while held and time.monotonic() < until:
         yield from pause(_PAUSE)
-        again, held = held, []
-        for start in range(0, len(again), BATCH):
-            doing, locked = yield from perform(verb.batch, again[start : start + BATCH], doing)
-            held += locked
+        doing, held = yield from _in_batches(verb, held, doing, tell)
+    return Acted(doing.counts + Counts({"locked": len(held)}), doing.act)
+
+
+def _in_batches(verb: Verb, jobs: list[Found], doing: Doing, tell: Progress) -> Plan[Batch]:
+    held: list[Found] = []
+    for start in range(0, len(jobs), BATCH):
+        doing, locked = yield from perform(verb.batch, jobs[start : start + BATCH], doing)
+        held += locked
         tell(doing.counts.copy())
-    if held:
-        doing = _counted(doing, Counts({"locked": len(held)}))
-    return Acted(doing.counts, doing.act)
+    return Batch(doing, held)
 
 
 def _steps_apart(verb: Verb, jobs: list[Found]) -> tuple[int, list[Found]]:

@@ -181,6 +181,8 @@ def test_every_job_must_be_asked_for(world: World, verb: str) -> None:
             act(**nothing)
     with pytest.raises(InvalidOption, match="give conditions or all, not both"):
         act(all=True, queue="default")
+    with pytest.raises(InvalidOption, match="progress must be a function"):
+        act(all=True, progress="loud")
     assert (world.row(job).state, world.count("act")) == ("ready", 0)
 
 

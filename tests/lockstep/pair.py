@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from perdure.errors import PerdureError
 from perdure.model.backoff import load_backoff
 from perdure.model.job import JobRow, Lease
-from perdure.ops.batch import rows_of
 from perdure.ops.op import Op, Operation, Query, ask_all, operation
 from perdure.ops.worker import WorkerRow
 from perdure.store.postgres import PostgresStore
@@ -28,7 +27,6 @@ T = TypeVar("T")
 TABLES = ("job", "key", "attempt", "event", "log", "queue", "task", "worker", "leader", "act")
 
 OWN = {f"wipe_{table}": f"DELETE FROM perdure.{table}" for table in TABLES} | {
-    "every_id": "SELECT id FROM perdure.job",
     "every_attempt": "SELECT job, token, run, attempt, kind, code, delay, decided_by FROM perdure.attempt",
     "every_event": "SELECT job, run, token, kind, at FROM perdure.event ORDER BY id",
 }
@@ -129,12 +127,12 @@ def open_pair(sqlite_path: str, postgres_url: str) -> Iterator[Pair]:
 
 @operation("read")
 def look() -> Op[Seen]:
-    ids, counts, attempts, events, queues, workers = yield from ask_all(
-        Query("every_id", {}),
+    jobs, counts, attempts, events, queues, workers = yield from ask_all(
+        Query("every_job", {}),
         Query("count_jobs", {"queue": None, "tenant": None}),
         *(Query(name, {}) for name in ("every_attempt", "every_event", "list_queues", "list_workers")),
+        final=True,
     )
-    (jobs,) = yield from ask_all(Query("read_jobs", {"ids": rows_of([id for (id,) in ids])}), final=True)
     return Seen(
         jobs={row[0]: JobRow(*row) for row in jobs},
         attempts={Lease(job, token): Past(*past) for job, token, *past in attempts},
@@ -161,4 +159,6 @@ def _answer(verb: Callable[[Ledger], T], ledger: Ledger) -> T | PerdureError:
 
 
 def _statements(dialect: Dialect) -> dict[str, str]:
-    return {**load(dialect), **{name: render(text, dialect) for name, text in OWN.items()}}
+    known = load(dialect)
+    every = {"every_job": known["read_jobs"].partition("WHERE")[0]}
+    return {**known, **every, **{name: render(text, dialect) for name, text in OWN.items()}}
