@@ -15,6 +15,7 @@ import pytest
 
 import perdure
 from perdure import App
+from perdure.filter import Wanted
 from perdure.options import Asked
 from perdure.task import Handling
 from tests import draw_errors, draw_states
@@ -116,6 +117,19 @@ def test_the_page_about_workflows_runs_and_prints_what_it_says(tmp_path: Path) -
     program = "\n".join(blocks("docs/workflows.md"))
     script.write_text(program)
     assert run(script) == promised(program)
+
+
+def test_the_page_about_operating_runs_and_prints_what_it_says(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    program = "\n".join(blocks("docs/operating.md"))
+    script.write_text(program)
+    assert run(script) == promised(program)
+
+
+def test_every_condition_is_in_the_page_about_operating() -> None:
+    rows = re.findall(r"^\| (`.+?) \|", (ROOT / "docs/operating.md").read_text(), re.MULTILINE)
+    told = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert [name for name in Wanted.__annotations__ if name not in told] == []
 
 
 def test_the_drawings_of_workflows_are_those_of_the_builder() -> None:

@@ -23,6 +23,7 @@ from perdure.errors import (
 )
 from perdure.events import EventName, Listener
 from perdure.handle import Job
+from perdure.many_verbs import ManyVerbs
 from perdure.middleware import Middleware
 from perdure.model.backoff import DEFAULT_BACKOFF, Backoff, as_backoff, dump_backoff
 from perdure.model.graph import GATE
@@ -45,7 +46,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class App(Enqueuing, Verbs, WorkflowVerbs, Serving):
+class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
     """Tasks and a database. Nothing is opened or read before the first use."""
 
     # Seconds for which a call goes on trying while the database is busy; the command line has less.

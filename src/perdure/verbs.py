@@ -5,17 +5,19 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from perdure.errors import InvalidOption, JobNotFound
+from perdure.filter import Wanted, checked_filter
 from perdure.handle import Job
 from perdure.history import Entry, tell
 from perdure.model.backoff import Backoff, as_backoff
 from perdure.model.explain import Explanation, explain
-from perdure.model.job import JobRow, Later, Span, State
+from perdure.model.job import JobRow, Span
 from perdure.moments import moment
 from perdure.ops import browse, operate, queues, tasks, worker
 from perdure.ops.explain import examine
+from perdure.ops.find import LAST
 from perdure.ops.operate import CancelOutcome, DeleteOutcome, RequeueOutcome, RunNowOutcome
 from perdure.ops.stats import measure
 from perdure.options import INTEGER, filter_text, number, text, whole
@@ -26,8 +28,6 @@ from perdure.store.store import Store
 JobId: TypeAlias = str | uuid.UUID
 NO_JOB = str(uuid.UUID(int=0))
 """What no job is called."""
-
-STATES = (*get_args(State), *get_args(Later))
 
 PAGE = 1000
 """Jobs in one page at most."""
@@ -65,29 +65,19 @@ class Verbs:
         return [None if row is None else self._handle(row) for row in rows]
 
     def _list_jobs(
-        self,
-        *,
-        queue: str | None = None,
-        task: str | None = None,
-        state: State | Later | None = None,
-        tenant: str | None = None,
-        before: JobId | None = None,
-        limit: int = 50,
+        self, *, before: JobId | None = None, limit: int = 50, **wanted: Unpack[Wanted]
     ) -> Plan[list[Job[Any]]]:
         """A page of jobs, newest first; for the next one give the last id as ``before``.
 
-        ``state``: one of those in docs/states.md, or of ``ready`` only those that are ``scheduled`` or ``retrying``.
+        All conditions hold. ``state``: one of those in docs/states.md, or of ``ready`` only what is ``scheduled`` or
+        ``retrying``. ``text`` stands somewhere in the arguments. Times are from ``created_after`` on, and before
+        ``created_before``.
         """
-        if state is not None and state not in STATES:
-            raise InvalidOption(f"state must be one of {', '.join(STATES)}.")
         number("limit", limit, 1, PAGE)
         rows = yield from perform(
             browse.list_jobs,
-            queue=filter_text("queue", queue),
-            task=filter_text("task", task),
-            state=state,
-            tenant=filter_text("tenant", tenant),
-            before=browse.LAST if before is None else job_id(before),
+            checked_filter(wanted),
+            before=LAST if before is None else job_id(before),
             n=limit,
         )
         return [self._handle(row) for row in rows]
@@ -155,30 +145,33 @@ class Verbs:
         """Let a job that waits for its time be due now."""
         return (yield from perform(operate.run_now, job_id(id), by=said("by", by)))
 
-    def _delete_job(self, id: JobId) -> Plan[DeleteOutcome]:
+    def _delete_job(
+        self, id: JobId, *, reason: str | None = None, by: str | None = None
+    ) -> Plan[DeleteOutcome]:
         """Delete a job and its history; one that runs is asked to stop instead."""
-        return (yield from perform(operate.delete, job_id(id), keep_key=self.keep_keys_for))
+        keep, reason, by = self.keep_keys_for, said("reason", reason), said("by", by)
+        return (yield from perform(operate.delete, job_id(id), keep_key=keep, reason=reason, by=by))
 
-    def _pause_queue(self, name: str) -> Plan[None]:
+    def _pause_queue(self, name: str, *, by: str | None = None) -> Plan[None]:
         """Hand out nothing from this queue; what runs goes on."""
-        yield from perform(queues.pause, text("queue", name))
+        yield from perform(queues.pause, text("queue", name), by=said("by", by))
 
-    def _resume_queue(self, name: str) -> Plan[None]:
+    def _resume_queue(self, name: str, *, by: str | None = None) -> Plan[None]:
         """Hand out jobs from this queue again."""
-        yield from perform(queues.resume, text("queue", name))
+        yield from perform(queues.resume, text("queue", name), by=said("by", by))
 
-    def _set_queue(self, name: str, *, backoff: float | Backoff | None) -> Plan[None]:
+    def _set_queue(self, name: str, *, backoff: float | Backoff | None, by: str | None = None) -> Plan[None]:
         """Change a queue's live settings. A back-off overrides those of its tasks; None ends that."""
         policy = None if backoff is None else as_backoff(backoff)
-        yield from perform(queues.set_backoff, text("queue", name), policy)
+        yield from perform(queues.set_backoff, text("queue", name), policy, by=said("by", by))
 
     def _list_queues(self) -> Plan[list[queues.Queue]]:
         """The queues that have settings of their own."""
         return (yield from perform(queues.list_queues))
 
-    def _set_task(self, name: str, *, enabled: bool) -> Plan[None]:
+    def _set_task(self, name: str, *, enabled: bool, by: str | None = None) -> Plan[None]:
         """Allow or refuse new jobs of a task; queued work still runs."""
-        yield from perform(tasks.set_task, text("task", name), enabled=bool(enabled))
+        yield from perform(tasks.set_task, text("task", name), enabled=bool(enabled), by=said("by", by))
 
     def _list_workers(self) -> Plan[list[worker.WorkerRow]]:
         """The workers that are not retired."""

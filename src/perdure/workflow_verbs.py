@@ -16,7 +16,7 @@ from perdure.ops import append as append_ops
 from perdure.ops import steer
 from perdure.ops import workflow as ops
 from perdure.ops.append import AppendOutcome
-from perdure.ops.browse import LAST
+from perdure.ops.find import LAST
 from perdure.ops.steer import Canceling, Requeuing
 from perdure.ops.topics import queue_topics
 from perdure.options import KEY_BYTES, filter_text, number, text
@@ -93,12 +93,11 @@ class WorkflowVerbs:
         return [StartedWorkflow(cast("App", self), row, row.id) for row in rows]
 
     def _cancel_workflow(
-        self, id: JobId, *, reason: str | None = None, conn: object | None = None
+        self, id: JobId, *, reason: str | None = None, by: str | None = None, conn: object | None = None
     ) -> Plan[Canceling]:
         """Cancel every step that has not ended; those that run are asked to stop. One that is over stays so."""
-        return (
-            yield from perform_on(conn, steer.cancel_workflow, workflow_id(id), reason=said("reason", reason))
-        )
+        reason, by = said("reason", reason), said("by", by)
+        return (yield from perform_on(conn, steer.cancel_workflow, workflow_id(id), reason=reason, by=by))
 
     def _requeue_workflow(
         self, id: JobId, *, steps: Which = "following", reason: str | None = None, by: str | None = None
@@ -122,6 +121,7 @@ class WorkflowVerbs:
         *,
         output: object = None,
         reason: str | None = None,
+        by: str | None = None,
         conn: object | None = None,
     ) -> Plan[bool]:
         """End an open gate. The same once more is fine and returns False; anything else is a conflict.
@@ -144,6 +144,7 @@ class WorkflowVerbs:
                 resolution,
                 output=_output(output) if resolution == "succeeded" else None,
                 reason=said("reason", reason),
+                by=said("by", by),
             )
         )
 

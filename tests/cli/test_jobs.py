@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from perdure.cli import typed
+from perdure.filter import STATES
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Failed, Report, Succeeded
 from perdure.ops.report import LogLine, Said
-from perdure.verbs import STATES
 from tests.cli.shop import Shop
 
 

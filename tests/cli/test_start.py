@@ -30,7 +30,7 @@ def test_help_is_there_before_anything_heavy_is_loaded(args: list[str]) -> None:
 
 def test_the_help_tells_verbs_exit_codes_and_completion() -> None:
     told = run("--help").stdout
-    assert re.findall(r"^  (\w+) +(\S.*\.)$", told.partition("Commands:")[2], re.MULTILINE) == [
+    assert re.findall(r"^  ([\w-]+) +(\S.*\.)$", told.partition("Commands:")[2], re.MULTILINE) == [
         (verb, does) for verb, (_, does) in VERBS.items()
     ]
     assert "4  the database's schema is missing" in told
@@ -59,7 +59,7 @@ def test_the_completion_that_the_help_shows_works(tmp_path: Path) -> None:
 
 def test_the_page_about_the_command_line_names_every_verb_and_option_of_the_worker() -> None:
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-    assert re.findall(r"^\| `perdure (\w+)", page, re.MULTILINE) == list(VERBS)
+    assert re.findall(r"^\| `perdure ([\w-]+)", page, re.MULTILINE) == list(VERBS)
     told = run("worker", "--help").stdout
     names = set(re.findall(r"(--[a-z-]+|PERDURE_[A-Z_]+)", told)) - {"--help"}
     assert len(names) > 12

@@ -73,8 +73,11 @@ def test_a_gate_is_decided(shop: Shop, flag: str, told: str, state: str) -> None
     assert "not open yet" in refused.stderr
     run(shop, 3)
     assert (
-        shop.run("workflow", started.id, "gate", "approve", flag).stdout == f"The gate approve is {told}.\n"
+        shop.run("workflow", started.id, "gate", "approve", flag, "--actor", "ann").stdout
+        == f"The gate approve is {told}.\n"
     )
+    (decided,) = shop.app.list_acts(verb="resolve_gate")
+    assert (decided.actor, decided.detail["gate"]) == ("ann", "approve")
     again = shop.run("workflow", started.id, "gate", "approve", flag)
     assert again.stdout == f"The gate approve was already {told}.\n"
     assert {step.key: step.state for step in started.steps()}["publish"] == state

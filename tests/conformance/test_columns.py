@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from perdure.model.job import Claimed, JobRow
+from perdure.ops.acts import ActRow
 from perdure.ops.browse import AttemptRow, EventRow, LogRow
 from perdure.ops.enqueue import Enqueued
 from perdure.ops.worker import WorkerRow
@@ -18,9 +19,10 @@ NOBODY = "00000000-0000-0000-0000-000000000000"
 
 RECORDS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "get_job": (JobRow.__struct_fields__, {"id": NOBODY}),
-    "list_jobs": (
-        JobRow.__struct_fields__,
-        {"queue": None, "task": None, "state": None, "tenant": None, "before": NOBODY, "n": 1},
+    "read_jobs": (JobRow.__struct_fields__, {"ids": "[]"}),
+    "list_acts": (
+        ActRow._fields,
+        {"verb": None, "actor": None, "subject": None, "before": 1, "n": 1},
     ),
     "claim_jobs": (
         (*Claimed.__struct_fields__, "state"),

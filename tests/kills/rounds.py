@@ -7,6 +7,7 @@ import signal
 from typing import Literal, NamedTuple, TypeAlias
 
 from perdure.failpoints import Place
+from perdure.filter import Filter
 from perdure.ops import browse
 from perdure.ops import worker as worker_ops
 from perdure.store.store import Store
@@ -119,7 +120,7 @@ class Rounds:
 
     def _caught_at_work(self, hand: Hand) -> bool:
         hand.signal(signal.SIGSTOP)
-        running = self._store.perform(browse.list_jobs, state="running", n=1_000)
+        running = self._store.perform(browse.list_jobs, Filter(state="running"), n=1_000)
         if hand.identities() & {job.worker for job in running}:
             return True
         hand.signal(signal.SIGCONT)

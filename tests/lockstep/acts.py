@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import count
@@ -12,11 +13,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from perdure.filter import Filter
 from perdure.model.job import Claimed, Lease, NewJob
 from perdure.model.lifecycle import Outcome, Released, Succeeded
-from perdure.ops import enqueue, operate, queues, tasks
+from perdure.ops import enqueue, many, operate, queues, tasks
+from perdure.ops.find import Found
 from perdure.ops.finish import Finished
-from perdure.ops.op import Operation
+from perdure.ops.op import Op, Operation, operation
 from perdure.ops.report import Said
 from perdure.ops.topics import queue_topics, worker_topic
 from perdure.worker.ledger import Ledger
@@ -33,6 +36,14 @@ MODELLED = [field.name for field in fields(Job)]
 EVERYTHING = requests.Hunger(3, list(requests.NAMES), None)
 NO_JOB = str(UUID(int=0))
 FIRST_ID = 0x018BCFE5_6800_7000_8000_000000000000
+
+
+@operation("write")
+def carry_out(verb: many.Verb, jobs: Sequence[Found], doing: many.Doing) -> Op[many.Counts]:
+    """Both stores count acts for themselves; what came of the jobs is the same."""
+    batch = yield from verb.batch(jobs, doing)
+    assert batch.locked == []
+    return batch.doing.counts
 
 
 class Draw(Protocol):
@@ -242,6 +253,28 @@ class Company:
         assert answer == self.model.delete(id, keep is not None)
         if answer == "deleted":
             self.batches = [batch for batch in self.batches if id not in {job.id for job in batch}]
+
+    def act_on_many(self, draw: Draw) -> None:
+        """All that fit, from the newest on, in one batch: each fares as if it were alone."""
+        verb, alone = draw(
+            st.sampled_from(
+                [
+                    (many.CANCEL, lambda id: self.model.cancel(id, "many")),
+                    (many.REQUEUE, lambda id: self.model.requeue(id, None, False)),
+                    (many.RUN_NOW, self.model.run_now),
+                    (many.DELETE, lambda id: self.model.delete(id, False)),
+                ]
+            )
+        )
+        queue = draw(st.sampled_from([None, *requests.QUEUES]))
+        filter = Filter(queue=queue, state=draw(st.sampled_from([None, *verb.takes])))
+        found = self.perform(many.look, filter, among=verb.takes, length=1000).jobs
+        assert [job.id for job in found] == self.model.fitting(filter, verb.takes)
+        counts = self.perform(carry_out, verb, found, many.Doing("act", filter, many.Counts(), "many"))
+        assert counts == Counter(alone(job.id) for job in found)
+        if verb is many.DELETE:
+            gone = {job.id for job in found} - self.model.jobs.keys()
+            self.batches = [batch for batch in self.batches if gone.isdisjoint(job.id for job in batch)]
 
     def pause_or_resume(self, draw: Draw) -> None:
         queue = draw(st.sampled_from(requests.QUEUES))

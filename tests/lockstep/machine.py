@@ -38,6 +38,7 @@ ODDS = {
     Company.requeue: 3,
     Company.run_now: 2,
     Company.delete: 2,
+    Company.act_on_many: 2,
     Company.pause_or_resume: 1,
     Company.set_backoff: 1,
     Company.set_task: 1,

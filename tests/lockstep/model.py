@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from perdure.errors import IdempotencyConflict, InternalError, PerdureError
+from perdure.filter import Filter
 from perdure.model.backoff import DEFAULT_BACKOFF, Backoff
 from perdure.model.job import SECOND, Lease, NewJob, TaskDefinition
 from perdure.model.lifecycle import Failed, Outcome, Succeeded, Throttled
@@ -93,7 +94,9 @@ class Model:
         # A key is answered with what was found, though a later job of the batch may end that one as expired.
         found = {id: self.jobs[id].state for id in owners.values() if id in self.jobs}
         for new in fresh:
-            twin = new.id if new.id in self.jobs else self._active(new.task, new.tenant, new.unique_key)
+            # One that is there already is not looked at; another that expired under its key ends all the same.
+            twin = self._active(new.task, new.tenant, new.unique_key, but=new.id)
+            twin = new.id if new.id in self.jobs else twin
             if twin is None:
                 self.jobs[new.id] = self._job(new)
             elif new.idempotency_key is not None:
@@ -125,12 +128,14 @@ class Model:
             created_at=self.now,
         )
 
-    def _active(self, task: str, tenant: str | None, unique_key: str | None) -> str | None:
+    def _active(
+        self, task: str, tenant: str | None, unique_key: str | None, *, but: str | None = None
+    ) -> str | None:
         if unique_key is None:
             return None
         scope = task, tenant, unique_key
         for job in self.jobs.values():
-            if (job.task, job.tenant, job.unique_key) == scope and job.active:
+            if (job.task, job.tenant, job.unique_key) == scope and job.active and job.id != but:
                 if not self._has_expired(job):
                     return job.id
                 job.end("canceled", self.now, "expired")
@@ -336,6 +341,13 @@ class Model:
         if not keep_key:
             self.keys = {key: owned for key, owned in self.keys.items() if owned[0] != id}
         return "deleted"
+
+    def fitting(self, filter: Filter, takes: Sequence[str]) -> list[str]:
+        """What an act on many finds, from the newest on."""
+        states = takes if filter.state is None else [filter.state]
+        jobs = [job for job in self.jobs.values() if filter.queue in (None, job.queue)]
+        fit = [job.id for job in jobs if job.state in states or self._view(job)[1] in states]
+        return sorted(fit, reverse=True)
 
     def queue(self, name: str) -> Queue:
         return self.queues.setdefault(name, Queue())

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from perdure.errors import PerdureError
 from perdure.model.backoff import load_backoff
 from perdure.model.job import JobRow, Lease
-from perdure.ops.browse import LAST
 from perdure.ops.op import Op, Operation, Query, ask_all, operation
 from perdure.ops.worker import WorkerRow
 from perdure.store.postgres import PostgresStore
@@ -25,8 +24,7 @@ from tests.lockstep.model import Queue
 P = ParamSpec("P")
 T = TypeVar("T")
 
-TABLES = ("job", "key", "attempt", "event", "log", "queue", "task", "worker", "leader")
-EVERYTHING = 10_000
+TABLES = ("job", "key", "attempt", "event", "log", "queue", "task", "worker", "leader", "act")
 
 OWN = {f"wipe_{table}": f"DELETE FROM perdure.{table}" for table in TABLES} | {
     "every_attempt": "SELECT job, token, run, attempt, kind, code, delay, decided_by FROM perdure.attempt",
@@ -129,9 +127,8 @@ def open_pair(sqlite_path: str, postgres_url: str) -> Iterator[Pair]:
 
 @operation("read")
 def look() -> Op[Seen]:
-    everything = {"queue": None, "task": None, "state": None, "tenant": None, "before": LAST, "n": EVERYTHING}
     jobs, counts, attempts, events, queues, workers = yield from ask_all(
-        Query("list_jobs", everything),
+        Query("every_job", {}),
         Query("count_jobs", {"queue": None, "tenant": None}),
         *(Query(name, {}) for name in ("every_attempt", "every_event", "list_queues", "list_workers")),
         final=True,
@@ -162,4 +159,6 @@ def _answer(verb: Callable[[Ledger], T], ledger: Ledger) -> T | PerdureError:
 
 
 def _statements(dialect: Dialect) -> dict[str, str]:
-    return {**load(dialect), **{name: render(text, dialect) for name, text in OWN.items()}}
+    known = load(dialect)
+    every = {"every_job": known["read_jobs"].partition("WHERE")[0]}
+    return {**known, **every, **{name: render(text, dialect) for name, text in OWN.items()}}

@@ -48,5 +48,6 @@ def test_both_stores_do_what_the_model_does_with_the_front_first(machine: type[L
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_both_stores_do_what_the_model_does_for_long(machine: type[Lockstep]) -> None:
     run_state_machine_as_test(machine, settings=LONG)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from perdure.filter import EVERY, Filter
 from perdure.model.job import JobRow
 from perdure.ops import browse
-from tests.ops.script import A, B, Script
+from perdure.ops.find import LAST, longer
+from tests.ops.script import A, B, C, Script
 
 FIELDS = len(JobRow.__struct_fields__)
 
@@ -32,11 +34,27 @@ def test_many_jobs_are_one_round_trip_in_the_order_asked() -> None:
 
 
 def test_a_page_begins_after_every_id_unless_told() -> None:
-    script = Script(list_jobs=[[job(B), job(A)]])
-    assert [one.id for one in script.play(browse.list_jobs(queue="mail", n=2))] == [B, A]
-    assert script.params("list_jobs") == [
-        {"queue": "mail", "task": None, "state": None, "tenant": None, "before": browse.LAST, "n": 2}
-    ]
+    found = [(B, "ready", None), (A, "ready", None)]
+    script = Script(find_jobs=[found], read_jobs=[[job(B), job(A)]])
+    assert [one.id for one in script.play(browse.list_jobs(Filter(queue="mail"), n=2))] == [B, A]
+    (params,) = script.params("find_jobs")
+    assert (params["queue"], params["before"], params["n"]) == ("mail", LAST, 2)
+    assert script.params("read_jobs") == [{"ids": f'["{B}","{A}"]'}]
+
+
+def test_a_page_is_looked_for_in_stretches_that_grow() -> None:
+    script = Script(
+        find_jobs=[[(C, None, None)], [(B, "ready", None), (B, None, None)], [(A, "ready", None)]]
+    )
+    script.play(browse.list_jobs(n=2))
+    asked = [(look["before"], look["length"], look["n"]) for look in script.params("find_jobs")]
+    assert asked == [(LAST, 2, 2), (C, 8, 2), (B, 32, 1)]
+    assert script.params("read_jobs") == [{"ids": f'["{B}","{A}"]'}]
+
+
+def test_where_arguments_are_read_a_stretch_stays_short() -> None:
+    assert (longer(50, EVERY), longer(9000, EVERY), longer(50_000, EVERY)) == (200, 20_000, 50_000)
+    assert (longer(50, Filter(text="x")), longer(900, Filter(text="x"))) == (200, 1000)
 
 
 def test_counts_are_by_queue_and_view() -> None:

@@ -30,15 +30,15 @@ def test_what_is_not_there_is_not_found(act: Any) -> None:
 
 
 def test_cancel_of_a_job_that_waits() -> None:
-    script = Script(lock_job=[[locked("ready")]], cancel_job=[[("canceled", None, 1, 1)]])
+    script = Script(lock_job=[[locked("ready")]], cancel_jobs=[[("canceled", None, 1, 1)]])
     assert script.play(operate.cancel(A, reason="withdrawn", by="ann")) == "canceled"
-    assert script.asked == [["lock_workflows_of", "lock_job"], ["cancel_job"], ["record_event"]]
+    assert script.asked == [["lock_workflows_of", "lock_job"], ["cancel_jobs"], ["record_event"]]
     assert (script.final, script.woken) == (True, {"ended"})
     assert event(script) == {"kind": "canceled", "run": 1, "token": 1, "reason": "withdrawn", "by": "ann"}
 
 
 def test_cancel_of_a_running_job_wakes_its_worker() -> None:
-    script = Script(lock_job=[[locked("running", token=4)]], cancel_job=[[("running", "w", 1, 4)]])
+    script = Script(lock_job=[[locked("running", token=4)]], cancel_jobs=[[("running", "w", 1, 4)]])
     assert script.play(operate.cancel(A)) == "cancel_requested"
     assert script.woken == {"worker/w"}
     assert event(script) == {"kind": "cancel requested", "run": 1, "token": 4}
@@ -70,17 +70,17 @@ def test_requeue_says_why_not(row: tuple[Any, ...], run: int | None, outcome: st
 
 @pytest.mark.parametrize("state", ["failed", "canceled"])
 def test_requeue_records_the_last_attempt_and_wakes_the_queue(state: str) -> None:
-    script = Script(lock_job=[[locked(state, run=2, token=5)]], requeue_job=[[("mail",)]])
+    script = Script(lock_job=[[locked(state, run=2, token=5)]], requeue_jobs=[[("mail",)]])
     assert script.play(operate.requeue(A, run=2, reason="fixed", by="ann")) == "requeued"
-    assert script.asked == [["lock_job"], ["record_current_attempt", "requeue_job", "record_event"]]
+    assert script.asked == [["lock_job"], ["record_last_attempts", "requeue_jobs", "record_event"]]
     assert (script.final, script.woken) == (True, {"queue/mail"})
-    assert script.params("requeue_job") == [{"id": A, "run": 2, "keep_checkpoint": 0}]
+    assert script.params("requeue_jobs") == [{"ids": f'["{A}"]', "keep_checkpoint": 0}]
     assert event(script) == {"kind": "requeued", "run": 2, "token": 5, "reason": "fixed", "by": "ann"}
 
 
 def test_requeue_tells_what_it_drops() -> None:
     row = locked("failed", checkpoint='{"page":7}', result="1")
-    script = Script(lock_job=[[row]], requeue_job=[[("mail",)]])
+    script = Script(lock_job=[[row]], requeue_jobs=[[("mail",)]])
     script.play(operate.requeue(A))
     assert event(script) == {
         "kind": "requeued",
@@ -89,10 +89,10 @@ def test_requeue_tells_what_it_drops() -> None:
         "checkpoint": '{"page":7}',
         "result": "1",
     }
-    script = Script(lock_job=[[row]], requeue_job=[[("mail",)]])
+    script = Script(lock_job=[[row]], requeue_jobs=[[("mail",)]])
     script.play(operate.requeue(A, keep_checkpoint=True))
     assert "checkpoint" not in event(script)
-    assert script.params("requeue_job")[0]["keep_checkpoint"] == 1
+    assert script.params("requeue_jobs")[0]["keep_checkpoint"] == 1
 
 
 def test_requeue_gives_way_to_an_active_twin() -> None:
@@ -101,7 +101,7 @@ def test_requeue_gives_way_to_an_active_twin() -> None:
     assert script.play(operate.requeue(A)) == "unique_key_taken"
     assert script.asked == [["lock_job"], ["expire_active", "find_active"]]
     assert script.params("find_active") == [{"task": "work", "tenant": "acme", "unique_key": "u"}]
-    script = Script(lock_job=[[row]], requeue_job=[[("mail",)]])
+    script = Script(lock_job=[[row]], requeue_jobs=[[("mail",)]])
     assert script.play(operate.requeue(A)) == "requeued"
 
 
@@ -121,25 +121,25 @@ def test_run_now_says_why_not(row: tuple[Any, ...], outcome: str) -> None:
 
 
 def test_run_now_wakes_the_queue() -> None:
-    script = Script(lock_job=[[locked("ready", due=0)]], run_now=[[("mail",)]])
+    script = Script(lock_job=[[locked("ready", due=0)]], run_jobs_now=[[("mail",)]])
     assert script.play(operate.run_now(A, by="ann")) == "due_now"
-    assert script.asked == [["lock_job"], ["run_now", "record_event"]]
+    assert script.asked == [["lock_job"], ["run_jobs_now", "record_event"]]
     assert (script.final, script.woken) == (True, {"queue/mail"})
 
 
-@pytest.mark.parametrize(("keep", "statement"), [(None, "delete_key"), (0, "keep_key"), (60, "keep_key")])
+@pytest.mark.parametrize(("keep", "statement"), [(None, "delete_keys"), (0, "keep_keys"), (60, "keep_keys")])
 def test_delete_takes_or_keeps_the_key(keep: int | None, statement: str) -> None:
     script = Script(lock_job=[[locked("succeeded")]])
     assert script.play(operate.delete(A, keep_key=keep)) == "deleted"
-    own = ["delete_attempts", "delete_events", "delete_logs", "delete_job"]
+    own = ["delete_attempts", "delete_events", "delete_logs", "delete_jobs", "record_act"]
     assert script.asked == [["lock_job"], [statement, *own]]
     assert (script.final, script.woken) == (True, set())
 
 
 def test_delete_of_a_running_job_asks_it_to_stop() -> None:
-    script = Script(lock_job=[[locked("running")]] * 2, cancel_job=[[("running", "w", 1, 1)]])
+    script = Script(lock_job=[[locked("running")]] * 2, cancel_jobs=[[("running", "w", 1, 1)]])
     assert script.play(operate.delete(A)) == "cancel_requested"
-    assert script.params("delete_job") == []
+    assert script.params("delete_jobs") == []
     assert script.woken == {"worker/w"}
     assert event(script)["reason"] == "deleted"
 
@@ -153,7 +153,7 @@ def test_a_resumed_queue_is_woken() -> None:
     ):
         script = Script()
         script.play(operation)
-        assert (script.asked, script.final, script.woken) == ([[name]], True, woken)
+        assert (script.asked, script.final, script.woken) == ([[name, "record_act"]], True, woken)
 
 
 def test_tasks_are_written_in_the_order_of_their_names() -> None:

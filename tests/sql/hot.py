@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from perdure.filter import EVERY
 from perdure.model.job import Lease
 from perdure.model.lifecycle import Change
 from perdure.ops import enqueue
 from perdure.ops.batch import rows_of
+from perdure.ops.find import find
 from perdure.ops.op import Param
 from tests.sql.backlog import DAY, EXPIRED, GROUPS, NOW, READY, RUNNING, WORKERS, job_id
 from tests.sql.recorder import new_job
@@ -25,7 +27,7 @@ class Hot(NamedTuple):
 
 
 def hot(n: int = 100) -> Mapping[str, Hot]:
-    return {**_claims(n), **_endings(n), **_enqueues(n), **_sweeps(), **_looks(n)}
+    return {**_claims(n), **_endings(n), **_enqueues(n), **_sweeps(), **_acts(), **_looks(n)}
 
 
 def _claims(n: int) -> Mapping[str, Hot]:
@@ -101,19 +103,37 @@ def _sweeps() -> Mapping[str, Hot]:
     }
 
 
+def _acts() -> Mapping[str, Hot]:
+    """What operators do to many, done to one: nothing else may be looked at."""
+    one: Params = {"ids": rows_of([job_id(1, READY // 2)])}
+    more: Mapping[str, Params] = {
+        "cancel_jobs": {"reason": None},
+        "requeue_jobs": {"keep_checkpoint": 0},
+        "record_requeues": {"keep_checkpoint": 0, "reason": None, "by": None},
+        "keep_keys": {"keep": DAY},
+    }
+    names = (
+        *("lock_jobs", "run_jobs_now", "expire_twins", "find_twins", "record_last_attempts", "delete_jobs"),
+        *("delete_attempts", "delete_events", "delete_logs", "delete_keys"),
+        *more,
+    )
+    return {name: Hot(name, {**one, **more.get(name, {})}, 1) for name in names}
+
+
 def _looks(n: int) -> Mapping[str, Hot]:
     one = job_id(1, READY // 2)
-    page: Params = {**dict.fromkeys(FILTERS), "before": job_id(2**32 - 1, 0), "n": n}
+    before = job_id(2**32 - 1, 0)
+    page = next(find(EVERY, before=before, length=n, n=n)).queries[0]
+    ids = rows_of([job_id(1, i) for i in range(1, n + 1)])
     return {
         "lock_job": Hot("lock_job", {"id": one}, 1),
-        "cancel_job": Hot("cancel_job", {"id": one, "reason": None}, 1),
         "find_job": Hot("find_job", {"id": one}, 1),
         "get_job": Hot("get_job", {"id": one}, 1),
-        "first page": Hot("list_jobs", page, n),
+        "first page": Hot("find_jobs", dict(page.params), n),
+        "read_jobs": Hot("read_jobs", {"ids": ids}, n),
     }
 
 
-FILTERS = ("queue", "task", "state", "tenant")
 SHARED = enqueue._SHARED
 
 

@@ -18,7 +18,7 @@ from tests.sql.backlog import NOW, Part
 from tests.sql.hot import Hot, hot
 
 PAGE = 8192
-READS = {"get_job", "list_jobs"}
+READS = {"get_job", "find_jobs", "read_jobs"}
 EXPLAIN = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) ")
 PREPARED = {name: Statement.parse(text) for name, text in load("postgres").items()}
 

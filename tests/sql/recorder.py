@@ -9,11 +9,13 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 
 from perdure.errors import InvalidWorkflow
+from perdure.filter import Filter
 from perdure.ids import new_id
 from perdure.model.graph import GATE, Shape
 from perdure.model.job import SECOND, Lease, NewJob, NewStep, NewWorkflow, TaskDefinition
 from perdure.model.lifecycle import Change, Failed, Growth, Outcome, Report, Succeeded, Throttled
 from perdure.ops import (
+    acts,
     append,
     browse,
     claim,
@@ -21,6 +23,7 @@ from perdure.ops import (
     enqueue,
     explain,
     finish,
+    many,
     operate,
     queues,
     report,
@@ -33,6 +36,7 @@ from perdure.ops import (
 )
 from perdure.ops import growth as growth_ops
 from perdure.ops import workflow as workflows
+from perdure.ops.find import Found
 from perdure.ops.op import Op, Operation, Query, ask_all, operation
 from perdure.options import Options
 from perdure.store.store import Store
@@ -86,6 +90,7 @@ def perform_everything(store: Recorder) -> None:
     live(store)
     look(store)
     operate_on(store)
+    operate_on_many(store)
     sweep_up(store)
 
 
@@ -223,7 +228,7 @@ def put_off_for_long() -> Op[None]:
 
 def look(store: Recorder) -> None:
     (job, *_) = store.perform(browse.list_jobs)
-    store.perform(browse.list_jobs, state="retrying")
+    store.perform(acts.list_acts)
     store.perform(browse.get_job, job.id)
     store.perform(browse.get_jobs, [job.id])
     store.perform(browse.trace_job, job.id)
@@ -242,6 +247,20 @@ def operate_on(store: Recorder) -> None:
     assert store.perform(operate.requeue, later.id) == "requeued"
     assert store.perform(operate.delete, later.id) == "deleted"
     assert store.perform(operate.delete, gone.id, keep_key=SECOND) == "deleted"
+
+
+def operate_on_many(store: Recorder) -> None:
+    """A job and a step through every act; the batches of one act share what is written down."""
+    job = new_job(delay=SECOND, queue="many", unique_key="w")
+    store.perform(enqueue.enqueue_keyed, [job])
+    step = Found(new_id(), "waiting", new_id())
+    doing = many.Doing("cancel_jobs", Filter(queue="many"), many.Counts())
+    for verb in (many.RUN_NOW, many.CANCEL, many.REQUEUE, many.CANCEL, many.DELETE):
+        found = store.perform(many.look, doing.filter, among=verb.takes, length=9).jobs
+        assert [one.id for one in found] == [job.id]
+        doing, locked = store.perform(verb.batch, [*found, step], doing)
+        assert locked == []
+    assert doing.counts == {"due_now": 1, "canceled": 2, "requeued": 1, "deleted": 1}
 
 
 def sweep_up(store: Recorder) -> None:

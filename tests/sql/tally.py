@@ -26,6 +26,7 @@ TABLES = (
     "workflow",
     "dependency",
     "mutation",
+    "act",
 )
 ACTS = ("INSERT", "UPDATE", "DELETE")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from perdure.store.store import open_store
 from tests.sql.hot import hot
-from tests.sql.plans_postgres import Costs, Plan, measure
+from tests.sql.plans_postgres import READS, Costs, Plan, measure
 
 SMALL, LARGE = 20_000, 200_000
 HOT = hot()
@@ -31,8 +31,10 @@ def test_no_hot_statement_reads_the_backlog(postgres_url: str) -> None:
 
 def scans(costs: Costs) -> Iterator[str]:
     for name, condition, plan in every(costs):
+        # A read may make a bitmap of the ids it was given.
+        forbidden = ("Seq Scan",) if HOT[name].statement in READS else ("Seq Scan", "Bitmap")
         for node in plan.rows:
-            if node.startswith(("Seq Scan", "Bitmap")):
+            if node.startswith(forbidden):
                 yield f"{name}, {condition}: {node}"
 
 

@@ -112,6 +112,8 @@ def handles() -> None:
     tasks: list[Task[..., Any]] = [send, add, tidy_up, shout]
     assert_type(app.get_job(handles[0].id), Job[Any])
     assert_type(app.list_jobs(queue="mail", state="failed", limit=10), list[Job[Any]])
+    assert_type(app.list_jobs(tag="a", created_after=datetime.now(UTC)), list[Job[Any]])
+    assert_type(app.requeue_jobs(queue="mail", progress=lambda counts: counts["requeued"]).act, int | None)
     assert_type(app.count_jobs(), dict[str, dict[str, int]])
     print([task.name for task in tasks], app.job_history(handles[0].id)[0].at.isoformat())
     try:

@@ -21,6 +21,13 @@ VERBS = {
     "jobs": ("jobs", "List jobs, the newest first."),
     "job": ("job", "Tell a job's whole story."),
     "explain": ("job", "Say why a job is not running, in a sentence."),
+    "cancel": ("acts", "Cancel jobs, by their ids or all that fit."),
+    "requeue": ("acts", "Start a new run of jobs that failed or were canceled."),
+    "run-now": ("acts", "Let jobs that wait for their time be due now."),
+    "delete": ("acts", "Delete jobs and their history."),
+    "pause": ("acts", "Hand out no more jobs of a queue."),
+    "resume": ("acts", "Hand out jobs of a queue again."),
+    "acts": ("acts", "List what operators did."),
     "workflows": ("workflows", "List workflows, the newest first."),
     "workflow": ("workflows", "Show a workflow as a tree of its steps, or decide a gate of it."),
     "queues": ("fleet", "Count the jobs of each queue."),
@@ -60,7 +67,7 @@ class Program(click.Group):
         if cmd_name not in VERBS:
             return None
         home, _ = VERBS[cmd_name]
-        verb: click.Command = getattr(import_module(f"perdure.cli.{home}"), cmd_name)
+        verb: click.Command = getattr(import_module(f"perdure.cli.{home}"), cmd_name.replace("-", "_"))
         return verb
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

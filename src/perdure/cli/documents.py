@@ -10,6 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from perdure.history import Entry
+    from perdure.many_verbs import Act
     from perdure.model.job import JobRow
     from perdure.ops.browse import AttemptRow
     from perdure.ops.worker import WorkerRow
@@ -49,6 +50,10 @@ def step_document(step: WorkflowStep) -> dict[str, Any]:
     shape = step.shape
     parents = {"after": [*shape.after], "after_done": [*shape.after_done], "waits_for": step.waits_for}
     return {**_document(step.row._asdict()), "gate": shape.gate, **parents}
+
+
+def act_document(act: Act) -> dict[str, Any]:
+    return {**act._asdict(), "at": iso(act.at)}
 
 
 def worker_document(row: WorkerRow, *, live: bool) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from perdure.cli import typed
+from perdure.cli.conditions import conditions
 from perdure.cli.documents import as_json, job_document, print_json
 from perdure.cli.suggest import did_you_mean
 from perdure.cli.tables import Column, table
@@ -16,7 +16,7 @@ from perdure.model.telling import distance
 
 if TYPE_CHECKING:
     from perdure.app import App
-    from perdure.model.job import JobRow, Later, State
+    from perdure.model.job import JobRow
 
 COLUMNS = (
     Column("ID"),
@@ -30,36 +30,24 @@ COLUMNS = (
 
 
 @click.command()
-@click.option("--queue")
-@click.option("--task")
-@click.option("--state", metavar="STATE", callback=typed.state, help=", ".join(typed.STATES) + ".")
-@click.option("--tenant")
+@conditions
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @click.option("--before", metavar="ID", help="The next page: the last id of this one.")
 @as_json
 @where
 @pass_target
-def jobs(
-    target: Target,
-    queue: str | None,
-    task: str | None,
-    state: State | Later | None,
-    tenant: str | None,
-    limit: int,
-    before: str | None,
-    as_json: bool,
-) -> None:
+def jobs(target: Target, /, limit: int, before: str | None, as_json: bool, **wanted: Any) -> None:
     """List jobs, the newest first.
 
     Jobs that are scheduled or retrying are ready and not due yet: --state ready lists them, too.
 
     \b
     Examples:
-      perdure jobs --state failed --queue mail
+      perdure jobs --state failed --queue mail --error-code http.503 --finished-after 2h
       perdure jobs --limit 200 --json | jq -r '.[].id'
     """
     with target.reading() as app:
-        found = app.list_jobs(queue=queue, task=task, state=state, tenant=tenant, limit=limit, before=before)
+        found = app.list_jobs(limit=limit, before=before, **wanted)
         rows = [job.row for job in found if job.row is not None]
         if as_json:
             print_json([job_document(row, whole=False) for row in rows])
@@ -67,7 +55,7 @@ def jobs(
         now = time.time_ns() // 1000
         table(COLUMNS, [line(row, now) for row in rows])
         if not rows:
-            click.echo(f"No jobs.{_meant(app, queue, task)}", err=True)
+            click.echo(f"No jobs.{meant(app, wanted['queue'], wanted['task'])}", err=True)
         elif len(rows) == limit:
             click.echo(f"More with --before {rows[-1].id}", err=True)
 
@@ -97,7 +85,7 @@ def view(row: JobRow, now: int) -> str:
     return "scheduled" if row.error_kind is None else "retrying"
 
 
-def _meant(app: App, queue: str | None, task: str | None) -> str:
+def meant(app: App, queue: str | None, task: str | None) -> str:
     """A filter may have a slip in it; what tasks and settings name is cheap to read."""
     from perdure.ops.tasks import list_tasks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import click
 
@@ -37,6 +37,17 @@ def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> dat
         return None if value is None else datetime.fromisoformat(value)
     except ValueError:
         raise click.BadParameter(f"{value!r} is no time: use 2026-03-01T12:00:00+01:00.") from None
+
+
+def moment_or_ago(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
+    """A time with its zone, or how long ago it was."""
+    read = None if value is None else _SPAN.fullmatch(value.strip())
+    if read is None:
+        return moment(ctx, param, value)
+    try:
+        return datetime.now(UTC) - timedelta(seconds=float(read[1]) * _SECONDS[read[2]])
+    except OverflowError:
+        raise click.BadParameter(f"{value!r} is too long ago.") from None
 
 
 def json_object(ctx: click.Context, param: click.Parameter, value: str | None) -> dict[str, object] | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from perdure.cli.acts import actor
 from perdure.cli.documents import as_json, print_json, step_document, workflow_document
 from perdure.cli.failures import Misuse
 from perdure.cli.tables import Column, facts, printable, table, terminal_width
@@ -78,6 +79,7 @@ def workflows(
 @click.option("--approve", is_flag=True, help="The gate succeeds.")
 @click.option("--reject", is_flag=True, help="The gate fails.")
 @click.option("--reason", help="Why, for whoever looks at it later.")
+@actor
 @click.option("--watch", is_flag=True, help="Go on showing it until it is over.")
 @as_json
 @where
@@ -90,6 +92,7 @@ def workflow(
     approve: bool,
     reject: bool,
     reason: str | None,
+    actor: str | None,
     watch: bool,
     as_json: bool,
 ) -> None:
@@ -105,7 +108,8 @@ def workflow(
         raise Misuse("A gate is decided by: perdure workflow ID gate KEY --approve, or --reject.")
     with target.reading() as app:
         if key is not None:
-            changed = app.resolve_gate(id, key, "succeeded" if approve else "failed", reason=reason)
+            resolution: Literal["succeeded", "failed"] = "succeeded" if approve else "failed"
+            changed = app.resolve_gate(id, key, resolution, reason=reason, by=actor)
             decided = "approved" if approve else "rejected"
             click.echo(f"The gate {key} {'is' if changed else 'was already'} {decided}.")
         elif as_json:

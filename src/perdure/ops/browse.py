@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
-from perdure.model.job import Instant, JobRow, Later, State
-from perdure.ops.op import Op, Param, Query, ask_all, ask_last, operation
-
-LAST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
-"""After every id."""
+from perdure.filter import EVERY, Filter
+from perdure.model.job import Instant, JobRow
+from perdure.ops.batch import rows_of
+from perdure.ops.find import LAST, find, longer
+from perdure.ops.op import Op, Query, ask_all, ask_last, operation
 
 
 class AttemptRow(NamedTuple):
@@ -67,23 +67,16 @@ def get_jobs(ids: Sequence[str]) -> Op[list[JobRow | None]]:
 
 
 @operation("read")
-def list_jobs(
-    *,
-    queue: str | None = None,
-    task: str | None = None,
-    state: State | Later | None = None,
-    tenant: str | None = None,
-    before: str = LAST,
-    n: int = 50,
-) -> Op[list[JobRow]]:
+def list_jobs(filter: Filter = EVERY, *, before: str = LAST, n: int = 50) -> Op[list[JobRow]]:
     """A page of jobs, newest first; the next page begins before the last id of this one."""
-    params: dict[str, Param] = {"queue": queue, "task": task, "tenant": tenant, "before": before, "n": n}
-    if state in get_args(Later):
-        (rows,) = yield from ask_all(
-            Query("list_later", {**params, "retrying": int(state == "retrying")}), final=True
-        )
-    else:
-        (rows,) = yield from ask_all(Query("list_jobs", {**params, "state": state}), final=True)
+    ids: list[str] = []
+    edge: str | None = before
+    length = n
+    while edge is not None and len(ids) < n:
+        stretch = yield from find(filter, before=edge, length=length, n=n - len(ids))
+        ids += [job.id for job in stretch.jobs]
+        edge, length = stretch.end, longer(length, filter)
+    rows = yield from ask_last("read_jobs", ids=rows_of(ids))
     return [JobRow(*row) for row in rows]
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
-
-import msgspec
 
 from perdure.errors import Refused
 from perdure.model.job import Span, State
+from perdure.ops.acts import act, told
 from perdure.ops.batch import rows_of
 from perdure.ops.op import Op, Query, Rows, ask, ask_all, operation
 from perdure.ops.release import End, Tallies, release
@@ -54,7 +54,7 @@ def cancel(id: str, *, reason: str | None = None, by: str | None = None) -> Op[C
     if not found:
         return "not_found"
     job, tallies = Locked(*found[0]), Tallies(workflows)
-    rows = yield from ask("cancel_job", id=id, reason=reason)
+    rows = yield from ask("cancel_jobs", ids=rows_of([id]), reason=reason)
     if not rows:
         return "already_ended"
     running = job.state == "running"
@@ -95,8 +95,8 @@ def requeue(
         {"result": job.result} if keep_checkpoint else {"checkpoint": job.checkpoint, "result": job.result}
     )
     _, rows, _ = yield from ask_all(
-        Query("record_current_attempt", {"id": id}),
-        Query("requeue_job", {"id": id, "run": job.run, "keep_checkpoint": int(keep_checkpoint)}),
+        Query("record_last_attempts", {"ids": rows_of([id])}),
+        Query("requeue_jobs", {"ids": rows_of([id]), "keep_checkpoint": int(keep_checkpoint)}),
         _event(id, job, "requeued", reason=reason, by=by, **dropped),
     )
     yield from ask_all(final=True, wake=_queues(rows))
@@ -116,31 +116,45 @@ def run_now(id: str, *, by: str | None = None) -> Op[RunNowOutcome]:
         return "not_ready"
     if job.due:
         return "already_due"
-    rows, _ = yield from ask_all(Query("run_now", {"id": id}), _event(id, job, "run now", by=by))
+    rows, _ = yield from ask_all(
+        Query("run_jobs_now", {"ids": rows_of([id])}), _event(id, job, "run now", by=by)
+    )
     yield from ask_all(final=True, wake=_queues(rows))
     return "due_now"
 
 
 @operation("write")
-def delete(id: str, *, keep_key: Span | None = None) -> Op[DeleteOutcome]:
+def delete(
+    id: str, *, keep_key: Span | None = None, reason: str | None = None, by: str | None = None
+) -> Op[DeleteOutcome]:
     """Delete a job and all that is known of it. One that runs is asked to stop instead."""
     job = yield from _lock(id)
     if job is None:
         return "not_found"
     _refuse_step(job, "cancel_workflow ends all of its steps")
     if job.state == "running":
-        yield from cancel(id, reason="deleted")
+        yield from cancel(id, reason="deleted", by=by)
         return "cancel_requested"
-    key = (
-        Query("delete_key", {"job": id})
-        if keep_key is None
-        else Query("keep_key", {"job": id, "keep": keep_key})
-    )
-    own = [
-        Query(name, {"id": id}) for name in ("delete_attempts", "delete_events", "delete_logs", "delete_job")
-    ]
-    yield from ask_all(key, *own, final=True)
+    done = act("delete_job", f"job {id}", by, task=job.task, state=job.state, reason=reason)
+    yield from ask_all(*delete_all([id], keep_key), done, final=True)
     return "deleted"
+
+
+def delete_all(ids: Sequence[str], keep_key: Span | None) -> list[Query]:
+    """Delete these jobs and all that is known of them."""
+    rows = rows_of(ids)
+    key = (
+        Query("delete_keys", {"ids": rows})
+        if keep_key is None
+        else Query("keep_keys", {"ids": rows, "keep": keep_key})
+    )
+    return [
+        key,
+        *(
+            Query(name, {"ids": rows})
+            for name in ("delete_attempts", "delete_events", "delete_logs", "delete_jobs")
+        ),
+    ]
 
 
 def _lock(id: str) -> Op[Locked | None]:
@@ -164,8 +178,7 @@ def _why_not_requeue(job: Locked, run: int | None) -> RequeueOutcome | None:
 
 
 def _event(id: str, job: Locked, kind: str, **detail: str | None) -> Query:
-    known = {name: value for name, value in detail.items() if value is not None}
-    text = msgspec.json.encode(known).decode() if known else None
+    text = told(detail)
     return Query("record_event", {"id": id, "run": job.run, "token": job.token, "kind": kind, "detail": text})
 
 

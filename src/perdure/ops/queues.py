@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from perdure.model.backoff import Backoff, dump_backoff, load_backoff
 from perdure.model.job import Instant
-from perdure.ops.op import Op, ask_last, operation
+from perdure.ops.acts import act
+from perdure.ops.op import Op, Query, ask_all, ask_last, operation
 from perdure.ops.topics import queue_topics
 
 
@@ -21,22 +24,26 @@ class Queue(NamedTuple):
 
 
 @operation("write")
-def pause(name: str) -> Op[None]:
+def pause(name: str, *, by: str | None = None) -> Op[None]:
     """Hand out nothing from this queue; what runs goes on."""
-    yield from ask_last("pause_queue", name=name, paused=True)
+    pause = Query("pause_queue", {"name": name, "paused": True})
+    yield from ask_all(pause, act("pause_queue", f"queue {name}", by), final=True)
 
 
 @operation("write")
-def resume(name: str) -> Op[None]:
-    yield from ask_last("pause_queue", name=name, paused=False, wake=queue_topics([name]))
+def resume(name: str, *, by: str | None = None) -> Op[None]:
+    resume = Query("pause_queue", {"name": name, "paused": False})
+    done = act("resume_queue", f"queue {name}", by)
+    yield from ask_all(resume, done, final=True, wake=queue_topics([name]))
 
 
 @operation("write")
-def set_backoff(name: str, backoff: Backoff | None) -> Op[None]:
+def set_backoff(name: str, backoff: Backoff | None, *, by: str | None = None) -> Op[None]:
     """Override the back-off of every task in this queue, from the next failure on."""
-    yield from ask_last(
-        "set_queue_backoff", name=name, backoff=None if backoff is None else dump_backoff(backoff)
-    )
+    policy = None if backoff is None else dump_backoff(backoff)
+    setting = Query("set_queue_backoff", {"name": name, "backoff": policy})
+    told = None if policy is None else msgspec.Raw(policy.encode())
+    yield from ask_all(setting, act("set_queue", f"queue {name}", by, backoff=told), final=True)
 
 
 @operation("read")

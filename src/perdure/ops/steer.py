@@ -9,6 +9,7 @@ from perdure.model.canonical import read_json, same
 from perdure.model.graph import GATE, OVER, Fate, Tally, Which, requeued
 from perdure.model.job import ENDED as OVER_JOBS
 from perdure.model.job import State
+from perdure.ops.acts import act
 from perdure.ops.batch import rows_of
 from perdure.ops.op import Op, Query, Rows, ask_all, operation
 from perdure.ops.release import End, Tallies, release
@@ -23,7 +24,7 @@ Resolution: TypeAlias = Literal["succeeded", "failed", "canceled"]
 
 
 @operation("write")
-def cancel_workflow(workflow: str, *, reason: str | None = None) -> Op[Canceling]:
+def cancel_workflow(workflow: str, *, reason: str | None = None, by: str | None = None) -> Op[Canceling]:
     """Cancel every step that has not ended; those that run are asked to stop, and it is over when they have."""
     tallies = yield from _lock(workflow)
     tally = tallies[workflow]
@@ -37,13 +38,21 @@ def cancel_workflow(workflow: str, *, reason: str | None = None) -> Op[Canceling
     )
     _cancel_all(tally, running=len(running))
     wake = frozenset(worker_topic(worker) for (worker,) in running) | {ENDED}
-    yield from ask_all(*tallies.settle(), final=True, wake=wake)
-    return "cancel_requested" if running else "canceled"
+    outcome: Canceling = "cancel_requested" if running else "canceled"
+    done = act("cancel_workflow", f"workflow {workflow}", by, outcome=outcome, reason=reason)
+    yield from ask_all(*tallies.settle(), done, final=True, wake=wake)
+    return outcome
 
 
 @operation("write")
 def resolve_gate(
-    workflow: str, key: str, resolution: Resolution, *, output: str | None = None, reason: str | None = None
+    workflow: str,
+    key: str,
+    resolution: Resolution,
+    *,
+    output: str | None = None,
+    reason: str | None = None,
+    by: str | None = None,
 ) -> Op[bool]:
     """End an open gate so. The same once more changes nothing, and anything else is a conflict."""
     tallies = yield from _lock(workflow)
@@ -60,7 +69,8 @@ def resolve_gate(
         raise GateRefused(f"The gate {key} is not open yet: steps before it have not ended.")
     write = Query("resolve_gate", {"id": id, "resolution": resolution, "result": output, "reason": reason})
     _, wake = yield from release(tallies, {id: End(workflow, "open", resolution)}, write)
-    yield from ask_all(*tallies.settle(), final=True, wake=wake | {ENDED})
+    done = act("resolve_gate", f"workflow {workflow}", by, gate=key, resolution=resolution, reason=reason)
+    yield from ask_all(*tallies.settle(), done, final=True, wake=wake | {ENDED})
     return True
 
 
@@ -86,16 +96,17 @@ def requeue_workflow(
     before: dict[str, State] = {row[0]: row[4] for row in rows}
     for id, fate in fates.items():
         tally.move(before[id], fate.state)
-    told = rows_of([*fates.values()])
+    ids = rows_of([*fates])
     _, _, _, ready = yield from ask_all(
-        Query("record_step_attempts", {"fates": told}),
-        Query("record_requeues", {"fates": told, "reason": reason, "by": by}),
+        Query("record_last_attempts", {"ids": ids}),
+        Query("record_requeues", {"ids": ids, "reason": reason, "by": by, "keep_checkpoint": 0}),
         Query("restart_workflow", {"workflow": workflow}),
-        Query("requeue_steps", {"fates": told}),
+        Query("requeue_steps", {"fates": rows_of([*fates.values()])}),
     )
     wake = queue_topics(queue for state, queue in ready if state == "ready")
     tally.canceling = False
-    yield from ask_all(*tallies.settle(), final=True, wake=wake)
+    done = act("requeue_workflow", f"workflow {workflow}", by, steps=steps, reason=reason)
+    yield from ask_all(*tallies.settle(), done, final=True, wake=wake)
     return "requeued"
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from perdure.errors import UnknownTask
 from perdure.model.job import TaskDefinition
+from perdure.ops.acts import act
 from perdure.ops.batch import rows_of
 from perdure.ops.op import Op, Query, ask, ask_all, ask_last, operation
 
@@ -34,11 +35,12 @@ def sync(tasks: Sequence[TaskDefinition], *, exact: bool = False) -> Op[None]:
 
 
 @operation("write")
-def set_task(name: str, *, enabled: bool) -> Op[None]:
+def set_task(name: str, *, enabled: bool, by: str | None = None) -> Op[None]:
     """Allow or refuse new jobs of a task; queued work still runs."""
     rows = yield from ask("enable_task", name=name, enabled=enabled)
     if not rows:
         raise UnknownTask
+    yield from ask_all(act("set_task", f"task {name}", by, enabled=enabled), final=True)
 
 
 def _read(

@@ -10,8 +10,8 @@ from perdure.errors import IdempotencyConflict, InternalError, UnsupportedIsolat
 from perdure.model.canonical_workflow import workflow_difference
 from perdure.model.graph import Mode, Shape, Status, Tally
 from perdure.model.job import Instant, NewStep, NewWorkflow, Span, State
-from perdure.ops.browse import LAST
 from perdure.ops.enqueue import PATIENCE
+from perdure.ops.find import LAST
 from perdure.ops.growth import grow
 from perdure.ops.op import Op, Query, ask_all, ask_last, operation
 

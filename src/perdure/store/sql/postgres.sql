@@ -634,13 +634,14 @@ SELECT x.child, p.step_key, p.task, p.state, p.result
        SELECT step_key, task, state, result FROM perdure.job WHERE id = d.parent LIMIT 1) p
  WHERE (SELECT count(*) FROM (SELECT FROM perdure.dependency e WHERE e.child = CAST(x.child AS uuid) LIMIT 1001) e) <= 1000;
 
--- name: record_step_attempts
--- differs: how a JSON array becomes rows. The last attempts of steps join the ledger before a requeue takes their rows.
+-- name: record_last_attempts
+-- differs: how a JSON array becomes rows. Before a requeue takes the rows: their last attempts join the ledger, unless they
+-- did so when they ended.
 INSERT INTO perdure.attempt (job, token, run, attempt, kind, code, message, trace, worker, started_at, finished_at)
 SELECT id, token, run, attempt, coalesce(error_kind, state), error_code, error_message, error_trace, NULL, started_at,
        finished_at
   FROM perdure.job
- WHERE id = ANY (ARRAY(SELECT CAST(value ->> 'id' AS uuid) FROM json_array_elements(CAST(:fates AS json)) AS x (value)))
+ WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
    AND started_at IS NOT NULL
     ON CONFLICT (job, token) DO NOTHING;
 
@@ -648,10 +649,12 @@ SELECT id, token, run, attempt, coalesce(error_kind, state), error_code, error_m
 -- differs: how a JSON array becomes rows, and how JSON is made of columns.
 INSERT INTO perdure.event (job, run, token, kind, at, detail)
 SELECT id, run, token, 'requeued', :now,
-       json_strip_nulls(json_build_object('reason', CAST(:reason AS text), 'by', CAST(:by AS text),
-                                          'checkpoint', CAST(checkpoint AS text), 'result', CAST(result AS text)))
+       json_strip_nulls(json_build_object(
+           'reason', CAST(:reason AS text), 'by', CAST(:by AS text),
+           'checkpoint', CASE CAST(:keep_checkpoint AS integer) WHEN 0 THEN CAST(checkpoint AS text) END,
+           'result', CAST(result AS text)))
   FROM perdure.job
- WHERE id = ANY (ARRAY(SELECT CAST(value ->> 'id' AS uuid) FROM json_array_elements(CAST(:fates AS json)) AS x (value)));
+ WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value));
 
 -- name: requeue_steps
 -- differs: how a JSON array becomes rows. Each step is found by its primary key: see finish_succeeded.
@@ -670,3 +673,171 @@ UPDATE perdure.job
               state text, pending integer, unsatisfied integer))
  WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[])) AND state IN ('succeeded', 'failed', 'canceled')
 RETURNING state, queue;
+
+-- name: find_jobs
+-- differs: how JSON is taken apart, and planned for its own conditions: of the ways to look only one is left. Each is fenced:
+-- for the sake of the order alone the whole table would be walked by its ids. The last row says where the stretch ended.
+WITH looked AS MATERIALIZED (
+    (SELECT id FROM perdure.job
+      WHERE CAST(:through AS text) = 'id' AND id < :before ORDER BY id DESC LIMIT CAST(:length AS bigint))
+    UNION ALL
+    (SELECT id FROM (SELECT id FROM perdure.job
+                      WHERE CAST(:through AS text) = 'claim' AND state = 'ready' AND held IS NULL AND run_at > :now
+                     OFFSET 0) later
+      WHERE id < :before ORDER BY id DESC LIMIT CAST(:length AS bigint))
+    UNION ALL
+    (SELECT id FROM (SELECT id FROM perdure.job
+                      WHERE CAST(:through AS text) = 'running' AND state = 'running' OFFSET 0) running
+      WHERE id < :before ORDER BY id DESC LIMIT CAST(:length AS bigint))
+    UNION ALL
+    (SELECT job FROM perdure.key
+      WHERE CAST(:through AS text) = 'key' AND key = CAST(:idempotency_key AS text) AND job < :before
+      ORDER BY job DESC LIMIT CAST(:length AS bigint))),
+found AS (
+    SELECT j.id, j.state, j.workflow_id
+      FROM perdure.job j
+     WHERE j.id = ANY (ARRAY(SELECT id FROM looked))
+       AND (CAST(:queue AS text) IS NULL OR j.queue = CAST(:queue AS text))
+       AND (CAST(:task AS text) IS NULL OR j.task = CAST(:task AS text))
+       AND (CAST(:tenant AS text) IS NULL OR j.tenant = CAST(:tenant AS text))
+       AND (CAST(:states AS text) IS NULL
+            OR j.state = ANY (ARRAY(SELECT json_array_elements_text(CAST(:states AS json))))
+            OR (j.state = 'ready' AND j.held IS NULL AND j.run_at > :now
+                AND CASE WHEN j.error_kind IS NULL THEN 'scheduled' ELSE 'retrying' END
+                    = ANY (ARRAY(SELECT json_array_elements_text(CAST(:states AS json))))))
+       AND (CAST(:tag AS text) IS NULL
+            OR EXISTS (SELECT FROM json_array_elements_text(CASE json_typeof(j.tags) WHEN 'array' THEN j.tags END) AS tag
+                        WHERE tag = CAST(:tag AS text)))
+       AND (CAST(:idempotency_key AS text) IS NULL
+            OR EXISTS (SELECT FROM perdure.key k WHERE k.job = j.id AND k.key = CAST(:idempotency_key AS text)))
+       AND (CAST(:unique_key AS text) IS NULL OR j.unique_key = CAST(:unique_key AS text))
+       AND (CAST(:error_code AS text) IS NULL OR j.error_code = CAST(:error_code AS text))
+       AND (CAST(:created_after AS bigint) IS NULL OR j.created_at >= instant(:created_after))
+       AND (CAST(:created_before AS bigint) IS NULL OR j.created_at < instant(:created_before))
+       AND (CAST(:finished_after AS bigint) IS NULL OR j.finished_at >= instant(:finished_after))
+       AND (CAST(:finished_before AS bigint) IS NULL OR j.finished_at < instant(:finished_before))
+       AND (CAST(:text AS text) IS NULL OR strpos(CAST(j.payload AS text), CAST(:text AS text)) > 0
+            OR strpos(CAST(j.payload AS text), CAST(:escaped AS text)) > 0)
+     ORDER BY j.id DESC
+     LIMIT CAST(:n AS bigint))
+SELECT id, state, workflow_id FROM found
+UNION ALL
+(SELECT id, NULL, NULL FROM looked
+  WHERE (SELECT count(*) FROM looked) = CAST(:length AS bigint)
+  ORDER BY id LIMIT 1);
+
+-- name: read_jobs
+-- differs: how a JSON array becomes rows.
+SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempts, timeout, run_at, expires_at, token,
+       worker, created_at, started_at, finished_at, payload, meta, tags, stage, progress_done, progress_total,
+       progress_message, checkpoint, result, reason, error_kind, error_code, error_message, error_trace,
+       cancel_requested_at, throttles, snoozes, crashes, unique_key, workflow_id, step_key, parent_job, replay_of,
+       scheduled_for
+  FROM perdure.job
+ WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
+ ORDER BY id DESC;
+
+-- name: lock_jobs
+-- differs: rows are locked, in the order given, except those that somebody holds: of these only the id is known.
+SELECT j.id, free.id IS NOT NULL, free.state, free.run_at <= :now, free.held, free.error_kind, free.error_code,
+       free.finished_at, free.run, free.token, free.worker, free.unique_key, free.task, coalesce(free.tenant, ''),
+       free.workflow_id
+  FROM json_array_elements_text(CAST(:ids AS json)) AS x (value) CROSS JOIN LATERAL (
+       SELECT id FROM perdure.job WHERE id = CAST(x.value AS uuid) LIMIT 1) j LEFT JOIN LATERAL (
+       SELECT * FROM perdure.job WHERE id = j.id FOR UPDATE SKIP LOCKED) free ON true;
+
+-- name: cancel_jobs
+-- differs: how a JSON array becomes rows. A running job is asked to stop; the first request counts. Any other is stopped
+-- here and now.
+UPDATE perdure.job
+   SET state = CASE state WHEN 'running' THEN state ELSE 'canceled' END,
+       cancel_requested_at = coalesce(cancel_requested_at, :now),
+       finished_at = CASE state WHEN 'running' THEN NULL ELSE :now END,
+       reason = coalesce(reason, CAST(:reason AS text))
+ WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
+   AND state IN ('waiting', 'ready', 'running', 'open')
+RETURNING state;
+
+-- name: expire_twins
+-- differs: how a JSON array becomes rows. As expire_active, for those whose unique key these jobs would take.
+UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
+ WHERE id = ANY (ARRAY(
+           SELECT twin.id
+             FROM json_array_elements_text(CAST(:ids AS json)) AS x (value) CROSS JOIN LATERAL (
+                  SELECT task, tenant, unique_key FROM perdure.job WHERE id = CAST(x.value AS uuid) LIMIT 1) j
+                  CROSS JOIN LATERAL (
+                  SELECT id FROM perdure.job
+                   WHERE task = j.task AND coalesce(tenant, '') = coalesce(j.tenant, '') AND unique_key = j.unique_key
+                     AND unique_key IS NOT NULL AND state IN ('waiting', 'ready', 'running', 'open')
+                     AND expires_at <= :now LIMIT 1) twin))
+   -- Hidden from job_expires, which would lead past all that has expired.
+   AND state IN ('waiting', 'ready') AND coalesce(expires_at <= :now, false);
+
+-- name: find_twins
+-- differs: how a JSON array becomes rows. Of these jobs those whose unique key another one has now.
+SELECT CAST(j.id AS text)
+  FROM json_array_elements_text(CAST(:ids AS json)) AS x (value) CROSS JOIN LATERAL (
+       SELECT id, task, tenant, unique_key FROM perdure.job WHERE id = CAST(x.value AS uuid) LIMIT 1) j CROSS JOIN LATERAL (
+       SELECT 1 FROM perdure.job
+        WHERE task = j.task AND coalesce(tenant, '') = coalesce(j.tenant, '') AND unique_key = j.unique_key
+          AND unique_key IS NOT NULL AND state IN ('waiting', 'ready', 'running', 'open') LIMIT 1) twin;
+
+-- name: requeue_jobs
+-- differs: how a JSON array becomes rows.
+UPDATE perdure.job
+   SET state = 'ready', run = run + 1, attempt = 0, run_at = :now, expires_at = NULL, started_at = NULL,
+       finished_at = NULL, cancel_requested_at = NULL, held = NULL, reason = NULL, result = NULL, crashes = 0, throttles = 0, snoozes = 0,
+       error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL,
+       stage = NULL, progress_done = NULL, progress_total = NULL, progress_message = NULL,
+       checkpoint = CASE WHEN CAST(:keep_checkpoint AS integer) = 1 THEN checkpoint END
+ WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
+   AND state IN ('failed', 'canceled')
+RETURNING queue;
+
+-- name: run_jobs_now
+-- differs: how a JSON array becomes rows.
+UPDATE perdure.job SET run_at = :now
+ WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
+   AND state = 'ready' AND run_at > :now
+RETURNING queue;
+
+-- name: delete_jobs
+-- differs: how a JSON array becomes rows.
+DELETE FROM perdure.job
+ WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
+   AND state <> 'running';
+
+-- name: delete_attempts
+-- differs: how a JSON array becomes rows.
+DELETE FROM perdure.attempt
+ WHERE job = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value));
+
+-- name: delete_events
+-- differs: how a JSON array becomes rows.
+DELETE FROM perdure.event
+ WHERE job = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value));
+
+-- name: delete_logs
+-- differs: how a JSON array becomes rows.
+DELETE FROM perdure.log
+ WHERE job = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value));
+
+-- name: delete_keys
+-- differs: how a JSON array becomes rows.
+DELETE FROM perdure.key
+ WHERE job = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value));
+
+-- name: keep_keys
+-- differs: how a JSON array becomes rows.
+UPDATE perdure.key SET kept_until = :now + span(:keep)
+ WHERE job = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value));
+
+-- name: record_act
+-- differs: json goes in through text: see record_event.
+INSERT INTO perdure.act (at, actor, verb, subject, detail)
+VALUES (:now, :actor, :verb, :subject, CAST(CAST(:detail AS text) AS json))
+RETURNING id;
+
+-- name: amend_act
+-- differs: json goes in through text: see record_event.
+UPDATE perdure.act SET detail = CAST(CAST(:detail AS text) AS json) WHERE id = :id;

@@ -10,39 +10,6 @@ SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempt
   FROM perdure.job
  WHERE id = :id;
 
--- name: list_jobs
-SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempts, timeout, run_at, expires_at, token,
-       worker, created_at, started_at, finished_at, payload, meta, tags, stage, progress_done, progress_total,
-       progress_message, checkpoint, result, reason, error_kind, error_code, error_message, error_trace,
-       cancel_requested_at, throttles, snoozes, crashes, unique_key, workflow_id, step_key, parent_job, replay_of,
-       scheduled_for
-  FROM perdure.job
- WHERE id < :before
-   AND (CAST(:queue AS text) IS NULL OR queue = CAST(:queue AS text))
-   AND (CAST(:task AS text) IS NULL OR task = CAST(:task AS text))
-   AND (CAST(:state AS text) IS NULL OR state = CAST(:state AS text))
-   AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
- ORDER BY id DESC
- LIMIT :n;
-
--- name: list_later
--- Ready and not due: scheduled, or retrying after an error. What is held was due. They are found through the claim's
--- index, for they may be few among many that have ended; SQLite would walk all ids if it were not made to.
-SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempts, timeout, run_at, expires_at, token,
-       worker, created_at, started_at, finished_at, payload, meta, tags, stage, progress_done, progress_total,
-       progress_message, checkpoint, result, reason, error_kind, error_code, error_message, error_trace,
-       cancel_requested_at, throttles, snoozes, crashes, unique_key, workflow_id, step_key, parent_job, replay_of,
-       scheduled_for
-  FROM perdure.job
- WHERE id IN (SELECT id FROM perdure.job WHERE state = 'ready' AND held IS NULL AND run_at > :now)
-   AND CASE WHEN error_kind IS NULL THEN 0 ELSE 1 END = CAST(:retrying AS integer)
-   AND id < :before
-   AND (CAST(:queue AS text) IS NULL OR queue = CAST(:queue AS text))
-   AND (CAST(:task AS text) IS NULL OR task = CAST(:task AS text))
-   AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
- ORDER BY id DESC
- LIMIT :n;
-
 -- name: count_jobs
 SELECT queue,
        CASE WHEN state <> 'ready' OR run_at <= :now THEN state
@@ -158,12 +125,6 @@ SELECT job, CAST(request AS text)
 -- name: point_key
 UPDATE perdure.key SET job = :job WHERE task = :task AND tenant = :tenant AND key = :key;
 
--- name: keep_key
-UPDATE perdure.key SET kept_until = :now + span(:keep) WHERE job = :job;
-
--- name: delete_key
-DELETE FROM perdure.key WHERE job = :job;
-
 -- name: register_worker
 INSERT INTO perdure.worker AS w (id, name, lease, tasks, queues, slots, started_at, beat_at, expires_at)
 VALUES (:worker, :name, :lease, :tasks, :queues, :slots, :now, :now, :now + span(:lease))
@@ -209,58 +170,11 @@ SELECT id, token, cancel_requested_at IS NOT NULL
  WHERE worker = :worker AND state = 'running'
  ORDER BY id;
 
--- name: cancel_job
--- A running job is asked to stop; the first request counts. Any other is stopped here and now.
-UPDATE perdure.job
-   SET state = CASE state WHEN 'running' THEN state ELSE 'canceled' END,
-       cancel_requested_at = coalesce(cancel_requested_at, :now),
-       finished_at = CASE state WHEN 'running' THEN NULL ELSE :now END,
-       reason = coalesce(reason, CAST(:reason AS text))
- WHERE id = :id AND state IN ('waiting', 'ready', 'running', 'open')
-RETURNING state, worker, run, token;
-
--- name: requeue_job
-UPDATE perdure.job
-   SET state = 'ready', run = run + 1, attempt = 0, run_at = :now, expires_at = NULL, started_at = NULL,
-       finished_at = NULL, cancel_requested_at = NULL, held = NULL, reason = NULL, result = NULL, crashes = 0, throttles = 0, snoozes = 0,
-       error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL,
-       stage = NULL, progress_done = NULL, progress_total = NULL, progress_message = NULL,
-       checkpoint = CASE WHEN CAST(:keep_checkpoint AS integer) = 1 THEN checkpoint END
- WHERE id = :id AND run = :run AND state IN ('failed', 'canceled')
-RETURNING queue;
-
--- name: run_now
-UPDATE perdure.job SET run_at = :now
- WHERE id = :id AND state = 'ready' AND run_at > :now
-RETURNING queue;
-
--- name: delete_job
-DELETE FROM perdure.job WHERE id = :id AND state <> 'running'
-RETURNING id;
-
--- name: delete_attempts
-DELETE FROM perdure.attempt WHERE job = :id;
-
--- name: delete_events
-DELETE FROM perdure.event WHERE job = :id;
-
--- name: delete_logs
-DELETE FROM perdure.log WHERE job = :id;
-
 -- name: forget_put_off
 -- One claim after the other: a window is enough, and what failed before it is not read again.
 DELETE FROM perdure.attempt
  WHERE job = :id AND token > CAST(:token AS integer) - 100 AND token <= CAST(:token AS integer)
    AND kind IN ('snoozed', 'throttled');
-
--- name: record_current_attempt
--- Before a requeue takes the row: its last attempt joins the ledger, unless it did so when it ended.
-INSERT INTO perdure.attempt (job, token, run, attempt, kind, code, message, trace, worker, started_at, finished_at)
-SELECT id, token, run, attempt, coalesce(error_kind, state), error_code, error_message, error_trace, NULL, started_at,
-       finished_at
-  FROM perdure.job
- WHERE id = :id AND started_at IS NOT NULL
-    ON CONFLICT (job, token) DO NOTHING;
 
 -- name: get_workflow
 SELECT id, name, tenant, status, run, waiting, active, open, spoiled, total, result_step, meta, unique_key, reason,
@@ -388,3 +302,13 @@ UPDATE perdure.job
        finished_at = :now, reason = 'timeout'
  WHERE workflow_id = :workflow AND workflow_id IS NOT NULL AND state = 'open' AND timeout IS NOT NULL AND run_at <= :now
 RETURNING id, state;
+
+-- name: list_acts
+SELECT id, at, actor, verb, subject, detail
+  FROM perdure.act
+ WHERE id < :before
+   AND (CAST(:verb AS text) IS NULL OR verb = CAST(:verb AS text))
+   AND (CAST(:actor AS text) IS NULL OR actor = CAST(:actor AS text))
+   AND (CAST(:subject AS text) IS NULL OR subject = CAST(:subject AS text))
+ ORDER BY id DESC
+ LIMIT :n;

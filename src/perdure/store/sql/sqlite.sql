@@ -409,12 +409,13 @@ SELECT x.value, p.step_key, p.task, p.state, p.result
   FROM json_each(:children) x CROSS JOIN perdure.dependency d ON d.child = x.value CROSS JOIN perdure.job p ON p.id = d.parent
  WHERE (SELECT count(*) FROM (SELECT 1 FROM perdure.dependency e WHERE e.child = x.value LIMIT 1001)) <= 1000;
 
--- name: record_step_attempts
--- differs: how a JSON array becomes rows. The last attempts of steps join the ledger before a requeue takes their rows.
+-- name: record_last_attempts
+-- differs: how a JSON array becomes rows. Before a requeue takes the rows: their last attempts join the ledger, unless they
+-- did so when they ended.
 INSERT INTO perdure.attempt (job, token, run, attempt, kind, code, message, trace, worker, started_at, finished_at)
 SELECT j.id, j.token, j.run, j.attempt, coalesce(j.error_kind, j.state), j.error_code, j.error_message, j.error_trace, NULL,
        j.started_at, j.finished_at
-  FROM json_each(:fates) x CROSS JOIN perdure.job j ON j.id = x.value ->> 'id'
+  FROM json_each(:ids) x CROSS JOIN perdure.job j ON j.id = x.value
  WHERE j.started_at IS NOT NULL
     ON CONFLICT (job, token) DO NOTHING;
 
@@ -422,8 +423,9 @@ SELECT j.id, j.token, j.run, j.attempt, coalesce(j.error_kind, j.state), j.error
 -- differs: how a JSON array becomes rows, and how JSON is made of columns.
 INSERT INTO perdure.event (job, run, token, kind, at, detail)
 SELECT j.id, j.run, j.token, 'requeued', :now,
-       json_patch('{}', json_object('reason', :reason, 'by', :by, 'checkpoint', j.checkpoint, 'result', j.result))
-  FROM json_each(:fates) x CROSS JOIN perdure.job j ON j.id = x.value ->> 'id';
+       json_patch('{}', json_object('reason', :reason, 'by', :by, 'checkpoint',
+                                    CASE :keep_checkpoint WHEN 0 THEN j.checkpoint END, 'result', j.result))
+  FROM json_each(:ids) x CROSS JOIN perdure.job j ON j.id = x.value;
 
 -- name: requeue_steps
 -- differs: how a JSON array becomes rows.
@@ -438,3 +440,159 @@ UPDATE perdure.job AS job
   FROM json_each(:fates) x
  WHERE job.id = x.value ->> 'id' AND job.state IN ('succeeded', 'failed', 'canceled')
 RETURNING state, queue;
+
+-- name: find_jobs
+-- differs: how JSON is taken apart; and an index must be named, or for the sake of the order alone the whole table would
+-- be walked by its ids. The last row says where the stretch ended.
+WITH looked AS MATERIALIZED (
+    SELECT id FROM (SELECT id FROM perdure.job WHERE :through = 'id' AND id < :before ORDER BY id DESC LIMIT :length)
+    UNION ALL
+    SELECT id FROM (SELECT id FROM perdure.job INDEXED BY perdure.job_claim
+                     WHERE :through = 'claim' AND state = 'ready' AND held IS NULL AND run_at > :now AND id < :before
+                     ORDER BY id DESC LIMIT :length)
+    UNION ALL
+    SELECT id FROM (SELECT id FROM perdure.job INDEXED BY perdure.job_running
+                     WHERE :through = 'running' AND state = 'running' AND id < :before
+                     ORDER BY id DESC LIMIT :length)
+    UNION ALL
+    SELECT job FROM (SELECT job FROM perdure.key
+                      WHERE :through = 'key' AND key = :idempotency_key AND job < :before
+                      ORDER BY job DESC LIMIT :length)),
+found AS (
+    SELECT j.id, j.state, j.workflow_id
+      FROM perdure.job j
+     -- Joined, with statistics, a Bloom filter would be made of the whole table.
+     WHERE j.id IN (SELECT id FROM looked)
+       AND (:queue IS NULL OR j.queue = :queue)
+       AND (:task IS NULL OR j.task = :task)
+       AND (:tenant IS NULL OR j.tenant = :tenant)
+       AND (:states IS NULL
+            OR j.state IN (SELECT value FROM json_each(:states))
+            OR (j.state = 'ready' AND j.held IS NULL AND j.run_at > :now
+                AND CASE WHEN j.error_kind IS NULL THEN 'scheduled' ELSE 'retrying' END
+                    IN (SELECT value FROM json_each(:states))))
+       AND (:tag IS NULL
+            OR EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(j.tags) THEN j.tags END) tag WHERE tag.value = :tag))
+       AND (:idempotency_key IS NULL
+            OR EXISTS (SELECT 1 FROM perdure.key k WHERE k.job = j.id AND k.key = :idempotency_key))
+       AND (:unique_key IS NULL OR j.unique_key = :unique_key)
+       AND (:error_code IS NULL OR j.error_code = :error_code)
+       AND (:created_after IS NULL OR j.created_at >= :created_after)
+       AND (:created_before IS NULL OR j.created_at < :created_before)
+       AND (:finished_after IS NULL OR j.finished_at >= :finished_after)
+       AND (:finished_before IS NULL OR j.finished_at < :finished_before)
+       AND (:text IS NULL OR instr(j.payload, :text) > 0 OR instr(j.payload, :escaped) > 0)
+     ORDER BY j.id DESC
+     LIMIT :n)
+SELECT id, state, workflow_id FROM found
+UNION ALL
+SELECT id, NULL, NULL
+  FROM (SELECT id FROM looked WHERE (SELECT count(*) FROM looked) = :length ORDER BY id LIMIT 1);
+
+-- name: read_jobs
+-- differs: how a JSON array becomes rows.
+SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempts, timeout, run_at, expires_at, token,
+       worker, created_at, started_at, finished_at, payload, meta, tags, stage, progress_done, progress_total,
+       progress_message, checkpoint, result, reason, error_kind, error_code, error_message, error_trace,
+       cancel_requested_at, throttles, snoozes, crashes, unique_key, workflow_id, step_key, parent_job, replay_of,
+       scheduled_for
+  FROM perdure.job
+ WHERE id IN (SELECT value FROM json_each(:ids))
+ ORDER BY id DESC;
+
+-- name: lock_jobs
+-- differs: the writer's transaction is the lock.
+SELECT j.id, 1, j.state, j.run_at <= :now, j.held, j.error_kind, j.error_code, j.finished_at, j.run, j.token, j.worker,
+       j.unique_key, j.task, coalesce(j.tenant, ''), j.workflow_id
+  FROM json_each(:ids) x CROSS JOIN perdure.job j ON j.id = x.value;
+
+-- name: cancel_jobs
+-- differs: how a JSON array becomes rows. A running job is asked to stop; the first request counts. Any other is stopped
+-- here and now.
+UPDATE perdure.job
+   SET state = CASE state WHEN 'running' THEN state ELSE 'canceled' END,
+       cancel_requested_at = coalesce(cancel_requested_at, :now),
+       finished_at = CASE state WHEN 'running' THEN NULL ELSE :now END,
+       reason = coalesce(reason, CAST(:reason AS text))
+ WHERE id IN (SELECT value FROM json_each(:ids))
+   AND state IN ('waiting', 'ready', 'running', 'open')
+RETURNING state;
+
+-- name: expire_twins
+-- differs: how a JSON array becomes rows. As expire_active, for those whose unique key these jobs would take.
+UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
+ WHERE rowid IN (SELECT twin.rowid
+                   FROM json_each(:ids) x CROSS JOIN perdure.job j ON j.id = x.value CROSS JOIN perdure.job twin
+                        ON twin.task = j.task AND coalesce(twin.tenant, '') = coalesce(j.tenant, '')
+                           AND twin.unique_key = j.unique_key AND twin.unique_key IS NOT NULL
+                           AND twin.state IN ('waiting', 'ready', 'running', 'open'))
+   AND state IN ('waiting', 'ready') AND expires_at <= :now;
+
+-- name: find_twins
+-- differs: how a JSON array becomes rows. Of these jobs those whose unique key another one has now.
+SELECT j.id
+  FROM json_each(:ids) x CROSS JOIN perdure.job j ON j.id = x.value
+ WHERE EXISTS (SELECT 1 FROM perdure.job twin
+                WHERE twin.task = j.task AND coalesce(twin.tenant, '') = coalesce(j.tenant, '')
+                  AND twin.unique_key = j.unique_key AND twin.unique_key IS NOT NULL
+                  AND twin.state IN ('waiting', 'ready', 'running', 'open'));
+
+-- name: requeue_jobs
+-- differs: how a JSON array becomes rows.
+UPDATE perdure.job
+   SET state = 'ready', run = run + 1, attempt = 0, run_at = :now, expires_at = NULL, started_at = NULL,
+       finished_at = NULL, cancel_requested_at = NULL, held = NULL, reason = NULL, result = NULL, crashes = 0, throttles = 0, snoozes = 0,
+       error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL,
+       stage = NULL, progress_done = NULL, progress_total = NULL, progress_message = NULL,
+       checkpoint = CASE WHEN CAST(:keep_checkpoint AS integer) = 1 THEN checkpoint END
+ WHERE id IN (SELECT value FROM json_each(:ids))
+   AND state IN ('failed', 'canceled')
+RETURNING queue;
+
+-- name: run_jobs_now
+-- differs: how a JSON array becomes rows.
+UPDATE perdure.job SET run_at = :now
+ WHERE id IN (SELECT value FROM json_each(:ids))
+   AND state = 'ready' AND run_at > :now
+RETURNING queue;
+
+-- name: delete_jobs
+-- differs: how a JSON array becomes rows.
+DELETE FROM perdure.job
+ WHERE id IN (SELECT value FROM json_each(:ids))
+   AND state <> 'running';
+
+-- name: delete_attempts
+-- differs: how a JSON array becomes rows.
+DELETE FROM perdure.attempt
+ WHERE job IN (SELECT value FROM json_each(:ids));
+
+-- name: delete_events
+-- differs: how a JSON array becomes rows.
+DELETE FROM perdure.event
+ WHERE job IN (SELECT value FROM json_each(:ids));
+
+-- name: delete_logs
+-- differs: how a JSON array becomes rows.
+DELETE FROM perdure.log
+ WHERE job IN (SELECT value FROM json_each(:ids));
+
+-- name: delete_keys
+-- differs: how a JSON array becomes rows.
+DELETE FROM perdure.key
+ WHERE job IN (SELECT value FROM json_each(:ids));
+
+-- name: keep_keys
+-- differs: how a JSON array becomes rows.
+UPDATE perdure.key SET kept_until = :now + span(:keep)
+ WHERE job IN (SELECT value FROM json_each(:ids));
+
+-- name: record_act
+-- differs: JSON is text here.
+INSERT INTO perdure.act (at, actor, verb, subject, detail)
+VALUES (:now, :actor, :verb, :subject, :detail)
+RETURNING id;
+
+-- name: amend_act
+-- differs: JSON is text here.
+UPDATE perdure.act SET detail = :detail WHERE id = :id;

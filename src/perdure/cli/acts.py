@@ -1,0 +1,304 @@
+"""What operators do, from ``cancel`` to ``resume``, and ``acts``: what they did."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from perdure.cli.conditions import conditions
+from perdure.cli.documents import act_document, as_json, print_json
+from perdure.cli.failures import Misuse
+from perdure.cli.jobs import meant
+from perdure.cli.tables import Column, facts, printable, table
+from perdure.cli.target import Target, pass_target, where
+from perdure.model.telling import distance
+
+if TYPE_CHECKING:
+    from perdure.many_verbs import Act, Acted
+
+OUTCOMES = (Column("ID"), Column("OUTCOME"))
+ACTS = (
+    Column("ID", right=True),
+    Column("WHEN", rank=1),
+    Column("ACTOR", least=8),
+    Column("VERB"),
+    Column("SUBJECT", least=12),
+    Column("DETAIL", rank=2, least=20),
+)
+DONE = ("canceled", "cancel_requested", "requeued", "due_now", "deleted")
+
+
+def _whoami() -> str | None:
+    """Who types: a name that the environment gives, else that of the login."""
+    if (user := os.environ.get("USER", "").strip()) != "":
+        return user
+    from getpass import getuser
+
+    try:
+        return getuser()
+    except (OSError, KeyError, ImportError):
+        return None
+
+
+actor = click.option(
+    "--actor", envvar="PERDURE_ACTOR", default=_whoami, help="Who does it.  [$PERDURE_ACTOR, then $USER]"
+)
+reason = click.option("--reason", help="Why, for whoever looks at it later.")
+
+
+def acting(function: Any) -> Any:
+    """The options of a verb that acts on jobs: which, who, and how."""
+    for option in (
+        pass_target,
+        where,
+        as_json,
+        click.option("--yes", "-y", is_flag=True, help="Do not ask."),
+        click.option("--dry-run", is_flag=True, help="Count what fits, and change nothing."),
+        actor,
+        click.option("--all", "every", is_flag=True, help="Every job, without a condition."),
+        conditions,
+        click.argument("ids", nargs=-1, metavar="[ID]..."),
+    ):
+        function = option(function)
+    return function
+
+
+class Verb(NamedTuple):
+    """One act: on one job, on many, and what people call it."""
+
+    one: Callable[..., str]
+    many: Callable[..., Acted]
+    title: str
+    options: Mapping[str, Any]
+
+
+@click.command()
+@reason
+@acting
+def cancel(target: Target, reason: str | None, actor: str | None, **asked: Any) -> None:
+    """Cancel jobs, by their ids or all that fit. Those that run are asked to stop.
+
+    \b
+    Examples:
+      perdure cancel 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10
+      perdure cancel --queue mail --state scheduled --reason "wrong template"
+    """
+    with target.reading() as app:
+        options = {"reason": reason, "by": actor}
+        _act(Verb(app.cancel_job, app.cancel_jobs, "Cancel", options), **asked)
+
+
+@click.command()
+@click.option("--keep-checkpoint", is_flag=True, help="Go on where the last attempt had come to.")
+@reason
+@acting
+def requeue(
+    target: Target, reason: str | None, actor: str | None, keep_checkpoint: bool, **asked: Any
+) -> None:
+    """Start a new run of jobs that failed or were canceled. By their ids, or all that fit.
+
+    \b
+    Examples:
+      perdure requeue 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10
+      perdure requeue --task mail.send --error-code http.503 --finished-after 1d
+    """
+    with target.reading() as app:
+        options = {"reason": reason, "by": actor, "keep_checkpoint": keep_checkpoint}
+        _act(Verb(app.requeue_job, app.requeue_jobs, "Requeue", options), **asked)
+
+
+@click.command("run-now")
+@acting
+def run_now(target: Target, actor: str | None, **asked: Any) -> None:
+    """Let jobs that wait for their time be due now. Also those that wait for a retry.
+
+    \b
+    Examples:
+      perdure run-now 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10
+      perdure run-now --state retrying --queue mail
+    """
+    with target.reading() as app:
+        _act(Verb(app.run_now, app.run_jobs_now, "Run now", {"by": actor}), **asked)
+
+
+@click.command()
+@reason
+@acting
+def delete(target: Target, reason: str | None, actor: str | None, **asked: Any) -> None:
+    """Delete jobs and their history. By their ids, or all that fit; those that run are asked to stop.
+
+    \b
+    Examples:
+      perdure delete 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10
+      perdure delete --state succeeded --finished-before 30d --yes
+    """
+    with target.reading() as app:
+        options = {"reason": reason, "by": actor}
+        _act(Verb(app.delete_job, app.delete_jobs, "Delete", options), **asked)
+
+
+@click.command()
+@click.argument("queue")
+@actor
+@as_json
+@where
+@pass_target
+def pause(target: Target, queue: str, actor: str | None, as_json: bool) -> None:
+    """Hand out no more jobs of a queue. What runs goes on.
+
+    \b
+    Examples:
+      perdure pause mail
+      perdure pause mail --actor "night shift"
+    """
+    with target.reading() as app:
+        hint = meant(app, queue, None)
+        app.pause_queue(queue, by=actor)
+    _tell_queue(queue, paused=True, as_json=as_json)
+    if hint:
+        click.echo(f"No task has this queue.{hint}", err=True)
+
+
+@click.command()
+@click.argument("queue")
+@actor
+@as_json
+@where
+@pass_target
+def resume(target: Target, queue: str, actor: str | None, as_json: bool) -> None:
+    """Hand out jobs of a queue again.
+
+    \b
+    Examples:
+      perdure resume mail
+      perdure resume mail --actor "day shift"
+    """
+    with target.reading() as app:
+        app.resume_queue(queue, by=actor)
+    _tell_queue(queue, paused=False, as_json=as_json)
+
+
+@click.command()
+@click.option("--verb", help="Such as requeue_jobs or pause_queue.")
+@click.option("--actor", help="Who did it.")
+@click.option("--subject", help='To what, such as "queue mail".')
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option("--before", metavar="ID", type=int, help="The next page: the last id of this one.")
+@as_json
+@where
+@pass_target
+def acts(target: Target, /, limit: int, as_json: bool, **asked: Any) -> None:
+    """List what operators did. To many jobs, queues, tasks and workflows, the newest first.
+
+    What was done to one job is told by: perdure job ID.
+
+    \b
+    Examples:
+      perdure acts --actor ann
+      perdure acts --verb requeue_jobs --json | jq '.[0].detail.counts'
+    """
+    with target.reading() as app:
+        found = app.list_acts(limit=limit, **asked)
+    if as_json:
+        print_json([act_document(act) for act in found])
+        return
+    table(ACTS, [_line(act, time.time_ns() // 1000) for act in found])
+    if not found:
+        click.echo("No acts.", err=True)
+    elif len(found) == limit:
+        click.echo(f"More with --before {found[-1].id}", err=True)
+
+
+def _act(
+    verb: Verb, ids: tuple[str, ...], every: bool, dry_run: bool, yes: bool, as_json: bool, **wanted: Any
+) -> None:
+    asked = every or any(value is not None for value in wanted.values())
+    if bool(ids) == asked:
+        raise Misuse("Say which jobs: either their ids, or conditions such as --queue, or --all.")
+    if not ids:
+        _act_on_many(verb, {**wanted, "all": every}, dry_run=dry_run, yes=yes, as_json=as_json)
+    elif dry_run:
+        raise Misuse("--dry-run counts what fits conditions; jobs that are named need no count.")
+    else:
+        _act_on_each(verb, ids, as_json=as_json)
+
+
+def _act_on_each(verb: Verb, ids: tuple[str, ...], *, as_json: bool) -> None:
+    from perdure.errors import JobNotFound, Refused
+
+    outcomes: list[tuple[str, str]] = []
+    for id in ids:
+        try:
+            outcomes.append((id, verb.one(id, **verb.options)))
+        except JobNotFound:
+            outcomes.append((id, "not_found"))
+        except Refused as error:
+            outcomes.append((id, error.code.removeprefix("job.")))
+            click.echo(printable(f"{id}: {error}"), err=True)
+    if as_json:
+        counts = Counter(outcome for _, outcome in outcomes)
+        print_json({"counts": counts, "jobs": [{"id": id, "outcome": outcome} for id, outcome in outcomes]})
+    else:
+        table(OUTCOMES, outcomes)
+    if any(outcome not in DONE for _, outcome in outcomes):
+        raise click.exceptions.Exit(1)
+
+
+def _act_on_many(verb: Verb, wanted: Mapping[str, Any], *, dry_run: bool, yes: bool, as_json: bool) -> None:
+    if not (dry_run or yes or asks()):
+        raise Misuse("There is no terminal to ask: say --yes, or --dry-run to count first.")
+    if yes and not sys.stderr.isatty():
+        acted = verb.many(**wanted, **verb.options)
+    else:
+        acted = verb.many(**wanted, **verb.options, dry_run=True)
+        if not dry_run and acted.counts:
+            if not yes:
+                click.confirm(f"{verb.title}: {_told(acted.counts)}?", abort=True, err=True)
+            with _bar(verb, acted) as progress:
+                acted = verb.many(**wanted, **verb.options, progress=progress)
+    if as_json:
+        print_json({"counts": acted.counts, "act": acted.act, "dry_run": dry_run})
+    elif acted.counts:
+        facts([(outcome, str(number)) for outcome, number in acted.counts.items()])
+    else:
+        click.echo("No jobs fit.", err=True)
+
+
+def asks() -> bool:
+    """Whether there is somebody to ask."""
+    return sys.stdin.isatty()
+
+
+@contextmanager
+def _bar(verb: Verb, expected: Acted) -> Iterator[Callable[[Counter[Any]], None] | None]:
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with click.progressbar(length=expected.counts.total(), label=verb.title, file=sys.stderr) as bar:
+        yield lambda counts: bar.update(counts.total() - bar.pos)
+
+
+def _told(counts: Mapping[Any, int]) -> str:
+    return ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
+
+
+def _tell_queue(queue: str, *, paused: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"queue": queue, "paused": paused})
+    else:
+        click.echo(printable(f"The queue {queue} is {'paused' if paused else 'not paused'}."))
+
+
+def _line(act: Act, now: int) -> list[str]:
+    import json
+
+    at = distance(round(act.at.timestamp() * 1e6), now)
+    detail = json.dumps(act.detail, ensure_ascii=False) if act.detail else ""
+    return [str(act.id), at, act.actor or "", act.verb, act.subject, detail]
