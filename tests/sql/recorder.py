@@ -23,6 +23,7 @@ from perdure.ops import (
     finish,
     operate,
     queues,
+    replay,
     report,
     results,
     stats,
@@ -214,6 +215,14 @@ def sweep_one_workflow(workflow: str) -> Op[None]:
     )
 
 
+def replay_one(store: Recorder) -> None:
+    """Twice under one key."""
+    done = next(job.id for job in store.perform(browse.list_jobs, state="succeeded") if not job.workflow_id)
+    assert store.perform(replay.find_task_of, done) == "work"
+    for new in (new_id(), new_id()):
+        assert store.perform(replay.replay, done, new, request_key="again", reason=None, by=None) is not None
+
+
 @operation("write")
 def put_off_for_long() -> Op[None]:
     """A job that asks again and again; the ledger forgets the first times."""
@@ -238,6 +247,7 @@ def operate_on(store: Recorder) -> None:
     later, gone = new_job(delay=SECOND, queue="b", unique_key="v"), new_job(queue="b", idempotency_key="m")
     store.perform(enqueue.enqueue_keyed, [later, gone])
     assert store.perform(operate.run_now, later.id) == "due_now"
+    replay_one(store)
     assert store.perform(operate.cancel, later.id) == "canceled"
     assert store.perform(operate.requeue, later.id) == "requeued"
     assert store.perform(operate.delete, later.id) == "deleted"

@@ -21,6 +21,7 @@ VERBS = {
     "jobs": ("jobs", "List jobs, the newest first."),
     "job": ("job", "Tell a job's whole story."),
     "explain": ("job", "Say why a job is not running, in a sentence."),
+    "replay": ("replay", "Make a new job from one that succeeded."),
     "workflows": ("workflows", "List workflows, the newest first."),
     "workflow": ("workflows", "Show a workflow as a tree of its steps, or decide a gate of it."),
     "queues": ("fleet", "Count the jobs of each queue."),

@@ -234,6 +234,24 @@ UPDATE perdure.job SET run_at = :now
  WHERE id = :id AND state = 'ready' AND run_at > :now
 RETURNING queue;
 
+-- name: find_source
+-- What a replay takes over. json comes out as text: a codec of the caller's would decode it.
+SELECT task, queue, tenant, CAST(payload AS text), CAST(meta AS text), CAST(tags AS text), priority, max_attempts,
+       unique_key
+  FROM perdure.job
+ WHERE id = :id;
+
+-- name: mark_replay
+-- A request cannot say what it takes from no task: that there is no timeout.
+UPDATE perdure.job
+   SET replay_of = :source, timeout = (SELECT s.timeout FROM perdure.job s WHERE s.id = :source),
+       concurrency_key = (SELECT s.concurrency_key FROM perdure.job s WHERE s.id = :source),
+       scheduled_for = (SELECT s.scheduled_for FROM perdure.job s WHERE s.id = :source)
+ WHERE id = :id;
+
+-- name: find_replay
+SELECT replay_of FROM perdure.job WHERE id = :id;
+
 -- name: delete_job
 DELETE FROM perdure.job WHERE id = :id AND state <> 'running'
 RETURNING id;
