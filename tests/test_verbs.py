@@ -17,9 +17,9 @@ from perdure.worker.ledger import Ledger
 VERBS = {
     App: """
         append_steps cancel_job cancel_workflow check_schema close count_jobs delete_job enqueue enqueue_many
-        explain_job get_job get_jobs get_workflow job_history list_jobs list_queues list_workers list_workflows
-        migrate oldest_ready pause_queue replay_job requeue_job requeue_workflow resolve_gate resume_queue run_now
-        set_queue set_task start_workflow stats sync
+        explain_job get_job get_jobs get_task get_workflow job_history list_jobs list_queues list_tasks
+        list_workers list_workflows migrate oldest_ready pause_queue replay_job requeue_job requeue_workflow
+        resolve_gate resume_queue run_now set_queue set_task start_workflow stats sync
     """,
     Job: "cancel get join refresh requeue",
     Enqueuer: "delay enqueue",

@@ -17,6 +17,8 @@ from perdure.moments import instant, span
 NAME_BYTES = 255
 """Of a task, queue or tenant; with a key they stay within what an index entry may hold."""
 KEY_BYTES = 512
+CONFIG_BYTES = 65_536
+"""Of a task's config: every worker reads it with each heartbeat."""
 SMALLINT = 32_767
 INTEGER = 2_147_483_647
 
@@ -144,6 +146,21 @@ def number(name: str, value: int, least: int, most: int) -> int:
     if not least <= value <= most:
         raise InvalidOption(f"{name} must lie between {least} and {most}.")
     return value
+
+
+def task_config(config: Mapping[str, object]) -> str:
+    """What an operator sets for a task, as JSON."""
+    if not isinstance(config, Mapping):
+        raise InvalidOption("config must be a dict, or None.")
+    try:
+        encoded = encode_plain(config)
+    except BadArguments as error:
+        raise InvalidOption(f"config must be plain JSON under names: see config{error.path[1:]}.") from None
+    except PayloadTooLarge:
+        encoded = None
+    if encoded is None or len(encoded.encode()) > CONFIG_BYTES:
+        raise InvalidOption(f"config must take at most {CONFIG_BYTES} bytes of JSON.")
+    return encoded
 
 
 def _optional(name: str, value: str | None, most: int) -> str | None:

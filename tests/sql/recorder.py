@@ -16,6 +16,7 @@ from perdure.model.lifecycle import Change, Failed, Growth, Outcome, Report, Suc
 from perdure.ops import (
     append,
     browse,
+    catalog,
     claim,
     crew,
     enqueue,
@@ -93,7 +94,7 @@ def perform_everything(store: Recorder) -> None:
 def set_up(store: Recorder) -> None:
     store.perform(tasks.sync, [DEFINITION])
     store.perform(tasks.sync, [DEFINITION], exact=True)
-    store.perform(tasks.set_task, "work", enabled=True)
+    store.perform(tasks.set_task, "work", enabled=True, config="{}")
     store.perform(tasks.list_tasks)
     store.perform(queues.pause, "default")
     store.perform(queues.resume, "default")
@@ -241,6 +242,7 @@ def look(store: Recorder) -> None:
     store.perform(explain.examine, job.id)
     store.perform(stats.measure)
     store.perform(crew.muster)
+    store.perform(catalog.list_catalog)
 
 
 def operate_on(store: Recorder) -> None:

@@ -25,6 +25,7 @@ VERBS = {
     "workflows": ("workflows", "List workflows, the newest first."),
     "workflow": ("workflows", "Show a workflow as a tree of its steps, or decide a gate of it."),
     "queues": ("fleet", "Count the jobs of each queue."),
+    "tasks": ("tasks", "List the tasks, what is set for them and who serves them."),
     "workers": ("fleet", "List the workers."),
     "stats": ("fleet", "Show queues, workers and the database at a glance."),
     "bench": ("bench", "Measure perdure and the bare database, side by side."),

@@ -109,6 +109,30 @@ SELECT name, queue, priority, max_attempts, timeout, backoff, max_crashes, enabl
   FROM perdure.task
  ORDER BY name;
 
+-- name: describe_tasks
+SELECT name, queue, priority, max_attempts, timeout, backoff, max_crashes, enabled, CAST(config AS text), synced_at
+  FROM perdure.task
+ ORDER BY name;
+
+-- name: count_by_task
+-- What is to be done, through the partial indexes of what is ready and what runs: what has ended costs nothing.
+SELECT task, CASE WHEN run_at <= :now THEN 'ready' WHEN error_kind IS NOT NULL THEN 'retrying' ELSE 'scheduled' END AS view,
+       count(*)
+  FROM perdure.job
+ WHERE state = 'ready' AND held IS NULL
+ GROUP BY 1, 2
+UNION ALL
+SELECT task, 'running', count(*)
+  FROM perdure.job
+ WHERE state = 'running' AND worker IS NOT NULL
+ GROUP BY 1;
+
+-- name: list_newest_tasks
+SELECT DISTINCT task FROM (SELECT task FROM perdure.job ORDER BY id DESC LIMIT 10000) newest;
+
+-- name: list_configs
+SELECT name, CAST(config AS text) FROM perdure.task WHERE config IS NOT NULL;
+
 -- name: find_queue
 SELECT queue FROM perdure.task WHERE name = :task;
 
