@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from msgspec import UNSET, UnsetType
@@ -16,7 +16,7 @@ from perdure.history import Entry, tell
 from perdure.model.backoff import Backoff, as_backoff
 from perdure.model.explain import Explanation, explain
 from perdure.model.job import JobRow, Later, Span, State
-from perdure.moments import moment
+from perdure.moments import instant, moment, span
 from perdure.ops import browse, operate, queues, tasks, worker
 from perdure.ops.catalog import list_catalog
 from perdure.ops.explain import examine
@@ -214,9 +214,14 @@ class Verbs:
         """The workers that are not retired."""
         return (yield from perform(worker.list_workers))
 
-    def _stats(self) -> Plan[Stats]:
-        """Queues, workers, the database and our connections to it, at a glance."""
-        numbers = yield from perform(measure)
+    def _stats(self, *, since: float | timedelta | datetime | None = 3600) -> Plan[Stats]:
+        """Queues, workers, the database and our connections to it, at a glance; and how long jobs waited and ran.
+
+        ``since``: which have ended in so many seconds, or since then; None asks for none.
+        """
+        at = instant("since", since) if isinstance(since, datetime) else None
+        ago = None if since is None or isinstance(since, datetime) else span("since", since)
+        numbers = yield from perform(measure, since=ago, after=at)
         return show(numbers, self.store.facts(), self.store.dialect)
 
     get_job, aget_job = blocking(_get_job), waiting(_get_job)

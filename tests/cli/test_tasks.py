@@ -25,7 +25,7 @@ def test_tasks_are_listed_with_what_is_set_and_who_serves_them(shop: Shop) -> No
         "priority": 0,
         "max_attempts": 8,
         "timeout": 900,
-        "backoff": {"base": 3600, "cap": 900, "codes": {}},
+        "backoff": {"base": 3600, "cap": 3600, "codes": {}},
         "max_crashes": 3,
     }
     assert send["synced_at"].endswith("Z")

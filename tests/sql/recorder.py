@@ -240,7 +240,7 @@ def look(store: Recorder) -> None:
     store.perform(browse.count_jobs)
     store.perform(browse.oldest_ready)
     store.perform(explain.examine, job.id)
-    store.perform(stats.measure)
+    store.perform(stats.measure, since=SECOND)
     store.perform(crew.muster)
     store.perform(catalog.list_catalog)
 

@@ -71,6 +71,21 @@ SELECT queue, task, count(*), min(run_at)
  GROUP BY queue, task
  ORDER BY queue, task;
 
+-- name: list_newest
+SELECT id, queue, task, state, run_at, started_at, finished_at
+  FROM perdure.job
+ WHERE id < :before
+ ORDER BY id DESC
+ LIMIT :n;
+
+-- name: find_front
+-- The job that a queue is at.
+SELECT id
+  FROM perdure.job
+ WHERE state = 'ready' AND held IS NULL AND queue = :queue AND run_at <= :now
+ ORDER BY priority DESC, run_at, id
+ LIMIT 1;
+
 -- name: count_ahead
 -- What stands before a job in its queue: two ranges of the claim's index. Who is behind a thousand needs no exact number,
 -- and it would not stay cheap.
