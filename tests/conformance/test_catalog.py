@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from perdure.catalog import TaskFacts
 from perdure.errors import InvalidOption, UnknownTask
 from perdure.model.backoff import Backoff
 from perdure.model.job import SECOND
@@ -76,9 +75,10 @@ def test_what_is_not_given_stays(world: World) -> None:
         world.app.set_task("work")
     with pytest.raises(InvalidOption, match="True or False"):
         world.app.set_task("work", enabled="no")  # type: ignore[arg-type]
-    for changes in ({"enabled": True}, {"config": {}}, {"enabled": True, "config": None}):
+    several: list[dict[str, Any]] = [{"enabled": True}, {"config": {}}, {"enabled": True, "config": None}]
+    for changes in several:
         with pytest.raises(UnknownTask):
-            world.app.set_task("nobody", **changes)  # type: ignore[arg-type]
+            world.app.set_task("nobody", **changes)
 
 
 def test_no_sync_of_code_takes_a_config_away(world: World) -> None:
@@ -124,7 +124,7 @@ def test_the_tasks_there_are(world: World) -> None:
         work.enqueue()
     world.claim()
     idle, told = world.app.list_tasks()
-    assert told == TaskFacts(
+    assert told == (
         "work",
         True,
         None,

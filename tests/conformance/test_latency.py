@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from perdure.errors import InvalidOption
-from perdure.model.latency import Latency
+from perdure.model.latency import Spread
 from perdure.model.lifecycle import Failed, Succeeded
 from perdure.moments import moment
 from perdure.ops import latency
@@ -37,8 +37,8 @@ def test_what_waited_and_ran_is_told_by_queue_and_by_task(world: World) -> None:
     told = recent(world, 21)
     assert (told.since, told.looked_at, told.whole) == (moment(NOON), 3, True)
     assert told.queues == {
-        "default": Latency(1, 0, 0, 1 / 21, (1, 1, 1, 1), (2, 2, 2, 2)),
-        "mail": Latency(2, 0, 0, 2 / 21, (3, 5, 5, 5), (4, 6, 6, 6)),
+        "default": (1, 0, 0, 1 / 21, (1, 1, 1, 1), (2, 2, 2, 2)),
+        "mail": (2, 0, 0, 2 / 21, (3, 5, 5, 5), (4, 6, 6, 6)),
     }
     assert {name: one.succeeded for name, one in told.tasks.items()} == {"play": 1, "work": 2}
 
@@ -105,7 +105,7 @@ def test_a_queue_with_a_backlog_is_looked_at_where_it_is(
     world.advance(1)
     told = recent(world)
     assert (told.looked_at, told.whole) == (8, False)
-    assert told.queues["default"].ran == (1, 1, 1, 1)
+    assert told.queues["default"].ran == Spread(1, 1, 1, 1)
     assert told.queues["default"].succeeded == 3
 
 

@@ -148,6 +148,9 @@ SELECT DISTINCT task FROM (SELECT task FROM perdure.job ORDER BY id DESC LIMIT 1
 -- name: list_configs
 SELECT name, CAST(config AS text) FROM perdure.task WHERE config IS NOT NULL;
 
+-- name: find_enabled
+SELECT enabled FROM perdure.task WHERE name = :task;
+
 -- name: find_queue
 SELECT queue FROM perdure.task WHERE name = :task;
 
@@ -247,6 +250,12 @@ SELECT id, token, cancel_requested_at IS NOT NULL
   FROM perdure.job
  WHERE worker = :worker AND state = 'running'
  ORDER BY id;
+
+-- name: count_running
+SELECT worker, count(*)
+  FROM perdure.job
+ WHERE state = 'running' AND worker IS NOT NULL
+ GROUP BY worker;
 
 -- name: cancel_job
 -- A running job is asked to stop; the first request counts. Any other is stopped here and now.
@@ -376,7 +385,7 @@ SELECT d.child, d.parent, d.mode, p.step_key, p.state
  WHERE c.workflow_id = :workflow AND c.workflow_id IS NOT NULL AND c.state = 'waiting';
 
 -- name: list_parents
-SELECT p.step_key, p.state, d.mode
+SELECT p.id, p.step_key, p.state
   FROM perdure.dependency d JOIN perdure.job p ON p.id = d.parent
  WHERE d.child = :id
  ORDER BY p.id;
