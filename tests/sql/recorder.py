@@ -100,6 +100,7 @@ def set_up(store: Recorder) -> None:
     store.perform(queues.resume, "default")
     store.perform(queues.set_backoff, "other", None)
     store.perform(queues.list_queues)
+    store.perform(queues.find_unknown, ["mony"])
     store.perform(worker.register, "ann", name="ann", lease=SECOND)
     store.perform(worker.list_workers)
     store.perform(worker.glance, "ann")

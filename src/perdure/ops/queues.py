@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from perdure.model.backoff import Backoff, dump_backoff, load_backoff
 from perdure.model.job import Instant
-from perdure.ops.op import Op, ask_last, operation
+from perdure.ops.op import Op, Query, ask_all, ask_last, operation
 from perdure.ops.topics import queue_topics
 
 
@@ -37,6 +38,20 @@ def set_backoff(name: str, backoff: Backoff | None) -> Op[None]:
     yield from ask_last(
         "set_queue_backoff", name=name, backoff=None if backoff is None else dump_backoff(backoff)
     )
+
+
+@operation("read")
+def find_unknown(names: Sequence[str]) -> Op[tuple[list[str], set[str]]]:
+    """Those to which no task goes, in which nothing is due and that have no settings; and every queue that is known."""
+    tasks, settings, *due = yield from ask_all(
+        Query("list_tasks", {}),
+        Query("list_queues", {}),
+        *(Query("find_front", {"queue": name}) for name in names),
+        final=True,
+    )
+    known = {row[1] for row in tasks} | {row[0] for row in settings}
+    known |= {name for name, rows in zip(names, due, strict=True) if rows}
+    return [name for name in names if name not in known], known
 
 
 @operation("read")
