@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -189,3 +190,12 @@ async def test_the_async_twin(world: World) -> None:
     new = await world.app.areplay_job(old.id)
     assert new.created
     assert [entry.detail.get("as") for entry in await world.app.ajob_history(old.id)][-1] == new.id
+
+
+def test_many_who_ask_at_once_under_one_key_get_one_job(world: World) -> None:
+    old = succeeded(world)
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [*pool.map(lambda _: world.app.replay_job(old.id, request_key="k"), range(12))]
+    assert len({job.id for job in jobs}) == 1
+    assert sum(job.created for job in jobs) == 1
+    assert (world.count("job"), world.count("event")) == (2, 1)
