@@ -93,6 +93,8 @@ FINER_CODES = """
     InvalidTask            task.duplicate
     Refused                job.is_a_step
     Refused                job.nested_transaction
+    Refused                job.not_succeeded
+    Refused                job.unique_key_taken
     Refused                store.held_here
     Refused                testing.limit
     Refused                testing.nested

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from perdure.errors import InvalidOption
+from perdure import App
+from perdure.errors import InvalidOption, InvalidTask
 from perdure.options import Asked, Options, checked
 
 SECOND = 1_000_000
@@ -153,3 +154,31 @@ def test_the_canonical_request_has_each_field_as_it_was_asked() -> None:
 def test_the_canonical_request_of_nothing_asked_has_no_field() -> None:
     request = check().request("{}")
     assert {name for name in request.__slots__ if getattr(request, name) is not None} == {"arguments"}
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [
+        ("retries", "max_attempts, which counts the first try, too"),
+        ("time_limit", "timeout"),
+        ("max_atempts", "'max_attempts'"),
+        ("retry_delay", "backoff"),
+    ],
+)
+def test_an_option_that_a_task_lacks_is_named_with_what_was_meant(option: str, meant: str) -> None:
+    with pytest.raises(InvalidTask) as caught:
+        App("sqlite:///nowhere.db").task(**{option: 3})  # type: ignore[call-overload]
+    assert str(caught.value) == f"{option} is not an option of a task. Did you mean {meant}?"
+
+
+def test_what_nobody_can_have_meant_is_only_named() -> None:
+    app = App("sqlite:///nowhere.db")
+    with pytest.raises(InvalidTask, match=r"^zzz is not an option of a task\.$"):
+        app.task(zzz=1)  # type: ignore[call-overload]
+    with pytest.raises(InvalidTask, match=r"^handling is not an option"):
+        app.task(handling=1)  # type: ignore[call-overload]
+    work = app.task(name="work")(len)
+    with pytest.raises(InvalidOption, match=r"^eta is not an option of a job\. Did you mean run_at\?$"):
+        work.using(eta=1)  # type: ignore[call-arg]
+    with pytest.raises(InvalidOption, match=r"^time_limits is not an option of a job\.$"):
+        work.using(time_limits=1)  # type: ignore[call-arg]

@@ -225,7 +225,7 @@ class TestATaskIsRefused:
 
     def test_with_an_option_that_does_not_exist(self) -> None:
         declare: Any = App().task
-        with pytest.raises(TypeError, match="retries"):
+        with pytest.raises(InvalidTask, match="retries"):
             declare(name="work", retries=3)(lambda: None)
 
     def test_when_a_policy_is_no_policy(self) -> None:

@@ -253,6 +253,12 @@ def test_the_clock_goes_neither_back_nor_out_of_bounds(shop: Shop, by: timedelta
         assert t.now == NOON
 
 
+@pytest.mark.parametrize("by", [60, 1.5, "1h"])
+def test_a_number_says_not_of_what(shop: Shop, by: Any) -> None:
+    with shop.app.testing() as t, pytest.raises(InvalidOption, match=r"advance\(seconds=60\)"):
+        t.advance(by)
+
+
 def test_a_time_without_a_zone_is_refused(shop: Shop) -> None:
     with pytest.raises(InvalidOption, match="time zone"):
         shop.app.testing(at=datetime(2030, 5, 1))

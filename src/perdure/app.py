@@ -31,7 +31,7 @@ from perdure.model.job import JobRow, Span, TaskDefinition
 from perdure.moments import span
 from perdure.ops import tasks as task_ops
 from perdure.ops.enqueue import enqueue_each
-from perdure.options import INTEGER, SMALLINT, number, text, texts, whole
+from perdure.options import INTEGER, SMALLINT, number, text, texts, unknown_option, whole
 from perdure.serving import Serving
 from perdure.store.gather import Gather
 from perdure.store.plan import Plan, aside, blocking, perform, perform_at_once, waiting
@@ -137,6 +137,9 @@ class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
     ) -> _Register: ...
     def task(self, *function: Any, **options: Any) -> Any:
         """Register a function as a task: ``@app.task`` or ``@app.task(queue="mail")``."""
+        known = {*inspect.signature(self._register).parameters, *Handling._fields} - {"function", "handling"}
+        if unknown := unknown_option("task", options, known):
+            raise InvalidTask(unknown)
         if not function:
             return _Register(self, options)
         first, *others = function

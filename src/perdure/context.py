@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from perdure.errors import InvalidOption
 from perdure.model.codec import encode_plain
 from perdure.signals import Stopped
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 RUN_AS_A_JOB = "enqueue the task, in a test inside app.testing()."
 
@@ -22,7 +25,7 @@ class Context:
     Bad values are refused as in a job.
     """
 
-    __slots__ = ("attempt", "cancel_requested", "job", "run", "tenant", "worker")
+    __slots__ = ("_config", "attempt", "cancel_requested", "job", "run", "tenant", "worker")
 
     def __init__(
         self,
@@ -32,6 +35,7 @@ class Context:
         attempt: int = 1,
         tenant: str | None = None,
         worker: str | None = None,
+        config: Mapping[str, Any] = NOTHING,
     ) -> None:
         self.job = job
         self.run = run
@@ -39,6 +43,7 @@ class Context:
         self.tenant = tenant
         self.worker = worker
         self.cancel_requested = False
+        self._config = config
 
     @staticmethod
     def current() -> Context:
@@ -59,6 +64,11 @@ class Context:
     def scheduled_for(self) -> datetime | None:
         """The instant of its schedule that this job stands for."""
         return None
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """What operators have set for its task, as of the start of the attempt. To be read only."""
+        return self._config
 
     @property
     def meta(self) -> Mapping[str, Any]:

@@ -6,22 +6,32 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from perdure import diary, failpoints
-from perdure.errors import BadArguments, InternalError, InvalidOption, TaskDisabled, Unavailable, UnknownTask
+from perdure.errors import (
+    BadArguments,
+    InternalError,
+    InvalidOption,
+    JobNotFound,
+    TaskDisabled,
+    Unavailable,
+    UnknownTask,
+)
 from perdure.handle import Job
-from perdure.ids import new_ids
+from perdure.ids import new_id, new_ids
 from perdure.middleware import Middleware
 from perdure.model.codec import ResultCodec, encode_plain
 from perdure.model.job import NewJob
 from perdure.ops import enqueue as enqueue_ops
 from perdure.ops import tasks as task_ops
 from perdure.ops.enqueue import Enqueued
+from perdure.ops.replay import find_task_of, replay
 from perdure.ops.topics import queue_topics
-from perdure.options import Asked, checked, text
+from perdure.options import KEY_BYTES, Asked, checked, text
 from perdure.request import JobRequest, Template, checked_requests, inside
 from perdure.store.gather import Gather
 from perdure.store.plan import Plan, blocking, perform, perform_on, share, waiting
 from perdure.store.store import Store
 from perdure.task import Task
+from perdure.verbs import JobId, job_id, said
 
 if TYPE_CHECKING:
     from perdure.app import App
@@ -74,8 +84,35 @@ class Enqueuing:
             raise InvalidOption("enqueue_many takes a list of what task.job(...) returns.")
         return (yield from self._enqueue_all(checked_requests("enqueue_many", jobs), conn))
 
+    def _replay_job(
+        self,
+        id: JobId,
+        *,
+        request_key: str | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Plan[Job[Any]]:
+        """Make a new job from one that succeeded: the same payload and options, due now.
+
+        ``request_key`` is its idempotency key: who asks again gets the same job, with ``created`` False.
+        """
+        source, new = job_id(id), new_id()
+        key = None if request_key is None else text("request_key", request_key, KEY_BYTES)
+        words = {"reason": said("reason", reason), "by": said("by", by)}
+        task = yield from perform(find_task_of, source)
+        if task is None:
+            raise JobNotFound
+        outcome = yield from self._insert_of(
+            {task}, lambda: perform(replay, source, new, request_key=key, **words), None
+        )
+        if outcome is None:
+            raise JobNotFound
+        decode = self.tasks[task].results.decode if task in self.tasks else PLAIN_RESULT
+        return Job[Any](cast("App", self), decode, outcome.id, task)._enqueued(outcome)
+
     enqueue, aenqueue = blocking(_enqueue), waiting(_enqueue)
     enqueue_many, aenqueue_many = blocking(_enqueue_many), waiting(_enqueue_many)
+    replay_job, areplay_job = blocking(_replay_job), waiting(_replay_job)
 
     def _enqueue_all(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:
         if not requests:

@@ -26,7 +26,11 @@ class Entry(NamedTuple):
 
 def tell(traces: Traces) -> list[Entry]:
     """Everything that happened, oldest first."""
-    entries = [_entry(traces.job.created_at, "enqueued", 1, 0, queue=traces.job.queue)]
+    entries = [
+        _entry(
+            traces.job.created_at, "enqueued", 1, 0, queue=traces.job.queue, replay_of=traces.job.replay_of
+        )
+    ]
     for attempt in traces.attempts:
         entries += _attempt(attempt)
     entries += _current(traces)

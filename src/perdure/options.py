@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import TypedDict
@@ -12,11 +12,14 @@ import msgspec
 from perdure.errors import BadArguments, InvalidOption, PayloadTooLarge
 from perdure.model.canonical import Request
 from perdure.model.codec import MAX_PAYLOAD, encode_plain
+from perdure.model.suggest import did_you_mean
 from perdure.moments import instant, span
 
 NAME_BYTES = 255
 """Of a task, queue or tenant; with a key they stay within what an index entry may hold."""
 KEY_BYTES = 512
+CONFIG_BYTES = 65_536
+"""Of a task's config: every worker reads it with each heartbeat."""
 SMALLINT = 32_767
 INTEGER = 2_147_483_647
 
@@ -79,8 +82,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 def checked(asked: Asked) -> Options:
     """Options as asked, or a clear refusal."""
-    for unknown in asked.keys() - Asked.__annotations__.keys():
-        raise InvalidOption(f"{unknown} is not an option of a job.")
+    if unknown := unknown_option("job", asked, Asked.__annotations__):
+        raise InvalidOption(unknown)
     delay, run_at, expires = asked.get("delay"), asked.get("run_at"), asked.get("expires")
     if delay is not None and run_at is not None:
         raise InvalidOption("Give delay or run_at, not both.")
@@ -100,6 +103,34 @@ def checked(asked: Asked) -> Options:
         tags=None if tags is None else msgspec.json.encode(texts("tags", tags)).decode(),
         meta=None if meta is None else _meta(meta),
     )
+
+
+MEANT = {
+    "retries": "max_attempts, which counts the first try, too",
+    "max_retries": "max_attempts, which counts the first try, too",
+    "attempts": "max_attempts",
+    "retry_delay": "backoff",
+    "retry_backoff": "backoff",
+    "time_limit": "timeout",
+    "countdown": "delay",
+    "eta": "run_at",
+    "ttl": "expires",
+    "key": "idempotency_key",
+}
+"""What others call it, or somebody who guesses."""
+
+
+def unknown_option(of: str, given: Iterable[str], known: Iterable[str]) -> str | None:
+    """What to say of the first option that a task or a job does not have, if there is one."""
+    known = set(known)
+    for name in given:
+        if name not in known:
+            meant = MEANT.get(name, "")
+            close = (
+                f" Did you mean {meant}?" if meant.partition(",")[0] in known else did_you_mean(name, known)
+            )
+            return f"{name} is not an option of a {of}.{close}"
+    return None
 
 
 def text(name: str, value: object, most: int = NAME_BYTES) -> str:
@@ -144,6 +175,21 @@ def number(name: str, value: int, least: int, most: int) -> int:
     if not least <= value <= most:
         raise InvalidOption(f"{name} must lie between {least} and {most}.")
     return value
+
+
+def task_config(config: Mapping[str, object]) -> str:
+    """What an operator sets for a task, as JSON."""
+    if not isinstance(config, Mapping):
+        raise InvalidOption("config must be a dict, or None.")
+    try:
+        encoded = encode_plain(config)
+    except BadArguments as error:
+        raise InvalidOption(f"config must be plain JSON under names: see config{error.path[1:]}.") from None
+    except PayloadTooLarge:
+        encoded = None
+    if encoded is None or len(encoded.encode()) > CONFIG_BYTES:
+        raise InvalidOption(f"config must take at most {CONFIG_BYTES} bytes of JSON.")
+    return encoded
 
 
 def _optional(name: str, value: str | None, most: int) -> str | None:

@@ -18,6 +18,7 @@ from perdure.store.plan import arun
 from perdure.worker.executor import DaemonExecutor
 from perdure.worker.health import Health
 from perdure.worker.options import Exit, WorkerOptions
+from perdure.worker.unknown_queues import warn_of_unknown
 from perdure.worker.wire import Load
 from perdure.worker.worker import Worker
 
@@ -55,6 +56,7 @@ async def beside(app: Serving, options: WorkerOptions, target: str | None = None
     """A worker in the running loop, for as long as the block lasts. If it died, the block's end says so."""
     worker = make_worker(app, options, target)
     await _sync_until_done(app)
+    await warn_of_unknown(app.ledger.store, options.queues)
     running = asyncio.create_task(worker.run(), name="perdure worker")
     ready = asyncio.create_task(worker.ready.wait())
     try:
@@ -153,6 +155,7 @@ async def _serve(app: Serving, options: WorkerOptions, target: str | None) -> in
     # Before the database is waited for: nothing else stops the first process of a container.
     with _stopped_by_signals(worker):
         await worker.unless_stopped(_sync_until_done(app))
+        await worker.unless_stopped(warn_of_unknown(app.ledger.store, options.queues))
         return int(await worker.run())
 
 

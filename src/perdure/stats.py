@@ -6,9 +6,10 @@ from datetime import datetime
 from typing import NamedTuple
 
 from perdure.model.job import SECOND, Instant
+from perdure.model.latency import Latency
 from perdure.model.serving import Unserved
 from perdure.moments import moment
-from perdure.ops.stats import Numbers, QueueNumbers
+from perdure.ops.stats import Numbers, QueueNumbers, Recent
 from perdure.ops.worker import WorkerRow
 from perdure.store.statements import Dialect
 from perdure.store.store import Facts
@@ -35,8 +36,21 @@ class DatabaseStats(NamedTuple):
     oldest_snapshot: float | None
 
 
+class RecentStats(NamedTuple):
+    """What has ended ``since`` then. ``looked_at``: so many jobs were; ``whole``: those are all there are."""
+
+    since: datetime
+    looked_at: int
+    whole: bool
+    queues: dict[str, Latency]
+    tasks: dict[str, Latency]
+
+
 class Stats(NamedTuple):
-    """``workers`` are the live ones; ``unserved`` is what none of them would ever claim."""
+    """``workers`` are the live ones; ``unserved`` is what none of them would ever claim.
+
+    ``recent`` is None where nobody asked.
+    """
 
     at: datetime
     database: DatabaseStats
@@ -44,6 +58,7 @@ class Stats(NamedTuple):
     queues: dict[str, QueueStats]
     workers: list[WorkerRow]
     unserved: list[Unserved]
+    recent: RecentStats | None
 
 
 def show(numbers: Numbers, facts: Facts, dialect: Dialect) -> Stats:
@@ -62,7 +77,12 @@ def show(numbers: Numbers, facts: Facts, dialect: Dialect) -> Stats:
         {name: _queue(queue, numbers.now) for name, queue in numbers.queues.items()},
         numbers.workers,
         numbers.unserved,
+        None if numbers.recent is None else _recent(numbers.recent),
     )
+
+
+def _recent(recent: Recent) -> RecentStats:
+    return RecentStats(moment(recent.since), *recent[1:])
 
 
 def _queue(queue: QueueNumbers, now: Instant) -> QueueStats:

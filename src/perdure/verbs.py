@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from perdure.errors import InvalidOption, JobNotFound
+from msgspec import UNSET, UnsetType
+
+from perdure.catalog import TaskFacts, show_task
+from perdure.errors import InvalidOption, JobNotFound, UnknownTask
 from perdure.filter import Wanted, checked_filter
 from perdure.handle import Job
 from perdure.history import Entry, tell
 from perdure.model.backoff import Backoff, as_backoff
 from perdure.model.explain import Explanation, explain
 from perdure.model.job import JobRow, Span
-from perdure.moments import moment
+from perdure.moments import instant, moment, span
 from perdure.ops import browse, operate, queues, tasks, worker
+from perdure.ops.catalog import list_catalog
 from perdure.ops.explain import examine
 from perdure.ops.find import LAST
 from perdure.ops.operate import CancelOutcome, DeleteOutcome, RequeueOutcome, RunNowOutcome
 from perdure.ops.stats import measure
-from perdure.options import INTEGER, filter_text, number, text, whole
+from perdure.options import INTEGER, filter_text, number, task_config, text, whole
 from perdure.stats import Stats, show
 from perdure.store.plan import Plan, blocking, perform, perform_on, waiting
 from perdure.store.store import Store
@@ -169,17 +173,51 @@ class Verbs:
         """The queues that have settings of their own."""
         return (yield from perform(queues.list_queues))
 
-    def _set_task(self, name: str, *, enabled: bool, by: str | None = None) -> Plan[None]:
-        """Allow or refuse new jobs of a task; queued work still runs."""
-        yield from perform(tasks.set_task, text("task", name), enabled=bool(enabled), by=said("by", by))
+    def _set_task(
+        self,
+        name: str,
+        *,
+        enabled: bool | None = None,
+        config: Mapping[str, object] | UnsetType | None = UNSET,
+        by: str | None = None,
+    ) -> Plan[None]:
+        """Allow or refuse new jobs of a task, while queued work still runs; set what its handlers read as ctx.config.
+
+        ``config`` is plain JSON under names and replaces the one before; None takes it away.
+        """
+        if enabled is None and config is UNSET:
+            raise InvalidOption("Give enabled or config, or both: there is nothing to set.")
+        if not isinstance(enabled, bool | None):
+            raise InvalidOption("enabled must be True or False.")
+        given = config if config is UNSET or config is None else task_config(config)
+        yield from perform(
+            tasks.set_task, text("task", name), enabled=enabled, config=given, by=said("by", by)
+        )
+
+    def _list_tasks(self) -> Plan[list[TaskFacts]]:
+        """The tasks there are, also those that only jobs name: defaults, config, who serves them, what is to do."""
+        found = yield from perform(list_catalog)
+        return [show_task(name, task) for name, task in found.items()]
+
+    def _get_task(self, name: str) -> Plan[TaskFacts]:
+        """The same for one task; UnknownTask if neither the database nor a job knows it."""
+        found = yield from perform(list_catalog)
+        if text("task", name) not in found:
+            raise UnknownTask
+        return show_task(name, found[name])
 
     def _list_workers(self) -> Plan[list[worker.WorkerRow]]:
         """The workers that are not retired."""
         return (yield from perform(worker.list_workers))
 
-    def _stats(self) -> Plan[Stats]:
-        """Queues, workers, the database and our connections to it, at a glance."""
-        numbers = yield from perform(measure)
+    def _stats(self, *, since: float | timedelta | datetime | None = 3600) -> Plan[Stats]:
+        """Queues, workers, the database and our connections to it, at a glance; and how long jobs waited and ran.
+
+        ``since``: which have ended in so many seconds, or since then; None asks for none.
+        """
+        at = instant("since", since) if isinstance(since, datetime) else None
+        ago = None if since is None or isinstance(since, datetime) else span("since", since)
+        numbers = yield from perform(measure, since=ago, after=at)
         return show(numbers, self.store.facts(), self.store.dialect)
 
     get_job, aget_job = blocking(_get_job), waiting(_get_job)
@@ -198,6 +236,8 @@ class Verbs:
     set_queue, aset_queue = blocking(_set_queue), waiting(_set_queue)
     list_queues, alist_queues = blocking(_list_queues), waiting(_list_queues)
     set_task, aset_task = blocking(_set_task), waiting(_set_task)
+    list_tasks, alist_tasks = blocking(_list_tasks), waiting(_list_tasks)
+    get_task, aget_task = blocking(_get_task), waiting(_get_task)
     list_workers, alist_workers = blocking(_list_workers), waiting(_list_workers)
     stats, astats = blocking(_stats), waiting(_stats)
 

@@ -130,7 +130,7 @@ def test_migrate_says_what_is_wrong_with_a_path(tmp_path: Path) -> None:
 def test_check_warns_of_an_old_sqlite(version: str, warned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     stats = App("sqlite:///:memory:").stats()
     old = stats._replace(database=stats.database._replace(version=version))
-    monkeypatch.setattr(App, "stats", lambda app: old)
+    monkeypatch.setattr(App, "stats", lambda app, since: old)
     monkeypatch.setattr(App, "check_schema", lambda app: None)
     result = run("check", "--url", "sqlite:///:memory:", "--strict")
     assert result.exit_code == int(warned)
@@ -166,3 +166,15 @@ def test_sql_prints_both_kinds(tmp_path: Path) -> None:
     assert 'CREATE TABLE "perdure".job' in both
     assert list(json.loads(run("sql", "--json").stdout)) == ["sqlite", "postgres"]
     assert "perdure_job" not in run("sql", "postgres").stdout
+
+
+def test_stats_tell_how_long_jobs_waited_and_ran(shop: Shop) -> None:
+    shop.serve()
+    shop.end(Failed, "fatal")
+    (queue,) = shop.json("stats", "--since", "15m")["recent"]["queues"]
+    assert (queue["name"], queue["failed"]) == ("mail", 1)
+    assert 0 <= queue["waited"]["p50"] <= queue["waited"]["max"] < 60
+    text = shop.run("stats").stdout
+    assert "seconds waited and run:" in text
+    assert "WAITED P50" in text
+    assert shop.run("stats", "--since", "soon").exit_code == 2

@@ -165,7 +165,11 @@ def test_explain_says_why_and_what_else(shop: Shop) -> None:
     shop.app.pause_queue("mail")
     first, *others = shop.run("explain", job.id).stdout.splitlines()
     assert first.startswith("It is scheduled for 20")
-    assert others == ["Also: Its queue mail is paused.", "Also: No worker is live."]
+    assert first.endswith(f" run_now({job.id!r}) makes it due.")
+    assert others == [
+        "Also: Its queue mail is paused. resume_queue('mail') hands out its jobs again.",
+        "Also: No worker is live. Start one: perdure worker MODULE:APP.",
+    ]
     told = shop.json("explain", job.id)
     assert told["code"] == "scheduled"
     assert [reason["code"] for reason in told["also"]] == ["queue_paused", "no_worker"]

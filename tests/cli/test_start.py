@@ -152,6 +152,10 @@ def test_a_database_that_is_away_is_told_soon(tmp_path: Path, monkeypatch: pytes
 def test_a_process_exits_so_too(tmp_path: Path) -> None:
     ran = start("jobs", cwd=tmp_path)
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (4, "", 1)
+    assert ran.stderr == (
+        "Error: Which database? Neither --app nor --url nor $PERDURE_URL says so, and there is none of ours at "
+        f"sqlite:///{tmp_path.resolve()}/perdure.db; perdure migrate would make it there. [schema.missing]\n"
+    )
     ran = start("migrate", cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
     ran = start("jobs", cwd=tmp_path)

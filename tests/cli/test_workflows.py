@@ -107,7 +107,7 @@ def test_explain_names_what_a_step_waits_for(shop: Shop) -> None:
     why = shop.app.explain_job(steps["approve"])
     assert why.code == "waiting"
     assert why.sentence == (
-        f"It waits for resize-200 and resize-800 to end, as step approve of workflow {started.id}."
+        f"It waits for resize-200 (waiting) and resize-800 (waiting) to end, as step approve of workflow {started.id}."
     )
     shop.serve()
     run(shop, 3)

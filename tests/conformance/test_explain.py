@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from perdure import Workflow
 from perdure.errors import JobNotFound
-from perdure.model.explain import MOST_AHEAD
+from perdure.model.explain import MOST_AHEAD, Explanation, Reason
 from perdure.model.job import SECOND
-from perdure.model.lifecycle import Failed, Succeeded, Throttled
+from perdure.model.lifecycle import Failed, Snoozed, Succeeded, Throttled
+from tests.conformance.flow import Flow
 from tests.conformance.world import LEASE, World
 
 
@@ -113,3 +115,117 @@ def test_an_ended_job_says_how(world: World) -> None:
     world.task().enqueue()
     job = world.attempt(Succeeded)
     assert world.app.explain_job(job.id).sentence == "It succeeded at 2027-01-15 08:00:00 UTC (0 s ago)."
+
+
+def test_a_step_names_what_it_waits_for(flow: Flow) -> None:
+    serve(flow.world)
+    started = flow.start(flow.of(a=[], b=[], c=["a", "~b"]))
+    a, _, c = (step.id for step in started.steps())
+    flow.claim(1)
+    told = flow.app.explain_job(c)
+    assert told.sentence == (
+        f"It waits for a (running) and b (ready) to end, as step c of workflow {started.id}."
+    )
+    assert told.advice == f"explain_job({a!r}) tells what keeps the first."
+
+
+def test_a_gate_is_open_until_its_time_runs_out(flow: Flow) -> None:
+    serve(flow.world)
+    ask = Workflow("ask")
+    ask.gate("sure", timeout=60)
+    started = flow.start(ask)
+    (gate,) = (step.id for step in started.steps())
+    told = flow.app.explain_job(gate)
+    assert told.code == "open"
+    assert told.sentence.startswith("It is open: it waits for somebody outside until 2027-01-15 08:01:00 UTC")
+    flow.world.advance(60)
+    late = flow.app.explain_job(gate)
+    assert (late.code, [reason.code for reason in late.also]) == ("gate_overdue", ["no_worker"])
+    flow.world.ledger.expire()
+    assert code(flow.world, gate) == "ended"
+
+
+def test_a_job_that_its_handler_put_off(world: World) -> None:
+    serve(world)
+    world.task().enqueue()
+    job = world.attempt(Snoozed, 60 * SECOND)
+    assert code(world, job.id) == "put_off"
+
+
+def test_a_task_that_nobody_knows_and_one_that_is_disabled(world: World) -> None:
+    serve(world, tasks=("other",))
+    job = world.task().enqueue()
+    world.app.set_task("work", enabled=False)
+    told = world.app.explain_job(job.id)
+    assert (told.code, [reason.code for reason in told.also]) == ("task_unserved", ["task_disabled"])
+    world.sql("DELETE FROM perdure.task")
+    assert code(world, job.id) == "task_unknown"
+
+
+def test_workers_without_a_free_slot(world: World) -> None:
+    serve(world)
+    work = world.task()
+    first, second = work.enqueue(), work.enqueue()
+    world.claim_one()
+    told = world.app.explain_job(second.id)
+    assert (told.code, told.also) == ("workers_busy", [])
+    world.ledger.register("another", name="bob", lease=LEASE, tasks=["work"])
+    assert code(world, second.id) == "ready"
+    assert code(world, first.id) == "running"
+
+
+def test_a_job_under_which_workers_died(world: World) -> None:
+    work = world.task(backoff=0)
+    job = work.enqueue()
+    for _ in range(2):
+        world.claim_one()
+        world.lose_worker()
+    serve(world)
+    told = world.app.explain_job(job.id)
+    assert (told.code, told.also[0].code) == ("ready", "alone")
+    assert told.also[0].sentence.startswith("Workers or processes died under it 2 times")
+
+
+def test_nobody_is_there_to_rescue_it(world: World) -> None:
+    job = world.task().enqueue()
+    world.claim_one()
+    world.advance(LEASE / SECOND)
+    told = world.app.explain_job(job.id)
+    assert (told.code, [reason.code for reason in told.also]) == ("lost", ["no_worker"])
+
+
+def test_a_requeue_that_a_unique_key_forbids_is_told_beforehand(world: World) -> None:
+    keyed = world.task().using(unique_key="u")
+    job = keyed.enqueue()
+    job.cancel()
+    assert world.app.explain_job(job.id).also == []
+    holder = keyed.enqueue()
+    (also,) = world.app.explain_job(job.id).also
+    assert also.code == "unique_key_taken"
+    assert also.sentence.startswith(f"Job {holder.id} has its unique key")
+    assert job.requeue() == "unique_key_taken"
+    holder.cancel()
+    assert world.app.explain_job(job.id).also == []
+
+
+def test_advice_can_be_followed(world: World) -> None:
+    """Where it names a verb, that verb does what it says."""
+    serve(world)
+    work = world.task(max_attempts=1)
+
+    def follow(reason: Reason | Explanation) -> object:
+        return eval(f"app.{reason.advice.partition(')')[0]})", {"app": world.app})
+
+    later = work.using(delay=60).enqueue()
+    assert follow(world.app.explain_job(later.id)) == "due_now"
+    world.app.pause_queue("default")
+    follow(world.app.explain_job(later.id))
+    world.app.set_task("work", enabled=False)
+    follow(world.app.explain_job(later.id).also[0])
+    done = world.attempt(Succeeded)
+    assert done.id == later.id
+    follow(world.app.explain_job(done.id))
+    failed = world.attempt(Failed, "error")
+    assert follow(world.app.explain_job(failed.id)) == "requeued"
+    running = world.claim_one()
+    assert follow(world.app.explain_job(running.id)) == "cancel_requested"

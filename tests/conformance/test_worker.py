@@ -35,17 +35,17 @@ def test_a_heartbeat_tells_what_the_database_believes(world: World) -> None:
     work = world.task()
     jobs = [work.enqueue() for _ in range(3)]
     beat = world.ledger.heartbeat(world.worker)
-    assert beat == (True, [], [])
+    assert beat == (True, [], [], {})
     claimed = world.claim(2)
     world.app.cancel_job(jobs[1].id)
     other, mine = world.worker, world.new_worker()
     world.claim(1)
-    assert world.ledger.heartbeat(other) == (True, [job.lease for job in claimed], [claimed[1].lease])
+    assert world.ledger.heartbeat(other) == (True, [job.lease for job in claimed], [claimed[1].lease], {})
     assert world.ledger.heartbeat(mine).running == [(jobs[2].id, 1)]
 
 
 def test_an_unknown_worker_is_not_live(world: World) -> None:
-    assert world.ledger.heartbeat("nobody") == (False, [], [])
+    assert world.ledger.heartbeat("nobody") == (False, [], [], {})
 
 
 def test_a_retired_worker_is_not_live_and_stays_so(world: World) -> None:

@@ -183,7 +183,7 @@ class Company:
         """A retired worker begins anew; a live one gives back what it never heard of."""
         worker = self.some_worker(draw)
         beat = self.ask(lambda ledger: ledger.heartbeat(worker.id))
-        assert beat == self.model.heartbeat(worker.id)
+        assert beat[:3] == self.model.heartbeat(worker.id)
         if not beat.live:
             self.replace(worker)
             return

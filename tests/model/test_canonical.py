@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import InternalError
-from perdure.model.canonical import Request, canonical, difference
+from perdure.model.canonical import Request, canonical, canonical_replay, difference
 from perdure.model.codec import ArgumentCodec, encode_plain
 from perdure.model.signature import Signature
 
@@ -282,3 +282,11 @@ def test_an_expiry_at_a_time_is_rendered_as_that_time() -> None:
     asked = canonical(Request(arguments="{}", expires_at=1_794_776_096_000_001))
     assert asked == '{"v":1,"arguments":{},"expires":"2026-11-15T20:54:56.000001Z"}'
     assert difference(asked, canonical(Request(arguments="{}", expires=1_794_776_096_000_001))) == "expires"
+
+
+def test_a_replay_is_known_by_the_job_that_it_repeats() -> None:
+    stored = canonical_replay("0198a1b2-0000-7000-8000-000000000000")
+    assert stored == '{"v":1,"arguments":{},"replay_of":"0198a1b2-0000-7000-8000-000000000000"}'
+    assert difference(stored, stored) is None
+    assert difference(stored, canonical_replay("another")) == "replay_of"
+    assert difference(canonical(Request(arguments="{}")), stored) == "replay_of"

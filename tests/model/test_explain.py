@@ -7,14 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure.model.explain import MOST_AHEAD, Case, explain
+from perdure.model.advice import ADVICE
+from perdure.model.explain import MOST_AHEAD, Case, Parent, explain
 from perdure.model.job import SECOND, JobRow
 from perdure.model.serving import Server
 
 NOW = 1_800_000_000 * SECOND
 HOUR = 3600 * SECOND
 AT, LATER = "2027-01-15 08:00:00 UTC (0 s ago)", "2027-01-15 10:00:00 UTC (in 2 h)"
-ANYBODY = Server(frozenset(["send"]), None)
+ANYBODY, OTHER = Server(frozenset(["send"]), None), Server(frozenset(["other"]), None)
 
 READY: dict[str, Any] = {
     **dict.fromkeys(JobRow.__struct_fields__),
@@ -34,6 +35,14 @@ FAILED: dict[str, Any] = {
     "error_message": "no route.\nat all",
 }
 RUNNING: dict[str, Any] = {"state": "running", "worker": "w1", "started_at": NOW}
+
+STEP: dict[str, Any] = {"workflow_id": "f1", "step_key": "push"}
+PARENTS = [Parent("p1", "a", "running"), Parent("p2", "b", "open"), Parent("p3", "c", "ready")]
+PARENTS += [Parent("p4", "d", "waiting")]
+FIELDS = {
+    **{"id": "j1", "queue": "mail", "task": "send", "workflow": "f1", "step": "push"},
+    **{"holder": "j2", "parent": "p1"},
+}
 
 CASES: list[tuple[Case, str, str]] = [
     (case(state="succeeded", finished_at=NOW), "ended", f"It succeeded at {AT}."),
@@ -60,11 +69,40 @@ CASES: list[tuple[Case, str, str]] = [
     ),
     (case(state="waiting"), "waiting", "It waits for its parents to end."),
     (
-        case(state="waiting", workflow_id="f1", step_key="push"),
+        case({"parents": PARENTS[:1]}, **STEP, state="waiting"),
         "waiting",
-        "It waits for its parents to end, as step push of workflow f1.",
+        "It waits for a (running) to end, as step push of workflow f1.",
     ),
-    (case(state="open"), "open", "It is open: it waits for somebody outside."),
+    (
+        case({"parents": PARENTS[:3]}, state="waiting"),
+        "waiting",
+        "It waits for a (running), b (open) and c (ready) to end.",
+    ),
+    (
+        case({"parents": PARENTS}, state="waiting"),
+        "waiting",
+        "It waits for a (running), b (open) and 2 others to end.",
+    ),
+    (
+        case(**STEP, state="open"),
+        "open",
+        "It is open: it waits for somebody outside, as step push of workflow f1.",
+    ),
+    (
+        case(**STEP, state="open", timeout=1, run_at=NOW + 2 * HOUR),
+        "open",
+        f"It is open: it waits for somebody outside until {LATER}, as step push of workflow f1.",
+    ),
+    (
+        case(**STEP, state="open", timeout=1),
+        "gate_overdue",
+        f"Its time ran out at {AT}, as step push of workflow f1; the next sweep decides it.",
+    ),
+    (
+        case(**STEP, state="succeeded", finished_at=NOW),
+        "ended",
+        f"It succeeded at {AT}.",
+    ),
     (
         case({"paused": True}, expires_at=NOW),
         "expired",
@@ -77,6 +115,8 @@ CASES: list[tuple[Case, str, str]] = [
         "retrying",
         f"It waits for its retry at {LATER}; attempt 2 of 8 ended with smtp.down (no route).",
     ),
+    (case(**STEP, run_at=NOW + 2 * HOUR), "scheduled", f"It is scheduled for {LATER}."),
+    (case(run_at=NOW + 2 * HOUR, snoozes=1), "put_off", f"Its handler has put it off until {LATER}."),
     (case({"paused": True}), "queue_paused", "Its queue mail is paused."),
     (
         case({"cool_until": NOW + 2 * HOUR}),
@@ -106,16 +146,57 @@ CASES: list[tuple[Case, str, str]] = [
         "unserved",
         "No live worker that serves mail knows the task send.",
     ),
+    (
+        case({"servers": [Server(frozenset(["other"]), None)], "enabled": None}),
+        "task_unknown",
+        "Neither the database nor a live worker knows its task send.",
+    ),
+    (
+        case({"servers": [ANYBODY._replace(slots=2, running=2), OTHER]}),
+        "workers_busy",
+        "The worker that takes it runs 2 jobs, and no slot of 2 is free.",
+    ),
+    (
+        case({"servers": [ANYBODY._replace(running=1), ANYBODY._replace(slots=2, running=3)]}),
+        "workers_busy",
+        "The 2 workers that take it run 4 jobs, and no slot of 3 is free.",
+    ),
     (case({"ahead": 1}), "behind", "One job of its queue comes before it."),
     (case({"ahead": 999}), "behind", "999 jobs of its queue come before it."),
     (case({"ahead": MOST_AHEAD}), "behind", "1000 or more jobs of its queue come before it."),
     (case(), "ready", "It is first in its queue; the next free worker claims it."),
 ]
 
+REMARKED: list[tuple[Case, str, str]] = [
+    (case(crashes=2), "ready", "alone"),
+    (case({"runner": "ann"}, **RUNNING, crashes=3), "running", "alone"),
+    (case({"enabled": False}), "ready", "task_disabled"),
+    (case({"holder": "j2"}, state="canceled", finished_at=NOW), "ended", "unique_key_taken"),
+    (case({"servers": []}, **RUNNING), "lost", "no_worker"),
+    (case({"servers": []}, expires_at=NOW), "expired", "no_worker"),
+    (case({"servers": []}, **STEP, state="open", timeout=1), "gate_overdue", "no_worker"),
+]
+
 
 @pytest.mark.parametrize(("given", "code", "sentence"), CASES, ids=[code for _, code, _ in CASES])
 def test_the_sentence(given: Case, code: str, sentence: str) -> None:
-    assert explain(given) == (code, sentence, [])
+    told = explain(given)
+    assert (told.code, told.sentence, told.also) == (code, sentence, [])
+    assert told.advice.endswith(".")
+    assert "None" not in told.advice
+
+
+def test_all_advice_is_given() -> None:
+    told = {explain(given).advice for given, _, _ in (*CASES, *REMARKED)}
+    also = {reason.advice for given, _, _ in REMARKED for reason in explain(given).also}
+    known = {advice.format(**FIELDS) for advice in ADVICE.values()}
+    assert known == told | also
+
+
+@pytest.mark.parametrize(("given", "code", "also"), REMARKED, ids=[also for _, _, also in REMARKED])
+def test_what_else_is_to_be_known(given: Case, code: str, also: str) -> None:
+    told = explain(given)
+    assert (told.code, [reason.code for reason in told.also]) == (code, [also])
 
 
 def test_what_keeps_it_next_is_told_too() -> None:

@@ -95,9 +95,11 @@ def test_a_retirement_is_one_final_step() -> None:
 
 
 def test_a_heartbeat_renews_and_reads_back_in_one_step() -> None:
-    script = Script(beat_worker=[[("w",)]], list_running=[[(A, 1, 0), (B, 4, 1)]])
-    assert script.play(worker.heartbeat("w")) == (True, [(A, 1), (B, 4)], [(B, 4)])
-    assert (script.asked, script.final) == ([["beat_worker", "list_running"]], True)
+    script = Script(
+        beat_worker=[[("w",)]], list_running=[[(A, 1, 0), (B, 4, 1)]], list_configs=[[("work", "{}")]]
+    )
+    assert script.play(worker.heartbeat("w")) == (True, [(A, 1), (B, 4)], [(B, 4)], {"work": "{}"})
+    assert (script.asked, script.final) == ([["beat_worker", "list_running", "list_configs"]], True)
     assert Script().play(worker.heartbeat("w")).live is False
 
 

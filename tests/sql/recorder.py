@@ -18,6 +18,7 @@ from perdure.ops import (
     acts,
     append,
     browse,
+    catalog,
     claim,
     crew,
     enqueue,
@@ -26,6 +27,7 @@ from perdure.ops import (
     many,
     operate,
     queues,
+    replay,
     report,
     results,
     stats,
@@ -97,12 +99,13 @@ def perform_everything(store: Recorder) -> None:
 def set_up(store: Recorder) -> None:
     store.perform(tasks.sync, [DEFINITION])
     store.perform(tasks.sync, [DEFINITION], exact=True)
-    store.perform(tasks.set_task, "work", enabled=True)
+    store.perform(tasks.set_task, "work", enabled=True, config="{}")
     store.perform(tasks.list_tasks)
     store.perform(queues.pause, "default")
     store.perform(queues.resume, "default")
     store.perform(queues.set_backoff, "other", None)
     store.perform(queues.list_queues)
+    store.perform(queues.find_unknown, ["mony"])
     store.perform(worker.register, "ann", name="ann", lease=SECOND)
     store.perform(worker.list_workers)
     store.perform(worker.glance, "ann")
@@ -219,6 +222,14 @@ def sweep_one_workflow(workflow: str) -> Op[None]:
     )
 
 
+def replay_one(store: Recorder) -> None:
+    """Twice under one key."""
+    done = next(job.id for job in store.perform(browse.list_jobs, state="succeeded") if not job.workflow_id)
+    assert store.perform(replay.find_task_of, done) == "work"
+    for new in (new_id(), new_id()):
+        assert store.perform(replay.replay, done, new, request_key="again", reason=None, by=None) is not None
+
+
 @operation("write")
 def put_off_for_long() -> Op[None]:
     """A job that asks again and again; the ledger forgets the first times."""
@@ -235,14 +246,16 @@ def look(store: Recorder) -> None:
     store.perform(browse.count_jobs)
     store.perform(browse.oldest_ready)
     store.perform(explain.examine, job.id)
-    store.perform(stats.measure)
+    store.perform(stats.measure, since=SECOND)
     store.perform(crew.muster)
+    store.perform(catalog.list_catalog)
 
 
 def operate_on(store: Recorder) -> None:
     later, gone = new_job(delay=SECOND, queue="b", unique_key="v"), new_job(queue="b", idempotency_key="m")
     store.perform(enqueue.enqueue_keyed, [later, gone])
     assert store.perform(operate.run_now, later.id) == "due_now"
+    replay_one(store)
     assert store.perform(operate.cancel, later.id) == "canceled"
     assert store.perform(operate.requeue, later.id) == "requeued"
     assert store.perform(operate.delete, later.id) == "deleted"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -41,7 +42,39 @@ async def test_an_outcome_is_one_line(
     assert (line.job, line.task, line.queue, line.run, line.attempt) == (job.id, "work", "q", 1, 1)
     assert line.outcome == outcome
     assert 0 <= line.seconds < 10
-    assert line.getMessage().startswith(f"Job {job.id} of work {outcome} after ")
+    when = " after " if error is None else r", due in \d+\.\d{3} s, after it ran for "
+    assert re.match(rf"Job {job.id} of work {outcome}{when}\d\.\d{{3}} s \(attempt 1\)", line.getMessage())
+
+
+async def test_a_result_that_is_not_kept_is_told(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    @app.task(name="work")
+    async def work(size: int) -> object:
+        return "x" * size if size else object()
+
+    async with app.worker():
+        jobs = [await work.aenqueue(size) for size in (0, 2**20, 1)]
+        for job in jobs:
+            await job.ajoin(30)
+    told = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
+    assert sorted(told) == sorted(
+        [
+            f"The result of job {jobs[0].id} of work is not kept: it cannot be written as JSON",
+            f"The result of job {jobs[1].id} of work is not kept: it takes more than 1048576 bytes of JSON",
+        ]
+    )
+
+
+async def test_a_queue_that_nobody_knows_is_told(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    app.task(name="pay", queue="money")(len)
+    await app.async_()
+    await app.apause_queue("idle")
+    await app.aenqueue("pay", {"obj": "x"}, queue="ad hoc")
+    async with app.worker(queues=["mony", "ad hoc", "idle", "money", "else"], concurrency=1):
+        pass
+    assert [line.getMessage() for line in caplog.records if line.levelname == "WARNING"] == [
+        f"Queue {name} is served, though no task goes there and nothing in it is due.{meant}"
+        for name, meant in (("mony", " Did you mean 'money'?"), ("else", ""))
+    ]
 
 
 async def test_payloads_and_results_are_in_no_line(app: App, caplog: pytest.LogCaptureFixture) -> None:

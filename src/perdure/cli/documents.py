@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from perdure.history import Entry
     from perdure.many_verbs import Act
     from perdure.model.job import JobRow
+    from perdure.model.latency import Latency
     from perdure.ops.browse import AttemptRow
     from perdure.ops.worker import WorkerRow
     from perdure.ops.workflow import WorkflowRow
-    from perdure.stats import QueueStats, Stats
+    from perdure.stats import QueueStats, RecentStats, Stats
     from perdure.workflow_handle import WorkflowStep
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -89,6 +90,28 @@ def stats_document(stats: Stats) -> dict[str, Any]:
         "queues": [queue_document(name, queue, stats) for name, queue in stats.queues.items()],
         "workers": [worker_document(worker, live=True) for worker in stats.workers],
         "unserved": [lost._asdict() for lost in stats.unserved],
+        "recent": None if stats.recent is None else _recent_document(stats.recent),
+    }
+
+
+def _recent_document(recent: RecentStats) -> dict[str, Any]:
+    def each(latencies: Mapping[str, Latency]) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": name,
+                **one._asdict(),
+                "waited": one.waited and one.waited._asdict(),
+                "ran": one.ran and one.ran._asdict(),
+            }
+            for name, one in latencies.items()
+        ]
+
+    return {
+        "since": iso(recent.since),
+        "looked_at": recent.looked_at,
+        "whole": recent.whole,
+        "queues": each(recent.queues),
+        "tasks": each(recent.tasks),
     }
 
 

@@ -73,9 +73,9 @@ def explain(target: Target, id: str, as_json: bool) -> None:
     if as_json:
         print_json(_explanation(why))
         return
-    click.echo(printable(why.sentence))
+    click.echo(printable(f"{why.sentence} {why.advice}".rstrip()))
     for reason in why.also:
-        click.echo(printable(f"Also: {reason.sentence}"))
+        click.echo(printable(f"Also: {reason.sentence} {reason.advice}".rstrip()))
 
 
 def _traces(app: App, id: str) -> Traces:

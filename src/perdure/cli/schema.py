@@ -79,7 +79,7 @@ def check(ctx: click.Context, target: Target, strict: bool, as_json: bool) -> No
                 )
                 ctx.exit(failure(error).exit_code)
             raise
-        stats = app.stats()
+        stats = app.stats(since=None)
     warnings = [*_warnings(stats)]
     if as_json:
         print_json(_document(stats, warnings))

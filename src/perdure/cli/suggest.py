@@ -1,13 +1,7 @@
-"""What somebody may have meant."""
+"""What somebody may have meant who typed it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from perdure.model.suggest import did_you_mean
 
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A sentence to put behind another, or nothing."""
-    from difflib import get_close_matches
-
-    close = get_close_matches(word, sorted(known), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+__all__ = ["did_you_mean"]

@@ -85,7 +85,13 @@ def check_schema(app: App) -> None:
     try:
         app.check_schema()
     except SchemaMissing as error:
-        raise SchemaMissing(f"{error} Looked at {app.store.address}.") from None
+        said = f"{error} Looked at {app.store.address}."
+        if app._url is None and not any(os.environ.get(name) for name in ("PERDURE_URL", "DATABASE_URL")):
+            said = (
+                f"Which database? Neither --app nor --url nor $PERDURE_URL says so, and there is none of ours at "
+                f"{app.store.address}; perdure migrate would make it there."
+            )
+        raise SchemaMissing(said) from None
 
 
 pass_target = click.make_pass_decorator(Target, ensure=True)

@@ -58,6 +58,11 @@ def canonical(request: Request) -> str:
     return msgspec.json.encode({"v": VERSION, **asked_of(request)}).decode()
 
 
+def canonical_replay(source: str) -> str:
+    """The same for a replay: the job that it repeats says all."""
+    return msgspec.json.encode({"v": VERSION, "arguments": {}, "replay_of": source}).decode()
+
+
 def asked_of(request: Request) -> dict[str, Any]:
     """What was asked, by the names of the fields."""
     asked = {name: value for name in _OPTIONS if (value := getattr(request, name)) is not None}

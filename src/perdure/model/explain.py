@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from perdure.model.job import ENDED, Instant, JobRow
+from perdure.model.advice import ADVICE
+from perdure.model.job import ENDED, Instant, JobRow, State
+from perdure.model.lifecycle import SUSPECT_AFTER
 from perdure.model.serving import Lack, Server, lack
 from perdure.model.telling import distance, stamp
 
@@ -13,6 +15,12 @@ MOST_AHEAD = 1000
 """Up to here the jobs ahead are counted."""
 MOST_NAMED = 3
 """Of more parents only some are named."""
+
+
+class Parent(NamedTuple):
+    id: str
+    key: str
+    state: State
 
 
 class Case(NamedTuple):
@@ -25,29 +33,35 @@ class Case(NamedTuple):
     servers: Sequence[Server] = ()
     runner: str | None = None
     """The name of the live worker that runs it."""
+    enabled: bool | None = True
+    """Whether its task is; None: the database does not know it."""
     ahead: int = 0
-    parents: Sequence[str] = ()
+    parents: Sequence[Parent] = ()
     """Of a step that waits, those that have not ended."""
+    holder: str | None = None
+    """The active job that has its unique key."""
 
 
 class Reason(NamedTuple):
-    """``code`` is stable, ``sentence`` is for people."""
+    """``code`` is stable, ``sentence`` is for people, and ``advice`` tells what to do, if anything."""
 
     code: str
     sentence: str
+    advice: str
 
 
 class Explanation(NamedTuple):
-    """``also``: what would keep the job from running once the first reason is gone."""
+    """``also``: what would keep the job from running once the first reason is gone, and what else is to be known."""
 
     code: str
     sentence: str
     also: list[Reason]
+    advice: str
 
 
 def explain(case: Case) -> Explanation:
-    first, *others = _reasons(case)
-    return Explanation(first.code, first.sentence, others)
+    first, *others = [*_reasons(case), *_remarks(case)]
+    return Explanation(first.code, first.sentence, others, first.advice)
 
 
 def _reasons(case: Case) -> list[Reason]:
@@ -55,18 +69,51 @@ def _reasons(case: Case) -> list[Reason]:
     if job.state in ENDED:
         return [_ended(case)]
     if job.state == "running":
-        return [_running(case)]
+        return [_running(case), *_nobody_sweeps(case, needed=case.runner is None)]
     if job.state == "waiting":
-        return [Reason("waiting", f"It waits for {_named(case.parents)} to end{_place(job)}.")]
+        sentence = f"It waits for {_named(case.parents)} to end{_place(job)}."
+        return [_reason(case, "waiting", sentence, advice=None if case.parents else "ready")]
     if job.state == "open":
-        return [Reason("open", f"It is open: {_awaited(case)}{_place(job)}.")]
+        return [*_open(case)]
     if job.expires_at is not None and job.expires_at <= case.now:
-        return [
-            Reason("expired", f"It expired at {_when(case, job.expires_at)} and is about to be canceled.")
-        ]
+        sentence = f"It expired at {_when(case, job.expires_at)} and is about to be canceled."
+        return [_reason(case, "expired", sentence), *_nobody_sweeps(case)]
     return [*_obstacles(case)] or [
-        Reason("ready", "It is first in its queue; the next free worker claims it.")
+        _reason(case, "ready", "It is first in its queue; the next free worker claims it.")
     ]
+
+
+def _remarks(case: Case) -> Iterator[Reason]:
+    """What keeps it from nothing, and yet is good to know."""
+    job = case.job
+    if case.holder is not None:
+        sentence = f"Job {case.holder} has its unique key: a requeue is refused until that has ended."
+        yield _reason(case, "unique_key_taken", sentence)
+    if job.state not in ("ready", "running"):
+        return
+    if job.crashes >= SUSPECT_AFTER:
+        sentence = (
+            f"Workers or processes died under it {job.crashes} times, so that it runs alone in a process."
+        )
+        yield _reason(case, "alone", sentence)
+    if case.enabled is False and job.state == "ready":
+        yield _reason(
+            case, "task_disabled", f"Its task {job.task} is disabled; what was enqueued before still runs."
+        )
+
+
+def _reason(case: Case, code: str, sentence: str, *, advice: str | None = None) -> Reason:
+    job = case.job
+    advice = ADVICE[advice or code].format(
+        id=job.id,
+        queue=job.queue,
+        task=job.task,
+        workflow=job.workflow_id,
+        step=job.step_key,
+        holder=case.holder,
+        parent=case.parents[0].id if case.parents else None,
+    )
+    return Reason(code, sentence, advice)
 
 
 def _ended(case: Case) -> Reason:
@@ -74,66 +121,106 @@ def _ended(case: Case) -> Reason:
     why = f": {_line(job.reason)}" if job.reason else ""
     if job.state == "failed":
         why = f"{_LAST_WORDS.get(job.reason or '', '')}: {_error(job)}"
-    return Reason("ended", f"It {_ENDS[job.state]} at {_when(case, job.finished_at)}{why}.")
+    sentence = f"It {_ENDS[job.state]} at {_when(case, job.finished_at)}{why}."
+    return _reason(case, "ended", sentence, advice="step_ended" if job.workflow_id else job.state)
 
 
 def _running(case: Case) -> Reason:
     job = case.job
     since = f"since {_when(case, job.started_at)}"
     if case.runner is None:
-        return Reason(
-            "lost", f"It runs {since}, but its worker {job.worker} is silent; the next sweep rescues it."
-        )
+        sentence = f"It runs {since}, but its worker {job.worker} is silent; the next sweep rescues it."
+        return _reason(case, "lost", sentence)
     if job.cancel_requested_at is not None:
         asked = _when(case, job.cancel_requested_at)
-        return Reason("cancel_requested", f"It runs on {case.runner} and was asked to stop at {asked}.")
-    return Reason("running", f"It runs on {case.runner} {since}.")
+        sentence = f"It runs on {case.runner} and was asked to stop at {asked}."
+        return _reason(case, "cancel_requested", sentence)
+    return _reason(case, "running", f"It runs on {case.runner} {since}.")
+
+
+def _open(case: Case) -> Iterator[Reason]:
+    """A gate's time may run out."""
+    job = case.job
+    until = f" until {_when(case, job.run_at)}" if job.timeout is not None else ""
+    if job.timeout is not None and job.run_at <= case.now:
+        sentence = f"Its time ran out at {_when(case, job.run_at)}{_place(job)}; the next sweep decides it."
+        yield _reason(case, "gate_overdue", sentence)
+        yield from _nobody_sweeps(case)
+    else:
+        sentence = f"It is open: it waits for somebody outside{until}{_place(job)}."
+        yield _reason(case, "open", sentence)
+
+
+def _nobody_sweeps(case: Case, *, needed: bool = True) -> Iterator[Reason]:
+    if needed and not case.servers:
+        yield _reason(case, "no_worker", "No worker is live.")
 
 
 def _obstacles(case: Case) -> Iterator[Reason]:
     """What keeps a ready job: first what somebody decided, last what passes by itself."""
     job, now = case.job, case.now
     if job.held is not None:
-        yield Reason("held", f"It is held by {job.held}.")
+        yield _reason(case, "held", f"It is held by {job.held}.")
     if job.run_at > now:
         yield _later(case)
     if case.paused:
-        yield Reason("queue_paused", f"Its queue {job.queue} is paused.")
+        yield _reason(case, "queue_paused", f"Its queue {job.queue} is paused.")
     if case.cool_until is not None and case.cool_until > now:
-        yield Reason("queue_cooling", f"Its queue {job.queue} cools until {_when(case, case.cool_until)}.")
+        sentence = f"Its queue {job.queue} cools until {_when(case, case.cool_until)}."
+        yield _reason(case, "queue_cooling", sentence)
     missing = lack(job.queue, job.task, case.servers)
     if missing is not None:
-        yield _unserved(job, missing)
+        yield _unserved(case, missing)
+    elif job.run_at <= now:
+        yield from _busy(case)
     if case.ahead and job.run_at <= now:
-        yield _behind(case.ahead)
+        yield _behind(case)
 
 
 def _later(case: Case) -> Reason:
     job = case.job
     due = _when(case, job.run_at)
-    if job.error_kind is None:
-        return Reason("scheduled", f"It is scheduled for {due}.")
-    tried = f"attempt {job.attempt} of {job.max_attempts}"
-    return Reason("retrying", f"It waits for its retry at {due}; {tried} ended with {_error(job)}.")
+    code, sentence = "scheduled", f"It is scheduled for {due}."
+    if job.error_kind is not None:
+        tried = f"attempt {job.attempt} of {job.max_attempts}"
+        sentence = f"It waits for its retry at {due}; {tried} ended with {_error(job)}."
+        code = "retrying"
+    elif job.snoozes or job.throttles:
+        code, sentence = "put_off", f"Its handler has put it off until {due}."
+    return _reason(case, code, sentence, advice="step_later" if job.workflow_id else None)
 
 
-def _unserved(job: JobRow, missing: Lack) -> Reason:
-    match missing:
-        case "worker":
-            return Reason("no_worker", "No worker is live.")
-        case "queue":
-            return Reason("queue_unserved", f"No live worker serves its queue {job.queue}.")
-        case "task":
-            return Reason("task_unserved", f"No live worker knows its task {job.task}.")
-        case "both":
-            return Reason("unserved", f"No live worker that serves {job.queue} knows the task {job.task}.")
+def _unserved(case: Case, missing: Lack) -> Reason:
+    job = case.job
+    if missing == "worker":
+        return _reason(case, "no_worker", "No worker is live.")
+    if missing == "queue":
+        return _reason(case, "queue_unserved", f"No live worker serves its queue {job.queue}.")
+    if missing == "both":
+        sentence = f"No live worker that serves {job.queue} knows the task {job.task}."
+        return _reason(case, "unserved", sentence)
+    if case.enabled is None:
+        sentence = f"Neither the database nor a live worker knows its task {job.task}."
+        return _reason(case, "task_unknown", sentence)
+    return _reason(case, "task_unserved", f"No live worker knows its task {job.task}.")
 
 
-def _behind(ahead: int) -> Reason:
-    if ahead == 1:
-        return Reason("behind", "One job of its queue comes before it.")
-    number = f"{ahead} or more" if ahead >= MOST_AHEAD else str(ahead)
-    return Reason("behind", f"{number} jobs of its queue come before it.")
+def _busy(case: Case) -> Iterator[Reason]:
+    """Slots for processes are not counted by the database: what runs there looks as if it took others."""
+    job = case.job
+    takers = [one for one in case.servers if one.serves(job.queue) and job.task in one.tasks]
+    if all(one.running >= one.slots for one in takers):
+        many = len(takers) > 1
+        who = f"The {len(takers)} workers that take it run" if many else "The worker that takes it runs"
+        running, slots = sum(one.running for one in takers), sum(one.slots for one in takers)
+        yield _reason(case, "workers_busy", f"{who} {running} jobs, and no slot of {slots} is free.")
+
+
+def _behind(case: Case) -> Reason:
+    if case.ahead == 1:
+        return _reason(case, "behind", "One job of its queue comes before it.")
+    number = f"{case.ahead} or more" if case.ahead >= MOST_AHEAD else str(case.ahead)
+    return _reason(case, "behind", f"{number} jobs of its queue come before it.")
 
 
 _LAST_WORDS = {
@@ -153,21 +240,14 @@ def _place(job: JobRow) -> str:
     return f", as step {job.step_key} of workflow {job.workflow_id}" if job.workflow_id else ""
 
 
-def _named(parents: Sequence[str]) -> str:
-    if not parents:
+def _named(parents: Sequence[Parent]) -> str:
+    """Each with its state."""
+    told = [f"{parent.key} ({parent.state})" for parent in parents]
+    if not told:
         return "its parents"
-    shown = (
-        [*parents]
-        if len(parents) <= MOST_NAMED
-        else [*parents[: MOST_NAMED - 1], f"{len(parents) - 2} others"]
-    )
-    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
-
-
-def _awaited(case: Case) -> str:
-    """A gate's time may run out."""
-    until = f" until {_when(case, case.job.run_at)}" if case.job.timeout is not None else ""
-    return f"it waits for somebody outside{until}"
+    if len(told) > MOST_NAMED:
+        told = [*told[: MOST_NAMED - 1], f"{len(told) - MOST_NAMED + 1} others"]
+    return " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
 
 
 def _line(text: str, most: int = 200) -> str:

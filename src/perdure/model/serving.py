@@ -10,10 +10,12 @@ Lack: TypeAlias = Literal["worker", "queue", "task", "both"]
 
 
 class Server(NamedTuple):
-    """A live worker, by what it takes. ``queues`` None is every queue."""
+    """A live worker, by what it takes. ``queues`` None is every queue; ``running`` of ``slots``: how busy it is."""
 
     tasks: frozenset[str]
     queues: frozenset[str] | None
+    slots: int = 1
+    running: int = 0
 
     def serves(self, queue: str) -> bool:
         return self.queues is None or queue in self.queues

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -12,6 +12,7 @@ from perdure.model.serving import Server
 from perdure.ops.op import Op, Query, Rows, ask_all, operation
 from perdure.ops.worker import WorkerRow
 
+NOBODY: Mapping[str, int] = {}
 _names = msgspec.json.Decoder(list[str]).decode
 
 
@@ -34,11 +35,14 @@ def live(rows: Rows, now: Instant) -> list[WorkerRow]:
     return [worker for worker in workers if worker.expires_at > now]
 
 
-def servers(workers: Sequence[WorkerRow]) -> list[Server]:
+def servers(workers: Sequence[WorkerRow], running: Mapping[str, int] = NOBODY) -> list[Server]:
+    """``running``: how many jobs each of them runs, by their ids."""
     return [
         Server(
             frozenset(_names(worker.tasks)),
             None if worker.queues is None else frozenset(_names(worker.queues)),
+            worker.slots,
+            running.get(worker.id, 0),
         )
         for worker in workers
     ]

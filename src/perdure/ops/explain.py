@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from perdure.model.explain import Case
-from perdure.model.job import ENDED, JobRow
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from perdure.model.explain import Case, Parent
+from perdure.model.job import ENDED, Instant, JobRow
 from perdure.ops.crew import live, servers
-from perdure.ops.op import Op, Query, ask_all, ask_last, operation
+from perdure.ops.op import Op, Param, Query, ask_all, operation
 
 
 @operation("read")
 def examine(id: str) -> Op[Case | None]:
-    clock, jobs, queues, workers = yield from ask_all(
+    clock, jobs, queues, workers, running = yield from ask_all(
         Query("read_clock", {}),
         Query("get_job", {"id": id}),
         Query("list_queues", {}),
         Query("list_workers", {}),
+        Query("count_running", {}),
     )
     if not jobs:
         return None
@@ -27,23 +31,38 @@ def examine(id: str) -> Op[Case | None]:
         job,
         paused=bool(paused),
         cool_until=cool_until,
-        servers=servers(crew),
+        servers=servers(crew, dict(running)),
         runner=next((worker.name for worker in crew if worker.id == job.worker), None),
-        ahead=(yield from _ahead(job)) if job.state == "ready" and job.run_at <= now else 0,
-        parents=(yield from _parents(job)) if job.state == "waiting" else (),
+        **(yield from _look_around(job, now))._asdict(),
     )
 
 
-def _parents(job: JobRow) -> Op[list[str]]:
-    """Those that it waits for."""
-    rows = yield from ask_last("list_parents", id=job.id)
-    return [key for key, state, _ in rows if state not in ENDED]
+class Around(NamedTuple):
+    """What is to be known of a job in its state."""
+
+    enabled: bool | None
+    ahead: int = 0
+    parents: Sequence[Parent] = ()
+    holder: str | None = None
 
 
-def _ahead(job: JobRow) -> Op[int]:
-    """How many of its queue would be claimed before it, up to MOST_AHEAD."""
-    rows = yield from ask_last(
-        "count_ahead", id=job.id, queue=job.queue, priority=job.priority, run_at=job.run_at
-    )
-    number: int = rows[0][0]
-    return number
+def _look_around(job: JobRow, now: Instant) -> Op[Around]:
+    task = Query("find_enabled", {"task": job.task})
+    place: dict[str, Param] = {"queue": job.queue, "priority": job.priority, "run_at": job.run_at}
+    scope: dict[str, Param] = {"task": job.task, "tenant": job.tenant or "", "unique_key": job.unique_key}
+    if job.state == "ready" and job.run_at <= now:
+        known, rows = yield from ask_all(task, Query("count_ahead", {"id": job.id, **place}), final=True)
+        return Around(_enabled(known), ahead=rows[0][0])
+    if job.state == "waiting":
+        known, rows = yield from ask_all(task, Query("list_parents", {"id": job.id}), final=True)
+        return Around(_enabled(known), parents=[Parent(*row) for row in rows if row[-1] not in ENDED])
+    if job.state in ("failed", "canceled") and job.unique_key is not None:
+        known, rows = yield from ask_all(task, Query("find_active", scope), final=True)
+        return Around(_enabled(known), holder=next((row[0] for row in rows), None))
+    (known,) = yield from ask_all(task, final=True)
+    return Around(_enabled(known))
+
+
+def _enabled(known: Sequence[Sequence[bool]]) -> bool | None:
+    """None: the database does not know the task."""
+    return bool(known[0][0]) if known else None

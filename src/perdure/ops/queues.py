@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -44,6 +45,20 @@ def set_backoff(name: str, backoff: Backoff | None, *, by: str | None = None) ->
     setting = Query("set_queue_backoff", {"name": name, "backoff": policy})
     told = None if policy is None else msgspec.Raw(policy.encode())
     yield from ask_all(setting, act("set_queue", f"queue {name}", by, backoff=told), final=True)
+
+
+@operation("read")
+def find_unknown(names: Sequence[str]) -> Op[tuple[list[str], set[str]]]:
+    """Those to which no task goes, in which nothing is due and that have no settings; and every queue that is known."""
+    tasks, settings, *due = yield from ask_all(
+        Query("list_tasks", {}),
+        Query("list_queues", {}),
+        *(Query("find_front", {"queue": name}) for name in names),
+        final=True,
+    )
+    known = {row[1] for row in tasks} | {row[0] for row in settings}
+    known |= {name for name, rows in zip(names, due, strict=True) if rows}
+    return [name for name in names if name not in known], known
 
 
 @operation("read")

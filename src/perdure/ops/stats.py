@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from perdure.model.job import Instant, Span
+from perdure.model.latency import Ended, Latency, latency
 from perdure.model.serving import Unserved, unserved
 from perdure.ops.crew import live, servers
+from perdure.ops.latency import sample
 from perdure.ops.op import Op, Query, ask_all, operation
 from perdure.ops.worker import WorkerRow
 
@@ -16,6 +19,16 @@ class QueueNumbers(NamedTuple):
     oldest_ready: Instant | None
     paused: bool
     cool_until: Instant | None
+
+
+class Recent(NamedTuple):
+    """What has ended since an instant; ``whole``: every job there is was looked at."""
+
+    since: Instant
+    looked_at: int
+    whole: bool
+    queues: dict[str, Latency]
+    tasks: dict[str, Latency]
 
 
 class Numbers(NamedTuple):
@@ -29,10 +42,12 @@ class Numbers(NamedTuple):
     bytes: int
     dead_rows: int | None
     oldest_snapshot: Span | None
+    recent: Recent | None = None
 
 
 @operation("read")
-def measure() -> Op[Numbers]:
+def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Numbers]:
+    """``since`` or ``after``: also what has ended for so long, or after that instant."""
     clock, counted, ready, settings, workers, facts = yield from ask_all(
         Query("read_clock", {}),
         Query("count_jobs", {"queue": None, "tenant": None}),
@@ -40,17 +55,19 @@ def measure() -> Op[Numbers]:
         Query("list_queues", {}),
         Query("list_workers", {}),
         Query("describe_database", {}),
-        final=True,
+        final=since is None and after is None,
     )
     ((now,),) = clock
     counts: dict[str, dict[str, int]] = {name: {} for name, *_ in settings}
     for name, view, number in counted:
         counts.setdefault(name, {})[view] = number
     oldest: dict[str, Instant] = {}
-    for name, _, _, since in ready:
-        oldest[name] = min(since, oldest.get(name, since))
+    for name, _, _, first in ready:
+        oldest[name] = min(first, oldest.get(name, first))
     live_settings = {name: (bool(paused), cool_until) for name, paused, cool_until, *_ in settings}
     crew = live(workers, now)
+    start = now - since if since is not None else after
+    recent = None if start is None else (yield from _look_back(now, start, oldest))
     return Numbers(
         now,
         {
@@ -60,4 +77,22 @@ def measure() -> Op[Numbers]:
         crew,
         unserved(((queue, task, n) for queue, task, n, _ in ready), servers(crew)),
         *facts[0],
+    )._replace(recent=recent)
+
+
+def _look_back(now: Instant, start: Instant, oldest: Mapping[str, Instant]) -> Op[Recent]:
+    found = yield from sample(start, sorted(oldest, key=lambda queue: oldest[queue]))
+    # Of a part of the jobs it is known only for how long that part reaches back.
+    reach = start if found.whole else min((job.finished_at for job in found.jobs), default=start)
+    by_queue: dict[str, list[Ended]] = {}
+    by_task: dict[str, list[Ended]] = {}
+    for job in found.jobs:
+        by_queue.setdefault(job.queue, []).append(job)
+        by_task.setdefault(job.task, []).append(job)
+    return Recent(
+        start,
+        found.looked_at,
+        found.whole,
+        {name: latency(by_queue[name], now - reach) for name in sorted(by_queue)},
+        {name: latency(by_task[name], now - reach) for name in sorted(by_task)},
     )

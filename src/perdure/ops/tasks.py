@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
+from msgspec import UNSET, UnsetType
+
 from perdure.errors import UnknownTask
 from perdure.model.job import TaskDefinition
 from perdure.ops.acts import act
 from perdure.ops.batch import rows_of
-from perdure.ops.op import Op, Query, ask, ask_all, ask_last, operation
+from perdure.ops.op import Op, Query, ask_all, ask_last, operation
+from perdure.ops.topics import TASKS
 
 
 class KnownTask(NamedTuple):
@@ -21,7 +24,7 @@ class KnownTask(NamedTuple):
 @operation("read")
 def list_tasks() -> Op[dict[str, KnownTask]]:
     rows = yield from ask_last("list_tasks")
-    return {row[0]: _read(*row) for row in rows}
+    return {row[0]: read_task(*row) for row in rows}
 
 
 @operation("write")
@@ -35,15 +38,28 @@ def sync(tasks: Sequence[TaskDefinition], *, exact: bool = False) -> Op[None]:
 
 
 @operation("write")
-def set_task(name: str, *, enabled: bool, by: str | None = None) -> Op[None]:
-    """Allow or refuse new jobs of a task; queued work still runs."""
-    rows = yield from ask("enable_task", name=name, enabled=enabled)
-    if not rows:
+def set_task(
+    name: str,
+    *,
+    enabled: bool | None = None,
+    config: str | UnsetType | None = UNSET,
+    by: str | None = None,
+) -> Op[None]:
+    """Allow or refuse new jobs of a task, where queued work still runs; and set what its handlers read."""
+    changes: list[Query] = []
+    if enabled is not None:
+        changes.append(Query("enable_task", {"name": name, "enabled": enabled}))
+    if config is not UNSET:
+        changes.append(Query("configure_task", {"name": name, "config": config}))
+    if not all((yield from ask_all(*changes))):
         raise UnknownTask
-    yield from ask_all(act("set_task", f"task {name}", by, enabled=enabled), final=True)
+    configured = None if config is UNSET else config is not None
+    done = act("set_task", f"task {name}", by, enabled=enabled, configured=configured)
+    wake = frozenset() if config is UNSET else frozenset([TASKS])
+    yield from ask_all(done, final=True, wake=wake)
 
 
-def _read(
+def read_task(
     name: str,
     queue: str,
     priority: int,

@@ -8,6 +8,8 @@ ANYTHING = "*"
 """Something changed, and nobody knows what."""
 ENDED = "ended"
 """Some job has ended."""
+TASKS = "tasks"
+"""An operator has set something for a task."""
 
 
 def queue_topic(queue: str) -> str:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from perdure.errors import InvalidLease, WorkerRetired
 from perdure.model.job import Instant, Lease, Span
 from perdure.ops.batch import rows_of
-from perdure.ops.op import Op, Query, Rows, ask, ask_all, ask_last, operation
+from perdure.ops.op import Op, Query, Rows, ask_all, ask_last, operation
 
 
 class Beat(NamedTuple):
-    """What the database believes of a worker. ``live`` False: it was retired and must register anew."""
+    """What the database believes of a worker. ``live`` False: it was retired and must register anew.
+
+    ``configs``: what operators have set for tasks, as JSON by their names.
+    """
 
     live: bool
     running: list[Lease]
     cancel_requested: list[Lease]
+    configs: Mapping[str, str]
 
 
 class WorkerRow(NamedTuple):
@@ -41,42 +45,54 @@ def register(
     tasks: Sequence[str] = (),
     queues: Sequence[str] | None = None,
     slots: int = 1,
-) -> Op[None]:
-    """Begin a worker's life: its jobs are its own for as long as it renews its lease.
+) -> Op[Mapping[str, str]]:
+    """Begin a worker's life: its jobs are its own for as long as it renews its lease. Return the configs of tasks.
 
     Which tasks and queues it serves, and how many jobs at a time, is for operators to read.
     """
     if lease <= 0:
         raise InvalidLease
-    rows = yield from ask(
-        "register_worker",
-        worker=worker,
-        name=name,
-        lease=lease,
-        tasks=rows_of(tasks),
-        queues=None if queues is None else rows_of(queues),
-        slots=slots,
+    rows, configs = yield from ask_all(
+        Query(
+            "register_worker",
+            {
+                "worker": worker,
+                "name": name,
+                "lease": lease,
+                "tasks": rows_of(tasks),
+                "queues": None if queues is None else rows_of(queues),
+                "slots": slots,
+            },
+        ),
+        Query("list_configs", {}),
     )
     if not rows:
         raise WorkerRetired
+    return dict(configs)
 
 
 @operation("beat")
 def heartbeat(worker: str) -> Op[Beat]:
     """Renew the one row that keeps all of a worker's leases, and read back what it is believed to run."""
-    alive, rows = yield from ask_all(
-        Query("beat_worker", {"worker": worker}), Query("list_running", {"worker": worker}), final=True
+    alive, rows, configs = yield from ask_all(
+        Query("beat_worker", {"worker": worker}),
+        Query("list_running", {"worker": worker}),
+        Query("list_configs", {}),
+        final=True,
     )
-    return _beat(alive, rows)
+    return _beat(alive, rows, configs)
 
 
 @operation("read")
 def glance(worker: str) -> Op[Beat]:
     """The same without a renewal: has anything been asked of it meanwhile?"""
-    found, rows = yield from ask_all(
-        Query("find_worker", {"worker": worker}), Query("list_running", {"worker": worker}), final=True
+    found, rows, configs = yield from ask_all(
+        Query("find_worker", {"worker": worker}),
+        Query("list_running", {"worker": worker}),
+        Query("list_configs", {}),
+        final=True,
     )
-    return _beat([row for row in found if row[0]], rows)
+    return _beat([row for row in found if row[0]], rows, configs)
 
 
 @operation("read")
@@ -104,6 +120,7 @@ def list_workers() -> Op[list[WorkerRow]]:
     return [WorkerRow(*row) for row in rows]
 
 
-def _beat(alive: Rows, rows: Rows) -> Beat:
+def _beat(alive: Rows, rows: Rows, configs: Rows) -> Beat:
     running = [Lease(id, token) for id, token, _ in rows]
-    return Beat(bool(alive), running, [Lease(id, token) for id, token, cancel in rows if cancel])
+    canceled = [Lease(id, token) for id, token, cancel in rows if cancel]
+    return Beat(bool(alive), running, canceled, dict(configs))

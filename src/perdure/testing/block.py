@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, overl
 
 import msgspec
 
-from perdure.errors import Refused, UnsupportedConnection
+from perdure.errors import InvalidOption, Refused, UnsupportedConnection
 from perdure.handle import Job
 from perdure.model.job import Instant, JobRow, State
 from perdure.model.reference import refers
@@ -114,6 +114,8 @@ class Testing:
         milliseconds: float = 0,
     ) -> datetime:
         """Move the clock, never backwards, and return its new time. What is due by then waits to be run."""
+        if not isinstance(by, timedelta | None):
+            raise InvalidOption("Say of what: advance(seconds=60), or advance(timedelta(minutes=1)).")
         named = timedelta(
             weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
         )

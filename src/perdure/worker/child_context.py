@@ -47,6 +47,7 @@ class ChildContext(JobContext):
     def __init__(self, run: Run, handlers: Mapping[str, Handler], *, ledger: Ledger, desk: Desk) -> None:
         super().__init__(run.job, handlers, worker=run.worker, ledger=ledger)
         self.parents = run.parents
+        self.config_text = run.config
         self.deadline_at = run.deadline
         self._number = run.number
         self._desk = desk

@@ -6,12 +6,13 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from threading import Lock
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
 
 from perdure import diary
-from perdure.context import Context
+from perdure.context import NOTHING, Context
 from perdure.errors import InvalidOption, LeaseLost, PayloadTooLarge
 from perdure.model.codec import MAX_PAYLOAD, encode_plain, storable_text
 from perdure.model.graph import check
@@ -54,6 +55,7 @@ class JobContext(Context):
         "_report",
         "_results",
         "block",
+        "config_text",
         "deadline_at",
         "parents",
         "row",
@@ -79,6 +81,7 @@ class JobContext(Context):
         """What the handler wrote into a transaction of its own, which may or may not have been committed."""
         self.block: TransactionBlock | None = None
         """The ``ctx.transaction()`` that is open."""
+        self.config_text: str | None = None
         self.parents: Sequence[ParentResult] | None = None
         """Of a step, if they were read before its handler began."""
         self._ledger = ledger
@@ -101,6 +104,12 @@ class JobContext(Context):
         """What the last attempt saved."""
         text = self.row.checkpoint
         return None if text is None else msgspec.json.decode(text)
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        text = self.config_text
+        # Read anew each time, so that nobody changes what others see.
+        return NOTHING if text is None else MappingProxyType(msgspec.json.decode(text, type=dict[str, Any]))
 
     @property
     def deadline(self) -> datetime | None:

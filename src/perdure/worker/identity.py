@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from perdure import failpoints
 from perdure.ids import new_id
@@ -42,6 +42,8 @@ class Identity:
         self._release: Callable[[], None] = lambda: None
         self.name = options.name or f"{socket.gethostname()}:{os.getpid()}"
         self.id = ""
+        self.configs: Mapping[str, str] = {}
+        """What operators have set for tasks, as last heard."""
 
     def _renew(self) -> Plan[None]:
         """Register under a new id; the old one is retired, or there is none."""
@@ -53,7 +55,7 @@ class Identity:
             known = yield from perform(worker_ops.knows, self.id)
         if failpoints.armed:
             failpoints.reach("before_register")
-        yield from self._ledger._register(
+        self.configs = yield from self._ledger._register(
             id,
             name=self.name,
             lease=self._options.lease,
@@ -74,6 +76,10 @@ class Identity:
     async def take(self, health: Health, *, unless: asyncio.Event) -> None:
         """The first one. A worker that starts before its database waits for it, unless it is told to stop."""
         await unless_stopped(unless, health.until_answered(self.arenew))
+
+    def config_of(self, task: str, name: str) -> str | None:
+        """Of a job's task; of an alias that has none, that of the task's own name."""
+        return self.configs.get(task) or self.configs.get(name) if self.configs else None
 
     def give_up(self) -> None:
         """Show no sign of life any more."""

@@ -66,11 +66,13 @@ class Ledger:
         tasks: Sequence[str] = (),
         queues: Queues = None,
         slots: int = 1,
-    ) -> Plan[None]:
-        """Begin a worker's life."""
+    ) -> Plan[Mapping[str, str]]:
+        """Begin a worker's life; return the configs of tasks."""
         served = None if queues is None else list(queues)
-        yield from perform(
-            worker_ops.register, worker, name=name, lease=lease, tasks=tasks, queues=served, slots=slots
+        return (
+            yield from perform(
+                worker_ops.register, worker, name=name, lease=lease, tasks=tasks, queues=served, slots=slots
+            )
         )
 
     def _heartbeat(self, worker: str) -> Plan[Beat]:

@@ -100,7 +100,14 @@ class Slot:
     def _begin(self, attempt: Attempt) -> bool:
         deadline = None if attempt.allowed is None else time() + attempt.allowed
         context = attempt.context
-        run = Run(self._number, attempt.job, context.worker or "", deadline, context.parents)
+        run = Run(
+            self._number,
+            attempt.job,
+            context.worker or "",
+            deadline,
+            context.parents,
+            context.config_text,
+        )
         if not self._channel.send(run):
             return False
         self._set_timer(None)

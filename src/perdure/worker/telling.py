@@ -12,6 +12,7 @@ from time import monotonic
 
 from perdure.errors import PerdureError
 from perdure.events import EventName
+from perdure.model.codec import MAX_PAYLOAD
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Canceled, Change, Continued, Failed, Outcome, Released, Snoozed, Succeeded
 from perdure.ops.ring import ring
@@ -31,6 +32,11 @@ LAST = 1.0
 
 REASON, NEWLINE = 200, "\n"
 """How much of a failure's message a line of the log tells: the first line, and not more letters than this."""
+
+DROPPED = {
+    "result.too_large": f"it takes more than {MAX_PAYLOAD} bytes of JSON",
+    "result.unencodable": "it cannot be written as JSON",
+}
 
 SHOWN = 10
 """Names of tasks in the first line."""
@@ -59,7 +65,10 @@ class Teller:
         # A failure for good is shown also where nobody has set up a log.
         level = logging.WARNING if name == "failed" else logging.INFO
         if _log.isEnabledFor(level):
-            self._log(level, attempt, name, seconds)
+            self._log(level, attempt, name, seconds, change)
+        if isinstance(outcome, Succeeded) and outcome.reason is not None:
+            why = DROPPED.get(outcome.reason, outcome.reason)
+            _log.warning("The result of job %s of %s is not kept: %s", attempt.job.id, attempt.job.task, why)
         if self._hooks.wanted(name, attempt.job.task):
             self._hooks.attempt(
                 name,
@@ -91,15 +100,20 @@ class Teller:
             async with asyncio.timeout(LAST):
                 await self._store.aperform(ring, frozenset([ENDED]))
 
-    def _log(self, level: int, attempt: Attempt, name: EventName, seconds: float) -> None:
+    def _log(
+        self, level: int, attempt: Attempt, name: EventName, seconds: float, change: Change | None
+    ) -> None:
         job, failure = attempt.job, attempt.outcome
+        again = change is not None and change.state == "ready"
+        when = f", due in {change.delay / SECOND:.3f} s, after it ran for" if change and again else " after"
         why = f": {failure.message[:REASON].partition(NEWLINE)[0]}" if isinstance(failure, Failed) else ""
         _log.log(
             level,
-            "Job %s of %s %s after %.3f s (attempt %d)%s",
+            "Job %s of %s %s%s %.3f s (attempt %d)%s",
             job.id,
             job.task,
             name,
+            when,
             seconds,
             job.attempt,
             why,

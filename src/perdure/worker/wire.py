@@ -44,6 +44,7 @@ class Run(msgspec.Struct, frozen=True, tag=True):
     deadline: float | None
     parents: Sequence[ParentResult] | None = None
     """Of a step."""
+    config: str | None = None
 
 
 class Fault(msgspec.Struct, frozen=True):

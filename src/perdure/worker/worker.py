@@ -15,7 +15,7 @@ from perdure.events import EventName, Listener
 from perdure.model.job import SECOND, Claimed, Lease
 from perdure.model.lifecycle import Change, Failed, Outcome, Released
 from perdure.ops.finish import find_recorded
-from perdure.ops.topics import ANYTHING, worker_topic
+from perdure.ops.topics import ANYTHING, TASKS, worker_topic
 from perdure.ops.worker import Beat
 from perdure.store.plan import Plan
 from perdure.worker.attempt import STOPPED, Attempt
@@ -192,6 +192,7 @@ class Worker:
 
     def heard(self, identity: str, before: Sequence[Lease], beat: Beat) -> None:
         """Compare what the database believes with what runs here."""
+        self._identity.configs = beat.configs
         believed = set(beat.running) if beat.live and identity == self.identity else set[Lease]()
         for lease in before:
             attempt = self._attempts.get(lease)
@@ -230,6 +231,7 @@ class Worker:
         context = JobContext(
             job, self._handlers, worker=self.identity, ledger=self._ledger, spoken=self._reports.spoken
         )
+        context.config_text = self._identity.config_of(job.task, handler.name)
         attempt = Attempt(job, handler, context, self._places.of(job, handler), started=monotonic())
         self._attempts[attempt.lease] = attempt
         self._places.take(attempt)
@@ -377,7 +379,7 @@ class Worker:
         anything = ANYTHING in topics
         if anything or any(concerns(topic, queues) for topic in topics):
             self._cycle.wake()
-        if self._attempts and (anything or worker_topic(self.identity) in topics):
+        if TASKS in topics or (self._attempts and (anything or worker_topic(self.identity) in topics)):
             self._pulse.kick()
 
     def _errand(self, work: Coroutine[Any, Any, object]) -> None:

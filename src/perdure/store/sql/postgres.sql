@@ -279,6 +279,11 @@ SELECT x.name, x.queue, x.priority, x.max_attempts, x.timeout, CAST(x.backoff AS
 UPDATE perdure.task SET enabled = false
  WHERE enabled AND name NOT IN (SELECT x.name FROM json_to_recordset(CAST(:tasks AS json)) AS x (name text));
 
+-- name: configure_task
+-- differs: json goes in through text: see record_event.
+UPDATE perdure.task SET config = CAST(CAST(:config AS text) AS json) WHERE name = :name
+RETURNING name;
+
 -- name: finish_succeeded
 -- differs: how a JSON object becomes rows. Joined to them, a plan from when nothing ran would walk the whole table in
 -- search of what runs; here there is no join to turn around. A running job is known by its worker.

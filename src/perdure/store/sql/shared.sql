@@ -38,6 +38,21 @@ SELECT queue, task, count(*), min(run_at)
  GROUP BY queue, task
  ORDER BY queue, task;
 
+-- name: list_newest
+SELECT id, queue, task, state, run_at, started_at, finished_at
+  FROM perdure.job
+ WHERE id < :before
+ ORDER BY id DESC
+ LIMIT :n;
+
+-- name: find_front
+-- The job that a queue is at.
+SELECT id
+  FROM perdure.job
+ WHERE state = 'ready' AND held IS NULL AND queue = :queue AND run_at <= :now
+ ORDER BY priority DESC, run_at, id
+ LIMIT 1;
+
 -- name: count_ahead
 -- What stands before a job in its queue: two ranges of the claim's index. Who is behind a thousand needs no exact number,
 -- and it would not stay cheap.
@@ -75,6 +90,33 @@ SELECT token, level, message, at
 SELECT name, queue, priority, max_attempts, timeout, backoff, max_crashes, enabled
   FROM perdure.task
  ORDER BY name;
+
+-- name: describe_tasks
+SELECT name, queue, priority, max_attempts, timeout, backoff, max_crashes, enabled, CAST(config AS text), synced_at
+  FROM perdure.task
+ ORDER BY name;
+
+-- name: count_by_task
+-- What is to be done, through the partial indexes of what is ready and what runs: what has ended costs nothing.
+SELECT task, CASE WHEN run_at <= :now THEN 'ready' WHEN error_kind IS NOT NULL THEN 'retrying' ELSE 'scheduled' END AS view,
+       count(*)
+  FROM perdure.job
+ WHERE state = 'ready' AND held IS NULL
+ GROUP BY 1, 2
+UNION ALL
+SELECT task, 'running', count(*)
+  FROM perdure.job
+ WHERE state = 'running' AND worker IS NOT NULL
+ GROUP BY 1;
+
+-- name: list_newest_tasks
+SELECT DISTINCT task FROM (SELECT task FROM perdure.job ORDER BY id DESC LIMIT 10000) newest;
+
+-- name: list_configs
+SELECT name, CAST(config AS text) FROM perdure.task WHERE config IS NOT NULL;
+
+-- name: find_enabled
+SELECT enabled FROM perdure.task WHERE name = :task;
 
 -- name: find_queue
 SELECT queue FROM perdure.task WHERE name = :task;
@@ -170,6 +212,30 @@ SELECT id, token, cancel_requested_at IS NOT NULL
  WHERE worker = :worker AND state = 'running'
  ORDER BY id;
 
+-- name: count_running
+SELECT worker, count(*)
+  FROM perdure.job
+ WHERE state = 'running' AND worker IS NOT NULL
+ GROUP BY worker;
+
+-- name: find_source
+-- What a replay takes over. json comes out as text: a codec of the caller's would decode it.
+SELECT task, queue, tenant, CAST(payload AS text), CAST(meta AS text), CAST(tags AS text), priority, max_attempts,
+       unique_key
+  FROM perdure.job
+ WHERE id = :id;
+
+-- name: mark_replay
+-- A request cannot say what it takes from no task: that there is no timeout.
+UPDATE perdure.job
+   SET replay_of = :source, timeout = (SELECT s.timeout FROM perdure.job s WHERE s.id = :source),
+       concurrency_key = (SELECT s.concurrency_key FROM perdure.job s WHERE s.id = :source),
+       scheduled_for = (SELECT s.scheduled_for FROM perdure.job s WHERE s.id = :source)
+ WHERE id = :id;
+
+-- name: find_replay
+SELECT replay_of FROM perdure.job WHERE id = :id;
+
 -- name: forget_put_off
 -- One claim after the other: a window is enough, and what failed before it is not read again.
 DELETE FROM perdure.attempt
@@ -233,7 +299,7 @@ SELECT d.child, d.parent, d.mode, p.step_key, p.state
  WHERE c.workflow_id = :workflow AND c.workflow_id IS NOT NULL AND c.state = 'waiting';
 
 -- name: list_parents
-SELECT p.step_key, p.state, d.mode
+SELECT p.id, p.step_key, p.state
   FROM perdure.dependency d JOIN perdure.job p ON p.id = d.parent
  WHERE d.child = :id
  ORDER BY p.id;

@@ -135,6 +135,11 @@ SELECT value ->> 'name', value ->> 'queue', value ->> 'priority', value ->> 'max
 UPDATE perdure.task SET enabled = 0
  WHERE enabled AND name NOT IN (SELECT value ->> 'name' FROM json_each(:tasks));
 
+-- name: configure_task
+-- differs: JSON is text here.
+UPDATE perdure.task SET config = :config WHERE name = :name
+RETURNING name;
+
 -- name: finish_succeeded
 -- differs: how a JSON object becomes rows.
 UPDATE perdure.job AS job

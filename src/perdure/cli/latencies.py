@@ -1,0 +1,55 @@
+"""The part of ``perdure stats`` that tells how long jobs waited and ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from perdure.cli.tables import Column, table
+
+if TYPE_CHECKING:
+    from perdure.model.latency import Latency, Spread
+    from perdure.stats import RecentStats
+
+RANKS = ("p50", "p95", "p99", "max")
+
+
+def show_recent(recent: RecentStats) -> None:
+    """By queue and by task."""
+    sample = "" if recent.whole else f", among {recent.looked_at} jobs"
+    for title, latencies in (("QUEUE", recent.queues), ("TASK", recent.tasks)):
+        click.echo(f"\nEnded since {recent.since:%Y-%m-%d %H:%M:%S} UTC{sample}; seconds waited and run:")
+        _show(title, latencies)
+
+
+def _show(title: str, latencies: Mapping[str, Latency]) -> None:
+    columns = [
+        Column(title, least=8),
+        Column("ENDED", right=True),
+        Column("FAILED", rank=1, right=True),
+        Column("PER S", rank=3, right=True),
+        *(Column(f"{what} {rank}".upper(), rank=_RANK[rank], right=True) for what in _WHAT for rank in RANKS),
+    ]
+    table(columns, [_line(name, one) for name, one in latencies.items()])
+
+
+_WHAT = ("waited", "ran")
+_RANK = {"p50": 1, "p95": 2, "p99": 5, "max": 4}
+
+
+def _line(name: str, one: Latency) -> list[str]:
+    ended = one.succeeded + one.failed + one.canceled
+    return [
+        name,
+        str(ended),
+        str(one.failed or ""),
+        f"{one.per_second:.3g}",
+        *_times(one.waited),
+        *_times(one.ran),
+    ]
+
+
+def _times(spread: Spread | None) -> list[str]:
+    return [""] * len(RANKS) if spread is None else [f"{seconds:.3f}" for seconds in spread]

@@ -1,0 +1,45 @@
+"""``perdure replay``: a new job from one that succeeded."""
+
+from __future__ import annotations
+
+import click
+
+from perdure.cli.documents import as_json, job_document, print_json
+from perdure.cli.target import Target, pass_target, where
+
+
+@click.command()
+@click.argument("id")
+@click.option("--request-key", help="Whoever replays under the same key again gets the same job.")
+@click.option("--reason", help="Kept in the job's history.")
+@click.option("--actor", envvar="USER", help="Who replays it, for the history.  [$USER]")
+@as_json
+@where
+@pass_target
+def replay(
+    target: Target,
+    id: str,
+    request_key: str | None,
+    reason: str | None,
+    actor: str | None,
+    as_json: bool,
+) -> None:
+    """Make a new job from one that succeeded.
+
+    Prints its id. It has the same arguments and options, and is due now. The history of each names the other.
+
+    \b
+    Examples:
+      perdure replay 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 --reason "the printer was empty"
+      perdure replay 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 --request-key ticket-42 --json | jq .created
+    """
+    with target.reading() as app:
+        job = app.replay_job(id, request_key=request_key, reason=reason, by=actor or None)
+        if as_json:
+            row = job.refresh().row
+            assert row is not None, "it was just looked at"
+            print_json({**job_document(row, whole=False), "created": job.created})
+            return
+    click.echo(job.id)
+    if not job.created:
+        click.echo("It was replayed before.", err=True)

@@ -1,0 +1,70 @@
+"""How long jobs waited and ran: percentiles of a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from perdure.model.job import SECOND, Instant, Span, State
+
+
+class Ended(NamedTuple):
+    """A job, as far as its latency goes; the order of the fields is that of the columns of ``list_newest``."""
+
+    id: str
+    queue: str
+    task: str
+    state: State
+    run_at: Instant
+    started_at: Instant | None
+    finished_at: Instant
+
+
+class Spread(NamedTuple):
+    """Seconds, by nearest rank: each is the time of some job."""
+
+    p50: float
+    p95: float
+    p99: float
+    max: float
+
+
+class Latency(NamedTuple):
+    """``waited``: from when it was due until its last attempt began; ``ran``: that attempt. None: none was begun.
+
+    ``per_second`` is how many ended.
+    """
+
+    succeeded: int
+    failed: int
+    canceled: int
+    per_second: float
+    waited: Spread | None
+    ran: Spread | None
+
+
+def latency(jobs: Sequence[Ended], over: Span) -> Latency:
+    """Of jobs that ended in a span of time."""
+    states = [job.state for job in jobs]
+    waited = [job.started_at - job.run_at for job in jobs if job.started_at is not None]
+    ran = [job.finished_at - job.started_at for job in jobs if job.started_at is not None]
+    return Latency(
+        states.count("succeeded"),
+        states.count("failed"),
+        states.count("canceled"),
+        len(jobs) * SECOND / max(over, 1),
+        spread(waited),
+        spread(ran),
+    )
+
+
+def spread(times: Sequence[Span]) -> Spread | None:
+    if not times:
+        return None
+    # A clock that was set back makes no time negative.
+    ordered = sorted(max(time, 0) for time in times)
+
+    def rank(percent: int) -> float:
+        return ordered[-(-len(ordered) * percent // 100) - 1] / SECOND
+
+    return Spread(rank(50), rank(95), rank(99), ordered[-1] / SECOND)

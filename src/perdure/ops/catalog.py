@@ -1,0 +1,63 @@
+"""The tasks there are, with what operators set for them, who serves them and what they have to do."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from perdure.model.graph import GATE
+from perdure.model.job import Instant, TaskDefinition
+from perdure.ops.crew import live, servers
+from perdure.ops.op import Op, Query, ask_all, operation
+from perdure.ops.tasks import KnownTask, read_task
+
+
+class StoredTask(NamedTuple):
+    """As the database keeps it."""
+
+    known: KnownTask
+    config: str | None
+    synced_at: Instant
+
+    @property
+    def definition(self) -> TaskDefinition:
+        return self.known.definition
+
+
+class CatalogTask(NamedTuple):
+    """``stored`` is None where only jobs name the task."""
+
+    stored: StoredTask | None
+    served_by: list[str]
+    counts: dict[str, int]
+
+
+@operation("read")
+def list_catalog() -> Op[dict[str, CatalogTask]]:
+    """Every task that was ever synced, and those that only jobs name: what is ready or runs, and the newest jobs.
+
+    To look at all jobs would cost as much as there are; a task is only lost where somebody deletes it by hand.
+    """
+    clock, stored, counted, named, workers = yield from ask_all(
+        Query("read_clock", {}),
+        Query("describe_tasks", {}),
+        Query("count_by_task", {}),
+        Query("list_newest_tasks", {}),
+        Query("list_workers", {}),
+        final=True,
+    )
+    ((now,),) = clock
+    tasks = {row[0]: StoredTask(read_task(*row[:-2]), *row[-2:]) for row in stored}
+    counts: dict[str, dict[str, int]] = {}
+    for name, view, number in counted:
+        counts.setdefault(name, {})[view] = number
+    crew = live(workers, now)
+    serving = [*zip(crew, servers(crew), strict=True)]
+    names = tasks.keys() | counts.keys() | {name for (name,) in named if name != GATE}
+    return {
+        name: CatalogTask(
+            tasks.get(name),
+            [worker.name for worker, server in serving if name in server.tasks],
+            counts.get(name, {}),
+        )
+        for name in sorted(names)
+    }

@@ -1,0 +1,51 @@
+"""A sample of what has ended lately. It costs the same however many jobs there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from perdure.model.job import Instant
+from perdure.model.latency import Ended
+from perdure.ops.find import LAST
+from perdure.ops.op import Op, Query, Rows, ask_all
+
+NEWEST = 10_000
+"""So many jobs, those that were enqueued last, are looked at ..."""
+BEHIND = 2_000
+"""... and so many behind the one that a queue with a backlog is at: what ends there was enqueued long ago ..."""
+MOST_QUEUES = 10
+"""... for so many queues, those that lag most."""
+
+
+class Sample(NamedTuple):
+    """``whole``: every job there is was looked at."""
+
+    jobs: list[Ended]
+    looked_at: int
+    whole: bool
+
+
+def sample(after: Instant, lagging: Sequence[str]) -> Op[Sample]:
+    """Those that ended after some instant. No index has them in that order: the hot path would pay for it."""
+    newest, *fronts = yield from ask_all(
+        Query("list_newest", {"before": LAST, "n": NEWEST}),
+        *(Query("find_front", {"queue": queue}) for queue in lagging[:MOST_QUEUES]),
+    )
+    if len(newest) < NEWEST:
+        return Sample(_ended(newest, after), len(newest), True)
+    last = newest[-1][0]
+    behind = yield from ask_all(
+        *(
+            Query("list_newest", {"before": id, "n": BEHIND})
+            for rows in fronts
+            for (id,) in rows
+            if id < last
+        ),
+    )
+    rows = [*{row[0]: row for part in (newest, *behind) for row in part}.values()]
+    return Sample(_ended(rows, after), len(rows), False)
+
+
+def _ended(rows: Rows, after: Instant) -> list[Ended]:
+    return [Ended(*row) for row in rows if row[-1] is not None and row[-1] >= after]

@@ -1,0 +1,103 @@
+"""Make a new job from one that succeeded."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from perdure.errors import Refused
+from perdure.model.canonical import canonical_replay
+from perdure.model.job import NewJob
+from perdure.ops.enqueue import Enqueued, put
+from perdure.ops.op import Op, Query, ask, ask_all, ask_last, operation
+from perdure.ops.operate import Locked
+from perdure.ops.topics import queue_topics
+
+
+class Source(NamedTuple):
+    """What a replay takes over."""
+
+    task: str
+    queue: str
+    tenant: str | None
+    payload: str
+    meta: str | None
+    tags: str | None
+    priority: int
+    max_attempts: int
+    unique_key: str | None
+
+
+@operation("read")
+def find_task_of(id: str) -> Op[str | None]:
+    rows = yield from ask_last("find_source", id=id)
+    return Source(*rows[0]).task if rows else None
+
+
+@operation("write")
+def replay(
+    id: str, new: str, *, request_key: str | None, reason: str | None, by: str | None
+) -> Op[Enqueued | None]:
+    """Enqueue a job like this one, which has succeeded; None if there is none.
+
+    The request key is the new job's idempotency key, so that it answers first: also for a task that was disabled since.
+    """
+    locked, found = yield from ask_all(Query("lock_job", {"id": id}), Query("find_source", {"id": id}))
+    if not found:
+        return None
+    job, source = Locked(*locked[0]), Source(*found[0])
+    _refuse(job)
+    (outcome,), queues = yield from put([_like(source, id, new, request_key)])
+    if not outcome.created:
+        yield from _refuse_another(id, outcome)
+        return outcome
+    yield from ask_all(
+        Query("mark_replay", {"id": new, "source": id}),
+        _event(id, job, {"as": new, "reason": reason, "by": by}),
+        final=True,
+        wake=queue_topics(queues),
+    )
+    return outcome
+
+
+def _refuse(job: Locked) -> None:
+    if job.workflow is not None:
+        raise Refused(
+            f"This job is the step {job.step} of a workflow: start_workflow makes a new one.",
+            code="job.is_a_step",
+        )
+    if job.state != "succeeded":
+        ended = job.state in ("failed", "canceled")
+        cure = "requeue_job starts a new run of it" if ended else "it has not ended yet"
+        raise Refused(
+            f"Only a job that succeeded is replayed, and this one is {job.state}: {cure}.",
+            code="job.not_succeeded",
+        )
+
+
+def _like(source: Source, id: str, new: str, request_key: str | None) -> NewJob:
+    return NewJob(
+        id=new,
+        **source._asdict(),
+        idempotency_key=request_key,
+        request=None if request_key is None else canonical_replay(id),
+    )
+
+
+def _refuse_another(id: str, outcome: Enqueued) -> Op[None]:
+    """The unique key may be that of a job which has nothing to do with this one, and must not answer for it."""
+    rows = yield from ask("find_replay", id=outcome.id)
+    if rows and rows[0][0] != id:
+        raise Refused(
+            f"Job {outcome.id} has its unique key and is {outcome.state}: wait for its end, or cancel it.",
+            code="job.unique_key_taken",
+        )
+
+
+def _event(id: str, job: Locked, detail: dict[str, str | None]) -> Query:
+    known = msgspec.json.encode({name: value for name, value in detail.items() if value is not None})
+    return Query(
+        "record_event",
+        {"id": id, "run": job.run, "token": job.token, "kind": "replayed", "detail": known.decode()},
+    )

@@ -1,0 +1,29 @@
+"""A worker may be told to serve a queue that nobody else has ever heard of: most likely a slip of the pen."""
+
+from __future__ import annotations
+
+import logging
+
+from perdure.errors import PerdureError
+from perdure.model.suggest import did_you_mean
+from perdure.ops.queues import find_unknown
+from perdure.store.store import Store
+from perdure.worker.ledger import Queues
+
+_log = logging.getLogger("perdure.worker")
+
+
+async def warn_of_unknown(store: Store, queues: Queues) -> None:
+    """Once the tasks of the program are in the database. It never keeps a worker from its work."""
+    if queues is None:
+        return
+    try:
+        unknown, known = await store.aperform(find_unknown, list(queues))
+    except PerdureError:
+        return
+    for name in unknown:
+        _log.warning(
+            "Queue %s is served, though no task goes there and nothing in it is due.%s",
+            name,
+            did_you_mean(name, known),
+        )
