@@ -1,0 +1,41 @@
+"""What the table ``move`` tells of a database: whether its rows are on their way in or out, or have left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from perdure.errors import Refused
+
+if TYPE_CHECKING:
+    from perdure.store.migrate import Target
+
+
+class Mark(NamedTuple):
+    """One side of a move."""
+
+    id: str
+    way: Literal["in", "out"]
+    address: str
+    """Of the other side."""
+    ended: bool
+
+
+def marks(target: Target) -> list[Mark]:
+    rows = target.rows(
+        "SELECT id, way, address, ended_at IS NOT NULL FROM perdure.move ORDER BY began_at, id"
+    )
+    return [Mark(id, way, address, bool(ended)) for id, way, address, ended in rows]
+
+
+def refuse_moved(target: Target) -> None:
+    """Raise where nobody but a mover may write."""
+    for mark in marks(target):
+        if mark.way == "out":
+            what = "were moved" if mark.ended else "are being moved"
+            raise Refused(f"The jobs of this database {what} to {mark.address}.", code="store.moved")
+        if not mark.ended:
+            raise Refused(
+                f"The jobs of {mark.address} are being moved here, and not all have come: "
+                "run perdure move again.",
+                code="store.moved",
+            )
