@@ -36,6 +36,7 @@ def move(
     """
     refuse_in_event_loop("move", "use asyncio.to_thread(move, …)")
     target_schema = target_schema or schema
+    _refuse_memory(source, target)
     with ExitStack() as stack:
         old = stack.enter_context(closing(open_store(source, schema=schema)))
         new = stack.enter_context(closing(open_store(target, schema=target_schema)))
@@ -52,10 +53,16 @@ def abandon(url: str, *, schema: str = DEFAULT_SCHEMA) -> bool:
     A source can be written to again; a target is emptied. Do both, in any order.
     """
     refuse_in_event_loop("abandon", "use asyncio.to_thread(abandon, …)")
+    _refuse_memory(url)
     with closing(open_store(url, schema=schema)) as store:
         _check(store)
         with _side(store, url, schema) as side:
             return mover.abandon(side)
+
+
+def _refuse_memory(*urls: str) -> None:
+    if "sqlite:///:memory:" in urls:
+        raise InvalidConfig("A database in memory ends with its process: nothing can be moved.")
 
 
 def _check(store: Store) -> None:
@@ -72,10 +79,7 @@ def _side(store: Store, url: str, schema: str) -> Iterator[Side]:
     if store.dialect == "sqlite":
         from perdure.store.move_sqlite import sqlite_side
 
-        path = url.removeprefix("sqlite:///")
-        if path == ":memory:":
-            raise InvalidConfig("A database in memory ends with its process: nothing can be moved.")
-        with sqlite_side(path, patience=PATIENCE) as side:
+        with sqlite_side(url.removeprefix("sqlite:///"), patience=PATIENCE) as side:
             yield side
     else:
         from perdure.store.move_postgres import postgres_side

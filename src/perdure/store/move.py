@@ -23,7 +23,7 @@ from perdure.store.move_side import MOVED, Side, Table, misfit
 
 # Whichever is reached first: small enough for any memory, large enough that the wait for a commit does not count.
 _MOST_ROWS: Final = 5000
-_MOST_LETTERS: Final = 4_000_000
+_MOST_BYTES: Final = 4_000_000
 
 Progress: TypeAlias = Callable[[str, int, int], object]
 """Told what is being done ("copy" or "compare"), to how many rows of all tables it is done, and how many there are."""
@@ -72,7 +72,8 @@ def move(source: Side, target: Side, *, id: str, progress: Progress) -> Moved | 
     _copy(source, target, id, tables, lambda rows: progress("copy", rows, total))
     moved = _compare(source, target, id, tables, lambda rows: progress("compare", rows, total))
     # In this order: in between nobody can write to either, and whoever begins again ends it.
-    _end(source, "out", id)
+    if leaving is None or not leaving.ended:
+        _end(source, "out", id)
     _end(target, "in", id)
     return moved
 
@@ -141,7 +142,7 @@ def _end(side: Side, way: str, id: str) -> None:
         if way == "in":
             side.unseal()
         if not side.ask(
-            "UPDATE perdure.move SET ended_at = coalesce(ended_at, :now) WHERE id = :id AND way = :way RETURNING id",
+            "UPDATE perdure.move SET ended_at = :now WHERE id = :id AND way = :way RETURNING id",
             id=id,
             way=way,
         ):
@@ -194,7 +195,7 @@ def _copy(
                 position = new
                 tell(position.rows)
             last = source.last_number(table)
-        if last is not None:
+        if last is not None and last != target.last_number(table):
             with _act(target):
                 target.count_on(table, last)
 
@@ -266,7 +267,7 @@ def _compare(
             closing(target.stream(table)) as arrived,
         ):
             nothing: list[Row] = []
-            for ours, theirs in zip_longest(_batches(left), _batches(arrived), fillvalue=nothing):
+            for ours, theirs in zip_longest(left, arrived, fillvalue=nothing):
                 encoded = _ENCODER.encode_lines(ours)
                 if encoded != _ENCODER.encode_lines(theirs):
                     raise _difference(table, ours, theirs)
@@ -290,15 +291,15 @@ def _difference(table: Table, ours: Sequence[Row], theirs: Sequence[Row]) -> Con
     )
 
 
-def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+def _batches(pages: Iterable[list[Row]]) -> Iterator[list[Row]]:
     batch: list[Row] = []
-    letters = 0
-    for row in rows:
-        batch.append(row)
-        letters += sum([len(value) for value in row if value.__class__ is str])
-        if len(batch) == _MOST_ROWS or letters >= _MOST_LETTERS:
+    size = 0
+    for page in pages:
+        batch += page
+        size += len(_ENCODER.encode(page))
+        if len(batch) >= _MOST_ROWS or size >= _MOST_BYTES:
             yield batch
-            batch, letters = [], 0
+            batch, size = [], 0
     if batch:
         yield batch
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL schema at one end of a move. Rows go both ways by COPY, in its binary format."""
+"""A PostgreSQL schema at one end of a move: read by a cursor, written by COPY."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psycopg
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
 from perdure.ops.op import Param, Row, Rows
-from perdure.store.move_side import SEALED, Table
+from perdure.store.move_side import PAGE, SEALED, Table
 from perdure.store.postgres_adapt import FIRST, LAST, YEAR_2000, adapt
 from perdure.store.postgres_connect import connect
 from perdure.store.postgres_errors import MOVED, diagnose
@@ -56,21 +56,19 @@ class PostgresSide(PostgresTarget):
         key = sorted((place, column) for column, _, place in found if place is not None)
         return Table(name, tuple(column for column, _, _ in found), tuple(column for _, column in key))
 
-    def stream(self, table: Table, after: Sequence[Param] = ()) -> Generator[Row, None, None]:
+    def stream(self, table: Table, after: Sequence[Param] = ()) -> Generator[list[Row], None, None]:
         types = self._types[table.name]
         key = SQL(", ").join(_in_order(column, types[column]) for column in table.key)
         behind: SQL | Composed = SQL("")
         if after:
             behind = SQL("WHERE ({}) > ({})").format(key, SQL(", ").join(map(Literal, after)))
-        copy_out = SQL("COPY (SELECT {} FROM {} {} ORDER BY {}) TO STDOUT (FORMAT BINARY)").format(
-            SQL(", ").join(_plain(column, types[column]) for column in table.columns),
-            self._place(table),
-            behind,
-            key,
-        )
-        with self._connection.cursor() as cursor, cursor.copy(copy_out) as copy:
-            copy.set_types([_PLAIN.get(types[column], types[column]) for column in table.columns])
-            yield from copy.rows()
+        columns = SQL(", ").join(_plain(column, types[column]) for column in table.columns)
+        select = SQL("SELECT {} FROM {} {} ORDER BY {}").format(columns, self._place(table), behind, key)
+        # A row of COPY costs psycopg as much as a page of a cursor.
+        with self._connection.cursor("perdure_move", binary=True) as cursor:
+            cursor.execute(select)
+            while page := cursor.fetchmany(PAGE):
+                yield page
 
     def seal(self) -> None:
         self.run(_REFUSE)
@@ -148,12 +146,9 @@ CREATE TRIGGER sealed BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON perdure.{
 EXECUTE FUNCTION perdure.refuse_moved()
 """
 
-# What a row has on every side.
-_PLAIN: Final[Mapping[str, str]] = {"bool": "int4"}
-
 
 def _plain(column: str, type: str) -> Composed:
-    return SQL("CAST({} AS {})").format(Identifier(column), SQL(_PLAIN.get(type, type)))
+    return SQL("CAST({} AS integer)" if type == "bool" else "{}").format(Identifier(column))
 
 
 def _in_order(column: str, type: str) -> Composed:

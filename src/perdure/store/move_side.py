@@ -36,6 +36,9 @@ LEFT: Final[Mapping[str, str]] = {
 SEALED: Final = (*MOVED, "leader")
 """Where nobody else may write."""
 
+PAGE: Final = 100
+"""Rows that are read at a time. A row may have some megabytes."""
+
 
 class Table(NamedTuple):
     """A table as its database tells it. Columns stand by their names: the order they were made in may differ."""
@@ -78,8 +81,8 @@ class Side(Target, Protocol):
 
     def table(self, name: str) -> Table: ...
 
-    def stream(self, table: Table, after: Sequence[Param] = ()) -> Generator[Row, None, None]:
-        """The rows behind this key, one by one in the order of their keys, which is the same on every side."""
+    def stream(self, table: Table, after: Sequence[Param] = ()) -> Generator[list[Row], None, None]:
+        """The rows behind this key, a page at a time, in the order of their keys, which is the same on every side."""
         ...
 
     def seal(self) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Final
 
 from perdure.ops.op import Param, Row, Rows
-from perdure.store.move_side import SEALED, Table, misfit
+from perdure.store.move_side import PAGE, SEALED, Table, misfit
 from perdure.store.sqlite_checkpoint import Checkpoints
 from perdure.store.sqlite_connect import Database
 from perdure.store.sqlite_errors import MOVED, patiently, translate
@@ -54,19 +55,26 @@ class SqliteSide(SqliteTarget):
         key = sorted((place, column) for column, place in found if place)
         return Table(name, tuple(column for column, _ in found), tuple(column for _, column in key))
 
-    def stream(self, table: Table, after: Sequence[Param] = ()) -> Generator[Row, None, None]:
-        row = None
+    def stream(self, table: Table, after: Sequence[Param] = ()) -> Generator[list[Row], None, None]:
+        cursor = self._select(table, table.columns, after)
+        while page := self._fetch(cursor, table, after):
+            yield page
+            after = table.key_of(page[-1])
+
+    def _fetch(self, cursor: sqlite3.Cursor, table: Table, after: Sequence[Param]) -> list[Row]:
         try:
-            for row in self._select(table, table.columns, after):
-                yield row
+            return cursor.fetchmany(PAGE)
         except sqlite3.OperationalError as error:
             if not str(error).startswith("Could not decode"):
                 raise
-            after = after if row is None else table.key_of(row)
-            shown = next(self._select(table, table.shown, after))
-            raise misfit(table, shown, "any other database") from None
+        good, cursor = 0, self._select(table, table.columns, after)
+        with suppress(sqlite3.OperationalError):
+            while cursor.fetchone():
+                good += 1
+        (shown,) = islice(self._select(table, table.shown, after), good, good + 1)
+        raise misfit(table, shown, "any other database")
 
-    def _select(self, table: Table, columns: Sequence[str], after: Sequence[Param]) -> Iterator[Row]:
+    def _select(self, table: Table, columns: Sequence[str], after: Sequence[Param]) -> sqlite3.Cursor:
         key = ", ".join(table.key)
         behind = f"WHERE ({key}) > ({', '.join('?' * len(table.key))})" if after else ""
         sql = f"SELECT {', '.join(columns)} FROM perdure.{table.name} {behind} ORDER BY {key}"
