@@ -99,7 +99,7 @@ def refuse_everything(url: str) -> None:
     """Every way to write there, by our code and by others', by connections of ours and of others."""
     with closing(App(url)) as app:
         task = app.task(name="work")(work)
-        job = app.list_jobs()[0]
+        (job,) = app.list_jobs(queue="other")
         acts = [
             lambda: task.enqueue(1),
             lambda: app.enqueue("work", {"n": 1}),
