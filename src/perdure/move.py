@@ -16,8 +16,8 @@ from perdure.store.store import Store, open_store
 
 __all__ = ["Moved", "Progress", "abandon", "move"]
 
-PATIENCE = 30.0
-"""Seconds for which a write waits that somebody else is in the way of."""
+PATIENCE, PATIENCE_AWAY = 30.0, 5.0
+"""Seconds to wait where somebody else writes, and where nobody answers."""
 
 
 def move(
@@ -38,8 +38,8 @@ def move(
     target_schema = target_schema or schema
     _refuse_memory(source, target)
     with ExitStack() as stack:
-        old = stack.enter_context(closing(open_store(source, schema=schema)))
-        new = stack.enter_context(closing(open_store(target, schema=target_schema)))
+        old = stack.enter_context(_open(source, schema))
+        new = stack.enter_context(_open(target, target_schema))
         _check(old)
         new.migrate()
         here = stack.enter_context(_side(old, source, schema))
@@ -54,10 +54,14 @@ def abandon(url: str, *, schema: str = DEFAULT_SCHEMA) -> bool:
     """
     refuse_in_event_loop("abandon", "use asyncio.to_thread(abandon, …)")
     _refuse_memory(url)
-    with closing(open_store(url, schema=schema)) as store:
+    with _open(url, schema) as store:
         _check(store)
         with _side(store, url, schema) as side:
             return mover.abandon(side)
+
+
+def _open(url: str, schema: str) -> closing[Store]:
+    return closing(open_store(url, schema=schema, patience=PATIENCE, patience_away=PATIENCE_AWAY))
 
 
 def _refuse_memory(*urls: str) -> None:

@@ -36,7 +36,7 @@ def nursery(ends: Ends, *, batch: int) -> Iterator[Callable[[str], tuple[int, st
     assert process.stdout is not None
     stdin, stdout = process.stdin, process.stdout
 
-    def run(failpoint: str = "") -> tuple[int, str]:
+    def run(failpoint: str) -> tuple[int, str]:
         stdin.write(f"{failpoint}\n")
         stdin.flush()
         code, refused = json.loads(stdout.readline())
@@ -47,7 +47,7 @@ def nursery(ends: Ends, *, batch: int) -> Iterator[Callable[[str], tuple[int, st
 
 
 def main(source: str, target: str, batch: str) -> None:
-    mover._MOST_ROWS = int(batch)
+    vars(mover)["_MOST_ROWS"] = int(batch)
     for line in sys.stdin:
         reading, writing = os.pipe()
         child = os.fork()

@@ -26,7 +26,7 @@ def test_two_hundred_thousand_jobs_there_and_back(tmp_path: Path, postgres_url: 
         with nursery(ends, batch=5000) as run:
             assert run("after_move_commit:kill@20") == (-signal.SIGKILL, "")
             assert run("before_move_commit:kill@40") == (-signal.SIGKILL, "")
-            assert run() == (0, "")
+            assert run("") == (0, "")
     assert differences(tmp_path / "first.db", tmp_path / "last.db") == dict.fromkeys(MOVED, 0)
     assert histories(first) == histories(postgres_url) == histories(last)
 
