@@ -79,6 +79,7 @@ FINER = {
     "job.key_unstable": "A key appeared and vanished again and again: try again.",
     "job.nested_transaction": "Use the connection of the block that is open.",
     "move.abandoned": "Somebody gave the move up: begin it again.",
+    "move.arrived": "Move again: that ends the move, and nothing is left to be given up.",
     "move.differs": "Give the move up, find out who wrote, and move again ([moving](moving.md)).",
     "move.misfit": "Give the move up, mend or delete the row, and move again.",
     "move.not_empty": "Move into a new file, schema or database.",

@@ -95,6 +95,7 @@ FINER_CODES = """
     Refused                job.is_a_step
     Refused                job.nested_transaction
     Refused                move.abandoned
+    Refused                move.arrived
     Refused                move.misfit
     Refused                move.not_empty
     Refused                move.other

@@ -50,7 +50,7 @@ def test_interrupted_after_every_commit_it_goes_on_where_it_was(
     while interrupt(ends, monkeypatch, "after_move_commit:raise"):
         acts += 1
         opened.append([is_open(ends.source), is_open(ends.target)])
-    assert acts > 2 + len(MOVED) + 2, "two seals, batches of each table, two ends"
+    assert acts > 2 + len(MOVED) + 3, "two seals, batches of each table, the arrival, two ends"
     # The target is there, empty, until its own seal.
     assert opened == [[True, False], [False, True], *[[False, False]] * (acts - 2), [False, True]]
     assert pond.contents(ends.target) == before == pond.contents(ends.source)
@@ -177,6 +177,29 @@ def test_a_move_can_be_given_up(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> 
     assert not any(pond.contents(ends.target).values())
     pond.run(ends.source, "DELETE FROM perdure.log")
     assert move(*ends) is not None
+
+
+@pytest.mark.parametrize("last", ["_arrive", "_end"])
+def test_what_has_arrived_is_not_given_up(ends: Ends, monkeypatch: pytest.MonkeyPatch, last: str) -> None:
+    """The source may be closed for good by then."""
+    lake.make(ends.source, 20)
+    act = getattr(mover, last)
+
+    def act_and_break(*args: object) -> None:
+        act(*args)
+        raise Failpoint
+
+    monkeypatch.setattr(mover, last, act_and_break)
+    with pytest.raises(Failpoint):
+        move(*ends)
+    monkeypatch.setattr(mover, last, act)
+    with pytest.raises(Refused, match="run perdure move again") as refusal:
+        abandon(ends.target)
+    assert refusal.value.code == "move.arrived"
+    assert [is_open(url) for url in ends] == [False, False]
+    assert move(*ends) is not None
+    assert pond.contents(ends.target) == pond.contents(ends.source)
+    assert [is_open(url) for url in ends] == [False, True]
 
 
 def test_two_movers_do_not_mix(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,9 @@ def move(source: Side, target: Side, *, id: str, progress: Progress) -> Moved | 
         )
     _copy(source, target, id, tables, lambda rows: progress("copy", rows, total))
     moved = _compare(source, target, id, tables, lambda rows: progress("compare", rows, total))
-    # In this order: in between nobody can write to either, and whoever begins again ends it.
+    # In this order: nobody can write to either in between, and whoever begins again ends it.
+    if coming is None or coming.position != _told(_ARRIVED):
+        _arrive(target, id)
     if leaving is None or not leaving.ended:
         _end(source, "out", id)
     _end(target, "in", id)
@@ -84,6 +86,8 @@ def abandon(side: Side) -> bool:
         here = marks(side)
     if gone := [mark for mark in here if mark.way == "out" and mark.ended]:
         raise Refused(f"The jobs of this database were moved to {gone[0].address}.", code="store.moved")
+    if [mark for mark in here if mark.position == _told(_ARRIVED) and not mark.ended]:
+        raise Refused("All jobs have come here: run perdure move again to end it.", code="move.arrived")
     for mark in here:
         if not mark.ended:
             with _act(side):
@@ -137,6 +141,12 @@ def _begin(side: Side, way: str, address: str, id: str) -> None:
         )
 
 
+def _arrive(target: Side, id: str) -> None:
+    before = _position(target, id)
+    with _act(target):
+        _advance(target, id, before, _ARRIVED)
+
+
 def _end(side: Side, way: str, id: str) -> None:
     with _act(side):
         if way == "in":
@@ -186,7 +196,7 @@ def _copy(
 ) -> None:
     position = _position(target, id)
     names = [table.name for table in tables]
-    for table in tables[names.index(position.table) :]:
+    for table in tables[names.index(position.table) :] if position != _ARRIVED else ():
         after = position.after if position.table == table.name else []
         with source.look(), closing(source.stream(table, after)) as stream:
             for batch in _batches(stream):
@@ -207,24 +217,30 @@ def _position(target: Side, id: str) -> Position:
 
 
 _START: Final = Position(MOVED[0], [], 0)
+_ARRIVED: Final = Position("", [], 0)
+"""All is there and the same. From here on the source may be closed for good, and what is here must not go."""
 
 
 def _write(target: Side, id: str, table: Table, batch: list[Row], before: Position, after: Position) -> None:
     try:
         with _act(target, table):
-            if not target.ask(
-                "UPDATE perdure.move SET position = :after"
-                " WHERE id = :id AND coalesce(position, :start) = :before RETURNING id",
-                id=id,
-                start=_told(_START),
-                before=_told(before),
-                after=_told(after),
-            ):
-                raise StoreBusy("Another perdure move goes on here, or it was given up.")
+            _advance(target, id, before, after)
             target.insert(table, batch)
     except target.misfits:
         _refuse_misfit(target, table, batch)
         raise
+
+
+def _advance(target: Side, id: str, before: Position, after: Position) -> None:
+    if not target.ask(
+        "UPDATE perdure.move SET position = :after"
+        " WHERE id = :id AND coalesce(position, :start) = :before RETURNING id",
+        id=id,
+        start=_told(_START),
+        before=_told(before),
+        after=_told(after),
+    ):
+        raise StoreBusy("Another perdure move goes on here, or it was given up.")
 
 
 def _told(position: Position) -> str:

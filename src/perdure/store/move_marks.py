@@ -17,14 +17,15 @@ class Mark(NamedTuple):
     way: Literal["in", "out"]
     address: str
     """Of the other side."""
+    position: str | None
     ended: bool
 
 
 def marks(target: Target) -> list[Mark]:
     rows = target.rows(
-        "SELECT id, way, address, ended_at IS NOT NULL FROM perdure.move ORDER BY began_at, id"
+        "SELECT id, way, address, position, ended_at IS NOT NULL FROM perdure.move ORDER BY began_at, id"
     )
-    return [Mark(id, way, address, bool(ended)) for id, way, address, ended in rows]
+    return [Mark(id, way, address, position, bool(ended)) for id, way, address, position, ended in rows]
 
 
 def refuse_moved(target: Target) -> None:
