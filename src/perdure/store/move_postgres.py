@@ -95,8 +95,9 @@ class PostgresSide(PostgresTarget):
 
     def last_number(self, table: Table) -> int | None:
         if sequence := self._sequence(table):
+            # Quoted by the server.
             ((last, called),) = self._connection.execute(
-                SQL("SELECT last_value, is_called FROM {}").format(SQL(sequence))
+                f"SELECT last_value, is_called FROM {sequence}".encode()
             )
             return int(last) if called else None
         return None
