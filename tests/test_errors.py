@@ -75,6 +75,7 @@ FINER_CODES = """
     AppendRefused          workflow.append_terminal_workflow
     AppendRefused          workflow.append_window_missing
     AppendRefused          workflow.append_window_not_gate
+    Conflict               move.differs
     GateConflict           workflow.gate_conflicting_output_retry
     GateRefused            workflow.gate_not_found
     GateRefused            workflow.gate_not_gate
@@ -95,7 +96,15 @@ FINER_CODES = """
     Refused                job.nested_transaction
     Refused                job.not_succeeded
     Refused                job.unique_key_taken
+    Refused                move.abandoned
+    Refused                move.arrived
+    Refused                move.misfit
+    Refused                move.not_empty
+    Refused                move.other
+    Refused                move.same
+    Refused                move.workers
     Refused                store.held_here
+    Refused                store.moved
     Refused                testing.limit
     Refused                testing.nested
     Refused                testing.over

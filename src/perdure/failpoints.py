@@ -45,6 +45,8 @@ Place: TypeAlias = Literal[
     "before_retirement",
     "before_migration_statement",
     "after_migration_statement",
+    "before_move_commit",
+    "after_move_commit",
 ]
 
 

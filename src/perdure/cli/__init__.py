@@ -39,6 +39,7 @@ VERBS = {
     "migrate": ("schema", "Bring the database's tables up to date."),
     "check": ("schema", "Check the schema, the database, and who serves."),
     "sql": ("schema", "Print the tables' definition."),
+    "move": ("move", "Move all jobs to another database."),
 }
 """In which module each verb is, and what it does: a third of the help's time would go into loading them all."""
 

@@ -67,12 +67,12 @@ def check(ctx: click.Context, target: Target, strict: bool, as_json: bool) -> No
       perdure check
       perdure check --strict --json | jq '.warnings[]'
     """
-    from perdure.errors import SchemaError
+    from perdure.errors import Refused, SchemaError
 
     with target.database() as app:
         try:
             check_schema(app)
-        except SchemaError as error:
+        except (SchemaError, Refused) as error:
             if as_json:
                 print_json(
                     {"ok": False, "schema": {"fits": False, "code": error.code, "message": str(error)}}

@@ -14,6 +14,7 @@ from perdure.errors import Invalid, SchemaForeign, SchemaMissing, SchemaOutdated
 from perdure.ops.op import Param, Row
 from perdure.store.history import Work, outstanding
 from perdure.store.migrations import Migration, history, split, tables, titles
+from perdure.store.move_marks import refuse_moved
 from perdure.store.statements import Dialect
 
 COMMAND: Final = "call app.migrate() or run perdure migrate"
@@ -71,11 +72,13 @@ def look(target: Target, known: Sequence[Migration], *, to: int | None = None) -
 
 
 def check(target: Target, known: Sequence[Migration]) -> None:
-    """Raise what is wrong with the schema."""
+    """Raise what is wrong with the schema, or that nobody may write to it, for its jobs have moved."""
     with target.look():
         work = _pending(target, known)
         if work and not _history(target):
             raise SchemaMissing(f"perdure's tables do not exist in this database; {COMMAND}.")
+        if not work and "move" in tables(known):
+            refuse_moved(target)
     if work and (done := work[0].done):
         migration = work[0].migration
         raise SchemaOutdated(

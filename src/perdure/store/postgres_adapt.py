@@ -35,7 +35,7 @@ _PLACEHOLDER = re.compile(r"%%|%\((\w+)\)s")
 
 # timestamptz counts from the year 2000. ±infinity, and years that a datetime cannot hold, become its first
 # and last instant: an operator may have written them, and a row must be readable.
-_YEAR_2000 = 946_684_800_000_000
+YEAR_2000 = 946_684_800_000_000
 FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 _read_int64 = Struct("!q").unpack
 
@@ -103,7 +103,7 @@ class Microseconds(Loader):
 
     def load(self, data: Buffer) -> int:
         (since_2000,) = _read_int64(data)
-        instant: int = since_2000 + _YEAR_2000
+        instant: int = since_2000 + YEAR_2000
         return instant if FIRST <= instant <= LAST else (FIRST if instant < 0 else LAST)
 
 

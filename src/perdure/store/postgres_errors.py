@@ -9,7 +9,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import psycopg
 
@@ -17,6 +17,7 @@ from perdure.errors import (
     InternalError,
     Invalid,
     PerdureError,
+    Refused,
     RowsHeld,
     SchemaMissing,
     SchemaOutdated,
@@ -25,6 +26,9 @@ from perdure.errors import (
     StoreFull,
     StoreReadOnly,
 )
+
+MOVED: Final = "PDMVD"
+"""The SQLSTATE of triggers that a move has made, see move_postgres.py."""
 
 
 class Cure(Enum):
@@ -76,6 +80,7 @@ _TOO_SLOW = "The database took too long for a statement."
 _FORBIDDEN = "The database role lacks rights on perdure's tables."
 _BAD_VALUE = "A value does not fit into the database."
 _UNSUPPORTED = "The database does not support a statement of perdure's."
+_MOVED = "The jobs of this database were moved to another one, or are being moved: perdure check tells more."
 _UNPREPARED = "The database lost prepared statements: behind a pooler, use prepare=False."
 
 # The whole code, or else its class, the first two letters.
@@ -84,6 +89,7 @@ _MEANINGS: Mapping[str, _Meaning] = {
     "40P01": (Cure.AGAIN, _says(StoreBusy, _CONTENDED)),
     "23505": (Cure.LOOK_AGAIN, _says(InternalError, "The schema refused a row.", code="store.constraint")),
     "23": (Cure.NONE, _says(InternalError, "The schema refused a row.", code="store.constraint")),
+    MOVED: (Cure.NONE, _says(Refused, _MOVED, code="store.moved")),
     "26000": (Cure.AFRESH, _says(InternalError, _UNPREPARED, code="store.unprepared")),
     "42P05": (Cure.AFRESH, _says(InternalError, _UNPREPARED, code="store.unprepared")),
     # "Cached plan must not change result type": somebody migrated the schema under us.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal, TypeAlias
 from weakref import WeakSet
 
@@ -12,7 +13,7 @@ from perdure.errors import InvalidConfig, SchemaMissing, StoreAway, StoreReadOnl
 from perdure.ops.op import Param, Rows
 from perdure.store.drive import Execute
 from perdure.store.sqlite_errors import is_busy, translate
-from perdure.store.sqlite_files import Files, files_at, identify
+from perdure.store.sqlite_files import Files, files_at, identify, make_private
 from perdure.store.sqlite_fork import keep_for_ever
 from perdure.store.sqlite_mounts import network_file_system
 
@@ -112,6 +113,8 @@ class Database:
             raise StoreAway(GONE)
         self._refuse_what_cannot_work()
         self._refuse_another_file()
+        if create and not self.in_memory:
+            make_private(self.path)
         try:
             connection = self._connect()
         except sqlite3.Error as error:
@@ -195,9 +198,11 @@ class Database:
             )
 
     def _connect(self) -> sqlite3.Connection:
-        # No timeout: we wait ourselves, with jitter and without holding up whoever needs our locks.
+        # No timeout: we wait ourselves, with jitter and without holding up whoever needs our locks. And SQLite makes no
+        # file, not even if ours has just gone: it would be readable for others.
         connection = sqlite3.connect(
-            self.path,
+            self.path if self.in_memory else f"{Path(self.path).as_uri()}?mode=rw",
+            uri=not self.in_memory,
             timeout=0,
             isolation_level=None,
             check_same_thread=False,

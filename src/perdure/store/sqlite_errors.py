@@ -12,6 +12,7 @@ from typing import TypeVar
 from perdure.errors import (
     InternalError,
     PerdureError,
+    Refused,
     SchemaMissing,
     StoreAway,
     StoreBusy,
@@ -21,6 +22,9 @@ from perdure.errors import (
 )
 
 T = TypeVar("T")
+
+MOVED = "The jobs of this database were moved to another one, or are being moved: perdure check tells more."
+"""What triggers say that a move has made, see move_sqlite.py."""
 
 _FIRST_PAUSE = 0.0005
 _LONGEST_PAUSE = 0.01
@@ -61,6 +65,8 @@ def translate(error: Exception) -> Exception:
 def _meaning(error: sqlite3.Error) -> PerdureError:
     name = _name(error)
     _log.debug("SQLite answered %s", name)
+    if str(error) == MOVED:
+        return Refused(MOVED, code="store.moved")
     for beginning, meaning in _MEANINGS:
         if name.startswith(beginning):
             return meaning()

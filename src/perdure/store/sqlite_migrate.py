@@ -48,7 +48,7 @@ class SqliteTarget:
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[None]:
-        self._connection.execute(begin)
+        self._begin(begin)
         try:
             yield
             self._connection.execute("COMMIT")
@@ -57,6 +57,9 @@ class SqliteTarget:
             with suppress(sqlite3.Error):
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
+
+    def _begin(self, begin: str) -> None:
+        self._connection.execute(begin)
 
 
 def refuse_without_tables(connection: sqlite3.Connection, known: Sequence[Migration]) -> None:

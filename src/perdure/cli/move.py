@@ -1,0 +1,107 @@
+"""``perdure move``: everything from one database to another."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perdure.cli.documents import as_json, print_json
+from perdure.cli.failures import Misuse
+from perdure.cli.tables import Column, table
+from perdure.cli.target import Target, pass_target, where
+
+if TYPE_CHECKING:
+    from perdure.move import Moved, Progress
+
+
+@click.command()
+@click.argument("source")
+@click.argument("target_url", metavar="TARGET", required=False)
+@click.option("--to-schema", metavar="NAME", help="The target's schema, if it is another.")
+@click.option("--abandon", is_flag=True, help="Give up a move that was interrupted.")
+@as_json
+@where
+@pass_target
+def move(
+    target: Target, source: str, target_url: str | None, to_schema: str | None, abandon: bool, as_json: bool
+) -> None:
+    """Move all jobs to another database.
+
+    With their history, keys, queues, tasks and workflows, from SOURCE to TARGET, which must be empty; both are URLs.
+    Refused while workers run. Interrupted, it goes on when it is called again; at the end both sides are compared
+    row by row. Meanwhile nothing else can write to either, and afterwards nothing to the source, from which nothing
+    is deleted.
+
+    --abandon opens the source again and empties the target, or does so for the one that is given.
+
+    \b
+    Examples:
+      perdure move sqlite:///jobs.db postgresql://localhost/shop
+      perdure move postgresql://localhost/shop sqlite:///jobs.db --json
+      perdure move sqlite:///jobs.db --abandon
+    """
+    from perdure.store.statements import DEFAULT_SCHEMA
+
+    schema = target.schema or DEFAULT_SCHEMA
+    if abandon:
+        _abandon([(target_url, to_schema or schema), (source, schema)], as_json=as_json)
+        return
+    if target_url is None:
+        raise Misuse("Name the database to move to.")
+    from perdure.move import move
+
+    with _bar(shown=not as_json and sys.stderr.isatty()) as progress:
+        moved = move(source, target_url, schema=schema, target_schema=to_schema, progress=progress)
+    print_json(_document(moved)) if as_json else _tell(moved)
+
+
+def _abandon(databases: list[tuple[str | None, str]], *, as_json: bool) -> None:
+    from perdure.move import abandon
+
+    given_up = [abandon(url, schema=schema) for url, schema in databases if url is not None]
+    if as_json:
+        print_json({"abandoned": any(given_up)})
+    else:
+        click.echo("The move was given up." if any(given_up) else "No move was under way.")
+
+
+def _document(moved: Moved | None) -> dict[str, Any]:
+    if moved is None:
+        return {"moved": False, "tables": {}}
+    tables = {name: {"rows": rows, "sha256": moved.checksums[name]} for name, rows in moved.rows.items()}
+    return {"moved": True, "tables": tables}
+
+
+def _tell(moved: Moved | None) -> None:
+    if moved is None:
+        click.echo("All was moved before; nothing was to be done.")
+        return
+    columns = (Column("TABLE"), Column("ROWS", right=True), Column("SHA256", rank=1, least=8))
+    table(columns, [(name, f"{rows}", moved.checksums[name]) for name, rows in moved.rows.items()])
+    click.echo(f"Moved {sum(moved.rows.values())} rows, the same on both sides. The source takes no more.")
+
+
+@contextmanager
+def _bar(*, shown: bool) -> Iterator[Progress]:
+    """A bar for each of the two passes."""
+    bars: dict[str, Any] = {}
+
+    def progress(what: str, done: int, total: int) -> None:
+        if what not in bars:
+            finish()
+            bars[what] = click.progressbar(length=total, label=f"{what:7}", file=sys.stderr)
+        bars[what].update(done - bars[what].pos)
+
+    def finish() -> None:
+        for bar in bars.values():
+            if not bar.is_hidden and not bar.finished:
+                bar.render_finish()
+
+    try:
+        yield progress if shown else lambda what, done, total: None
+    finally:
+        finish()

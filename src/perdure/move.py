@@ -1,0 +1,92 @@
+"""Moving a whole store to another database: ``perdure move``, as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+
+from perdure.errors import InvalidConfig, Refused
+from perdure.ids import new_id
+from perdure.store import move as mover
+from perdure.store.move import Moved, Progress
+from perdure.store.move_side import Side
+from perdure.store.plan import refuse_in_event_loop
+from perdure.store.statements import DEFAULT_SCHEMA
+from perdure.store.store import Store, open_store
+
+__all__ = ["Moved", "Progress", "abandon", "move"]
+
+PATIENCE, PATIENCE_AWAY = 30.0, 5.0
+"""Seconds to wait where somebody else writes, and where nobody answers."""
+
+
+def move(
+    source: str,
+    target: str,
+    *,
+    schema: str = DEFAULT_SCHEMA,
+    target_schema: str | None = None,
+    progress: Progress = lambda what, done, total: None,
+) -> Moved | None:
+    """Move all jobs, with everything that belongs to them, from one database to another, which must be empty.
+
+    Both are URLs; ``schema`` is that of both where they are PostgreSQL, unless the target's is given. What was
+    interrupted is called again, and goes on; None if it had been finished. Nothing is deleted from the source, and
+    nothing writes to it any more.
+    """
+    refuse_in_event_loop("move", "use asyncio.to_thread(move, …)")
+    target_schema = target_schema or schema
+    _refuse_memory(source, target)
+    with ExitStack() as stack:
+        old = stack.enter_context(_open(source, schema))
+        new = stack.enter_context(_open(target, target_schema))
+        _check(old)
+        new.migrate()
+        here = stack.enter_context(_side(old, source, schema))
+        there = stack.enter_context(_side(new, target, target_schema))
+        return mover.move(here, there, id=new_id(), progress=progress)
+
+
+def abandon(url: str, *, schema: str = DEFAULT_SCHEMA) -> bool:
+    """Give up the move that is under way at this database, and tell whether there was one.
+
+    A source can be written to again; a target is emptied. Do both, in any order.
+    """
+    refuse_in_event_loop("abandon", "use asyncio.to_thread(abandon, …)")
+    _refuse_memory(url)
+    with _open(url, schema) as store:
+        _check(store)
+        with _side(store, url, schema) as side:
+            return mover.abandon(side)
+
+
+def _open(url: str, schema: str) -> closing[Store]:
+    return closing(open_store(url, schema=schema, patience=PATIENCE, patience_away=PATIENCE_AWAY))
+
+
+def _refuse_memory(*urls: str) -> None:
+    if "sqlite:///:memory:" in urls:
+        raise InvalidConfig("A database in memory ends with its process: nothing can be moved.")
+
+
+def _check(store: Store) -> None:
+    try:
+        store.check_schema()
+    except Refused as error:
+        # By a move: perhaps by this one.
+        if error.code != "store.moved":
+            raise
+
+
+@contextmanager
+def _side(store: Store, url: str, schema: str) -> Iterator[Side]:
+    if store.dialect == "sqlite":
+        from perdure.store.move_sqlite import sqlite_side
+
+        with sqlite_side(url.removeprefix("sqlite:///"), patience=PATIENCE) as side:
+            yield side
+    else:
+        from perdure.store.move_postgres import postgres_side
+
+        with postgres_side(url, schema, address=store.address) as other:
+            yield other

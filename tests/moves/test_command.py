@@ -1,0 +1,76 @@
+"""``perdure move``: what it prints, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from perdure import App
+from tests.cli.shop import run
+from tests.moves import lake
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'new.db'}"
+
+
+def test_it_tells_what_was_moved_and_that_it_was(url: str, target: str) -> None:
+    lake.make(url, 10)
+    result = run("move", url, target)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert re.search(r"^job +10  [0-9a-f]{64}$", result.stdout, re.MULTILINE)
+    assert "rows, the same on both sides. The source takes no more." in result.stdout
+    again = run("move", url, target)
+    assert (again.exit_code, again.stdout) == (0, "All was moved before; nothing was to be done.\n")
+    checked = run("check", "--url", url)
+    assert checked.exit_code == 1
+    assert checked.stderr == f"Error: The jobs of this database were moved to {target}. [store.moved]\n"
+    assert json.loads(run("check", "--url", url, "--json").stdout)["schema"]["code"] == "store.moved"
+    assert run("check", "--url", target).exit_code == 0
+
+
+def test_as_json(url: str, target: str) -> None:
+    lake.make(url, 10)
+    moved = json.loads(run("move", url, target, "--json").stdout)
+    assert moved["moved"] is True
+    assert moved["tables"]["job"]["rows"] == 10
+    assert len(moved["tables"]["job"]["sha256"]) == 64
+    assert json.loads(run("move", url, target, "--json").stdout) == {"moved": False, "tables": {}}
+
+
+def test_a_move_can_be_given_up(url: str, target: str) -> None:
+    lake.make(url, 10)
+    assert run("move", url, "--abandon").stdout == "No move was under way.\n"
+    assert json.loads(run("move", url, "--abandon", "--json").stdout) == {"abandoned": False}
+
+
+def test_a_live_worker_is_in_its_way(url: str, target: str) -> None:
+    with closing(App(url)) as app:
+        app.migrate()
+        app.ledger.register("w", name="ann:1", lease=60_000_000)
+    result = run("move", url, target)
+    assert result.exit_code == 1
+    assert "ann:1" in result.stderr
+    assert result.stderr.endswith("[move.workers]\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (["sqlite:///none.db"], 2),
+        (["none.db", "sqlite:///other.db"], 2),
+        (["sqlite:///none.db", "sqlite:///other.db"], 4),
+        (["postgresql://localhost:1/none", "sqlite:///other.db"], 3),
+    ],
+)
+def test_how_it_fails(args: list[str], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run("move", *args)
+    assert result.exit_code == code
+    assert result.stderr.startswith("Error: ")
+    assert list(tmp_path.iterdir()) == []

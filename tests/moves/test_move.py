@@ -1,0 +1,220 @@
+"""A store that has something of everything goes to another database and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from perdure import App
+from perdure.errors import BlockingCall, InvalidConfig, Refused, SchemaMissing, SchemaNewer, SchemaOutdated
+from perdure.model.job import State
+from perdure.move import Moved, abandon, move
+from perdure.store import move as mover
+from perdure.store.move_side import MOVED
+from tests.conformance.world import work
+from tests.moves import pond
+from tests.moves.ends import Ends, is_open, refuses
+
+
+def moved(source: str, target: str, *, target_schema: str | None = None) -> Moved:
+    """It must not have been done before."""
+    result = move(source, target, target_schema=target_schema)
+    assert result is not None
+    return result
+
+
+def test_everything_arrives_as_it_was(ends: Ends) -> None:
+    pond.fill(ends.source)
+    before = pond.contents(ends.source)
+    assert [table for table, rows in before.items() if not rows] == [], "a table without rows shows nothing"
+    assert {state for (state,) in pond.run(ends.source, "SELECT state FROM perdure.job")} == {
+        *get_args(State)
+    }
+    result = moved(*ends)
+    assert pond.contents(ends.target) == before == pond.contents(ends.source)
+    assert result.rows == {table: len(rows) for table, rows in before.items()}
+    assert all(len(checksum) == 64 for checksum in result.checksums.values())
+    assert (is_open(ends.source), is_open(ends.target)) == (False, True)
+
+
+@pytest.mark.parametrize("kind", ["files", "schemas"])
+def test_from_one_database_to_another_of_its_kind(kind: str, tmp_path: Path, postgres_url: str) -> None:
+    file, other = f"sqlite:///{tmp_path / 'a.db'}", f"sqlite:///{tmp_path / 'b.db'}"
+    source, target = (file, other) if kind == "files" else (postgres_url, postgres_url)
+    schema = "perdure" if kind == "files" else 'jobs of "acme" 100 %'
+    pond.fill(source)
+    before = pond.contents(source)
+    moved(source, target, target_schema=schema)
+    assert pond.contents(target, schema) == before
+
+
+def test_there_and_back_tells_the_same_histories(ends: Ends, tmp_path: Path) -> None:
+    pond.fill(ends.source)
+    before, first = histories(ends.source), moved(*ends)
+    back = f"sqlite:///{tmp_path / 'back.db'}"
+    second = moved(ends.target, back)
+    assert histories(back) == before == histories(ends.source)
+    assert first.checksums == second.checksums
+
+
+def histories(url: str) -> list[object]:
+    with closing(App(url)) as app:
+        return [(job.id, job.state, app.job_history(job.id)) for job in app.list_jobs(limit=1000)]
+
+
+def test_new_rows_are_numbered_after_all_that_ever_were(ends: Ends) -> None:
+    pond.fill(ends.source)
+    moved(*ends)
+    for table in ("event", "log", "act"):
+        pond.run(ends.source, "SELECT 1")
+        assert (
+            number(ends.target, table)
+            > max(row[columns(table)] for row in pond.contents(ends.source)[table]) + 1
+        )
+
+
+def columns(table: str) -> int:
+    """Where the number stands among the columns, which are in the order of their names."""
+    return {"event": 2, "log": 1, "act": 3}[table]
+
+
+def number(url: str, table: str) -> int:
+    """That of a new row."""
+    values = {
+        "event": "(job, run, token, kind, at) SELECT id, 1, 1, 'x', created_at FROM perdure.job LIMIT 1",
+        "log": "(job, token, level, message, at) SELECT id, 1, 'x', 'x', created_at FROM perdure.job LIMIT 1",
+        "act": "(at, verb, subject) SELECT created_at, 'x', 'x' FROM perdure.job LIMIT 1",
+    }
+    ((id,),) = pond.run(url, f"INSERT INTO perdure.{table} {values[table]} RETURNING id")
+    return int(id)
+
+
+def test_what_was_alive_goes_on_where_it_was_moved_to(ends: Ends) -> None:
+    pond.fill(ends.source)
+    ((runs, token),) = pond.run(ends.source, "SELECT id, token FROM perdure.job WHERE state = 'running'")
+    moved(*ends)
+    with closing(App(ends.target)) as app:
+        task = app.task(name="work", backoff=0)(work)
+        again = task.using(idempotency_key="n-3", queue="front", priority=9).enqueue(3)
+        assert again.created is False
+        assert again.id in [job.id for job in app.list_jobs(limit=1000)]
+        new = task.enqueue(99)
+        pond.run(
+            ends.target, "UPDATE perdure.job SET run_at = created_at WHERE run_at < instant(:x)", x=2 * 10**15
+        )
+        pond.run(
+            ends.target,
+            "UPDATE perdure.queue SET paused = CAST(:no AS boolean)"
+            if "postgres" in ends.target
+            else "UPDATE perdure.queue SET paused = :no",
+            no=False,
+        )
+        pond.run(ends.target, "UPDATE perdure.queue SET cool_until = NULL")
+        app.run_worker(burst=True)
+        assert new.refresh().state == "succeeded"
+        states = {job.id: job.state for job in app.list_jobs(limit=1000)}
+        assert states[str(runs)] == "succeeded", "its worker is dead: it was rescued"
+        assert {*states.values()} <= {"succeeded", "failed", "canceled", "waiting", "open", "ready"}
+        ((after,),) = pond.run(ends.target, f"SELECT token FROM perdure.job WHERE id = '{runs}'")
+        assert after > token
+    assert pond.run(ends.source, "SELECT count(*) FROM perdure.job WHERE state = 'running'") == [(1,)]
+
+
+def test_a_move_that_is_done_is_done(ends: Ends) -> None:
+    ends.migrate()
+    moved(*ends)
+    with closing(App(ends.target)) as app:
+        app.pause_queue("q")
+    assert move(*ends) is None
+
+
+def test_large_rows_go_in_small_batches() -> None:
+    pages = [[("x" * 1_000_000, n)] for n in range(9)] + [[("", n) for n in range(100)]] * 120
+    sizes = [len(batch) for batch in mover._batches(pages)]
+    assert sizes == [4, 4, 5001, 5000, 2000]
+    assert sum(sizes) == 9 + 12_000
+
+
+class TestRefusals:
+    """Each changes nothing."""
+
+    def test_while_a_worker_lives(self, ends: Ends) -> None:
+        ends.migrate()
+        with closing(App(ends.source)) as app:
+            app.ledger.register("w", name="ann:1", lease=60_000_000)
+            with pytest.raises(Refused, match=r"ann:1.*Stop all workers") as refusal:
+                move(*ends)
+            assert refusal.value.code == "move.workers"
+            app.pause_queue("q")
+            pond.run(ends.source, "UPDATE perdure.worker SET expires_at = started_at")
+        moved(*ends)
+
+    def test_into_a_database_that_is_in_use(self, ends: Ends) -> None:
+        ends.migrate()
+        with closing(App(ends.target)) as app:
+            app.pause_queue("q")
+            with pytest.raises(Refused, match="rows in queue") as refusal:
+                move(*ends)
+            assert refusal.value.code == "move.not_empty"
+            app.pause_queue("q")
+        assert is_open(ends.source)
+
+    def test_into_itself(self, url: str) -> None:
+        with closing(App(url)) as app:
+            app.migrate()
+        with pytest.raises(Refused, match="the same database"):
+            move(url, url)
+        assert is_open(url)
+
+    def test_from_one_that_is_gone(self, ends: Ends, tmp_path: Path) -> None:
+        ends.migrate()
+        moved(*ends)
+        third = f"sqlite:///{tmp_path / 'third.db'}"
+        with pytest.raises(Refused, match="were moved to") as refusal:
+            move(ends.source, third)
+        assert refusal.value.code == "move.other"
+        with pytest.raises(Refused, match="themselves moved"):
+            move(third_with_tables(third), ends.source)
+        with pytest.raises(Refused, match="were moved to"):
+            abandon(ends.source)
+        assert "were moved to" in refuses(ends.source)
+
+    def test_without_tables(self, tmp_path: Path, postgres_url: str) -> None:
+        for source in (f"sqlite:///{tmp_path / 'a.db'}", postgres_url):
+            with pytest.raises(SchemaMissing):
+                move(source, f"sqlite:///{tmp_path / 'b.db'}")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_with_another_version_of_the_tables(self, ends: Ends) -> None:
+        ends.migrate()
+        pond.run(ends.target, "UPDATE perdure.migration SET version = 99 WHERE version = 1")
+        with pytest.raises(SchemaNewer):
+            move(*ends)
+        pond.run(ends.source, "DELETE FROM perdure.migration WHERE version > 2")
+        with pytest.raises(SchemaOutdated):
+            move(*ends)
+
+    def test_in_memory(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidConfig, match="in memory"):
+            move("sqlite:///:memory:", f"sqlite:///{tmp_path / 'b.db'}")
+
+    def test_in_an_event_loop(self, ends: Ends) -> None:
+        async def call() -> None:
+            move(*ends)
+
+        with pytest.raises(BlockingCall, match="to_thread"):
+            asyncio.run(call())
+
+
+def third_with_tables(url: str) -> str:
+    with closing(App(url)) as app:
+        app.migrate()
+    return url
+
+
+def test_every_table_is_in_the_order_of_what_belongs_together() -> None:
+    assert MOVED.index("job") < min(map(MOVED.index, ("key", "attempt", "event", "log", "dependency")))
