@@ -27,6 +27,7 @@ from perdure.middleware import Middleware
 from perdure.model.backoff import DEFAULT_BACKOFF, Backoff, as_backoff, dump_backoff
 from perdure.model.graph import GATE
 from perdure.model.job import JobRow, Span, TaskDefinition
+from perdure.model.redact import dump_names
 from perdure.moments import span
 from perdure.ops import tasks as task_ops
 from perdure.ops.enqueue import enqueue_each
@@ -133,6 +134,7 @@ class App(Enqueuing, Verbs, WorkflowVerbs, Serving):
         fatal: type[BaseException] | Sequence[type[BaseException]] = (),
         timeout_grace: float | timedelta = 30,
         on_failed: Callable[..., object] | None = None,
+        redact: Sequence[str] = (),
     ) -> _Register: ...
     def task(self, *function: Any, **options: Any) -> Any:
         """Register a function as a task: ``@app.task`` or ``@app.task(queue="mail")``."""
@@ -155,6 +157,7 @@ class App(Enqueuing, Verbs, WorkflowVerbs, Serving):
         timeout: float | timedelta | None = 900,
         backoff: float | Backoff = DEFAULT_BACKOFF,
         max_crashes: int | None = 3,
+        redact: Sequence[str] = (),
         **handling: Any,
     ) -> Task[..., Any]:
         definition = TaskDefinition(
@@ -165,6 +168,7 @@ class App(Enqueuing, Verbs, WorkflowVerbs, Serving):
             timeout=None if timeout is None else span("timeout", timeout, least=1),
             backoff=dump_backoff(as_backoff(backoff)),
             max_crashes=whole("max_crashes", max_crashes, 1, INTEGER),
+            redact=dump_names(texts("redact", redact)),
         )
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise InvalidTask("A generator cannot be a task: its job would have no result.")

@@ -50,6 +50,7 @@ def _read(
     backoff: str,
     max_crashes: int | None,
     enabled: bool,
+    redact: str | None,
 ) -> KnownTask:
     definition = TaskDefinition(
         name=name,
@@ -59,5 +60,6 @@ def _read(
         timeout=timeout,
         backoff=backoff,
         max_crashes=max_crashes,
+        redact=redact,
     )
     return KnownTask(definition, bool(enabled))

@@ -52,7 +52,7 @@ class ChildContext(JobContext):
         self._desk = desk
 
     def log(self, message: str, *, level: str = "info") -> None:
-        said = storable_text(str(message), TRACE)
+        said = storable_text(self._discreet(message), TRACE)
         self._desk.say(Logged(self._number, storable_text(str(level), SHORT), said))
 
     def save(self, checkpoint: object) -> None:

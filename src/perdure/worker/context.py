@@ -118,14 +118,16 @@ class JobContext(Context):
 
     def progress(self, done: int | None = None, total: int | None = None, message: str | None = None) -> None:
         super().progress(done, total, message)
-        self._say(Report(done=done, total=total, message=None if message is None else str(message)))
+        self._say(
+            Report(done=done, total=total, message=None if message is None else self._discreet(message))
+        )
 
     def stage(self, name: str) -> None:
-        self._say(Report(stage=str(name)))
+        self._say(Report(stage=self._discreet(name)))
 
     def log(self, message: str, *, level: str = "info") -> None:
         # Cut before it is kept, and shown before the lock: what is logged may use this context itself.
-        line = LogLine(storable_text(str(level), SHORT), storable_text(str(message), TRACE))
+        line = LogLine(storable_text(str(level), SHORT), storable_text(self._discreet(message), TRACE))
         with self._lock:
             if len(self._logs) < MOST_LOGS:
                 self._logs.append(line)
@@ -320,6 +322,9 @@ class JobContext(Context):
     def _do(self, verb: str, plan: Plan[T], *, instead: str | None = None) -> T:
         refuse_in_event_loop(verb, instead)
         return run(self.store, plan, verb=verb)
+
+    def _discreet(self, said: object) -> str:
+        return self._handlers[self.row.task].discreet(str(said), self.row.payload)
 
     def _say(self, report: Report) -> None:
         with self._lock:
