@@ -1,0 +1,26 @@
+"""What is fuzzed, and how much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+
+from tests.fuzz.explore import Subject
+from tests.fuzz.ground import Ground
+from tests.fuzz.verbs import VERBS, settle
+
+
+def _asking(verb: str) -> Callable[[Ground, Any], None]:
+    def check(ground: Ground, example: tuple[bool, dict[str, Any]]) -> None:
+        waits, asked = example
+        settled = {option: settle(ground, value) for option, value in asked.items()}
+        ground.ask(lambda: ground.call(verb, waits=waits, **settled))
+
+    return check
+
+
+SUBJECTS: dict[str, Subject] = {
+    verb: Subject(st.tuples(st.booleans(), asked), _asking(verb), 150) for verb, asked in VERBS.items()
+}
