@@ -196,6 +196,7 @@ class App(Enqueuing, Verbs, WorkflowVerbs, Serving):
 
     def _migrate(self, *, to: int | None = None) -> Plan[list[int]]:
         """Apply the migrations the database lacks, up to version ``to``; return the versions finished here."""
+        whole("to", to, 0, INTEGER)
         return (yield from aside(lambda: self.store.migrate(to=to)))
 
     def _check_schema(self) -> Plan[None]:

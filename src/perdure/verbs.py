@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
@@ -55,6 +55,8 @@ class Verbs:
 
     def _get_jobs(self, ids: Sequence[JobId]) -> Plan[list[Job[Any] | None]]:
         """Jobs in the order asked, None where there is none."""
+        if isinstance(ids, str) or not isinstance(ids, Iterable):
+            raise InvalidOption("ids must be a list of jobs' ids.")
         known: list[str] = []
         for id in ids:
             try:
