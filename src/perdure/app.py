@@ -31,7 +31,7 @@ from perdure.model.redact import dump_names
 from perdure.moments import span
 from perdure.ops import tasks as task_ops
 from perdure.ops.enqueue import enqueue_each
-from perdure.options import INTEGER, SMALLINT, number, text, texts, whole
+from perdure.options import INTEGER, SMALLINT, flag, number, text, texts, whole
 from perdure.serving import Serving
 from perdure.store.gather import Gather
 from perdure.store.plan import Plan, aside, blocking, perform, perform_at_once, waiting
@@ -68,6 +68,13 @@ class App(Enqueuing, Verbs, WorkflowVerbs, Serving):
     ) -> None:
         if url == "":
             raise InvalidConfig("The database's URL is empty; leave it out for the one of the environment.")
+        for name, one in (("url", url), ("listen_url", listen_url)):
+            if not isinstance(one, str | None):
+                raise InvalidConfig(f"{name} is a text, such as sqlite:///jobs.db.")
+        if synchronous not in ("full", "normal"):
+            raise InvalidConfig('synchronous is "full" or "normal".')
+        if not isinstance(prepare, bool | None):
+            raise InvalidConfig("prepare is True, False or None.")
         self._url = url
         self._imports = texts("imports", imports)
         self._schema = text("schema", schema, 63)
@@ -189,7 +196,7 @@ class App(Enqueuing, Verbs, WorkflowVerbs, Serving):
     def _sync(self, *, exact: bool = False) -> Plan[None]:
         """Write the tasks of this program into the database; ``exact`` disables those it does not have."""
         definitions = [_renamed(task.definition, name) for name, task in self.tasks.items()]
-        yield from perform(task_ops.sync, definitions, exact=exact)
+        yield from perform(task_ops.sync, definitions, exact=flag("exact", exact))
         self._synced(definitions)
 
     sync, async_ = blocking(_sync), waiting(_sync)

@@ -18,7 +18,7 @@ from perdure.ops import browse, operate, queues, tasks, worker
 from perdure.ops.explain import examine
 from perdure.ops.operate import CancelOutcome, DeleteOutcome, RequeueOutcome, RunNowOutcome
 from perdure.ops.stats import measure
-from perdure.options import INTEGER, filter_text, number, text, whole
+from perdure.options import INTEGER, filter_text, flag, number, text, whole
 from perdure.stats import Stats, show
 from perdure.store.plan import Plan, blocking, perform, perform_on, waiting
 from perdure.store.store import Store
@@ -147,7 +147,7 @@ class Verbs:
                 operate.requeue,
                 job_id(id),
                 run=whole("run", run, 1, INTEGER),
-                keep_checkpoint=keep_checkpoint,
+                keep_checkpoint=flag("keep_checkpoint", keep_checkpoint),
                 reason=said("reason", reason),
                 by=said("by", by),
             )
@@ -180,7 +180,7 @@ class Verbs:
 
     def _set_task(self, name: str, *, enabled: bool) -> Plan[None]:
         """Allow or refuse new jobs of a task; queued work still runs."""
-        yield from perform(tasks.set_task, text("task", name), enabled=bool(enabled))
+        yield from perform(tasks.set_task, text("task", name), enabled=flag("enabled", enabled))
 
     def _list_workers(self) -> Plan[list[worker.WorkerRow]]:
         """The workers that are not retired."""

@@ -118,12 +118,12 @@ def _encoded(values: dict[str, object]) -> str:
     """With references; what stands beside them must be fit to be stored."""
     try:
         marked = {name: _marked(value) for name, value in values.items()}
-        fault = first_fault(marked, marked)
     except RecursionError:
-        fault = "$", TOO_DEEP
-    if fault is not None:
+        raise refused(("$", TOO_DEEP)) from None
+    encoded = to_json(marked)
+    if fault := first_fault(marked, marked):
         raise refused(fault)
-    return to_json(marked).decode()
+    return encoded.decode()
 
 
 def _marked(value: Any) -> Any:
