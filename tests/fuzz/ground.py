@@ -33,6 +33,7 @@ class Ground:
     def __init__(self, url: str) -> None:
         self.url = url
         self.dialect: Dialect = "sqlite" if url.startswith("sqlite") else "postgres"
+        self.driver_error = sqlite3.Error if self.dialect == "sqlite" else psycopg.Error
         self.app = App(url, synchronous="normal")
         self.work = self.app.task(name="work", queue="default")(_work)
         # Known to the database, and not to the app that is asked.

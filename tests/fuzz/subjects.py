@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.fuzz import arguments, options
+from tests.fuzz import arguments, commands, endings, options, rows
 from tests.fuzz.explore import Subject
 from tests.fuzz.ground import Ground
 from tests.fuzz.verbs import NOTHING, VERBS, settle
@@ -26,4 +26,4 @@ SUBJECTS: dict[str, Subject] = {
     verb: Subject(st.tuples(st.booleans(), asked), _asking(verb), 2 if asked is NOTHING else 200)
     for verb, asked in VERBS.items()
 }
-SUBJECTS |= arguments.SUBJECTS | options.SUBJECTS
+SUBJECTS |= arguments.SUBJECTS | options.SUBJECTS | endings.SUBJECTS | rows.SUBJECTS | commands.SUBJECTS

@@ -217,4 +217,6 @@ def _section(title: str) -> None:
 def _pretty(text: str) -> str:
     import json
 
-    return printable(json.dumps(json.loads(text), indent=2, ensure_ascii=False))
+    from perdure.model.stored import shown_json
+
+    return printable(json.dumps(shown_json(text), indent=2, ensure_ascii=False))

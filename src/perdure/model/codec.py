@@ -25,6 +25,7 @@ from msgspec import UNSET, UnsetType
 from perdure.errors import PayloadTooLarge
 from perdure.model.plain import GREATEST, LEAST, are_plain, shortcut
 from perdure.model.signature import PLAIN, Fault, Signature, misfit, path_of, plain_kinds, readable, refused
+from perdure.model.stored import read_json
 
 MAX_PAYLOAD = 1 << 20
 MAX_DEPTH = 200
@@ -129,7 +130,7 @@ class ResultCodec:
         try:
             return self._decoder.decode(text)
         except Exception:
-            return msgspec.json.decode(text)
+            return read_json(text)
 
 
 def storable_text(text: str, limit: int) -> str:
@@ -138,7 +139,7 @@ def storable_text(text: str, limit: int) -> str:
         marker = f"\n[... {len(text)} characters, cut to {limit} ...]\n"
         head, odd = divmod(max(limit - len(marker), 0), 2)
         text = f"{text[:head]}{marker}{text[len(text) - head - odd :]}" if head else text[:limit]
-    return _UNSTORABLE.sub(_REPLACEMENT, text)
+    return _UNSTORABLE.sub(_REPLACEMENT, str.__str__(text))
 
 
 def _arguments_decoder(annotations: Mapping[str, Any], required: frozenset[str]) -> msgspec.json.Decoder[Any]:

@@ -10,12 +10,11 @@ from typing import Any
 
 import msgspec
 
+from perdure.model.stored import UNREADABLE, read_json
+
 HIDDEN = "[redacted]"
 LEAST = 4
 """Characters of a value that is looked for in what a handler says: a shorter one stands in every text by chance."""
-
-UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What somebody else may have written into a row makes of reading it."""
 
 
 def dump_names(names: Collection[str]) -> str | None:
@@ -24,7 +23,7 @@ def dump_names(names: Collection[str]) -> str | None:
 
 
 def load_names(text: str | None) -> list[str]:
-    return [] if text is None else msgspec.json.decode(text, type=list[str])
+    return [] if text is None else read_json(text, list[str])
 
 
 def redacted(payload: str, names: Collection[str]) -> str:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from perdure.model.job import Instant
 from perdure.model.serving import Server
+from perdure.model.stored import shown_json
 from perdure.ops.op import Op, Query, Rows, ask_all, operation
 from perdure.ops.worker import WorkerRow
-
-_names = msgspec.json.Decoder(list[str]).decode
 
 
 class Crew(NamedTuple):
@@ -42,3 +39,9 @@ def servers(workers: Sequence[WorkerRow]) -> list[Server]:
         )
         for worker in workers
     ]
+
+
+def _names(text: str) -> list[str]:
+    """A worker's row that was damaged by hand hides no other worker."""
+    names = shown_json(text)
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

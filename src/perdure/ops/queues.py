@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from perdure.model.backoff import Backoff, dump_backoff, load_backoff
+from perdure.model.backoff import Backoff, dump_backoff
 from perdure.model.job import Instant
 from perdure.ops.op import Op, ask_last, operation
+from perdure.ops.running import read_policy
 from perdure.ops.topics import queue_topics
 
 
@@ -43,6 +44,6 @@ def set_backoff(name: str, backoff: Backoff | None) -> Op[None]:
 def list_queues() -> Op[list[Queue]]:
     rows = yield from ask_last("list_queues")
     return [
-        Queue(name, bool(paused), cool_until, throttles, None if backoff is None else load_backoff(backoff))
+        Queue(name, bool(paused), cool_until, throttles, None if backoff is None else read_policy(backoff))
         for name, paused, cool_until, throttles, backoff in rows
     ]

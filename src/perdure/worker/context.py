@@ -17,6 +17,7 @@ from perdure.model.codec import MAX_PAYLOAD, encode_plain, storable_text
 from perdure.model.graph import check
 from perdure.model.job import Claimed, NewJob
 from perdure.model.lifecycle import SHORT, TRACE, Growth, Report, Succeeded
+from perdure.model.stored import read_json
 from perdure.moments import moment
 from perdure.ops.enqueue import enqueue_under
 from perdure.ops.finish import finish
@@ -100,7 +101,7 @@ class JobContext(Context):
     def checkpoint(self) -> Any:
         """What the last attempt saved."""
         text = self.row.checkpoint
-        return None if text is None else msgspec.json.decode(text)
+        return None if text is None else read_json(text)
 
     @property
     def deadline(self) -> datetime | None:
@@ -114,7 +115,7 @@ class JobContext(Context):
 
     @property
     def meta(self) -> dict[str, Any]:
-        return {} if self.row.meta is None else msgspec.json.decode(self.row.meta, type=dict[str, Any])
+        return {} if self.row.meta is None else read_json(self.row.meta, dict[str, Any])
 
     def progress(self, done: int | None = None, total: int | None = None, message: str | None = None) -> None:
         super().progress(done, total, message)
@@ -127,7 +128,7 @@ class JobContext(Context):
 
     def log(self, message: str, *, level: str = "info") -> None:
         # Cut before it is kept, and shown before the lock: what is logged may use this context itself.
-        line = LogLine(storable_text(str(level), SHORT), storable_text(self._discreet(message), TRACE))
+        line = LogLine(storable_text(spoken(level), SHORT), storable_text(self._discreet(message), TRACE))
         with self._lock:
             if len(self._logs) < MOST_LOGS:
                 self._logs.append(line)
@@ -324,7 +325,7 @@ class JobContext(Context):
         return run(self.store, plan, verb=verb)
 
     def _discreet(self, said: object) -> str:
-        return self._handlers[self.row.task].discreet(str(said), self.row.payload)
+        return self._handlers[self.row.task].discreet(spoken(said), self.row.payload)
 
     def _say(self, report: Report) -> None:
         with self._lock:
@@ -342,6 +343,14 @@ def encode_checkpoint(value: object) -> str:
         return encode_plain({"checkpoint": value})[len('{"checkpoint":') : -1]
     except PayloadTooLarge:
         raise PayloadTooLarge(f"the checkpoint takes more than {MAX_PAYLOAD} bytes of JSON") from None
+
+
+def spoken(said: object) -> str:
+    """As text. What cannot be shown is no reason for a handler to fail."""
+    try:
+        return str(said)
+    except Exception:
+        return f"a {type(said).__name__} that cannot be shown"
 
 
 def without_progress(said: Said) -> Said:
