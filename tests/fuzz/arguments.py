@@ -147,7 +147,7 @@ WAYS = st.sampled_from(("position", "keyword", "waiting", "by name", "many"))
 
 SUBJECTS: dict[str, Subject] = {
     f"arguments: {name}": Subject(
-        st.tuples(WAYS, values | values | values | anything | hostile), _typed(name), 120
+        st.tuples(WAYS, values | values | values | anything | hostile), _typed(name), 100
     )
     for name, (_, values) in ANNOTATIONS.items()
 }
@@ -165,5 +165,5 @@ def _elsewhere(ground: Ground, arguments: Any) -> None:
 names = texts.filter(lambda name: SECRET not in name)
 
 SUBJECTS["arguments by name"] = Subject(
-    st.none() | st.dictionaries(names, plain | anything | hostile, max_size=3) | anything, _elsewhere, 600
+    st.none() | st.dictionaries(names, plain | anything | hostile, max_size=3) | anything, _elsewhere, 400
 )

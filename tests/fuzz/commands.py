@@ -148,6 +148,6 @@ def _type(name: str) -> Any:
 
 
 SUBJECTS: dict[str, Subject] = {
-    f"perdure {name}": Subject(st.tuples(asked, environments), _type(name), 60)
+    f"perdure {name}": Subject(st.tuples(asked, environments), _type(name), 45)
     for name, asked in COMMANDS.items()
 }

@@ -126,4 +126,4 @@ def _measure(job: Any) -> None:
         _ = job.result
 
 
-SUBJECTS = {"endings": Subject(st.tuples(words, endings), _end, 400)}
+SUBJECTS = {"endings": Subject(st.tuples(words, endings), _end, 250)}

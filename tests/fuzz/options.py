@@ -252,12 +252,12 @@ def _signal(ground: Ground, example: tuple[Any, dict[str, Any]]) -> None:
 
 
 SUBJECTS: dict[str, Subject] = {
-    "options of a job": Subject(options, _using, 600),
-    "options of a task": Subject(st.tuples(functions, task_options), _register, 400),
-    "options of an app": Subject(app_options, _app, 300),
-    "options of a worker": Subject(worker, _worker, 300),
+    "options of a job": Subject(options, _using, 400),
+    "options of a task": Subject(st.tuples(functions, task_options), _register, 300),
+    "options of an app": Subject(app_options, _app, 200),
+    "options of a worker": Subject(worker, _worker, 200),
     "workflows": Subject(
         st.tuples(st.sampled_from(("chain", "group", "flow", "flow")), flow_options, some_steps), _build, 400
     ),
-    "signals": Subject(signals, _signal, 200),
+    "signals": Subject(signals, _signal, 150),
 }

@@ -141,4 +141,4 @@ def _work(ground: Ground) -> None:
 
 
 HOW = ("ready", "canceled", "claimed", "acted")
-SUBJECTS = {"rows": Subject(st.tuples(st.sampled_from(HOW), changes, st.sampled_from(PRINTS)), _tamper, 200)}
+SUBJECTS = {"rows": Subject(st.tuples(st.sampled_from(HOW), changes, st.sampled_from(PRINTS)), _tamper, 100)}

@@ -23,7 +23,7 @@ def _asking(verb: str) -> Callable[[Ground, Any], None]:
 
 
 SUBJECTS: dict[str, Subject] = {
-    verb: Subject(st.tuples(st.booleans(), asked), _asking(verb), 2 if asked is NOTHING else 200)
+    verb: Subject(st.tuples(st.booleans(), asked), _asking(verb), 2 if asked is NOTHING else 150)
     for verb, asked in VERBS.items()
 }
 SUBJECTS |= arguments.SUBJECTS | options.SUBJECTS | endings.SUBJECTS | rows.SUBJECTS | commands.SUBJECTS

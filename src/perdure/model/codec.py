@@ -130,7 +130,8 @@ class ResultCodec:
         try:
             return self._decoder.decode(text)
         except Exception:
-            return read_json(text)
+            pass
+        return read_json(text)
 
 
 def storable_text(text: str, limit: int) -> str:

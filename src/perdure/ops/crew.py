@@ -34,14 +34,14 @@ def live(rows: Rows, now: Instant) -> list[WorkerRow]:
 def servers(workers: Sequence[WorkerRow]) -> list[Server]:
     return [
         Server(
-            frozenset(_names(worker.tasks)),
-            None if worker.queues is None else frozenset(_names(worker.queues)),
+            frozenset(names_in(worker.tasks)),
+            None if worker.queues is None else frozenset(names_in(worker.queues)),
         )
         for worker in workers
     ]
 
 
-def _names(text: str) -> list[str]:
+def names_in(text: str) -> list[str]:
     """A worker's row that was damaged by hand hides no other worker."""
     names = shown_json(text)
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
