@@ -246,7 +246,7 @@ def _signal(ground: Ground, example: tuple[Any, dict[str, Any]]) -> None:
     if kind in (Fatal, Cancel) and not said:
         said = ["because"]
     try:
-        str(kind(*said, **{**needed, **delay}))
+        kind(*said, **{**needed, **delay})
     except PerdureError as error:
         judge(error)
 

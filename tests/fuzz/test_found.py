@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from perdure import App
+from perdure import CONTEXT, App, Context, Fatal
 from perdure.errors import BadArguments, InternalError, InvalidConfig, InvalidOption, PerdureError
 from perdure.model.stored import shown_json
 from perdure.ops.queues import list_queues
@@ -202,3 +202,41 @@ def test_a_row_of_a_task_that_nobody_has_is_read_and_left_alone(ground: Ground) 
         look_at(ground, job.id, printed)
     assert ground.app.ledger.claim("fuzz", tasks=["work"], queues=["lost"], n=1) == []
     assert json.loads(run(ground, "explain", job.id, "--json").stdout)["code"]
+
+
+class Wordy(Exception):
+    def __str__(self) -> str:
+        return MUCH
+
+
+MUCH = "much \0\ud800" * 5_000_000
+"""50 million characters, not all of which can be stored."""
+
+
+def test_fifty_megabytes_of_anything_block_no_outcome(ground: Ground) -> None:
+    app = App(ground.url)
+
+    @app.task(name="wordy", queue="wordy", max_attempts=1)
+    def wordy(how: str, *, ctx: Context = CONTEXT) -> Any:
+        ctx.log(MUCH)
+        ctx.progress(message=MUCH)
+        match how:
+            case "returns":
+                return MUCH
+            case "raises":
+                raise Wordy
+            case "in a group":
+                raise ExceptionGroup(MUCH, [Wordy(), ExceptionGroup("inner", [KeyError(MUCH)])])
+            case "recurses":
+                return wordy.function(how, ctx=CONTEXT)
+        raise Fatal(MUCH, code=MUCH)
+
+    ways = ["returns", "raises", "in a group", "recurses", "ends"]
+    jobs = [wordy.enqueue(how) for how in ways]
+    assert app.run_worker(burst=True, queues=["wordy"], concurrency=1) == 0
+    assert [job.refresh().state for job in jobs] == ["succeeded", *["failed"] * 4]
+    assert jobs[0].reason == "result.too_large"
+    for job, printed in zip(jobs, PRINTS, strict=True):
+        look_at(ground, job.id, printed)
+    app.close()
+    ground.sql("DELETE FROM perdure.job")

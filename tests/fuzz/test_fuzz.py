@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from perdure import App, cli
+from tests.fuzz.commands import COMMANDS
+from tests.fuzz.commands import NOT_HERE as NOT_TYPED
 from tests.fuzz.explore import explore
 from tests.fuzz.ground import Ground
 from tests.fuzz.subjects import SUBJECTS
@@ -20,10 +25,12 @@ def test_what_is_passed_is_kept_or_refused(ground: Ground, subject: str) -> None
 
 @pytest.mark.long
 @pytest.mark.parametrize("subject", SUBJECTS)
-def test_what_is_passed_is_kept_or_refused_at_length(ground: Ground, subject: str) -> None:
+def test_what_is_passed_is_kept_or_refused_at_length(
+    ground: Ground, subject: str, record_property: Callable[[str, object], None]
+) -> None:
     one = SUBJECTS[subject]
     count = explore(ground, one, one.share)
-    print(f"{subject}: {count} examples on {ground.dialect}")
+    record_property("examples", count)  # tests/conftest.py prints the sum
     assert count >= one.share
 
 
@@ -32,6 +39,8 @@ def test_all_of_it_is_twenty_thousand_examples() -> None:
 
 
 def test_every_verb_of_the_app_is_asked() -> None:
-    from perdure import App
-
     assert sorted({*VERBS, *NOT_HERE}) == sorted(ALL_VERBS[App].split())
+
+
+def test_every_verb_of_the_command_line_is_typed() -> None:
+    assert {*COMMANDS, *NOT_TYPED} == cli.VERBS.keys()
