@@ -43,6 +43,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[SERVER].stop()
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """How much was tried, where a test counts it: in the processes of xdist nothing that is printed is seen."""
+    reports = [one for one in terminalreporter.getreports("passed") if one.when == "call"]
+    examples = [value for one in reports for name, value in one.user_properties if name == "examples"]
+    if examples:
+        terminalreporter.write_line(f"fuzz: {sum(examples):,} examples")
+
+
 @pytest.fixture(scope="session")
 def postgres_server(request: pytest.FixtureRequest) -> str:
     """The URL of the server's own database, with the right to create others."""

@@ -75,6 +75,7 @@ FINER = {
     "conn.pipeline": "Leave the pipeline mode first.",
     "conn.wrong_colour": "Async connections go with the async verbs, blocking ones with the others.",
     "job.bad_snapshot": "A stored key is damaged, or of a later version.",
+    "job.damaged": "Find out who else writes to perdure's tables; delete the job, or mend its row.",
     "job.is_a_step": "Use the verb of workflows that the message names.",
     "job.key_unstable": "A key appeared and vanished again and again: try again.",
     "job.not_succeeded": "Wait for its end; `requeue_job` is for what failed or was canceled.",

@@ -132,6 +132,11 @@ def test_every_condition_is_in_the_page_about_operating() -> None:
     assert [name for name in Wanted.__annotations__ if name not in told] == []
 
 
+def test_the_page_about_arguments_runs_and_prints_what_it_says(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("\n".join(blocks("docs/arguments.md")))
+    assert run(tmp_path / "program.py") == promised("\n".join(blocks("docs/arguments.md")))
+
+
 def test_the_drawings_of_workflows_are_those_of_the_builder() -> None:
     program, space = blocks("docs/workflows.md")[0], dict[str, Any]()
     exec(program, space)

@@ -81,6 +81,7 @@ FINER_CODES = """
     GateRefused            workflow.gate_not_gate
     IdempotencyConflict    workflow.idempotency_conflict
     InternalError          job.bad_snapshot
+    InternalError          job.damaged
     InternalError          job.key_unstable
     InternalError          store.constraint
     InternalError          store.refused

@@ -28,10 +28,11 @@ from perdure.middleware import Middleware
 from perdure.model.backoff import DEFAULT_BACKOFF, Backoff, as_backoff, dump_backoff
 from perdure.model.graph import GATE
 from perdure.model.job import JobRow, Span, TaskDefinition
+from perdure.model.redact import dump_names
 from perdure.moments import span
 from perdure.ops import tasks as task_ops
 from perdure.ops.enqueue import enqueue_each
-from perdure.options import INTEGER, SMALLINT, number, text, texts, unknown_option, whole
+from perdure.options import INTEGER, SMALLINT, flag, number, text, texts, unknown_option, whole
 from perdure.serving import Serving
 from perdure.store.gather import Gather
 from perdure.store.plan import Plan, aside, blocking, perform, perform_at_once, waiting
@@ -68,6 +69,13 @@ class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
     ) -> None:
         if url == "":
             raise InvalidConfig("The database's URL is empty; leave it out for the one of the environment.")
+        for name, one in (("url", url), ("listen_url", listen_url)):
+            if not isinstance(one, str | None):
+                raise InvalidConfig(f"{name} is a text, such as sqlite:///jobs.db.")
+        if synchronous not in ("full", "normal"):
+            raise InvalidConfig('synchronous is "full" or "normal".')
+        if not isinstance(prepare, bool | None):
+            raise InvalidConfig("prepare is True, False or None.")
         self._url = url
         self._imports = texts("imports", imports)
         self._schema = text("schema", schema, 63)
@@ -134,6 +142,7 @@ class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
         fatal: type[BaseException] | Sequence[type[BaseException]] = (),
         timeout_grace: float | timedelta = 30,
         on_failed: Callable[..., object] | None = None,
+        redact: Sequence[str] = (),
     ) -> _Register: ...
     def task(self, *function: Any, **options: Any) -> Any:
         """Register a function as a task: ``@app.task`` or ``@app.task(queue="mail")``."""
@@ -159,6 +168,7 @@ class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
         timeout: float | timedelta | None = 900,
         backoff: float | Backoff = DEFAULT_BACKOFF,
         max_crashes: int | None = 3,
+        redact: Sequence[str] = (),
         **handling: Any,
     ) -> Task[..., Any]:
         definition = TaskDefinition(
@@ -169,6 +179,7 @@ class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
             timeout=None if timeout is None else span("timeout", timeout, least=1),
             backoff=dump_backoff(as_backoff(backoff)),
             max_crashes=whole("max_crashes", max_crashes, 1, INTEGER),
+            redact=dump_names(texts("redact", redact)),
         )
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise InvalidTask("A generator cannot be a task: its job would have no result.")
@@ -189,13 +200,14 @@ class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
     def _sync(self, *, exact: bool = False) -> Plan[None]:
         """Write the tasks of this program into the database; ``exact`` disables those it does not have."""
         definitions = [_renamed(task.definition, name) for name, task in self.tasks.items()]
-        yield from perform(task_ops.sync, definitions, exact=exact)
+        yield from perform(task_ops.sync, definitions, exact=flag("exact", exact))
         self._synced(definitions)
 
     sync, async_ = blocking(_sync), waiting(_sync)
 
     def _migrate(self, *, to: int | None = None) -> Plan[list[int]]:
         """Apply the migrations the database lacks, up to version ``to``; return the versions finished here."""
+        whole("to", to, 0, INTEGER)
         return (yield from aside(lambda: self.store.migrate(to=to)))
 
     def _check_schema(self) -> Plan[None]:

@@ -63,7 +63,8 @@ class Enqueuing:
         """Enqueue by name: for a producer without the code. Arguments are plain JSON values."""
         if not isinstance(arguments, Mapping | None):
             raise BadArguments("$: the arguments are given by name, as a dict")
-        if text("task", task) in self.tasks:
+        task = text("task", task)
+        if task in self.tasks:
             known = self.tasks[task].using(**asked)
             return (yield from known._enqueue_values(dict(arguments or {})))
         conn = asked.pop("conn", None)

@@ -14,6 +14,7 @@ import msgspec
 
 from perdure.errors import JobCanceled, JobFailed, JobGone, WaitTimeout
 from perdure.model.job import ENDED, JobRow, State
+from perdure.model.stored import read_json
 from perdure.moments import moment
 from perdure.ops import browse
 from perdure.ops.operate import CancelOutcome, RequeueOutcome
@@ -107,12 +108,12 @@ class Job(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
     @property
     def meta(self) -> dict[str, Any]:
         text = self._row.meta if self._row else None
-        return {} if text is None else msgspec.json.decode(text, type=dict[str, Any])
+        return {} if text is None else read_json(text, dict[str, Any])
 
     @property
     def tags(self) -> list[str]:
         text = self._row.tags if self._row else None
-        return [] if text is None else msgspec.json.decode(text, type=list[str])
+        return [] if text is None else read_json(text, list[str])
 
     @property
     def reason(self) -> str | None:

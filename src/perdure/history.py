@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, NamedTuple
 
-import msgspec
-
 from perdure.model.job import Instant
+from perdure.model.stored import shown_json
 from perdure.moments import moment
 from perdure.ops.browse import AttemptRow, EventRow, LogRow, Traces
 
@@ -91,7 +90,9 @@ def _current(traces: Traces) -> list[Entry]:
 
 
 def _event(event: EventRow) -> Entry:
-    detail = {} if event.detail is None else msgspec.json.decode(event.detail, type=dict[str, Any])
+    detail = {} if event.detail is None else shown_json(event.detail)
+    if not isinstance(detail, dict):
+        detail = {"detail": detail}  # somebody else wrote it
     return Entry(moment(event.at), event.kind, event.run, event.token, detail)
 
 

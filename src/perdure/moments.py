@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from perdure.errors import InvalidOption
 from perdure.model.job import SECOND, Instant, Span
+from perdure.model.telling import bounded
 
 LONGEST: Span = 36_525 * 86_400 * SECOND
 """A hundred years."""
@@ -42,4 +43,4 @@ def instant(name: str, value: datetime) -> Instant:
 
 def moment(value: Instant) -> datetime:
     """Microseconds since the epoch as a datetime in UTC."""
-    return _EPOCH + timedelta(microseconds=value)
+    return _EPOCH + timedelta(microseconds=bounded(value))

@@ -192,6 +192,13 @@ def task_config(config: Mapping[str, object]) -> str:
     return encoded
 
 
+def flag(name: str, value: bool) -> bool:
+    """Yes or no: of a text or a number nobody knows which."""
+    if not isinstance(value, bool):
+        raise InvalidOption(f"{name} must be True or False.")
+    return value
+
+
 def _optional(name: str, value: str | None, most: int) -> str | None:
     return None if value is None else text(name, value, most)
 

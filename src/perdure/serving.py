@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import cached_property
@@ -156,7 +156,7 @@ class Serving:
 def worker_options(app: Serving, **asked: Any) -> WorkerOptions:
     """What a worker was asked to be, checked."""
     queues = asked.pop("queues")
-    if isinstance(queues, str):
+    if queues is not None and (isinstance(queues, str) or not isinstance(queues, Iterable)):
         raise InvalidOption("queues is a list of names, or a dict of names and weights.")
     if queues is not None:
         names = [text("queue", name) for name in queues]
@@ -165,6 +165,8 @@ def worker_options(app: Serving, **asked: Any) -> WorkerOptions:
         if isinstance(queues, Mapping) and not all(_is_weight(weight) for weight in queues.values()):
             raise InvalidOption("The weight of a queue must be a finite number above 0.")
         queues = dict(queues) if isinstance(queues, Mapping) else names
+    if asked["name"] is not None:
+        asked["name"] = text("name", asked["name"])
     number("concurrency", asked["concurrency"], 1, MOST_SLOTS)
     if asked["processes"] is not None:
         number("processes", asked["processes"], 0, MOST_SLOTS)

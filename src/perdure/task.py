@@ -15,6 +15,7 @@ from perdure.events import Listener
 from perdure.handle import Job
 from perdure.model.codec import ArgumentCodec, ResultCodec
 from perdure.model.job import SECOND, TaskDefinition
+from perdure.model.redact import load_names
 from perdure.model.reference import ReferenceCodec, references_in
 from perdure.model.signature import Signature
 from perdure.moments import span
@@ -145,6 +146,10 @@ class Task(Enqueuer[P, R]):
         self.aliases = aliases
         self.name = definition.name
         self.signature = Signature.of(function, CONTEXT)
+        self.redact = frozenset(load_names(definition.redact))
+        for name in sorted(self.redact):
+            if not self.signature.takes(name):
+                raise InvalidTask(f"redact names {name!r}, which is not a parameter of the task {self.name}.")
         self.arguments = ArgumentCodec(self.signature)
         self.results = ResultCodec(self.signature.returns)
         self.handling = handling
@@ -171,6 +176,7 @@ class Task(Enqueuer[P, R]):
             handling.timeout_grace,
             handling.on_failed,
             self.app.middleware,
+            self.redact,
         )
 
     @cached_property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
@@ -24,7 +24,7 @@ from perdure.ops.explain import examine
 from perdure.ops.find import LAST
 from perdure.ops.operate import CancelOutcome, DeleteOutcome, RequeueOutcome, RunNowOutcome
 from perdure.ops.stats import measure
-from perdure.options import INTEGER, filter_text, number, task_config, text, whole
+from perdure.options import INTEGER, filter_text, flag, number, task_config, text, whole
 from perdure.stats import Stats, show
 from perdure.store.plan import Plan, blocking, perform, perform_on, waiting
 from perdure.store.store import Store
@@ -59,6 +59,8 @@ class Verbs:
 
     def _get_jobs(self, ids: Sequence[JobId]) -> Plan[list[Job[Any] | None]]:
         """Jobs in the order asked, None where there is none."""
+        if isinstance(ids, str) or not isinstance(ids, Iterable):
+            raise InvalidOption("ids must be a list of jobs' ids.")
         known: list[str] = []
         for id in ids:
             try:
@@ -139,7 +141,7 @@ class Verbs:
                 operate.requeue,
                 job_id(id),
                 run=whole("run", run, 1, INTEGER),
-                keep_checkpoint=keep_checkpoint,
+                keep_checkpoint=flag("keep_checkpoint", keep_checkpoint),
                 reason=said("reason", reason),
                 by=said("by", by),
             )
@@ -187,8 +189,8 @@ class Verbs:
         """
         if enabled is None and config is UNSET:
             raise InvalidOption("Give enabled or config, or both: there is nothing to set.")
-        if not isinstance(enabled, bool | None):
-            raise InvalidOption("enabled must be True or False.")
+        if enabled is not None:
+            flag("enabled", enabled)
         given = config if config is UNSET or config is None else task_config(config)
         yield from perform(
             tasks.set_task, text("task", name), enabled=enabled, config=given, by=said("by", by)

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
 from perdure.errors import WorkflowCanceled, WorkflowFailed, WorkflowNotFound
 from perdure.handle import until_over
 from perdure.model.graph import GATE, OVER, Shape, Status, Which
 from perdure.model.job import Instant
+from perdure.model.stored import read_json
 from perdure.moments import moment
 from perdure.ops import workflow as ops
 from perdure.ops.steer import Canceling, Requeuing
@@ -76,7 +75,7 @@ class StartedWorkflow:
     @property
     def meta(self) -> dict[str, Any]:
         text = self._row.meta if self._row else None
-        return {} if text is None else msgspec.json.decode(text, type=dict[str, Any])
+        return {} if text is None else read_json(text, dict[str, Any])
 
     @property
     def result(self) -> Any:

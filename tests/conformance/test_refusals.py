@@ -20,6 +20,9 @@ def send(to: str, subject: str = "", *, at: datetime | None = None, extra: Any =
     return {"to": to, "subject": subject}
 
 
+CIRCLE: list[Any] = [SECRET]
+CIRCLE.append(CIRCLE)
+
 Call = Callable[[Any], object]
 
 BAD_ARGUMENTS: dict[str, tuple[Call, str]] = {
@@ -36,6 +39,7 @@ BAD_ARGUMENTS: dict[str, tuple[Call, str]] = {
     "too large a number": (lambda task: task.enqueue(SECRET, extra=2**80), "$.extra"),
     "no JSON": (lambda task: task.enqueue(SECRET, extra=object()), "$.extra"),
     "deep inside": (lambda task: task.enqueue(SECRET, extra=[1, {SECRET: {2}}]), "$.extra[1][...]"),
+    "contains itself": (lambda task: task.enqueue(SECRET, extra=CIRCLE), "$.extra"),
     "one of many": (lambda task: task.app.enqueue_many([task.job("a"), task.job(3)]), "$.to"),
     "by name": (lambda task: task.app.enqueue("send", {"to": {SECRET}}), "$.to"),
     "by name, no names": (lambda task: task.app.enqueue("send", [SECRET]), "$"),

@@ -78,3 +78,34 @@ def test_the_arguments_beside_a_reference_are_checked() -> None:
     assert codec.encode({"n": Reference("a"), "text": "x"})[0] == '{"text":"x","n":{"perdure.result":"a"}}'
     with pytest.raises(BadArguments, match=r"\$\.text"):
         codec.encode({"n": Reference("a"), "text": 1})
+
+
+def test_a_value_that_contains_itself_is_looked_through_once() -> None:
+    circle: list[Any] = [Reference("one")]
+    circle.append({"self": circle})
+    assert references_in(circle) == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("beside", "path", "reason"),
+    [
+        (object(), "$.a[1]", "a `object` like this cannot be stored"),
+        (float("nan"), "$.a[1]", "is not a finite number"),
+        (2**80, "$.a[1]", "is an integer of more than 64 bits"),
+        ("half \ud800", "$.a[1]", "contains half of a surrogate pair"),
+    ],
+)
+def test_what_stands_beside_a_reference_must_be_fit_to_be_stored(
+    beside: object, path: str, reason: str
+) -> None:
+    codec = ReferenceCodec(Signature.of(function, ...))
+    with pytest.raises(BadArguments) as refusal:
+        codec.encode({"a": [Reference("one"), beside]})
+    assert (refusal.value.path, str(refusal.value)) == (path, f"{path}: {reason}")
+
+
+def test_what_contains_itself_and_a_reference_is_refused() -> None:
+    circle: list[Any] = [Reference("one")]
+    circle.append(circle)
+    with pytest.raises(BadArguments, match="nested too deeply, or contains itself"):
+        ReferenceCodec(Signature.of(function, ...)).encode({"a": circle})

@@ -10,10 +10,10 @@ import psycopg
 import pytest
 
 from perdure.errors import Invalid, Refused, StoreAway, UnsupportedConnection
+from perdure.model.telling import FIRST, LAST
 from perdure.ops.op import Op, ask, operation
 from perdure.store import borrowed
 from perdure.store.postgres import PostgresStore
-from perdure.store.postgres_adapt import FIRST, LAST
 from perdure.store.sqlite import SqliteStore
 from perdure.store.store import Store
 from tests.flavours.caller import Caller

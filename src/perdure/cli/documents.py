@@ -124,15 +124,14 @@ def _document(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(name: str, value: Any) -> Any:
-    from msgspec.json import decode
-
     from perdure.model.job import SECOND
+    from perdure.model.stored import shown_json
     from perdure.moments import moment
 
     if value is None:
         return None
     if name in _JSON:
-        return decode(value)
+        return shown_json(value)
     if name in _SPANS:
         return value / SECOND
     return iso(moment(value)) if name.endswith("_at") or name == "scheduled_for" else value

@@ -158,15 +158,15 @@ def _queue(name: str, queue: QueueStats, stats: Stats) -> list[str]:
 
 
 def _worker(worker: WorkerRow, now: int) -> list[str]:
-    from msgspec.json import decode
+    from perdure.ops.crew import names_in
 
     return [
         worker.name,
         worker.id,
         "live" if worker.expires_at > now else "silent",
         str(worker.slots),
-        "every" if worker.queues is None else ", ".join(decode(worker.queues, type=list[str])),
-        ", ".join(decode(worker.tasks, type=list[str])),
+        "every" if worker.queues is None else ", ".join(names_in(worker.queues)),
+        ", ".join(names_in(worker.tasks)),
         distance(worker.started_at, now),
         distance(worker.beat_at, now),
     ]

@@ -86,7 +86,21 @@ def _traces(app: App, id: str) -> Traces:
     traces = app.store.perform(trace_job, job_id(id))
     if traces is None:
         raise JobNotFound
-    return traces
+    return traces._replace(job=_discreet(app, traces.job))
+
+
+def _discreet(app: App, row: JobRow) -> JobRow:
+    """Without the arguments that its task redacts, as the code says where it is here, or else the database."""
+    from msgspec.structs import replace
+
+    from perdure.model.redact import load_names, redacted
+    from perdure.ops.tasks import list_tasks
+
+    stored = app.store.perform(list_tasks).get(row.task)
+    names = {*load_names(stored.definition.redact)} if stored is not None else set()
+    if (task := app.tasks.get(row.task)) is not None:
+        names |= task.redact
+    return replace(row, payload=redacted(row.payload, names))
 
 
 def _document(traces: Traces, why: Explanation) -> dict[str, Any]:
@@ -203,4 +217,6 @@ def _section(title: str) -> None:
 def _pretty(text: str) -> str:
     import json
 
-    return printable(json.dumps(json.loads(text), indent=2, ensure_ascii=False))
+    from perdure.model.stored import shown_json
+
+    return printable(json.dumps(shown_json(text), indent=2, ensure_ascii=False))

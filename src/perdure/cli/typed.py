@@ -60,6 +60,8 @@ def json_object(ctx: click.Context, param: click.Parameter, value: str | None) -
         read = json.loads(sys.stdin.read() if value == "-" else value)
     except ValueError as error:
         raise click.BadParameter(f"this is no JSON: {error}.") from None
+    except RecursionError:
+        raise click.BadParameter("this JSON is nested too deeply.") from None
     if not isinstance(read, dict):
         raise click.BadParameter('it must be a JSON object, such as {"to": "a@b.c"}.')
     return read

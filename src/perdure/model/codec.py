@@ -12,7 +12,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from types import NoneType
@@ -25,6 +25,7 @@ from msgspec import UNSET, UnsetType
 from perdure.errors import PayloadTooLarge
 from perdure.model.plain import GREATEST, LEAST, are_plain, shortcut
 from perdure.model.signature import PLAIN, Fault, Signature, misfit, path_of, plain_kinds, readable, refused
+from perdure.model.stored import read_json
 
 MAX_PAYLOAD = 1 << 20
 MAX_DEPTH = 200
@@ -34,7 +35,7 @@ _WITH_CARE = frozenset({int, float, Decimal, datetime, time})
 # Stands for a key of a dict and for an element of a set: those are data, and a message shows none.
 _SOMEWHERE = "[...]"
 _MISSING = object()
-_TOO_DEEP = "is nested too deeply, or contains itself"
+TOO_DEEP = "is nested too deeply, or contains itself"
 _CHANGED = "would arrive changed"
 _BAD_NAME = "the name of an argument must be text"
 
@@ -72,7 +73,7 @@ class ArgumentCodec:
 
     def encode(self, values: dict[str, object]) -> str:
         """The JSON object that ``decode`` turns into equal values. Raises BadArguments, PayloadTooLarge."""
-        encoded = _encoded(values)
+        encoded = to_json(values)
         if not (values.keys() >= self._required and are_plain(values, self._kinds)):
             _verify(values, encoded, self._decoded)
         return encoded.decode()
@@ -100,7 +101,7 @@ class ArgumentCodec:
 def encode_plain(values: Mapping[str, object]) -> str:
     """Arguments of a task whose code is elsewhere: only what JSON itself tells apart is accepted."""
     values = dict(values)
-    encoded = _encoded(values)
+    encoded = to_json(values)
     _verify(values, encoded, msgspec.json.decode)
     return encoded.decode()
 
@@ -129,7 +130,8 @@ class ResultCodec:
         try:
             return self._decoder.decode(text)
         except Exception:
-            return msgspec.json.decode(text)
+            pass
+        return read_json(text)
 
 
 def storable_text(text: str, limit: int) -> str:
@@ -138,7 +140,7 @@ def storable_text(text: str, limit: int) -> str:
         marker = f"\n[... {len(text)} characters, cut to {limit} ...]\n"
         head, odd = divmod(max(limit - len(marker), 0), 2)
         text = f"{text[:head]}{marker}{text[len(text) - head - odd :]}" if head else text[:limit]
-    return _UNSTORABLE.sub(_REPLACEMENT, text)
+    return _UNSTORABLE.sub(_REPLACEMENT, str.__str__(text))
 
 
 def _arguments_decoder(annotations: Mapping[str, Any], required: frozenset[str]) -> msgspec.json.Decoder[Any]:
@@ -159,7 +161,7 @@ def _result_decoder(annotation: Any) -> msgspec.json.Decoder[Any]:
         return msgspec.json.Decoder()
 
 
-def _encoded(values: dict[str, object]) -> bytes:
+def to_json(values: dict[str, object]) -> bytes:
     try:
         encoded = _ENCODER.encode(values)
     except Exception:
@@ -188,7 +190,7 @@ def _encoding_fault(value: object, depth: int = 0) -> Fault | None:
     except Exception:
         pass
     if depth == MAX_DEPTH:
-        return "", _TOO_DEEP
+        return "", TOO_DEEP
     for step, part in _parts(value) or []:
         if fault := _encoding_fault(part, depth + 1):
             return _below(step, fault)
@@ -199,17 +201,17 @@ def _encoding_fault(value: object, depth: int = 0) -> Fault | None:
 
 def _verify(values: dict[str, object], encoded: bytes, decode: Callable[[bytes], dict[str, object]]) -> None:
     try:
-        fault = _first_fault(values, decode(encoded))
+        fault = first_fault(values, decode(encoded))
     except RecursionError:
-        fault = "$", _TOO_DEEP
+        fault = "$", TOO_DEEP
     except Exception as error:
         # The values themselves may be to blame, such as a NaN, which was written as null.
-        fault = _first_fault(values, values) or misfit(error, values)
+        fault = first_fault(values, values) or misfit(error, values)
     if fault:
         raise refused(fault)
 
 
-def _first_fault(values: dict[str, object], arrived: dict[str, object]) -> Fault | None:
+def first_fault(values: dict[str, object], arrived: dict[str, object]) -> Fault | None:
     for name, value in values.items():
         if type(name) is not str:
             return "$", _BAD_NAME
@@ -235,7 +237,7 @@ def _fault(sent: Any, arrived: Any, depth: int = 0) -> Fault | None:
         return None if _same(sent, arrived) else ("", _CHANGED)
     parts, counterparts = _parts(sent), _parts(arrived, like=sent)
     if depth == MAX_DEPTH:
-        return "", _TOO_DEEP
+        return "", TOO_DEEP
     if parts is None or counterparts is None or len(parts) != len(counterparts):
         return "", _CHANGED
     for (step, part), (_, counterpart) in zip(parts, counterparts, strict=True):
@@ -268,8 +270,10 @@ def _same(sent: Any, arrived: Any) -> bool:
             # 0.0 == -0.0, and Decimal("1.10") == Decimal("1.1").
             return str(sent) == str(arrived)
         case datetime():
-            # In the hour that a clock change repeats, == between two time zones is always false.
-            return bool(sent.astimezone(UTC) == arrived.astimezone(UTC))
+            # In the hour that a clock change repeats, == between two time zones is always false. Not by astimezone():
+            # the same instant in UTC may be before the year 1, or after 9999.
+            apart = sent.replace(tzinfo=None) - arrived.replace(tzinfo=None)
+            return bool(apart == sent.utcoffset() - arrived.utcoffset())
         case time():
             # A named zone without a date has no offset: it would be lost, and == would not notice.
             return bool(sent == arrived) and (sent.tzinfo is None) == (arrived.tzinfo is None)
@@ -311,7 +315,7 @@ def _fields(value: Any) -> Parts | None:
 def _below(step: str | int, fault: Fault) -> Fault:
     place, reason = fault
     step = f"[{step}]" if isinstance(step, int) else step
-    return step if reason is _TOO_DEEP else step + place, reason
+    return step if reason is TOO_DEEP else step + place, reason
 
 
 def _ordered(value: Any) -> Any:

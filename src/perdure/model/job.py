@@ -179,3 +179,5 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
     timeout: Span | None
     backoff: str
     max_crashes: int | None
+    redact: str | None = None
+    """The names of arguments that are shown to nobody, as a JSON list."""

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from perdure.errors import PayloadTooLarge
-from perdure.model.codec import MAX_PAYLOAD, ArgumentCodec
-from perdure.model.signature import Signature
+from perdure.model.codec import MAX_PAYLOAD, TOO_DEEP, ArgumentCodec, first_fault, to_json
+from perdure.model.signature import Signature, refused
 
 MARK = "perdure.result"
 TAIL = "~"
@@ -39,15 +39,15 @@ class Reference:
 def references_in(value: object) -> list[str]:
     """The keys of the steps whose results are used, each once."""
     found: dict[str, None] = {}
-    front = [value]
+    front, seen = [value], set[int]()
     while front:
         match front.pop():
             case Reference(key=key):
                 found[key] = None
-            case dict() as parts:
-                front += parts.values()
-            case list() | tuple() as parts:
-                front += parts
+            # Once: it may contain itself.
+            case dict() | list() | tuple() as parts if id(parts) not in seen:
+                seen.add(id(parts))
+                front += parts.values() if isinstance(parts, dict) else parts
             case _:
                 pass
     return [*found]
@@ -67,7 +67,7 @@ class ReferenceCodec:
         rest = {name: value for name, value in values.items() if name not in later}
         # Checked here, with the path of what does not fit.
         payload, canonical = codec.encode(rest), codec.encode_canonical(rest)
-        marked = msgspec.json.encode({name: _marked(values[name]) for name in sorted(later)}).decode()
+        marked = _encoded({name: values[name] for name in sorted(later)})
         both = _joined(escaped(payload), marked), _joined(escaped(canonical), marked)
         if len(both[0].encode()) > MAX_PAYLOAD:
             raise PayloadTooLarge
@@ -112,6 +112,18 @@ def resolved(payload: str, result_of: Callable[[str], str]) -> str:
         return msgspec.Raw(result_of(value[MARK])) if _is_reference(value) else _shorter(value)
 
     return msgspec.json.encode(_walk(msgspec.json.decode(payload), replace)).decode()
+
+
+def _encoded(values: dict[str, object]) -> str:
+    """With references; what stands beside them must be fit to be stored."""
+    try:
+        marked = {name: _marked(value) for name, value in values.items()}
+    except RecursionError:
+        raise refused(("$", TOO_DEEP)) from None
+    encoded = to_json(marked)
+    if fault := first_fault(marked, marked):
+        raise refused(fault)
+    return encoded.decode()
 
 
 def _marked(value: Any) -> Any:

@@ -102,6 +102,10 @@ class Signature:
         )
         return cls(parameters, context=context, returns=_returned(function))
 
+    def takes(self, name: str) -> bool:
+        """Whether an argument can have this name."""
+        return self._extra is not None or any(each.name == name for each in self.parameters)
+
     def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
         """What the caller gave, by parameter name. Defaults are not filled in."""
         positional = self._positional

@@ -7,10 +7,17 @@ from datetime import UTC, datetime
 # Not from job.py, which would bring msgspec: the command line's help is to be there at once.
 _SECOND = 1_000_000
 
+FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""What a datetime can hold. An operator may have written more into a row, which must stay readable."""
+
 
 def stamp(at: int) -> str:
     """Microseconds since the epoch as ``2026-03-01 12:00:05 UTC``."""
-    return f"{datetime.fromtimestamp(at // _SECOND, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{datetime.fromtimestamp(bounded(at) // _SECOND, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def bounded(at: int) -> int:
+    return min(max(at, FIRST), LAST)
 
 
 def distance(at: int, now: int) -> str:

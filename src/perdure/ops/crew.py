@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from perdure.model.job import Instant
 from perdure.model.serving import Server
+from perdure.model.stored import shown_json
 from perdure.ops.op import Op, Query, Rows, ask_all, operation
 from perdure.ops.worker import WorkerRow
 
 NOBODY: Mapping[str, int] = {}
-_names = msgspec.json.Decoder(list[str]).decode
 
 
 class Crew(NamedTuple):
@@ -39,10 +37,16 @@ def servers(workers: Sequence[WorkerRow], running: Mapping[str, int] = NOBODY) -
     """``running``: how many jobs each of them runs, by their ids."""
     return [
         Server(
-            frozenset(_names(worker.tasks)),
-            None if worker.queues is None else frozenset(_names(worker.queues)),
+            frozenset(names_in(worker.tasks)),
+            None if worker.queues is None else frozenset(names_in(worker.queues)),
             worker.slots,
             running.get(worker.id, 0),
         )
         for worker in workers
     ]
+
+
+def names_in(text: str) -> list[str]:
+    """A worker's row that was damaged by hand hides no other worker."""
+    names = shown_json(text)
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from perdure.model.backoff import Backoff, dump_backoff, load_backoff
+from perdure.model.backoff import Backoff, dump_backoff
 from perdure.model.job import Instant
 from perdure.ops.acts import act
 from perdure.ops.op import Op, Query, ask_all, ask_last, operation
+from perdure.ops.running import read_policy
 from perdure.ops.topics import queue_topics
 
 
@@ -65,6 +66,6 @@ def find_unknown(names: Sequence[str]) -> Op[tuple[list[str], set[str]]]:
 def list_queues() -> Op[list[Queue]]:
     rows = yield from ask_last("list_queues")
     return [
-        Queue(name, bool(paused), cool_until, throttles, None if backoff is None else load_backoff(backoff))
+        Queue(name, bool(paused), cool_until, throttles, None if backoff is None else read_policy(backoff))
         for name, paused, cool_until, throttles, backoff in rows
     ]

@@ -11,6 +11,7 @@ from perdure.errors import InvalidOption
 from perdure.model.backoff import DEFAULT_BACKOFF, Backoff, load_backoff
 from perdure.model.codec import storable_text
 from perdure.model.lifecycle import LONG, SHORT, Report, Running
+from perdure.model.stored import UNREADABLE
 from perdure.ops.batch import rows_of
 from perdure.ops.op import Query, Row
 
@@ -59,7 +60,7 @@ def read_policy(text: str | None) -> Backoff:
     """One that was damaged by hand blocks no outcome: the default stands in for it."""
     try:
         return load_backoff(text)
-    except (msgspec.DecodeError, InvalidOption):
+    except (*UNREADABLE, InvalidOption):
         return DEFAULT_BACKOFF
 
 

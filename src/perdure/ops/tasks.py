@@ -68,6 +68,7 @@ def read_task(
     backoff: str,
     max_crashes: int | None,
     enabled: bool,
+    redact: str | None,
 ) -> KnownTask:
     definition = TaskDefinition(
         name=name,
@@ -77,5 +78,6 @@ def read_task(
         timeout=timeout,
         backoff=backoff,
         max_crashes=max_crashes,
+        redact=redact,
     )
     return KnownTask(definition, bool(enabled))

@@ -11,9 +11,10 @@ from typing import Any, Final
 import psycopg
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
+from perdure.model.telling import FIRST, LAST
 from perdure.ops.op import Param, Row, Rows
 from perdure.store.move_side import PAGE, SEALED, Table
-from perdure.store.postgres_adapt import FIRST, LAST, YEAR_2000, adapt
+from perdure.store.postgres_adapt import YEAR_2000, adapt
 from perdure.store.postgres_connect import connect
 from perdure.store.postgres_errors import MOVED, diagnose
 from perdure.store.postgres_migrate import PostgresTarget

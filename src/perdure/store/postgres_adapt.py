@@ -28,6 +28,7 @@ from psycopg.types.numeric import (
 from psycopg.types.string import TextBinaryLoader
 
 from perdure.errors import Invalid
+from perdure.model.telling import FIRST, LAST
 from perdure.ops.op import Param
 
 _BAD_VALUE = "store.bad_value"
@@ -36,7 +37,6 @@ _PLACEHOLDER = re.compile(r"%%|%\((\w+)\)s")
 # timestamptz counts from the year 2000. ±infinity, and years that a datetime cannot hold, become its first
 # and last instant: an operator may have written them, and a row must be readable.
 YEAR_2000 = 946_684_800_000_000
-FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 _read_int64 = Struct("!q").unpack
 
 

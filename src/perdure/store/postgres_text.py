@@ -9,7 +9,8 @@ from typing import Any
 
 from psycopg import postgres
 
-from perdure.store.postgres_adapt import FIRST, LAST, LOADERS
+from perdure.model.telling import FIRST, LAST
+from perdure.store.postgres_adapt import LOADERS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

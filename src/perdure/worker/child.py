@@ -132,35 +132,35 @@ class Child:
 
     def _call(self, handler: Handler, context: ChildContext) -> Outcome | None:
         current_context.set(context)
-        lease = context.row.lease
+        job = context.row
         try:
             self._phase = "calling"
             try:
                 with handler.around(context):
-                    value = handler.call(context.row.payload, context)
+                    value = handler.call(job.payload, context)
             finally:
                 self._phase = "telling"
         except Stopped:
             self._phase = "telling"
             return None
         except BaseException as error:
-            return raised(handler, lease, error)
-        return returned(handler, lease, value)
+            return raised(handler, job, error)
+        return returned(handler, job, value)
 
     async def _live(self, handler: Handler, context: ChildContext) -> Outcome | None:
         current_context.set(context)
-        lease = context.row.lease
+        job = context.row
         stop = partial(_cancel, asyncio.current_task(), context)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
         self._phase = "awaiting"
         try:
             with handler.around(context):
-                value = await handler.call(context.row.payload, context)
+                value = await handler.call(job.payload, context)
         except asyncio.CancelledError:
             return None
         except BaseException as error:
-            return raised(handler, lease, error)
-        return returned(handler, lease, value)
+            return raised(handler, job, error)
+        return returned(handler, job, value)
 
     def _told_to_stop(self, number: int, _frame: object) -> None:
         if self._phase in ("loading", "idle"):

@@ -13,7 +13,7 @@ import msgspec
 from perdure.model.codec import storable_text
 from perdure.model.lifecycle import MOST_PROGRESS, SHORT, TRACE, Report
 from perdure.store.plan import Plan, aside, refuse_in_event_loop
-from perdure.worker.context import JobContext, encode_checkpoint
+from perdure.worker.context import JobContext, encode_checkpoint, spoken
 from perdure.worker.handler import Handler
 from perdure.worker.ledger import Ledger
 from perdure.worker.wire import Answer, Committing, FromChild, Logged, RolledBack, Run, Save, Spoke
@@ -53,8 +53,8 @@ class ChildContext(JobContext):
         self._desk = desk
 
     def log(self, message: str, *, level: str = "info") -> None:
-        said = storable_text(str(message), TRACE)
-        self._desk.say(Logged(self._number, storable_text(str(level), SHORT), said))
+        said = storable_text(self._discreet(message), TRACE)
+        self._desk.say(Logged(self._number, storable_text(spoken(level), SHORT), said))
 
     def save(self, checkpoint: object) -> None:
         """Keep this for the next attempt: durable when it returns."""

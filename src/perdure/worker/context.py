@@ -18,6 +18,7 @@ from perdure.model.codec import MAX_PAYLOAD, encode_plain, storable_text
 from perdure.model.graph import check
 from perdure.model.job import Claimed, NewJob
 from perdure.model.lifecycle import SHORT, TRACE, Growth, Report, Succeeded
+from perdure.model.stored import read_json
 from perdure.moments import moment
 from perdure.ops.enqueue import enqueue_under
 from perdure.ops.finish import finish
@@ -103,7 +104,7 @@ class JobContext(Context):
     def checkpoint(self) -> Any:
         """What the last attempt saved."""
         text = self.row.checkpoint
-        return None if text is None else msgspec.json.decode(text)
+        return None if text is None else read_json(text)
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -123,18 +124,20 @@ class JobContext(Context):
 
     @property
     def meta(self) -> dict[str, Any]:
-        return {} if self.row.meta is None else msgspec.json.decode(self.row.meta, type=dict[str, Any])
+        return {} if self.row.meta is None else read_json(self.row.meta, dict[str, Any])
 
     def progress(self, done: int | None = None, total: int | None = None, message: str | None = None) -> None:
         super().progress(done, total, message)
-        self._say(Report(done=done, total=total, message=None if message is None else str(message)))
+        self._say(
+            Report(done=done, total=total, message=None if message is None else self._discreet(message))
+        )
 
     def stage(self, name: str) -> None:
-        self._say(Report(stage=str(name)))
+        self._say(Report(stage=self._discreet(name)))
 
     def log(self, message: str, *, level: str = "info") -> None:
         # Cut before it is kept, and shown before the lock: what is logged may use this context itself.
-        line = LogLine(storable_text(str(level), SHORT), storable_text(str(message), TRACE))
+        line = LogLine(storable_text(spoken(level), SHORT), storable_text(self._discreet(message), TRACE))
         with self._lock:
             if len(self._logs) < MOST_LOGS:
                 self._logs.append(line)
@@ -330,6 +333,9 @@ class JobContext(Context):
         refuse_in_event_loop(verb, instead)
         return run(self.store, plan, verb=verb)
 
+    def _discreet(self, said: object) -> str:
+        return self._handlers[self.row.task].discreet(spoken(said), self.row.payload)
+
     def _say(self, report: Report) -> None:
         with self._lock:
             self._report = report if self._report is None else merged(self._report, report)
@@ -346,6 +352,14 @@ def encode_checkpoint(value: object) -> str:
         return encode_plain({"checkpoint": value})[len('{"checkpoint":') : -1]
     except PayloadTooLarge:
         raise PayloadTooLarge(f"the checkpoint takes more than {MAX_PAYLOAD} bytes of JSON") from None
+
+
+def spoken(said: object) -> str:
+    """As text. What cannot be shown is no reason for a handler to fail."""
+    try:
+        return str(said)
+    except Exception:
+        return f"a {type(said).__name__} that cannot be shown"
 
 
 def without_progress(said: Said) -> Said:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from traceback import FrameSummary, TracebackException
+from typing import TypeAlias
 
 from perdure import diary
 from perdure.errors import PerdureError
-from perdure.model.job import Lease, Span
+from perdure.model.job import Claimed, Lease, Span
 from perdure.model.lifecycle import (
     Canceled,
     Continued,
@@ -22,6 +24,9 @@ from perdure.model.lifecycle import (
 )
 from perdure.signals import Cancel, Continue, Fatal, Retry, Snooze, Stopped, Throttle
 from perdure.worker.handler import Handler
+
+Discreet: TypeAlias = Callable[[str], str]
+"""Takes secrets out of a text."""
 
 MESSAGE = 2_000
 """Characters of a message that are looked at: a handler may raise a gigabyte."""
@@ -41,25 +46,26 @@ OURS = {
 """Where the frames are that called the handler, or the middleware around it."""
 
 
-def returned(handler: Handler, lease: Lease, value: object) -> Succeeded:
+def returned(handler: Handler, job: Claimed, value: object) -> Succeeded:
     """What a handler returned is recorded, and if that is impossible, at least that it returned."""
     if value is None:
-        return Succeeded(lease, "null")
-    return Succeeded(lease, *handler.results.encode(value))
+        return Succeeded(job.lease, "null")
+    return Succeeded(job.lease, *handler.results.encode(value))
 
 
-def raised(handler: Handler, lease: Lease, error: BaseException) -> Outcome | None:
+def raised(handler: Handler, job: Claimed, error: BaseException) -> Outcome | None:
     """None where it was asked to stop and did: whoever asked knows how that counts."""
     if isinstance(error, Stopped):
         return None
+    lease, discreet = job.lease, partial(handler.discreet, payload=job.payload)
     try:
-        return _signalled(handler, lease, error)
+        return _signalled(handler, lease, error, discreet)
     except BaseException:
         # A signal whose class forgot to call its parent, or an error that raises when it is looked at.
-        return Failed(lease, "error", None, _name(error), traced(error))
+        return Failed(lease, "error", None, _name(error), _traced(error, discreet))
 
 
-def _signalled(handler: Handler, lease: Lease, error: BaseException) -> Outcome:
+def _signalled(handler: Handler, lease: Lease, error: BaseException, discreet: Discreet) -> Outcome:
     match error:
         case Snooze():
             return Snoozed(lease, _span(error.delay))
@@ -69,16 +75,18 @@ def _signalled(handler: Handler, lease: Lease, error: BaseException) -> Outcome:
         case Continue():
             return Continued(lease, _span(error.delay))
         case Cancel():
-            return Canceled(lease, str(error.reason))
+            return Canceled(lease, discreet(str(error.reason)))
         case Fatal():
-            return Failed(lease, "fatal", _code(error.code), _said(error), traced(error))
+            return Failed(lease, "fatal", _code(error.code), _said(error, discreet), _traced(error, discreet))
         case Retry():
             delay = None if error.delay is None else _span(error.delay)
-            return Failed(lease, "error", _code(error.code), _said(error), traced(error), delay)
+            return Failed(
+                lease, "error", _code(error.code), _said(error, discreet), _traced(error, discreet), delay
+            )
     kind: FailureKind = "fatal" if isinstance(error, handler.fatal) else "error"
     code = _code(error.code) if isinstance(error, PerdureError) else None
-    name, said = _name(error), _said(error)
-    return Failed(lease, kind, code, f"{name}: {said}" if said else name, traced(error))
+    name, said = _name(error), _said(error, discreet)
+    return Failed(lease, kind, code, f"{name}: {said}" if said else name, _traced(error, discreet))
 
 
 def traced(error: BaseException) -> str | None:
@@ -89,6 +97,11 @@ def traced(error: BaseException) -> str | None:
         return "".join(told.format())
     except BaseException:
         return None
+
+
+def _traced(error: BaseException, discreet: Discreet) -> str | None:
+    trace = traced(error)
+    return None if trace is None else discreet(trace)
 
 
 def _cut(told: TracebackException) -> None:
@@ -116,9 +129,10 @@ def _code(code: object) -> str | None:
     return None if code is None else str(code)
 
 
-def _said(error: BaseException) -> str:
+def _said(error: BaseException, discreet: Discreet) -> str:
     try:
-        return str(error)[:MESSAGE]
+        # Before the cut, which could leave half of a secret.
+        return discreet(str(error))[:MESSAGE]
     except BaseException:
         return ""
 

@@ -13,6 +13,7 @@ from perdure.context import Context
 from perdure.events import Listener
 from perdure.middleware import Middleware, around_run
 from perdure.model.codec import ArgumentCodec, ResultCodec
+from perdure.model.redact import hide
 from perdure.model.signature import Signature
 
 RunIn: TypeAlias = Literal["async", "thread", "process"]
@@ -36,6 +37,8 @@ class Handler:
     timeout_grace: float = 30.0
     on_failed: Listener | None = None
     middleware: Sequence[Middleware] = ()
+    redact: frozenset[str] = frozenset()
+    """Names of arguments that are shown to nobody."""
 
     def call(self, payload: str, context: Context) -> Any:
         """Call the function with a job's arguments; of an async one this is only its coroutine."""
@@ -49,6 +52,10 @@ class Handler:
             value.close()
             raise TypeError("A plain function returned a coroutine: make the async function itself the task.")
         return value
+
+    def discreet(self, text: str, payload: str) -> str:
+        """What is said in a run with these arguments, as it may be shown."""
+        return hide(text, payload, self.redact) if self.redact else text
 
     def around(self, context: Context) -> AbstractContextManager[None]:
         """What surrounds a run of the function, to be entered where that runs."""

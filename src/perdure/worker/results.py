@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from perdure.errors import ResultMissing
+from perdure.model.stored import read_json
 from perdure.ops.results import ParentResult
 from perdure.worker.handler import Handler
 
@@ -41,7 +40,7 @@ def result_in(found: ParentResult, handlers: Mapping[str, Handler]) -> Any:
     if found.result is None:
         return None
     handler = handlers.get(found.task)
-    return msgspec.json.decode(found.result) if handler is None else handler.results.decode(found.result)
+    return read_json(found.result) if handler is None else handler.results.decode(found.result)
 
 
 def missing(key: str, found: ParentResult | None) -> ResultMissing:

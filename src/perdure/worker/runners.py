@@ -82,8 +82,8 @@ async def _live(attempt: Attempt) -> Outcome | None:
         raise
     except BaseException as error:
         # Also SystemExit: a handler may end itself, not its worker.
-        return raised(handler, attempt.lease, error)
-    return returned(handler, attempt.lease, value)
+        return raised(handler, job, error)
+    return returned(handler, job, value)
 
 
 class ThreadRunner:
@@ -122,16 +122,16 @@ class ThreadRunner:
 
     def _run(self, attempt: Attempt) -> None:
         current_context.set(attempt.context)
-        handler, lease = attempt.handler, attempt.lease
+        handler, job = attempt.handler, attempt.job
         outcome: Outcome | None
         value = None
         try:
             with handler.around(attempt.context):
-                value = handler.call(attempt.job.payload, attempt.context)
+                value = handler.call(job.payload, attempt.context)
         except BaseException as error:
-            outcome = raised(handler, lease, error)
+            outcome = raised(handler, job, error)
         else:
-            outcome = returned(handler, lease, value)
+            outcome = returned(handler, job, value)
         now = monotonic()
         with suppress(RuntimeError):  # the loop is gone, and with it everyone who would record this
             self._loop.call_soon_threadsafe(self._ended, attempt, outcome, now)

@@ -265,14 +265,16 @@ RETURNING job;
 
 -- name: sync_tasks
 -- differs: how a JSON array becomes rows.
-INSERT INTO perdure.task (name, queue, priority, max_attempts, timeout, backoff, max_crashes, synced_at)
-SELECT x.name, x.queue, x.priority, x.max_attempts, x.timeout, CAST(x.backoff AS json), x.max_crashes, :now
+INSERT INTO perdure.task (name, queue, priority, max_attempts, timeout, backoff, max_crashes, redact, synced_at)
+SELECT x.name, x.queue, x.priority, x.max_attempts, x.timeout, CAST(x.backoff AS json), x.max_crashes,
+       CAST(x.redact AS json), :now
   FROM json_to_recordset(CAST(:tasks AS json)) AS x (
        name text, queue text, priority smallint, max_attempts integer, timeout bigint, backoff text,
-       max_crashes integer)
+       max_crashes integer, redact text)
     ON CONFLICT (name) DO UPDATE
    SET queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts,
-       timeout = excluded.timeout, backoff = excluded.backoff, max_crashes = excluded.max_crashes, synced_at = :now;
+       timeout = excluded.timeout, backoff = excluded.backoff, max_crashes = excluded.max_crashes,
+       redact = excluded.redact, synced_at = :now;
 
 -- name: disable_other_tasks
 -- differs: how a JSON array becomes rows.

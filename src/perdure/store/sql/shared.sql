@@ -87,7 +87,7 @@ SELECT token, level, message, at
  ORDER BY id;
 
 -- name: list_tasks
-SELECT name, queue, priority, max_attempts, timeout, backoff, max_crashes, enabled
+SELECT name, queue, priority, max_attempts, timeout, backoff, max_crashes, enabled, redact
   FROM perdure.task
  ORDER BY name;
 

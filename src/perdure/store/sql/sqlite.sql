@@ -121,14 +121,15 @@ RETURNING job;
 
 -- name: sync_tasks
 -- differs: how a JSON array becomes rows.
-INSERT INTO perdure.task (name, queue, priority, max_attempts, timeout, backoff, max_crashes, synced_at)
+INSERT INTO perdure.task (name, queue, priority, max_attempts, timeout, backoff, max_crashes, redact, synced_at)
 SELECT value ->> 'name', value ->> 'queue', value ->> 'priority', value ->> 'max_attempts', value ->> 'timeout',
-       value ->> 'backoff', value ->> 'max_crashes', :now
+       value ->> 'backoff', value ->> 'max_crashes', value ->> 'redact', :now
   FROM json_each(:tasks)
  WHERE true
     ON CONFLICT (name) DO UPDATE
    SET queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts,
-       timeout = excluded.timeout, backoff = excluded.backoff, max_crashes = excluded.max_crashes, synced_at = :now;
+       timeout = excluded.timeout, backoff = excluded.backoff, max_crashes = excluded.max_crashes,
+       redact = excluded.redact, synced_at = :now;
 
 -- name: disable_other_tasks
 -- differs: how a JSON array becomes rows.
