@@ -10,8 +10,7 @@ from perdure.errors import InvalidOption, InvalidWorkflow, WorkflowNotFound
 from perdure.ids import new_id
 from perdure.middleware import Middleware
 from perdure.model.codec import encode_plain
-from perdure.model.graph import GATE, GATES, Status, Which, check
-from perdure.model.lifecycle import Growth
+from perdure.model.graph import GATE, GATES, Shape, Status, Which, check
 from perdure.ops import append as append_ops
 from perdure.ops import steer
 from perdure.ops import workflow as ops
@@ -21,7 +20,7 @@ from perdure.ops.steer import Canceling, Requeuing
 from perdure.ops.topics import queue_topics
 from perdure.options import KEY_BYTES, filter_text, number, text
 from perdure.request import JobRequest, inside
-from perdure.step import RESOLUTIONS, Resolution, Step, checked_steps, new_steps, step_key
+from perdure.step import RESOLUTIONS, Resolution, Step, checked_steps, growth_of, new_steps, step_key
 from perdure.store.plan import Plan, blocking, perform, perform_on, waiting
 from perdure.verbs import PAGE, JobId, said
 from perdure.workflow import Workflow
@@ -161,8 +160,7 @@ class WorkflowVerbs:
             raise InvalidOption("mutation_key must not be blank.", code="workflow.append_mutation_key_blank")
         key, listed = text("mutation_key", mutation_key, KEY_BYTES), checked_steps("append_steps", steps)
         workflow, app = workflow_id(id), cast("App", self)
-        shapes = [step.shape for step in listed]
-        check([shape._replace(after=(), after_done=()) for shape in shapes])
+        check([Shape(step.key) for step in listed])
         with inside(self.middleware, _requests(listed)) as changed:
             new = [*new_steps(listed, changed, workflow)]
             return (
@@ -174,8 +172,7 @@ class WorkflowVerbs:
                         workflow,
                         window=step_key(window),
                         mutation_key=key,
-                        requests=[step.asked() for step in listed],
-                        growth=Growth(tuple(shapes), tuple(new)),
+                        growth=growth_of(listed, new),
                     ),
                     conn,
                 )

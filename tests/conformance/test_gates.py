@@ -17,7 +17,7 @@ from perdure.errors import (
     WorkflowNotFound,
 )
 from perdure.ids import new_id
-from tests.conformance.flow import Flow, outcome
+from tests.conformance.flow import Flow
 
 
 def test_a_gate_opens_when_its_parents_are_done_and_no_worker_runs_it(flow: Flow) -> None:
@@ -214,38 +214,3 @@ def test_an_appended_step_may_use_results_of_any_ancestor(flow: Flow) -> None:
     stranger = Step("stranger", flow.work.job(first.result), after=["c"])
     with pytest.raises(InvalidWorkflow, match="stranger uses the result of a"):
         append(flow, started.id, stranger, key="n")
-
-
-def test_steps_of_a_step_are_written_with_its_success(flow: Flow) -> None:
-    from perdure.model.lifecycle import Growth
-
-    started = flow.start(flow.of(a=[], b=["a"]))
-    (job,) = flow.claim()
-    steps = [late(flow, "x", after=["a"]), late(flow, "y", after=["x"]), late(flow, "z")]
-    growth = Growth(
-        tuple(step.shape for step in steps),
-        tuple(step.new(new_id(), started.id, step.request, None) for step in steps),
-    )
-    assert flow.world.finish(outcome(job, appended=growth)).refused == []
-    assert flow.states(started) == {
-        "a": "succeeded",
-        "b": "ready",
-        "x": "ready",
-        "y": "waiting",
-        "z": "ready",
-    }
-    flow.check(started)
-    assert flow.run_all() == [["b", "x", "z"], ["y"]]
-    assert flow.status(started) == "succeeded"
-
-
-def test_steps_that_do_not_fit_fail_the_attempt(flow: Flow) -> None:
-    from perdure.model.lifecycle import Growth
-
-    started = flow.start(flow.of(a=[], b=["a"]))
-    (job,) = flow.claim()
-    twin = late(flow, "b")
-    growth = Growth((twin.shape,), (twin.new(new_id(), started.id, twin.request, None),))
-    flow.world.finish(outcome(job, appended=growth))
-    assert flow.world.row(job.id).error_code == "job.steps_refused"
-    assert flow.states(started) == {"a": "ready", "b": "waiting"}

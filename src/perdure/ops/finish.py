@@ -195,7 +195,7 @@ def _append(
     for job in jobs:
         outcome = outcomes[job.lease]
         if _stands(outcome, job) and outcome.appended is not None and job.workflow is not None:
-            more, woken = yield from plant(tallies, job.workflow, outcome.appended)
+            more, woken, _ = yield from plant(tallies, job.workflow, outcome.appended, by=job.id)
             writes, wake = [*writes, *more], wake | woken
     return writes, wake
 

@@ -126,8 +126,8 @@ class Ledger:
             return Finished([], [])
         try:
             finished = yield from perform(finish_ops.finish, outcomes, dice=self._rng.random)
-        except UNSTORABLE:
-            return (yield from self._finish_apart(outcomes))
+        except UNSTORABLE as error:
+            return (yield from self._finish_apart(outcomes, error))
         except RowsHeld:
             return (yield from self._finish_free(outcomes))
         return (yield from self._recheck(outcomes, finished))
@@ -137,10 +137,10 @@ class Ledger:
         finished = yield from perform(finish_ops.finish_free, outcomes, dice=self._rng.random)
         return (yield from self._recheck(outcomes, finished))
 
-    def _finish_apart(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
+    def _finish_apart(self, outcomes: Sequence[Outcome], error: Exception) -> Plan[Finished]:
         """One outcome cannot be stored and must not stop the others: halve until it is alone, and strip it."""
         if len(outcomes) == 1:
-            bare = [stripped(outcome) for outcome in outcomes]
+            bare = [stripped(outcome, _why(error)) for outcome in outcomes]
             finished = yield from perform(finish_ops.finish, bare, dice=self._rng.random)
             return (yield from self._recheck(bare, finished))
         middle = len(outcomes) // 2
@@ -162,10 +162,10 @@ class Ledger:
             finished, claims = yield from perform(
                 finish_ops.cycle, outcomes, dice=self._rng.random, claim=appetite
             )
-        except UNSTORABLE:
+        except UNSTORABLE as error:
             if not outcomes:
                 raise
-            finished = yield from self._finish_apart(outcomes)
+            finished = yield from self._finish_apart(outcomes, error)
             return finished, (yield from self._claim(worker, tasks=tasks, n=n, queues=order))
         except RowsHeld:
             finished = yield from self._finish_free(outcomes)
@@ -272,3 +272,8 @@ class Ledger:
                 raise InvalidOption("The weight of a queue must be a finite number above 0.")
             return sorted(queues, key=lambda queue: self._rng.expovariate(queues[queue]))
         return list(dict.fromkeys(queues))
+
+
+def _why(error: Exception) -> str:
+    """What may be told of a refusal: an error of the database's may quote what it was given."""
+    return str(error) if isinstance(error, Invalid | Conflict) else ""

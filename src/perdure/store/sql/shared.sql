@@ -342,6 +342,10 @@ SELECT id, state, task, CAST(result AS text), reason, run, token
 -- name: find_mutation
 SELECT CAST(request AS text) FROM perdure.mutation WHERE workflow = :workflow AND key = :key;
 
+-- name: find_appended
+-- What a step has appended in its attempts: its id is the first part of the key.
+SELECT CAST(request AS text) FROM perdure.mutation WHERE workflow = :workflow AND substr(key, 1, 37) = :prefix;
+
 -- name: cancel_workflow
 UPDATE perdure.workflow
    SET cancel_requested_at = :now, reason = coalesce(reason, CAST(:reason AS text))
