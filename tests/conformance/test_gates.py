@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Step, Workflow
+from perdure import Gate, Step, Workflow
 from perdure.errors import (
     AppendConflict,
     AppendRefused,
@@ -190,7 +190,7 @@ def test_an_append_that_does_not_fit_changes_nothing(flow: Flow) -> None:
         ([late(flow, "a")], "two steps named a"),
         ([late(flow, after=["b"])], "late waits for b"),
         ([late(flow), late(flow)], "two steps named late"),
-        ([late(flow, "x", after=["y"]), late(flow, "y", after=["x"])], "waits for itself"),
+        ([late(flow, "x", after=["y"]), late(flow, "y", after=["x"])], "wait for one another"),
         ([], "no steps"),
     ):
         with pytest.raises(InvalidWorkflow, match=said):
@@ -214,3 +214,18 @@ def test_an_appended_step_may_use_results_of_any_ancestor(flow: Flow) -> None:
     stranger = Step("stranger", flow.work.job(first.result), after=["c"])
     with pytest.raises(InvalidWorkflow, match="stranger uses the result of a"):
         append(flow, started.id, stranger, key="n")
+
+
+def test_gates_can_be_appended_too(flow: Flow) -> None:
+    started = flow.start(flow.of(gate=[]))
+    second = Gate("second", after=["gate"], timeout=60, on_timeout="canceled")
+    assert append(flow, started.id, second, late(flow, after=[second]), Gate("third")) == "applied"
+    assert append(flow, started.id, Gate("third"), second, late(flow, after=[second])) == "already_applied"
+    other = Gate("second", after=["gate"], timeout=61, on_timeout="canceled")
+    with pytest.raises(AppendConflict, match=r"steps\.second\.timeout"):
+        append(flow, started.id, other, late(flow, after=[second]), Gate("third"))
+    assert flow.states(started) == {"gate": "open", "second": "waiting", "late": "waiting", "third": "open"}
+    for key in ("gate", "second", "third"):
+        flow.app.resolve_gate(started.id, key, "succeeded")
+    assert flow.run_all() == [["late"]]
+    assert flow.status(started) == "succeeded"

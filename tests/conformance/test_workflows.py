@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
+import psycopg
 import pytest
 
-from perdure import Workflow
+from perdure import StartedWorkflow, Workflow
 from perdure.errors import (
     IdempotencyConflict,
     InvalidWorkflow,
+    JobFailed,
     Refused,
     TaskDisabled,
     WorkflowCanceled,
@@ -24,7 +27,9 @@ from perdure.model.job import SECOND
 from perdure.model.lifecycle import Canceled, Failed, Snoozed, Succeeded
 from perdure.store.store import Store
 from tests.conformance.flow import Flow, outcome
+from tests.conformance.world import World
 from tests.sql.recorder import Recorder
+from tests.store.waiting import until
 
 
 @contextmanager
@@ -339,8 +344,11 @@ def test_a_failed_workflow_is_requeued_from_what_failed(flow: Flow) -> None:
     assert flow.app.requeue_workflow(started.id) == "not_ended"
     flow.run_all(fail=["b"])
     assert flow.status(started) == "failed"
-    with pytest.raises(WorkflowFailed):
+    with pytest.raises(WorkflowFailed, match=r"failed: b failed \(job\.fatal\)\.$") as caught:
         started.get(timeout=0)
+    cause = caught.value.__cause__
+    assert isinstance(cause, JobFailed)
+    assert cause.error_kind == "fatal"
     assert flow.app.requeue_workflow(started.id, reason="mended", by="ann") == "requeued"
     assert started.refresh().run == 2
     assert flow.states(started) == {
@@ -421,3 +429,89 @@ def test_a_graph_that_cannot_run_is_refused_before_anything_is_written(flow: Flo
     with pytest.raises(InvalidWorkflow, match="a waits for b"):
         flow.start(flow.of(a=["b"]))
     assert flow.world.count("workflow") == 0
+
+
+def test_a_failure_names_some_of_the_steps_it_is_due_to(flow: Flow) -> None:
+    started = flow.start(flow.of(gate=[], a=[], b=[], c=[], d=["gate"]))
+    flow.app.resolve_gate(started.id, "gate", "failed")
+    (first, *_) = started.steps()[1:]
+    flow.app.cancel_job(first.id)
+    flow.run_all(fail=["b", "c"])
+    with pytest.raises(
+        WorkflowFailed, match=r"gate failed, [bc] failed \(.*\), [bc] failed \(.*\) and others"
+    ):
+        started.get(timeout=0)
+
+
+def test_steps_are_listed_in_words_of_ours(flow: Flow) -> None:
+    flow_of = flow.of(a=[], gate=["a"], b=["a", "~gate"])
+    started = flow.start(flow_of)
+    flow.run(fail=["a"])
+    a, gate, b = started.steps()
+    assert (a.task, a.gate, a.state, a.run, a.attempt) == ("work", False, "failed", 1, 1)
+    assert a.error is not None
+    assert a.error.kind == "fatal"
+    assert a.started_at is not None
+    assert a.finished_at is not None
+    assert a.created_at <= a.started_at <= a.finished_at
+    assert (gate.task, gate.gate, gate.state, gate.error) == (None, True, "canceled", None)
+    assert (b.after, b.after_done, b.waits_for) == (["a"], ["gate"], [])
+
+
+def test_a_start_answers_with_what_it_wrote(flow: Flow) -> None:
+    flow_of = flow.of("publish", options={"tenant": "acme", "unique_key": "u", "meta": {"n": 1}}, gate=[])
+    first, second = flow.start(flow_of), flow.start(flow_of)
+    for started in (first, second):
+        assert (started.id, started.name, started.status, started.meta) == (
+            first.id,
+            "publish",
+            "open",
+            {"n": 1},
+        )
+    assert (first.created, second.created) == (True, False)
+
+
+WAITS = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+
+def unique(flow: Flow) -> tuple[Workflow, StartedWorkflow]:
+    """One that can be requeued, and another under its key that can be started."""
+    built = flow.of(options={"unique_key": "u"}, a=[])
+    started = flow.start(built)
+    flow.run(fail=["a"])
+    return built, started
+
+
+def test_a_requeue_beside_a_start_under_its_unique_key_waits_for_it(postgres_world: World) -> None:
+    flow = Flow(postgres_world)
+    built, failed = unique(flow)
+    with psycopg.connect(postgres_world.url) as conn, ThreadPoolExecutor(1) as other:
+        assert flow.start(built, conn=conn).created
+        requeuing = other.submit(failed.requeue)
+        until(lambda: postgres_world.sql(WAITS))
+        conn.commit()
+        assert requeuing.result(30) == "unique_key_taken"
+        assert failed.refresh().status == "failed"
+
+
+def test_a_start_beside_a_requeue_of_its_unique_key_waits_for_it(postgres_world: World) -> None:
+    flow = Flow(postgres_world)
+    built, failed = unique(flow)
+    with psycopg.connect(postgres_world.url) as conn, ThreadPoolExecutor(1) as other:
+        assert flow.app.requeue_workflow(failed.id, conn=conn) == "requeued"
+        starting = other.submit(flow.start, built)
+        until(lambda: postgres_world.sql(WAITS))
+        conn.commit()
+        started = starting.result(30)
+        assert (started.id, started.created, started.status) == (failed.id, False, "running")
+
+
+def test_a_requeue_finds_its_unique_key_taken_or_free_again(flow: Flow) -> None:
+    built, failed = unique(flow)
+    other = flow.start(built)
+    assert failed.requeue() == "unique_key_taken"
+    flow.run()
+    assert flow.status(other) == "succeeded"
+    assert failed.requeue() == "requeued"
+    assert flow.world.count("workflow") == 2
+    assert flow.start(built).id == failed.id

@@ -104,7 +104,7 @@ async def test_an_argument_that_does_not_fit_fails_the_step(app: App) -> None:
         with pytest.raises(WorkflowFailed):
             await started.aget(PATIENCE)
         step = (await started.asteps())[1]
-    assert (step.state, step.row.error_code) == ("failed", "job.bad_arguments")
+    assert (step.state, step.error and step.error.code) == ("failed", "job.bad_arguments")
 
 
 async def test_the_result_of_a_step_that_failed_is_a_clear_error(app: App) -> None:
@@ -131,8 +131,13 @@ async def test_the_result_of_a_step_that_failed_is_a_clear_error(app: App) -> No
         started = await app.astart_workflow(flow)
         await started.ajoin(PATIENCE)
         steps = {step.key: step for step in await started.asteps()}
-    assert (steps["b"].state, steps["b"].row.error_code) == ("failed", "workflow.result_missing")
-    assert steps["b"].row.error_message == "The step a has no result: it failed."
+    assert steps["b"].state == "failed"
+    assert steps["b"].error == (
+        "fatal",
+        "workflow.result_missing",
+        "The step a has no result: it failed.",
+        None,
+    )
     assert started.result == "The step a has no result: it failed."
 
 

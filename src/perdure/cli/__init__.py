@@ -22,7 +22,10 @@ VERBS = {
     "job": ("job", "Tell a job's whole story."),
     "explain": ("job", "Say why a job is not running, in a sentence."),
     "workflows": ("workflows", "List workflows, the newest first."),
-    "workflow": ("workflows", "Show a workflow as a tree of its steps, or decide a gate of it."),
+    "workflow": (
+        "workflows",
+        "Show a workflow as a tree, decide a gate, cancel or requeue it.",
+    ),
     "queues": ("fleet", "Count the jobs of each queue."),
     "workers": ("fleet", "List the workers."),
     "stats": ("fleet", "Show queues, workers and the database at a glance."),
