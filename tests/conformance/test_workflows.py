@@ -485,13 +485,16 @@ def unique(flow: Flow) -> tuple[Workflow, StartedWorkflow]:
 def test_a_requeue_beside_a_start_under_its_unique_key_waits_for_it(postgres_world: World) -> None:
     flow = Flow(postgres_world)
     built, failed = unique(flow)
-    with psycopg.connect(postgres_world.url) as conn, ThreadPoolExecutor(1) as other:
+    url = postgres_world.url
+    with psycopg.connect(url) as conn, psycopg.connect(url) as own, ThreadPoolExecutor(1) as other:
         assert flow.start(built, conn=conn).created
-        requeuing = other.submit(failed.requeue)
+        # In a transaction of its own nobody could run it again.
+        requeuing = other.submit(flow.app.requeue_workflow, failed.id, conn=own)
         until(lambda: postgres_world.sql(WAITS))
         conn.commit()
         assert requeuing.result(30) == "unique_key_taken"
-        assert failed.refresh().status == "failed"
+        assert own.execute("SELECT 1").fetchone(), "it goes on"
+    assert failed.refresh().status == "failed"
 
 
 def test_a_start_beside_a_requeue_of_its_unique_key_waits_for_it(postgres_world: World) -> None:
