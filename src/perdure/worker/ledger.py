@@ -31,6 +31,9 @@ CLAIM_ROUNDS = 5
 MOST_EXPIRED = 10_000
 """How many expired jobs are remembered to be told of; a program without a worker tells of none."""
 
+MOST_TROUBLED = 10_000
+"""How many workflows are remembered in which something has failed; one that is forgotten costs a transaction more."""
+
 UNSTORABLE = (Invalid, Conflict, InternalError, UnicodeError)
 """What an outcome raises that no database takes."""
 
@@ -54,6 +57,8 @@ class Ledger:
         self._rng = rng or random.Random()
         self._watch = ClockWatch()
         self._front = Front(worth=store.dialect == "postgres")
+        self._troubled: set[str] | None = set() if store.dialect == "postgres" else None
+        """Workflows in which something has failed; None where there are no round trips to save."""
         self.expired: deque[str] = deque(maxlen=MOST_EXPIRED)
         """Jobs that were found expired and canceled, until somebody tells of them."""
 
@@ -125,12 +130,14 @@ class Ledger:
         if not outcomes:
             return Finished([], [])
         try:
-            finished = yield from perform(finish_ops.finish, outcomes, dice=self._rng.random)
+            finished = yield from perform(
+                finish_ops.finish, outcomes, dice=self._rng.random, troubled=self._troubled
+            )
         except UNSTORABLE as error:
             return (yield from self._finish_apart(outcomes, error))
         except RowsHeld:
             return (yield from self._finish_free(outcomes))
-        return (yield from self._recheck(outcomes, finished))
+        return (yield from self._complete(outcomes, finished))
 
     def _finish_free(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
         """Record the outcomes whose rows nobody holds; the others are to be told again."""
@@ -160,7 +167,7 @@ class Ledger:
         appetite = self._appetite(worker, tasks, n, order)
         try:
             finished, claims = yield from perform(
-                finish_ops.cycle, outcomes, dice=self._rng.random, claim=appetite
+                finish_ops.cycle, outcomes, dice=self._rng.random, claim=appetite, troubled=self._troubled
             )
         except UNSTORABLE as error:
             if not outcomes:
@@ -170,7 +177,7 @@ class Ledger:
         except RowsHeld:
             finished = yield from self._finish_free(outcomes)
             return finished, (yield from self._claim(worker, tasks=tasks, n=n, queues=order))
-        finished = yield from self._recheck(outcomes, finished)
+        finished = yield from self._complete(outcomes, finished)
         yield from self._heed(appetite, claims)
         if not claims.more or (claims.locked and claims.jobs):
             return finished, Batch(claims.jobs, more=claims.more)
@@ -247,6 +254,17 @@ class Ledger:
     rescue, arescue = blocking(_rescue), waiting(_rescue)
     expire, aexpire = blocking(_expire), waiting(_expire)
 
+    def _complete(self, outcomes: Sequence[Outcome], finished: Finished) -> Plan[Finished]:
+        finished = yield from self._recheck(outcomes, finished)
+        if not finished.troubled or self._troubled is None:
+            return finished
+        if len(self._troubled) > MOST_TROUBLED:
+            self._troubled.clear()
+        self._troubled |= finished.troubled
+        told = {*finished.accepted, *finished.refused}
+        rest = yield from self._finish([outcome for outcome in outcomes if outcome.lease not in told])
+        return Finished(finished.accepted + rest.accepted, finished.refused + rest.refused, rest.changes)
+
     def _recheck(self, outcomes: Sequence[Outcome], finished: Finished) -> Plan[Finished]:
         if not finished.refused:
             return finished
@@ -257,6 +275,7 @@ class Ledger:
             finished.accepted + recorded,
             [lease for lease in finished.refused if lease not in known],
             finished.changes,
+            finished.troubled,
         )
 
     def _steady_since(self) -> Instant | None:

@@ -348,6 +348,10 @@ SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NU
 -- differs: the writer's transaction is the lock, and nobody else holds one.
 SELECT :leases WHERE false;
 
+-- name: succeed_steps
+-- differs: there are no round trips to save.
+SELECT :outcomes, :workflows, NULL WHERE 0;
+
 -- name: count_down
 -- differs: how a JSON object becomes rows.
 UPDATE perdure.job AS job
