@@ -11,7 +11,7 @@ from typing import Any, cast
 import psycopg
 import pytest
 
-from perdure import StartedWorkflow, Workflow
+from perdure import App, StartedWorkflow, Workflow
 from perdure.errors import (
     IdempotencyConflict,
     InvalidWorkflow,
@@ -25,6 +25,7 @@ from perdure.errors import (
 from perdure.ids import new_id
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Canceled, Failed, Snoozed, Succeeded
+from perdure.ops.ring import ring
 from perdure.store.store import Store
 from tests.conformance.flow import Flow, outcome
 from tests.conformance.world import World
@@ -309,12 +310,20 @@ def test_a_success_that_is_told_twice_releases_once(flow: Flow) -> None:
     flow.check(started)
 
 
-def test_a_step_that_is_released_rings_unless_it_is_taken_at_once(flow: Flow) -> None:
-    flow.start(flow.of(a=[], b=["a"], c=["b"]))
+def test_a_step_that_is_released_rings_here_and_elsewhere(postgres_world: World) -> None:
+    flow = Flow(postgres_world)
+    flow.start(flow.of(a=[], b=["a"]))
     (a,) = flow.claim()
-    heard = flow.world.listen()
-    flow.world.finish(outcome(a))
-    assert any("queue/default" in topics for topics in heard)
+    here = flow.world.listen()
+    elsewhere: list[frozenset[str]] = []
+    with App(flow.world.url) as other:
+        end = other.store.listen(elsewhere.append)
+        # What is heard first is that it listens.
+        until(lambda: elsewhere or flow.world.store.perform(ring, frozenset(["queue/test"])))
+        flow.world.finish(outcome(a))
+        until(lambda: any("queue/default" in topics for topics in elsewhere))
+        end()
+    assert any("queue/default" in topics for topics in here)
 
 
 def test_cancelling_the_head_of_a_long_chain_is_at_most_ten_statements(flow: Flow) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -206,6 +207,7 @@ def births(
     return born
 
 
+@cache
 def _first_birth(pending: int, gate: bool) -> Birth:
     return Birth("waiting" if pending else "open" if gate else "ready", pending, 0)
 

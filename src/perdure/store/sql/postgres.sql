@@ -492,13 +492,10 @@ SELECT CAST(x.key AS uuid), t.name, coalesce(CAST(:queue AS text), t.queue), CAS
  WHERE NOT EXISTS (SELECT FROM perdure.job WHERE id = CAST(:first AS uuid));
 
 -- name: insert_edges
--- differs: how a JSON array becomes rows.
+-- differs: how a JSON object becomes rows: by the id of each step those of its parents.
 INSERT INTO perdure.dependency (parent, child, mode)
-SELECT CAST(p.value AS uuid), CAST(x.value ->> 0 AS uuid), p.mode
-  FROM json_array_elements(CAST(:edges AS json)) AS x (value) CROSS JOIN LATERAL (
-       SELECT value, 'after' FROM json_array_elements_text(x.value -> 1) AS value
-       UNION ALL
-       SELECT value, 'after_done' FROM json_array_elements_text(x.value -> 2) AS value) AS p (value, mode)
+SELECT CAST(p.value AS uuid), CAST(x.key AS uuid), :mode
+  FROM json_each(CAST(:edges AS json)) AS x CROSS JOIN LATERAL json_array_elements_text(x.value) AS p (value)
  -- See insert_alike.
  WHERE NOT EXISTS (SELECT FROM perdure.dependency WHERE parent = CAST(:parent AS uuid) AND child = CAST(:child AS uuid));
 
