@@ -18,7 +18,21 @@ from typing import Any
 
 import pytest
 
-from perdure import CONTEXT, App, Cancel, Context, Fatal, Job, JobFailed, Retry, Snooze, Throttle, WaitTimeout
+from perdure import (
+    CONTEXT,
+    App,
+    Cancel,
+    Context,
+    Fatal,
+    Job,
+    JobFailed,
+    Retry,
+    Snooze,
+    Step,
+    Throttle,
+    WaitTimeout,
+    Workflow,
+)
 from perdure.errors import (
     BlockingCall,
     InvalidOption,
@@ -689,6 +703,39 @@ def test_inline_what_is_not_due_yet_waits_for_the_clock(shop: Shop) -> None:
         assert (job.state, shop.calls) == ("ready", [])
         t.advance(seconds=60)
         assert len(t.run_until_idle()) == 1
+
+
+def test_inline_a_workflow_has_run_when_its_start_returns(shop: Shop) -> None:
+    flow = Workflow("flow", result="end")
+    first = flow.step("first", shop.send.job("ann"))
+    flow.gate("approve", after=[first])
+    flow.step("end", shop.send.job("bob"), after=["approve"])
+    with shop.app.testing(inline=True):
+        started = shop.app.start_workflow(flow)
+        assert started.status == "open"
+        shop.app.resolve_gate(started.id, "approve", "succeeded")
+        assert started.refresh().status == "succeeded"
+        failed = Workflow("failed")
+        failed.gate("approve")
+        failed.step("end", shop.send.job("cy"), after=["approve"])
+        again = shop.app.start_workflow(failed)
+        shop.app.append_steps(
+            again.id, window="approve", mutation_key="m", steps=[Step("more", shop.send.job("dan"))]
+        )
+        assert {step.key: step.state for step in again.steps()}["more"] == "succeeded"
+
+
+def test_run_until_done_moves_the_clock_to_the_time_out_of_a_gate(shop: Shop) -> None:
+    flow = Workflow("flow")
+    flow.gate("approve", timeout=timedelta(days=3), on_timeout="succeeded")
+    flow.step("end", shop.send.using(delay=60).job("ann"), after=["approve"])
+    flow.gate("for ever")
+    with shop.app.testing() as t:
+        began = t.now
+        started = shop.app.start_workflow(flow)
+        assert [job.state for job in t.run_until_done()] == ["succeeded"]
+        assert t.now - began == timedelta(days=3, seconds=60)
+        assert started.refresh().status == "open", "nobody says when the other one ends"
 
 
 def test_inline_inside_ones_own_transaction_is_refused(shop: Shop) -> None:

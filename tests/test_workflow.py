@@ -44,7 +44,7 @@ def built(build: Callable[[Workflow], object], **options: Any) -> Workflow:
         (lambda flow: [flow.step(f"s{n}", task.job()) for n in range(4)], "s3 is one step too many"),
         (
             lambda flow: (flow.step("a", task.job(), after=["b"]), flow.step("b", task.job(), after=["a"])),
-            "waits for itself",
+            "wait for one another: a → b → a",
         ),
         (
             lambda flow: flow.step("b", task.job(flow.step("a", task.job()).result)),
@@ -60,8 +60,18 @@ def test_what_cannot_run_is_refused_and_the_step_named(
 
 
 def test_an_unknown_result_step_is_refused() -> None:
-    with pytest.raises(InvalidWorkflow, match="nowhere, which is no step"):
+    with pytest.raises(
+        InvalidWorkflow, match="nowhere, which is no step: one that is appended later cannot be"
+    ):
         built(lambda flow: flow.step("a", task.job()), result="nowhere").shapes()
+
+
+def test_no_text_can_be_made_of_a_result_that_is_not_there() -> None:
+    result: object = Step("a", task.job()).result
+    for text in (lambda: str(result), lambda: f"{result}", lambda: f"{result:>9}", lambda: "%s" % result):  # noqa: UP031
+        with pytest.raises(InvalidWorkflow, match="The result of a is not there yet"):
+            text()
+    assert repr(result) == "<the result of a>"
 
 
 def test_the_result_of_a_step_is_no_argument_of_a_job_alone() -> None:

@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from perdure.signals import Retry as Retry
     from perdure.signals import Snooze as Snooze
     from perdure.signals import Throttle as Throttle
+    from perdure.step import Gate as Gate
     from perdure.step import Step as Step
     from perdure.task import Task as Task
     from perdure.workflow import Workflow as Workflow
     from perdure.workflow import chain as chain
     from perdure.workflow import group as group
     from perdure.workflow_handle import StartedWorkflow as StartedWorkflow
+    from perdure.workflow_handle import WorkflowStep as WorkflowStep
 
 __version__ = "0.2.0.dev0"
 
@@ -65,12 +67,14 @@ _HOMES = {
     "Retry": "signals",
     "Snooze": "signals",
     "Throttle": "signals",
+    "Gate": "step",
     "Step": "step",
     "Task": "task",
     "Workflow": "workflow",
     "chain": "workflow",
     "group": "workflow",
     "StartedWorkflow": "workflow_handle",
+    "WorkflowStep": "workflow_handle",
 }
 
 __all__ = [
@@ -81,7 +85,9 @@ __all__ = [
     "Middleware",
     "Workflow",
     "Step",
+    "Gate",
     "StartedWorkflow",
+    "WorkflowStep",
     "chain",
     "group",
     "Context",

@@ -88,13 +88,13 @@ class Context:
         """The same for async code."""
         return self.result_of(key)
 
-    def append(self, steps: Any) -> list[str]:
-        """Add steps to the workflow with the success of this attempt."""
+    def append(self, steps: Any, *, at_once: bool = False) -> list[str]:
+        """Add steps to the workflow with the success of this attempt; ``at_once`` writes them now."""
         raise InvalidOption(f"A plain call is no step of a workflow: {RUN_AS_A_JOB}")
 
-    async def aappend(self, steps: Any) -> list[str]:
+    async def aappend(self, steps: Any, *, at_once: bool = False) -> list[str]:
         """The same for async code."""
-        return self.append(steps)
+        return self.append(steps, at_once=at_once)
 
     def check(self) -> None:
         """Go on, or end here if the handler was asked to stop: as is right for whatever it was asked for."""

@@ -10,6 +10,7 @@ from perdure.errors import InvalidOption, InvalidWorkflow
 from perdure.ids import new_ids
 from perdure.model.canonical_workflow import StepRequest
 from perdure.model.graph import GATE, GATES, Shape
+from perdure.model.growth import Growth
 from perdure.model.job import NewStep, Span
 from perdure.model.reference import Reference, escaped, keys_in
 from perdure.moments import span
@@ -182,6 +183,11 @@ def checked_steps(verb: str, steps: object) -> Sequence[Step[Any]]:
     if not all(isinstance(step, Step) for step in listed):
         raise InvalidWorkflow(f"{verb} takes Step(key, task.job(...)).")
     return listed
+
+
+def growth_of(steps: Sequence[Step[Any]], new: Iterable[NewStep]) -> Growth:
+    """Steps to be added to a workflow, with what is to be written of each."""
+    return Growth(tuple(step.shape for step in steps), tuple(new), tuple(step.asked() for step in steps))
 
 
 def new_steps(

@@ -115,7 +115,10 @@ class Workflow:
         for step, key, _ in foreign_references(shapes):
             raise no_ancestor(step.key, key)
         if self.result_step is not None and self.result_step not in self._steps:
-            raise InvalidWorkflow(f"The result is to be that of {self.result_step}, which is no step.")
+            raise InvalidWorkflow(
+                f"The result is to be that of {self.result_step}, which is no step: one that is appended later "
+                "cannot be, since nobody knows yet whether it will come."
+            )
         return shapes
 
     def to_mermaid(self) -> str:

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import WorkflowCanceled, WorkflowFailed, WorkflowNotFound
-from perdure.handle import until_over
+from perdure.handle import JobError, until_over
 from perdure.model.graph import GATE, OVER, Shape, Status, Which
-from perdure.model.job import Instant
+from perdure.model.job import Instant, State
 from perdure.model.stored import read_json
 from perdure.moments import moment
 from perdure.ops import workflow as ops
 from perdure.ops.steer import Canceling, Requeuing
-from perdure.ops.workflow import Graph, StepRow, WorkflowRow
+from perdure.ops.workflow import Graph, Spoiler, StepRow, WorkflowRow
 from perdure.store.plan import Plan, blocking, perform, waiting
 from perdure.store.store import Store
 
 if TYPE_CHECKING:
     from perdure.app import App
 
+NAMED = 3
+"""Steps that an error names."""
+
 
 class StartedWorkflow:
     """One workflow, as it was when last looked at: ``refresh`` looks again."""
 
-    def __init__(self, app: App, row: WorkflowRow | None, id: str, *, created: bool = False) -> None:
+    def __init__(self, app: App, row: WorkflowRow, *, created: bool = False) -> None:
         self._app = app
         self._row = row
-        self.id = id
+        self.id = row.id
         self.created = created
 
     def __repr__(self) -> str:
@@ -39,57 +43,57 @@ class StartedWorkflow:
         return self._app.store
 
     @property
-    def row(self) -> WorkflowRow | None:
+    def row(self) -> WorkflowRow:
         """Everything that is stored, as it was when last looked at."""
         return self._row
 
     @property
-    def name(self) -> str | None:
-        return self._row.name if self._row else None
+    def name(self) -> str:
+        return self._row.name
 
     @property
-    def status(self) -> Status | None:
-        return self._row.status if self._row else None
+    def status(self) -> Status:
+        return self._row.status
 
     @property
     def run(self) -> int:
-        return self._row.run if self._row else 1
+        return self._row.run
 
     @property
     def tenant(self) -> str | None:
-        return self._row.tenant if self._row else None
+        return self._row.tenant
 
     @property
     def reason(self) -> str | None:
-        return self._row.reason if self._row else None
+        return self._row.reason
 
     @property
-    def created_at(self) -> datetime | None:
-        return moment(self._row.created_at) if self._row else None
+    def created_at(self) -> datetime:
+        return moment(self._row.created_at)
 
     @property
     def finished_at(self) -> datetime | None:
-        at = self._row.finished_at if self._row else None
-        return None if at is None else moment(at)
+        return _moment(self._row.finished_at)
 
     @property
     def meta(self) -> dict[str, Any]:
-        text = self._row.meta if self._row else None
+        text = self._row.meta
         return {} if text is None else read_json(text, dict[str, Any])
 
     @property
     def result(self) -> Any:
         """What the declared step returned; None until that succeeded."""
         row = self._row
-        if row is None or row.result is None or row.result_task is None:
+        if row.result is None or row.result_task is None:
             return None
         return self._app._decode_result(row.result_task, row.result)
 
     def _refresh(self) -> Plan[StartedWorkflow]:
         """Look at the workflow again."""
-        self._row = yield from perform(ops.get_workflow, self.id)
-        if self._row is None:
+        row = yield from perform(ops.get_workflow, self.id)
+        if row is None:
             raise WorkflowNotFound
+        self._row = row
         return self
 
     def _join(self, timeout: float | timedelta | None = None) -> Plan[None]:
@@ -99,15 +103,23 @@ class StartedWorkflow:
     def _get(self, timeout: float | timedelta | None = None) -> Plan[Any]:
         """Wait for the workflow and return its result, or raise WorkflowFailed, WorkflowCanceled or WaitTimeout."""
         yield from self._join(timeout)
-        ended: WorkflowFailed | WorkflowCanceled
+        if self.status == "failed":
+            raise (yield from self._failed())
         if self.status == "canceled":
-            ended = WorkflowCanceled(f"The workflow {self.id} was canceled.")
-        elif self.status == "failed":
-            ended = WorkflowFailed(f"The workflow {self.id} failed: its steps tell why.")
-        else:
-            return self.result
-        ended.workflow = self.id
-        raise ended
+            canceled = WorkflowCanceled(f"The workflow {self.id} was canceled.")
+            canceled.workflow = self.id
+            raise canceled
+        return self.result
+
+    def _failed(self) -> Plan[WorkflowFailed]:
+        """Which steps it failed for. What became of the first one is the cause of the error."""
+        spoilers = yield from perform(ops.list_spoilers, self.id, n=NAMED + 1)
+        told = ", ".join(map(_told, spoilers[:NAMED])) + (" and others" if len(spoilers) > NAMED else "")
+        failed = WorkflowFailed(f"The workflow {self.id} failed: {told}.")
+        failed.workflow = self.id
+        first = yield from self._app._get_jobs([one.id for one in spoilers[:1] if one.code is not None])
+        failed.__cause__ = next((job._failed() for job in first if job is not None), None)
+        return failed
 
     def _steps(self) -> Plan[list[WorkflowStep]]:
         """Its steps and gates, in the order they were added, with the states they have now."""
@@ -115,7 +127,7 @@ class StartedWorkflow:
         if graph is None:
             raise WorkflowNotFound
         self._row = graph.workflow
-        return [*steps_of(graph)]
+        return [_step(one) for one in placed(graph)]
 
     def _cancel(self, *, reason: str | None = None) -> Plan[Canceling]:
         """Cancel every step that has not ended; those that run are asked to stop."""
@@ -136,33 +148,47 @@ class StartedWorkflow:
     requeue, arequeue = blocking(_requeue), waiting(_requeue)
 
 
-class WorkflowStep(NamedTuple):
-    """A step of a started workflow. ``waits_for``: the parents that have not ended."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowStep:
+    """A step of a started workflow, as it was when they were listed. ``app.get_job(step.id)`` has the rest."""
+
+    key: str
+    id: str
+    """Of its job."""
+    task: str | None
+    """None of a gate."""
+    queue: str
+    state: State
+    run: int
+    attempt: int
+    max_attempts: int
+    after: list[str]
+    after_done: list[str]
+    waits_for: list[str]
+    """The parents that have not ended."""
+    reason: str | None
+    error: JobError | None
+    """Without a traceback."""
+    created_at: datetime
+    run_at: datetime
+    """From when it may run; of an open gate with a time-out, until when."""
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    @property
+    def gate(self) -> bool:
+        return self.task is None
+
+
+class Placed(NamedTuple):
+    """A step as it is stored, and its place in the graph. ``waits_for``: the parents that have not ended."""
 
     row: StepRow
     shape: Shape
     waits_for: list[str]
-    now: Instant
-
-    @property
-    def key(self) -> str:
-        return self.row.key
-
-    @property
-    def id(self) -> str:
-        """Of its job: ``app.get_job(step.id)`` has the rest."""
-        return self.row.id
-
-    @property
-    def state(self) -> str:
-        return self.row.state
-
-    @property
-    def reason(self) -> str | None:
-        return self.row.reason
 
 
-def steps_of(graph: Graph) -> Iterator[WorkflowStep]:
+def placed(graph: Graph) -> Iterator[Placed]:
     rows = {step.id: step for step in graph.steps}
     parents: dict[str, dict[str, list[StepRow]]] = {}
     for parent, child, mode in graph.edges:
@@ -177,4 +203,41 @@ def steps_of(graph: Graph) -> Iterator[WorkflowStep]:
             gate=step.task == GATE,
         )
         open_ones = [parent.key for parent in both if parent.finished_at is None]
-        yield WorkflowStep(step, shape, open_ones if step.state == "waiting" else [], graph.now)
+        yield Placed(step, shape, open_ones if step.state == "waiting" else [])
+
+
+def _step(one: Placed) -> WorkflowStep:
+    row, shape, waits_for = one
+    error = None
+    if row.error_kind is not None:
+        error = JobError(row.error_kind, row.error_code or "", row.error_message or "", None)
+    return WorkflowStep(
+        key=row.key,
+        id=row.id,
+        task=None if shape.gate else row.task,
+        queue=row.queue,
+        state=row.state,
+        run=row.run,
+        attempt=row.attempt,
+        max_attempts=row.max_attempts,
+        after=[*shape.after],
+        after_done=[*shape.after_done],
+        waits_for=waits_for,
+        reason=row.reason,
+        error=error,
+        created_at=moment(row.created_at),
+        run_at=moment(row.run_at),
+        started_at=_moment(row.started_at),
+        finished_at=_moment(row.finished_at),
+    )
+
+
+def _told(one: Spoiler) -> str:
+    if one.state == "canceled":
+        return f"{one.key} was canceled"
+    # A gate has no error.
+    return f"{one.key} failed" + (f" ({one.code})" if one.code else "")
+
+
+def _moment(at: Instant | None) -> datetime | None:
+    return None if at is None else moment(at)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 from perdure.errors import InvalidOption, InvalidWorkflow, WorkflowNotFound
 from perdure.ids import new_id
 from perdure.middleware import Middleware
 from perdure.model.codec import encode_plain
-from perdure.model.graph import GATE, GATES, Status, Which, check
-from perdure.model.lifecycle import Growth
+from perdure.model.graph import GATE, GATES, Shape, Status, Which, check
 from perdure.ops import append as append_ops
 from perdure.ops import steer
 from perdure.ops import workflow as ops
@@ -21,7 +20,7 @@ from perdure.ops.steer import Canceling, Requeuing
 from perdure.ops.topics import queue_topics
 from perdure.options import KEY_BYTES, filter_text, number, text
 from perdure.request import JobRequest, inside
-from perdure.step import RESOLUTIONS, Resolution, Step, checked_steps, new_steps, step_key
+from perdure.step import RESOLUTIONS, Resolution, Step, checked_steps, growth_of, new_steps, step_key
 from perdure.store.plan import Plan, blocking, perform, perform_on, waiting
 from perdure.verbs import PAGE, JobId, said
 from perdure.workflow import Workflow
@@ -29,6 +28,9 @@ from perdure.workflow_handle import StartedWorkflow
 
 if TYPE_CHECKING:
     from perdure.app import App
+
+
+T = TypeVar("T")
 
 
 class WorkflowVerbs:
@@ -42,8 +44,15 @@ class WorkflowVerbs:
         @property
         def store(self) -> Store: ...
 
+    def _moving(self, act: Plan[T], conn: object | None) -> Plan[T]:
+        """The app's one way to do what may let steps run."""
+        return (yield from act)
+
     def _start_workflow(self, flow: Workflow, *, conn: object | None = None) -> Plan[StartedWorkflow]:
         """Write the workflow and all its steps in one transaction, also in yours."""
+        return (yield from self._moving(self._start(flow, conn), conn))
+
+    def _start(self, flow: Workflow, conn: object | None) -> Plan[StartedWorkflow]:
         if not isinstance(flow, Workflow):
             raise InvalidWorkflow("start_workflow takes a Workflow.")
         app = cast("App", self)
@@ -58,16 +67,14 @@ class WorkflowVerbs:
                 lambda: perform_on(conn, ops.start, new, shapes, steps, wake),
                 conn,
             )
-        # What a transaction of the caller's has written nobody else can read yet.
-        row = None if conn is not None else (yield from perform(ops.get_workflow, started.id))
-        return StartedWorkflow(app, row, started.id, created=started.created)
+        return StartedWorkflow(app, started.workflow, created=started.created)
 
     def _get_workflow(self, id: JobId) -> Plan[StartedWorkflow]:
         """The workflow with this id; WorkflowNotFound if there is none."""
         row = yield from perform(ops.get_workflow, workflow_id(id))
         if row is None:
             raise WorkflowNotFound
-        return StartedWorkflow(cast("App", self), row, row.id)
+        return StartedWorkflow(cast("App", self), row)
 
     def _list_workflows(
         self,
@@ -90,7 +97,7 @@ class WorkflowVerbs:
             before=LAST if before is None else workflow_id(before),
             n=limit,
         )
-        return [StartedWorkflow(cast("App", self), row, row.id) for row in rows]
+        return [StartedWorkflow(cast("App", self), row) for row in rows]
 
     def _cancel_workflow(
         self, id: JobId, *, reason: str | None = None, by: str | None = None, conn: object | None = None
@@ -100,7 +107,13 @@ class WorkflowVerbs:
         return (yield from perform_on(conn, steer.cancel_workflow, workflow_id(id), reason=reason, by=by))
 
     def _requeue_workflow(
-        self, id: JobId, *, steps: Which = "following", reason: str | None = None, by: str | None = None
+        self,
+        id: JobId,
+        *,
+        steps: Which = "following",
+        reason: str | None = None,
+        by: str | None = None,
+        conn: object | None = None,
     ) -> Plan[Requeuing]:
         """Start a new run of a workflow that failed or was canceled.
 
@@ -108,10 +121,16 @@ class WorkflowVerbs:
         """
         if steps not in get_args(Which):
             raise InvalidOption(f"steps must be one of {', '.join(get_args(Which))}.")
-        reason, by = said("reason", reason), said("by", by)
-        return (
-            yield from perform(steer.requeue_workflow, workflow_id(id), steps=steps, reason=reason, by=by)
+        act = perform_on(
+            conn,
+            steer.requeue_workflow,
+            workflow_id(id),
+            stand_in=new_id(),
+            steps=steps,
+            reason=said("reason", reason),
+            by=said("by", by),
         )
+        return (yield from self._moving(act, conn))
 
     def _resolve_gate(
         self,
@@ -135,18 +154,17 @@ class WorkflowVerbs:
             )
         if output is not None and resolution != "succeeded":
             raise InvalidOption("Only a gate that succeeded has an output.")
-        return (
-            yield from perform_on(
-                conn,
-                steer.resolve_gate,
-                workflow_id(id),
-                step_key(key),
-                resolution,
-                output=_output(output) if resolution == "succeeded" else None,
-                reason=said("reason", reason),
-                by=said("by", by),
-            )
+        act = perform_on(
+            conn,
+            steer.resolve_gate,
+            workflow_id(id),
+            step_key(key),
+            resolution,
+            output=_output(output) if resolution == "succeeded" else None,
+            reason=said("reason", reason),
+            by=said("by", by),
         )
+        return (yield from self._moving(act, conn))
 
     def _append_steps(
         self,
@@ -162,25 +180,22 @@ class WorkflowVerbs:
             raise InvalidOption("mutation_key must not be blank.", code="workflow.append_mutation_key_blank")
         key, listed = text("mutation_key", mutation_key, KEY_BYTES), checked_steps("append_steps", steps)
         workflow, app = workflow_id(id), cast("App", self)
-        shapes = [step.shape for step in listed]
-        check([shape._replace(after=(), after_done=()) for shape in shapes])
+        check([Shape(step.key) for step in listed])
         with inside(self.middleware, _requests(listed)) as changed:
             new = [*new_steps(listed, changed, workflow)]
-            return (
-                yield from app._insert_of(
-                    {step.task for step in new} - {GATE},
-                    lambda: perform_on(
-                        conn,
-                        append_ops.append_steps,
-                        workflow,
-                        window=step_key(window),
-                        mutation_key=key,
-                        requests=[step.asked() for step in listed],
-                        growth=Growth(tuple(shapes), tuple(new)),
-                    ),
+            act = app._insert_of(
+                {step.task for step in new} - {GATE},
+                lambda: perform_on(
                     conn,
-                )
+                    append_ops.append_steps,
+                    workflow,
+                    window=step_key(window),
+                    mutation_key=key,
+                    growth=growth_of(listed, new),
+                ),
+                conn,
             )
+            return (yield from self._moving(act, conn))
 
     start_workflow, astart_workflow = blocking(_start_workflow), waiting(_start_workflow)
     get_workflow, aget_workflow = blocking(_get_workflow), waiting(_get_workflow)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from perdure import StartedWorkflow, Workflow
@@ -50,7 +52,8 @@ def test_a_workflow_is_a_tree_with_states_and_what_they_wait_for(shop: Shop) -> 
     lines = shop.run("workflow", started.id).stdout.splitlines()
     assert lines[0] == f"workflow  {started.id} publish"
     assert "steps     6: 1 succeeded, 2 ready or running, 3 waiting" in lines
-    tree = lines[lines.index("") + 1 :]
+    ids, tree = zip(*(line.split("  ", 1) for line in lines[lines.index("") + 1 :]), strict=True)
+    assert {*ids} == {step.id for step in started.steps()}
     assert tree[0].startswith("fetch  [succeeded, ")
     assert tree[1].startswith("├─ resize-200  [running, ")
     assert tree[2] == "└─ resize-800  [ready]  ← fetch"
@@ -59,6 +62,7 @@ def test_a_workflow_is_a_tree_with_states_and_what_they_wait_for(shop: Shop) -> 
     document = shop.json("workflow", started.id)
     assert (document["status"], document["tenant"]) == ("running", "acme")
     step = document["steps"][3]
+    assert step["id"] == started.steps()[3].id
     assert (step["key"], step["gate"], step["waits_for"]) == ("approve", True, ["resize-200", "resize-800"])
 
 
@@ -83,6 +87,38 @@ def test_a_gate_is_decided(shop: Shop, flag: str, told: str, state: str) -> None
     assert {step.key: step.state for step in started.steps()}["publish"] == state
 
 
+def test_a_gate_gets_an_output_and_tells_in_json(shop: Shop) -> None:
+    shop.serve()
+    started = publish(shop)
+    run(shop, 3)
+    decide = ("workflow", started.id, "gate", "approve", "--approve")
+    assert "no JSON" in shop.run(*decide, "--output", "{by: ann}").stderr
+    told = {"workflow": started.id, "gate": "approve", "outcome": "succeeded"}
+    output = ("--output", '{"by": "ann"}')
+    assert shop.json(*decide, *output) == {**told, "changed": True}
+    assert shop.json(*decide, *output) == {**told, "changed": False}
+    assert shop.run(*decide).exit_code == 1, "resolved with another output"
+    (gate,) = [step for step in started.steps() if step.gate]
+    assert shop.app.get_job(gate.id).result == {"by": "ann"}
+
+
+def test_a_workflow_is_canceled_and_requeued(shop: Shop) -> None:
+    shop.serve()
+    started = publish(shop)
+    verb = ("workflow", started.id)
+    early = shop.run(*verb, "requeue")
+    assert (early.exit_code, early.stdout) == (1, "")
+    assert "not over" in early.stderr
+    assert shop.run(*verb, "cancel", "--reason", "withdrawn").stdout == "The workflow is canceled.\n"
+    assert started.refresh().reason == "withdrawn"
+    again = shop.run(*verb, "cancel", "--json")
+    assert (again.exit_code, json.loads(again.stdout)["outcome"]) == (1, "already_ended")
+    requeued = {"workflow": started.id, "outcome": "requeued", "changed": True}
+    assert shop.json(*verb, "requeue", "--steps", "all", "--reason", "after all") == requeued
+    shop.claim()
+    assert "asked to stop" in shop.run(*verb, "cancel").stdout
+
+
 def test_whoever_watches_sees_the_end(shop: Shop) -> None:
     shop.serve()
     flow = Workflow("short")
@@ -97,7 +133,19 @@ def test_whoever_watches_sees_the_end(shop: Shop) -> None:
 def test_what_is_asked_wrongly_is_refused(shop: Shop) -> None:
     assert shop.run("workflow", NOBODY).exit_code == 1
     both = ("gate", "x", "--approve", "--reject")
-    for args in (("gate",), ("gate", "x"), ("--approve",), ("gate", "--approve"), both):
+    wrong = (
+        ("gate",),
+        ("gate", "x"),
+        ("--approve",),
+        ("gate", "--approve"),
+        both,
+        ("gate", "x", "--reject", "--output", "1"),
+        ("cancel", "x"),
+        ("cancel", "--steps", "all"),
+        ("cancel", "--watch"),
+        ("--reason", "x"),
+    )
+    for args in wrong:
         assert shop.run("workflow", NOBODY, *args).exit_code == 2
 
 

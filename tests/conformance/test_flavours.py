@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure import CONTEXT, App, Context
+from perdure import CONTEXT, App, Context, Gate, Workflow
 from perdure.errors import (
     IdempotencyConflict,
     InvalidOption,
@@ -245,3 +245,35 @@ def waits(world: World) -> bool:
     """Whether somebody waits for somebody else's transaction."""
     held = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     return bool(world.sql(held))
+
+
+def test_a_workflow_is_started_resolved_and_requeued_in_it(world: World, caller: Caller) -> None:
+    flow = Workflow("flow", unique_key="u", meta={"n": 1}, result="b")
+    flow.gate("gate")
+    flow.step("b", world.app.tasks["work"].job(1), after=["gate"])
+    app = world.app
+
+    def act(verb: str, *args: Any, **options: Any) -> Any:
+        return caller.verb(app, verb, *args, conn=caller.conn, **options)
+
+    vanished = act("start_workflow", flow)
+    assert (vanished.name, vanished.status, vanished.meta) == ("flow", "open", {"n": 1})
+    caller.does(caller.rollback)
+    assert world.count("workflow") == 0
+    started = act("start_workflow", flow)
+    assert act("start_workflow", flow).created is False
+    caller.does(caller.commit)
+    assert act("resolve_gate", started.id, "gate", "failed", reason="no") is True
+    assert world.count("workflow") == 1
+    caller.does(caller.rollback)
+    assert started.refresh().status == "open"
+    act("resolve_gate", started.id, "gate", "failed")
+    caller.does(caller.commit)
+    assert started.refresh().status == "failed"
+    assert act("requeue_workflow", started.id) == "requeued"
+    caller.does(caller.commit)
+    assert started.refresh().status == "open"
+    assert act("append_steps", started.id, window="gate", mutation_key="m", steps=[Gate("more")]) == "applied"
+    assert act("cancel_workflow", started.id) == "canceled"
+    caller.does(caller.commit)
+    assert started.refresh().status == "canceled"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Step, Workflow
+from perdure import Gate, Step, Workflow
 from perdure.errors import (
     AppendConflict,
     AppendRefused,
@@ -17,7 +17,7 @@ from perdure.errors import (
     WorkflowNotFound,
 )
 from perdure.ids import new_id
-from tests.conformance.flow import Flow, outcome
+from tests.conformance.flow import Flow
 
 
 def test_a_gate_opens_when_its_parents_are_done_and_no_worker_runs_it(flow: Flow) -> None:
@@ -190,7 +190,7 @@ def test_an_append_that_does_not_fit_changes_nothing(flow: Flow) -> None:
         ([late(flow, "a")], "two steps named a"),
         ([late(flow, after=["b"])], "late waits for b"),
         ([late(flow), late(flow)], "two steps named late"),
-        ([late(flow, "x", after=["y"]), late(flow, "y", after=["x"])], "waits for itself"),
+        ([late(flow, "x", after=["y"]), late(flow, "y", after=["x"])], "wait for one another"),
         ([], "no steps"),
     ):
         with pytest.raises(InvalidWorkflow, match=said):
@@ -216,36 +216,16 @@ def test_an_appended_step_may_use_results_of_any_ancestor(flow: Flow) -> None:
         append(flow, started.id, stranger, key="n")
 
 
-def test_steps_of_a_step_are_written_with_its_success(flow: Flow) -> None:
-    from perdure.model.lifecycle import Growth
-
-    started = flow.start(flow.of(a=[], b=["a"]))
-    (job,) = flow.claim()
-    steps = [late(flow, "x", after=["a"]), late(flow, "y", after=["x"]), late(flow, "z")]
-    growth = Growth(
-        tuple(step.shape for step in steps),
-        tuple(step.new(new_id(), started.id, step.request, None) for step in steps),
-    )
-    assert flow.world.finish(outcome(job, appended=growth)).refused == []
-    assert flow.states(started) == {
-        "a": "succeeded",
-        "b": "ready",
-        "x": "ready",
-        "y": "waiting",
-        "z": "ready",
-    }
-    flow.check(started)
-    assert flow.run_all() == [["b", "x", "z"], ["y"]]
+def test_gates_can_be_appended_too(flow: Flow) -> None:
+    started = flow.start(flow.of(gate=[]))
+    second = Gate("second", after=["gate"], timeout=60, on_timeout="canceled")
+    assert append(flow, started.id, second, late(flow, after=[second]), Gate("third")) == "applied"
+    assert append(flow, started.id, Gate("third"), second, late(flow, after=[second])) == "already_applied"
+    other = Gate("second", after=["gate"], timeout=61, on_timeout="canceled")
+    with pytest.raises(AppendConflict, match=r"steps\.second\.timeout"):
+        append(flow, started.id, other, late(flow, after=[second]), Gate("third"))
+    assert flow.states(started) == {"gate": "open", "second": "waiting", "late": "waiting", "third": "open"}
+    for key in ("gate", "second", "third"):
+        flow.app.resolve_gate(started.id, key, "succeeded")
+    assert flow.run_all() == [["late"]]
     assert flow.status(started) == "succeeded"
-
-
-def test_steps_that_do_not_fit_fail_the_attempt(flow: Flow) -> None:
-    from perdure.model.lifecycle import Growth
-
-    started = flow.start(flow.of(a=[], b=["a"]))
-    (job,) = flow.claim()
-    twin = late(flow, "b")
-    growth = Growth((twin.shape,), (twin.new(new_id(), started.id, twin.request, None),))
-    flow.world.finish(outcome(job, appended=growth))
-    assert flow.world.row(job.id).error_code == "job.steps_refused"
-    assert flow.states(started) == {"a": "ready", "b": "waiting"}

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
+import psycopg
 import pytest
 
-from perdure import Workflow
+from perdure import App, StartedWorkflow, Workflow
 from perdure.errors import (
     IdempotencyConflict,
     InvalidWorkflow,
+    JobFailed,
     Refused,
     TaskDisabled,
     WorkflowCanceled,
@@ -22,9 +25,12 @@ from perdure.errors import (
 from perdure.ids import new_id
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Canceled, Failed, Snoozed, Succeeded
+from perdure.ops.ring import ring
 from perdure.store.store import Store
 from tests.conformance.flow import Flow, outcome
+from tests.conformance.world import World
 from tests.sql.recorder import Recorder
+from tests.store.waiting import until
 
 
 @contextmanager
@@ -263,16 +269,61 @@ def test_ten_thousand_steps_are_a_handful_of_statements(flow: Flow) -> None:
     (first,) = flow.claim()
     with counted(flow) as asked:
         flow.world.finish(outcome(first))
-    assert asked == [
-        "lock_workflows",
-        "finish_succeeded",
-        "count_down",
-        "release_steps",
-        "settle_workflows",
-    ]
+    long = ["lock_workflows", "finish_succeeded", "count_down", "release_steps", "settle_workflows"]
+    assert asked == (long if flow.world.store.dialect == "sqlite" else ["lock_workflows", "succeed_steps"])
     row = started.refresh().row
     assert row is not None
     assert (row.active, row.waiting, row.total) == (9_998, 1, 10_000)
+
+
+def test_a_workflow_in_which_something_failed_is_looked_at_from_then_on(postgres_world: World) -> None:
+    flow = Flow(postgres_world)
+    started = flow.start(flow.of(a=[], b=[], c=[], d=["a", "b"], e=["~a", "~c"]))
+    a, b, c = flow.claim()
+    flow.world.finish(outcome(a, failed=True))
+    long = ["lock_workflows", "finish_succeeded", "count_down", "release_steps"]
+    with counted(flow) as asked:
+        assert flow.world.finish(outcome(b)).accepted == [b.lease]
+    assert asked[:6] == ["lock_workflows", "succeed_steps", *long]
+    with counted(flow) as asked:
+        assert flow.world.finish(outcome(c)).accepted == [c.lease]
+    assert asked == [*long, "settle_workflows"]
+    assert flow.world.finish(outcome(c)).accepted == [c.lease], "it was recorded"
+    assert flow.states(started) == {
+        "a": "failed",
+        "b": "succeeded",
+        "c": "succeeded",
+        "d": "canceled",
+        "e": "ready",
+    }
+    flow.check(started)
+
+
+def test_a_success_that_is_told_twice_releases_once(flow: Flow) -> None:
+    started = flow.start(flow.of(a=[], b=[], c=["a", "b"]))
+    a, b = flow.claim()
+    for _ in range(3):
+        assert flow.world.finish(outcome(a)).accepted == [a.lease]
+    assert flow.states(started)["c"] == "waiting"
+    flow.world.finish(outcome(b))
+    assert flow.states(started)["c"] == "ready"
+    flow.check(started)
+
+
+def test_a_step_that_is_released_rings_here_and_elsewhere(postgres_world: World) -> None:
+    flow = Flow(postgres_world)
+    flow.start(flow.of(a=[], b=["a"]))
+    (a,) = flow.claim()
+    here = flow.world.listen()
+    elsewhere: list[frozenset[str]] = []
+    with App(flow.world.url) as other:
+        end = other.store.listen(elsewhere.append)
+        # What is heard first is that it listens.
+        until(lambda: elsewhere or flow.world.store.perform(ring, frozenset(["queue/test"])))
+        flow.world.finish(outcome(a))
+        until(lambda: any("queue/default" in topics for topics in elsewhere))
+        end()
+    assert any("queue/default" in topics for topics in here)
 
 
 def test_cancelling_the_head_of_a_long_chain_is_at_most_ten_statements(flow: Flow) -> None:
@@ -339,8 +390,11 @@ def test_a_failed_workflow_is_requeued_from_what_failed(flow: Flow) -> None:
     assert flow.app.requeue_workflow(started.id) == "not_ended"
     flow.run_all(fail=["b"])
     assert flow.status(started) == "failed"
-    with pytest.raises(WorkflowFailed):
+    with pytest.raises(WorkflowFailed, match=r"failed: b failed \(job\.fatal\)\.$") as caught:
         started.get(timeout=0)
+    cause = caught.value.__cause__
+    assert isinstance(cause, JobFailed)
+    assert cause.error_kind == "fatal"
     assert flow.app.requeue_workflow(started.id, reason="mended", by="ann") == "requeued"
     assert started.refresh().run == 2
     assert flow.states(started) == {
@@ -421,3 +475,92 @@ def test_a_graph_that_cannot_run_is_refused_before_anything_is_written(flow: Flo
     with pytest.raises(InvalidWorkflow, match="a waits for b"):
         flow.start(flow.of(a=["b"]))
     assert flow.world.count("workflow") == 0
+
+
+def test_a_failure_names_some_of_the_steps_it_is_due_to(flow: Flow) -> None:
+    started = flow.start(flow.of(gate=[], a=[], b=[], c=[], d=["gate"]))
+    flow.app.resolve_gate(started.id, "gate", "failed")
+    (first, *_) = started.steps()[1:]
+    flow.app.cancel_job(first.id)
+    flow.run_all(fail=["b", "c"])
+    with pytest.raises(
+        WorkflowFailed, match=r"gate failed, [bc] failed \(.*\), [bc] failed \(.*\) and others"
+    ):
+        started.get(timeout=0)
+
+
+def test_steps_are_listed_in_words_of_ours(flow: Flow) -> None:
+    flow_of = flow.of(a=[], gate=["a"], b=["a", "~gate"])
+    started = flow.start(flow_of)
+    flow.run(fail=["a"])
+    a, gate, b = started.steps()
+    assert (a.task, a.gate, a.state, a.run, a.attempt) == ("work", False, "failed", 1, 1)
+    assert a.error is not None
+    assert a.error.kind == "fatal"
+    assert a.started_at is not None
+    assert a.finished_at is not None
+    assert a.created_at <= a.started_at <= a.finished_at
+    assert (gate.task, gate.gate, gate.state, gate.error) == (None, True, "canceled", None)
+    assert (b.after, b.after_done, b.waits_for) == (["a"], ["gate"], [])
+
+
+def test_a_start_answers_with_what_it_wrote(flow: Flow) -> None:
+    flow_of = flow.of("publish", options={"tenant": "acme", "unique_key": "u", "meta": {"n": 1}}, gate=[])
+    first, second = flow.start(flow_of), flow.start(flow_of)
+    for started in (first, second):
+        assert (started.id, started.name, started.status, started.meta) == (
+            first.id,
+            "publish",
+            "open",
+            {"n": 1},
+        )
+    assert (first.created, second.created) == (True, False)
+
+
+WAITS = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+
+def unique(flow: Flow) -> tuple[Workflow, StartedWorkflow]:
+    """One that can be requeued, and another under its key that can be started."""
+    built = flow.of(options={"unique_key": "u"}, a=[])
+    started = flow.start(built)
+    flow.run(fail=["a"])
+    return built, started
+
+
+def test_a_requeue_beside_a_start_under_its_unique_key_waits_for_it(postgres_world: World) -> None:
+    flow = Flow(postgres_world)
+    built, failed = unique(flow)
+    url = postgres_world.url
+    with psycopg.connect(url) as conn, psycopg.connect(url) as own, ThreadPoolExecutor(1) as other:
+        assert flow.start(built, conn=conn).created
+        # In a transaction of its own nobody could run it again.
+        requeuing = other.submit(flow.app.requeue_workflow, failed.id, conn=own)
+        until(lambda: postgres_world.sql(WAITS))
+        conn.commit()
+        assert requeuing.result(30) == "unique_key_taken"
+        assert own.execute("SELECT 1").fetchone(), "it goes on"
+    assert failed.refresh().status == "failed"
+
+
+def test_a_start_beside_a_requeue_of_its_unique_key_waits_for_it(postgres_world: World) -> None:
+    flow = Flow(postgres_world)
+    built, failed = unique(flow)
+    with psycopg.connect(postgres_world.url) as conn, ThreadPoolExecutor(1) as other:
+        assert flow.app.requeue_workflow(failed.id, conn=conn) == "requeued"
+        starting = other.submit(flow.start, built)
+        until(lambda: postgres_world.sql(WAITS))
+        conn.commit()
+        started = starting.result(30)
+        assert (started.id, started.created, started.status) == (failed.id, False, "running")
+
+
+def test_a_requeue_finds_its_unique_key_taken_or_free_again(flow: Flow) -> None:
+    built, failed = unique(flow)
+    other = flow.start(built)
+    assert failed.requeue() == "unique_key_taken"
+    flow.run()
+    assert flow.status(other) == "succeeded"
+    assert failed.requeue() == "requeued"
+    assert flow.world.count("workflow") == 2
+    assert flow.start(built).id == failed.id

@@ -35,7 +35,7 @@ from tests.model.reference import reference
         ([Shape("a"), Shape("b", ["a"], ["a"])], "b names a twice"),
         (
             [Shape("x"), Shape("a", ["c"]), Shape("b", ["a"]), Shape("c", ["b"]), Shape("d", ["c"])],
-            "[abc] waits for itself",
+            "wait for one another: a → b → c → a|b → c → a → b|c → a → b → c",
         ),
     ],
 )

@@ -36,7 +36,7 @@ class Script:
             answers = self._answer(step)
 
     def _answer(self, step: Step) -> list[Rows]:
-        assert not self.final, "an operation may not go on after its final step"
+        assert not self.final or not step.queries, "an operation may not go on after its final step"
         self.steps.append(step)
         return [self._next(query.name) for query in step.queries]
 
@@ -52,7 +52,7 @@ class Script:
     @property
     def final(self) -> bool:
         """Whether COMMIT travels with the last step."""
-        return bool(self.steps) and self.steps[-1].final
+        return any(step.final for step in self.steps)
 
     @property
     def woken(self) -> set[str]:

@@ -210,7 +210,7 @@ def test_a_cycle_without_appetite_only_finishes() -> None:
         assert (finished.accepted, claims.jobs) == ([ONE], [])
         assert script.asked == [["finish_succeeded"]]
         script = Script()
-        assert script.play(cycle([], dice=half, claim=appetite)) == (([], [], ()), Claims([]))
+        assert script.play(cycle([], dice=half, claim=appetite)) == (Finished([], []), Claims([]))
         assert script.steps == []
 
 

@@ -26,7 +26,8 @@ def test_answers_come_by_name_and_in_order() -> None:
 def test_an_operation_that_goes_on_after_its_final_step_is_caught() -> None:
     def op() -> Op[None]:
         yield Step((), final=True)
-        yield Step(())
+        yield Step((), wake=frozenset(["heard"]))
+        yield Step((Query("more", {}),))
 
     with pytest.raises(AssertionError, match="go on"):
         Script().play(op())

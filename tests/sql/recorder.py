@@ -11,9 +11,11 @@ import msgspec
 from perdure.errors import InvalidWorkflow
 from perdure.filter import Filter
 from perdure.ids import new_id
+from perdure.model.canonical_workflow import StepRequest
 from perdure.model.graph import GATE, Shape
+from perdure.model.growth import Growth
 from perdure.model.job import SECOND, Lease, NewJob, NewStep, NewWorkflow, TaskDefinition
-from perdure.model.lifecycle import Change, Failed, Growth, Outcome, Report, Succeeded, Throttled
+from perdure.model.lifecycle import Change, Failed, Outcome, Report, Succeeded, Throttled
 from perdure.ops import (
     acts,
     append,
@@ -27,6 +29,7 @@ from perdure.ops import (
     many,
     operate,
     queues,
+    release,
     replay,
     report,
     results,
@@ -38,6 +41,7 @@ from perdure.ops import (
 )
 from perdure.ops import growth as growth_ops
 from perdure.ops import workflow as workflows
+from perdure.ops.batch import rows_of
 from perdure.ops.find import Found
 from perdure.ops.op import Op, Operation, Query, ask_all, operation
 from perdure.options import Options
@@ -134,7 +138,7 @@ def live(store: Recorder) -> None:
 
 def flow(store: Recorder) -> None:
     """A workflow from its start to its second run, and how it grows."""
-    ids = {key: new_id() for key in ("a", "b", "c", "gate", "late", "later")}
+    ids = {key: new_id() for key in ("a", "b", "c", "gate", "late", "later", "twice")}
     workflow = NewWorkflow(
         id=new_id(), name="flow", idempotency_key="k", request='{"v":1,"steps":[]}', unique_key="u"
     )
@@ -155,11 +159,12 @@ def flow(store: Recorder) -> None:
     failed = Failed(first, "fatal")
     store.perform(finish.finish, [failed], dice=dice)
     (second,) = take(store, n=1, queues=["flow"])
+    store.perform(finish.finish, [Succeeded(second, "1", workflow=workflow.id)], dice=dice, troubled=set())
     store.perform(finish.finish, [Succeeded(second, "1", workflow=workflow.id)], dice=dice)
     growth = Growth(
         (Shape("late", ["gate"]), Shape("later", ["late"], (), ["a"])), (step("late"), step("later"))
     )
-    options: Any = {"window": "gate", "mutation_key": "m", "requests": [], "growth": growth}
+    options: Any = {"window": "gate", "mutation_key": "m", "growth": growth}
     with suppress(InvalidWorkflow):
         store.perform(append.append_steps, workflow.id, **options)
     growth = Growth((Shape("late", ["gate"]), Shape("later", ["late"])), (step("late"), step("later")))
@@ -167,13 +172,25 @@ def flow(store: Recorder) -> None:
     store.perform(results.read_parents, [ids["b"]])
     store.perform(results.find_ancestor, ids["b"], workflow.id, "a")
     store.perform(explain.examine, ids["late"])
+    store.perform(append_again, workflow.id, second.job, step)
     store.perform(steer.resolve_gate, workflow.id, "gate", "canceled")
-    store.perform(steer.requeue_workflow, workflow.id)
+    store.perform(steer.requeue_workflow, workflow.id, stand_in=new_id())
+    store.perform(workflows.list_spoilers, workflow.id, n=1)
     store.perform(steer.cancel_workflow, workflow.id)
     store.perform(workflows.get_workflow, workflow.id)
     store.perform(workflows.list_workflows)
     store.perform(workflows.get_graph, workflow.id)
     store.perform(sweep_one_workflow, workflow.id)
+
+
+@operation("write")
+def append_again(workflow: str, by: str, step: Callable[[str], NewStep]) -> Op[None]:
+    """As a step does that runs once more."""
+    growth = Growth((Shape("twice"),), (step("twice"),), (StepRequest(key="twice"),))
+    (rows,) = yield from ask_all(Query("lock_workflows", {"ids": rows_of([workflow])}))
+    for _ in range(2):
+        writes, *_ = yield from append.plant(release.Tallies(rows), workflow, growth, by=by)
+        yield from ask_all(*writes)
 
 
 @operation("write")

@@ -31,13 +31,21 @@ def fan_out(n: int, *, ctx: Context = CONTEXT) -> int:
     return n
 
 
+def fan_out_at_once(n: int, *, ctx: Context = CONTEXT) -> bool:
+    """Whether steps run beside the one that appended them."""
+    from tests.worker import loom
+
+    (id,) = ctx.append([Step("beside", loom.app.tasks["spin"].job(n))], at_once=True)
+    return bool(loom.app.get_job(id).get(timeout=60) == n)
+
+
 def ctx_key(ctx: Context) -> str:
     return "split"
 
 
 def make(url: str) -> App:
     made = App(url, synchronous="normal")
-    for function in (spin, weave, fan_out):
+    for function in (spin, weave, fan_out, fan_out_at_once):
         made.task(name=function.__name__, run_in="process")(function)
     return made
 

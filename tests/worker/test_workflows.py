@@ -9,7 +9,19 @@ from typing import Any
 
 import pytest
 
-from perdure import CONTEXT, App, Context, Continue, Step, WaitTimeout, Workflow, WorkflowFailed, chain, group
+from perdure import (
+    CONTEXT,
+    App,
+    Context,
+    Continue,
+    Fatal,
+    Step,
+    WaitTimeout,
+    Workflow,
+    WorkflowFailed,
+    chain,
+    group,
+)
 from perdure.errors import BlockingCall, InvalidOption, ResultMissing
 from tests.worker import loom
 
@@ -92,7 +104,7 @@ async def test_an_argument_that_does_not_fit_fails_the_step(app: App) -> None:
         with pytest.raises(WorkflowFailed):
             await started.aget(PATIENCE)
         step = (await started.asteps())[1]
-    assert (step.state, step.row.error_code) == ("failed", "job.bad_arguments")
+    assert (step.state, step.error and step.error.code) == ("failed", "job.bad_arguments")
 
 
 async def test_the_result_of_a_step_that_failed_is_a_clear_error(app: App) -> None:
@@ -119,8 +131,13 @@ async def test_the_result_of_a_step_that_failed_is_a_clear_error(app: App) -> No
         started = await app.astart_workflow(flow)
         await started.ajoin(PATIENCE)
         steps = {step.key: step for step in await started.asteps()}
-    assert (steps["b"].state, steps["b"].row.error_code) == ("failed", "workflow.result_missing")
-    assert steps["b"].row.error_message == "The step a has no result: it failed."
+    assert steps["b"].state == "failed"
+    assert steps["b"].error == (
+        "fatal",
+        "workflow.result_missing",
+        "The step a has no result: it failed.",
+        None,
+    )
     assert started.result == "The step a has no result: it failed."
 
 
@@ -178,6 +195,61 @@ async def test_a_step_adds_steps_of_a_number_that_nobody_knew(app: App) -> None:
     assert list(steps) == ["split", "count-0", "count-1", "count-2", "total"]
 
 
+async def test_steps_can_be_added_at_once_and_again_by_the_next_attempt(app: App) -> None:
+    @app.task(name="thread")
+    def thread(*, ctx: Context = CONTEXT) -> int:
+        (id,) = ctx.append([Step("x", leaf.job(1))], at_once=True)
+        if ctx.attempt == 1:
+            raise RuntimeError("what was written at once stays")
+        return app.get_job(id).get(PATIENCE)
+
+    @app.task(name="loop")
+    async def loop(*, ctx: Context = CONTEXT) -> int:
+        with pytest.raises(BlockingCall, match="aappend"):
+            ctx.append([Step("y", leaf.job(2))], at_once=True)
+        (id,) = await ctx.aappend([Step("y", leaf.job(2))], at_once=True)
+        return int(await (await app.aget_job(id)).aget(PATIENCE))
+
+    @app.task(name="leaf")
+    async def leaf(n: int) -> int:
+        return n
+
+    flow = Workflow("flow")
+    for task in (thread, loop):
+        flow.step(task.name, task.using(max_attempts=2).job())
+    await app.aset_queue("default", backoff=0.001)
+    async with app.worker():
+        started = await app.astart_workflow(flow)
+        await started.ajoin(PATIENCE)
+        steps = {step.key: step for step in await started.asteps()}
+        results = {key: (await app.aget_job(step.id)).result for key, step in steps.items()}
+    assert results == {"thread": 1, "loop": 2, "x": 1, "y": 2}
+
+
+async def test_a_requeued_step_that_appended_appends_again(app: App) -> None:
+    broken = True
+
+    @app.task(name="split")
+    async def split(*, ctx: Context = CONTEXT) -> None:
+        ctx.append([Step("part", part.job(), after=["split"])])
+
+    @app.task(name="part")
+    async def part() -> None:
+        if broken:
+            raise Fatal("not yet")
+
+    flow = Workflow("flow")
+    flow.step("split", split.job())
+    async with app.worker():
+        started = await app.astart_workflow(flow)
+        await started.ajoin(PATIENCE)
+        assert started.status == "failed"
+        broken = False
+        assert await started.arequeue(steps="all") == "requeued"
+        await started.ajoin(PATIENCE)
+    assert (started.status, started.run) == ("succeeded", 2)
+
+
 async def test_only_a_step_can_append(app: App) -> None:
     @app.task(name="alone")
     async def alone(*, ctx: Context = CONTEXT) -> str:
@@ -199,12 +271,13 @@ async def test_steps_in_processes_have_all_that_others_have(url: str) -> None:
         b = flow.step("b", spin.job(2), after=[a])
         flow.step("end", weave.job([a.result, b.result]), after=[b])
         flow.step("split", fan_out.job(3), after=[a])
+        flow.step("at once", app.tasks["fan_out_at_once"].job(4), after=[a])
         async with app.worker(processes=2, target=loom.TARGET):
             started = await app.astart_workflow(flow)
             await started.ajoin(60)
             assert started.result == {"threads": [1, 2], "results": {"b": 2}, "first": 1, "alone": True}
             states = {step.key: step.state for step in await started.asteps()}
-            assert states["all"] == "succeeded"
+            assert states["all"] == states["beside"] == states["at once"] == "succeeded"
     finally:
         await app.aclose()
 

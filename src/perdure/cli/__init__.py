@@ -30,7 +30,10 @@ VERBS = {
     "acts": ("acts", "List what operators did."),
     "replay": ("replay", "Make a new job from one that succeeded."),
     "workflows": ("workflows", "List workflows, the newest first."),
-    "workflow": ("workflows", "Show a workflow as a tree of its steps, or decide a gate of it."),
+    "workflow": (
+        "workflows",
+        "Show a workflow as a tree, decide a gate, cancel or requeue it.",
+    ),
     "queues": ("fleet", "Count the jobs of each queue."),
     "tasks": ("tasks", "List the tasks, what is set for them and who serves them."),
     "workers": ("fleet", "List the workers."),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from perdure.ops.worker import WorkerRow
     from perdure.ops.workflow import WorkflowRow
     from perdure.stats import QueueStats, RecentStats, Stats
-    from perdure.workflow_handle import WorkflowStep
+    from perdure.workflow_handle import Placed
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
@@ -47,7 +47,7 @@ def workflow_document(row: WorkflowRow) -> dict[str, Any]:
     return _document(row._asdict())
 
 
-def step_document(step: WorkflowStep) -> dict[str, Any]:
+def step_document(step: Placed) -> dict[str, Any]:
     shape = step.shape
     parents = {"after": [*shape.after], "after_done": [*shape.after_done], "waits_for": step.waits_for}
     return {**_document(step.row._asdict()), "gate": shape.gate, **parents}

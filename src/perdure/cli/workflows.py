@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from perdure.cli.acts import actor
 from perdure.cli.documents import as_json, print_json, step_document, workflow_document
-from perdure.cli.failures import Misuse
+from perdure.cli.failures import Failure, Misuse
 from perdure.cli.tables import Column, facts, printable, table, terminal_width
 from perdure.cli.target import Target, pass_target, where
 from perdure.model.telling import distance, length, stamp
 
 if TYPE_CHECKING:
     from perdure.app import App
+    from perdure.model.graph import Shape
     from perdure.ops.workflow import Graph, WorkflowRow
-    from perdure.workflow_handle import WorkflowStep
+    from perdure.step import Resolution
+    from perdure.workflow_handle import Placed
 
 COLUMNS = (
     Column("ID"),
@@ -29,6 +31,17 @@ COLUMNS = (
     Column("NOTE", rank=4, least=12),
 )
 STATUSES = ("running", "open", "succeeded", "failed", "canceled")
+WHICH = ("following", "failed", "all")
+OUTCOMES = {
+    "canceled": "The workflow is canceled.",
+    "cancel_requested": "The workflow is being canceled: its running steps were asked to stop.",
+    "already_ended": "The workflow is over already, and stays as it is.",
+    "requeued": "The workflow runs again.",
+    "not_ended": "The workflow is not over: only one that has failed or was canceled is requeued.",
+    "already_succeeded": "The workflow succeeded: there is nothing to requeue.",
+    "nothing_to_requeue": "None of its steps can run again so: try --steps following.",
+    "unique_key_taken": "Another workflow runs under its unique key.",
+}
 LOOK = 0.5
 """Seconds between two looks of one who watches."""
 
@@ -60,7 +73,7 @@ def workflows(
     """
     with target.reading() as app:
         found = app.list_workflows(name=name, status=status, tenant=tenant, limit=limit, before=before)
-        rows = [one.row for one in found if one.row is not None]
+        rows = [one.row for one in found]
     if as_json:
         print_json([workflow_document(row) for row in rows])
         return
@@ -74,49 +87,100 @@ def workflows(
 
 @click.command()
 @click.argument("id")
-@click.argument("act", type=click.Choice(["gate"]), required=False)
+@click.argument("act", type=click.Choice(["gate", "cancel", "requeue"]), required=False)
 @click.argument("key", required=False)
 @click.option("--approve", is_flag=True, help="The gate succeeds.")
 @click.option("--reject", is_flag=True, help="The gate fails.")
+@click.option("--output", metavar="JSON", help="What an approved gate gives to the steps behind it.")
+@click.option(
+    "--steps",
+    type=click.Choice(WHICH),
+    help="What to requeue: what failed and all that is following (if left out), only what failed, or all.",
+)
 @click.option("--reason", help="Why, for whoever looks at it later.")
 @actor
 @click.option("--watch", is_flag=True, help="Go on showing it until it is over.")
 @as_json
 @where
 @pass_target
-def workflow(
-    target: Target,
-    id: str,
-    act: str | None,
-    key: str | None,
-    approve: bool,
-    reject: bool,
-    reason: str | None,
-    actor: str | None,
-    watch: bool,
-    as_json: bool,
-) -> None:
-    """Show a workflow as a tree of its steps, or decide a gate of it.
+def workflow(target: Target, /, id: str, act: str | None, key: str | None, **asked: Any) -> None:
+    """Show a workflow as a tree, decide a gate, cancel or requeue it.
 
     \b
     Examples:
       perdure workflow 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 --watch
-      perdure workflow 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 gate approve --approve
+      perdure workflow 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 gate approve --approve --output '{"by": "ann"}'
       perdure workflow 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 gate approve --reject --reason "too dear"
+      perdure workflow 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 cancel --reason "withdrawn"
+      perdure workflow 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 requeue --steps failed
     """
-    if (act is None) != (key is None) or approve + reject != (act is not None):
-        raise Misuse("A gate is decided by: perdure workflow ID gate KEY --approve, or --reject.")
+    _check(act, key, asked)
     with target.reading() as app:
-        if key is not None:
-            resolution: Literal["succeeded", "failed"] = "succeeded" if approve else "failed"
-            changed = app.resolve_gate(id, key, resolution, reason=reason, by=actor)
-            decided = "approved" if approve else "rejected"
-            click.echo(f"The gate {key} {'is' if changed else 'was already'} {decided}.")
-        elif as_json:
-            graph = _graph(app, id)
-            print_json({**workflow_document(graph.workflow), "steps": [*map(step_document, _steps(graph))]})
-        else:
-            _show(app, id, watch=watch)
+        if act is None:
+            _look(app, id, watch=asked["watch"], as_json=asked["as_json"])
+            return
+        done, sentence = _act(app, id, act, key, asked)
+    # A gate that was decided so before is as it was asked to be.
+    refused = act != "gate" and not done["changed"]
+    if asked["as_json"]:
+        print_json({"workflow": id, **done})
+    else:
+        click.echo(sentence, err=refused)
+    if refused:
+        raise SystemExit(Failure.exit_code)
+
+
+def _check(act: str | None, key: str | None, asked: dict[str, Any]) -> None:
+    """Each act has its own options."""
+    decided = asked["approve"] + asked["reject"]
+    if (act == "gate") != (key is not None) or decided != (act == "gate"):
+        raise Misuse("A gate is decided by: perdure workflow ID gate KEY --approve, or --reject.")
+    if asked["output"] is not None and not asked["approve"]:
+        raise Misuse("Only a gate that is approved has an --output.")
+    if asked["steps"] is not None and act != "requeue":
+        raise Misuse("--steps belongs to: perdure workflow ID requeue.")
+    if asked["reason"] is not None and act is None:
+        raise Misuse("--reason belongs to an act: gate, cancel or requeue.")
+    if asked["watch"] and act is not None:
+        raise Misuse("--watch only shows a workflow.")
+
+
+def _act(app: App, id: str, act: str, key: str | None, asked: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """What was done, as a document and as a sentence."""
+    reason, by = asked["reason"], asked["actor"]
+    if act == "cancel":
+        canceling = app.cancel_workflow(id, reason=reason, by=by)
+        return _outcome(canceling, canceling != "already_ended")
+    if act == "requeue":
+        requeuing = app.requeue_workflow(id, steps=asked["steps"] or "following", reason=reason, by=by)
+        return _outcome(requeuing, requeuing == "requeued")
+    resolution, decided = ("succeeded", "approved") if asked["approve"] else ("failed", "rejected")
+    changed = app.resolve_gate(
+        id, key or "", cast("Resolution", resolution), output=_output(asked["output"]), reason=reason, by=by
+    )
+    told = f"The gate {printable(key or '')} {'is' if changed else 'was already'} {decided}."
+    return {"gate": key, "outcome": resolution, "changed": changed}, told
+
+
+def _outcome(outcome: str, changed: bool) -> tuple[dict[str, Any], str]:
+    return {"outcome": outcome, "changed": changed}, OUTCOMES[outcome]
+
+
+def _output(text: str | None) -> Any:
+    import json
+
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError:
+        raise Misuse("--output is no JSON: a text needs its quotes, as in '\"yes\"'.") from None
+
+
+def _look(app: App, id: str, *, watch: bool, as_json: bool) -> None:
+    if not as_json:
+        _show(app, id, watch=watch)
+        return
+    graph = _graph(app, id)
+    print_json({**workflow_document(graph.workflow), "steps": [*map(step_document, _steps(graph))]})
 
 
 def _show(app: App, id: str, *, watch: bool) -> None:
@@ -150,28 +214,36 @@ def _graph(app: App, id: str) -> Graph:
     return graph
 
 
-def _steps(graph: Graph) -> list[WorkflowStep]:
-    from perdure.workflow_handle import steps_of
+def _steps(graph: Graph) -> list[Placed]:
+    from perdure.workflow_handle import placed
 
-    return [*steps_of(graph)]
+    return [*placed(graph)]
 
 
 def _tree(graph: Graph) -> list[str]:
+    """Each line begins with the id of the step's job."""
     from perdure.drawing import tree
 
-    steps = {step.key: step for step in _steps(graph)}
-    return tree([step.shape for step in steps.values()], lambda shape: _label(steps[shape.key]))
+    steps = {step.row.key: step for step in _steps(graph)}
+    ids: list[str] = []
+
+    def label(shape: Shape) -> str:
+        ids.append(steps[shape.key].row.id)
+        return _label(steps[shape.key], graph.now)
+
+    lines = tree([step.shape for step in steps.values()], label)
+    return [f"{id}  {line}" for id, line in zip(ids, lines, strict=True)]
 
 
-def _label(step: WorkflowStep) -> str:
+def _label(step: Placed, now: int) -> str:
     """What it is up to, for how long, and what it waits for."""
     row = step.row
     said: list[str] = [row.state]
     since = row.run_at if row.state == "open" and row.timeout is None else row.started_at
     if since is not None:
-        said.append(length(((row.finished_at or step.now) - since) / 1_000_000))
-    if row.state == "ready" and row.run_at > step.now:
-        said.append(distance(row.run_at, step.now))
+        said.append(length(((row.finished_at or now) - since) / 1_000_000))
+    if row.state == "ready" and row.run_at > now:
+        said.append(distance(row.run_at, now))
     if row.state == "open" and row.timeout is not None:
         said.append(f"until {stamp(row.run_at)}")
     if row.attempt > 1:

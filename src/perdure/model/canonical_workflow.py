@@ -6,7 +6,7 @@ an older format did not write down was not asked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,9 +42,9 @@ def canonical_workflow(
     return _encode({"v": VERSION, **asked, "steps": _steps(steps, tenant)})
 
 
-def canonical_append(steps: Sequence[StepRequest], *, tenant: str | None, window: str) -> str:
-    """The text to store with the key of an append."""
-    return _encode({"v": VERSION, "window": window, "steps": _steps(steps, tenant)})
+def canonical_append(steps: Sequence[StepRequest], *, tenant: str | None, window: str | None = None) -> str:
+    """The text to store with the key of an append. Without a window: what a step appended."""
+    return _encode({"v": VERSION, **_given({"window": window}), "steps": _steps(steps, tenant)})
 
 
 def workflow_difference(stored: str, asked: str, *, tenant: str | None) -> str | None:
@@ -62,6 +62,13 @@ def append_difference(stored: str, asked: str, *, tenant: str | None) -> str | N
     if before.get("window") not in (None, now.get("window")):
         return "window"
     return _differing_step(before["steps"], now["steps"])
+
+
+def appended_again(stored: Iterable[str], asked: str, *, tenant: str | None) -> tuple[set[str], str | None]:
+    """Which steps of this append were in earlier ones, and the first field in which one of those differs."""
+    before = {key: step for one in stored for key, step in _read(one, tenant)["steps"].items()}
+    now = {key: step for key, step in _read(asked, tenant)["steps"].items() if key in before}
+    return {*now}, _differing_step({key: before[key] for key in now}, now)
 
 
 def _steps(steps: Sequence[StepRequest], tenant: str | None) -> list[dict[str, Any]]:

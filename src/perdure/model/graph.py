@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -149,9 +150,8 @@ def check(steps: Sequence[Shape], known: Callable[[str], bool] = lambda _: False
             if not missing[child]:
                 ordered.append(by_key[child])
     if len(ordered) < len(steps):
-        raise InvalidWorkflow(
-            f"The step {_on_a_cycle(by_key, missing)} waits for itself: by way of its parents."
-        )
+        cycle = " → ".join(_cycle(by_key, missing))
+        raise InvalidWorkflow(f"These steps wait for one another: {cycle}.")
     return ordered
 
 
@@ -207,6 +207,7 @@ def births(
     return born
 
 
+@cache
 def _first_birth(pending: int, gate: bool) -> Birth:
     return Birth("waiting" if pending else "open" if gate else "ready", pending, 0)
 
@@ -288,14 +289,15 @@ def _check_parents(
     return here
 
 
-def _on_a_cycle(steps: Mapping[str, Shape], missing: Mapping[str, int]) -> str:
-    """Upwards from any step that never becomes free one comes to a cycle, and then around it."""
+def _cycle(steps: Mapping[str, Shape], missing: Mapping[str, int]) -> list[str]:
+    """Upwards from any step that never becomes free one comes to a cycle, and then around it; told downwards."""
     key = next(key for key, number in missing.items() if number)
-    seen: set[str] = set()
+    seen: dict[str, None] = {}
     while key not in seen:
-        seen.add(key)
+        seen[key] = None
         key = next(parent for parent in steps[key].parents if missing.get(parent))
-    return key
+    around = [*seen][[*seen].index(key) :]
+    return [key, *reversed(around)]
 
 
 def _one_parent_less(fate: Fate, gate: bool, *, spoiled: bool) -> Fate:

@@ -11,8 +11,8 @@ import msgspec
 
 from perdure.model.backoff import DEFAULT_BACKOFF, MAX_DELAY, Backoff
 from perdure.model.codec import storable_text
-from perdure.model.graph import Shape
-from perdure.model.job import Lease, NewJob, NewStep, Span, State
+from perdure.model.growth import Growth
+from perdure.model.job import Lease, NewJob, Span, State
 
 FailureKind: TypeAlias = Literal["error", "fatal", "timeout", "lost", "panic", "interrupted"]
 FAILURE_CODES: dict[FailureKind, str] = {
@@ -58,13 +58,6 @@ SHORT, LONG, TRACE = 200, 2_000, 16_384
 
 SUSPECT_AFTER = 2
 """Crashes after which a job runs alone: one may be a neighbour's fault, and only those from here on count."""
-
-
-class Growth(msgspec.Struct, frozen=True):
-    """Steps that a step adds to its workflow, each as the graph sees it and as it is written."""
-
-    shapes: tuple[Shape, ...]
-    steps: tuple[NewStep, ...]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,15 +141,17 @@ class Released(msgspec.Struct, frozen=True):
 Outcome: TypeAlias = Succeeded | Failed | Snoozed | Throttled | Continued | Canceled | Released
 
 
-def stripped(outcome: Outcome) -> Outcome:
-    """What is left of an outcome that cannot be stored as it is: how the attempt ended.
+def stripped(outcome: Outcome, why: str = "") -> Outcome:
+    """What is left of an outcome that cannot be stored as it is: how the attempt ended. ``why``: what was refused.
 
     A success whose jobs were refused is none: they were to be enqueued with it, or not at all.
     """
     if isinstance(outcome, Succeeded | Continued) and outcome.appended:
-        return Failed(outcome.lease, "error", "job.steps_refused", "Its steps could not be appended.")
+        said = f"Its steps could not be appended. {why}".strip()
+        return Failed(outcome.lease, "error", "job.steps_refused", said)
     if isinstance(outcome, Succeeded | Continued) and outcome.children:
-        return Failed(outcome.lease, "error", "job.children_refused", "Its own jobs could not be enqueued.")
+        said = f"Its own jobs could not be enqueued. {why}".strip()
+        return Failed(outcome.lease, "error", "job.children_refused", said)
     if isinstance(outcome, Succeeded):
         return Succeeded(outcome.lease, None, "result.unencodable", workflow=outcome.workflow)
     return msgspec.structs.replace(outcome, report=None)

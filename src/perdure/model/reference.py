@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.errors import PayloadTooLarge
+from perdure.errors import InvalidWorkflow, PayloadTooLarge
 from perdure.model.codec import MAX_PAYLOAD, TOO_DEEP, ArgumentCodec, first_fault, to_json
 from perdure.model.signature import Signature, refused
 
@@ -34,6 +34,15 @@ class Reference:
 
     def __repr__(self) -> str:
         return f"<the result of {self.key}>"
+
+    def __str__(self) -> str:
+        raise InvalidWorkflow(
+            f"The result of {self.key} is not there yet, so that no text can be made of it: "
+            "give it as an argument, or a part of one, and make the text where the step runs."
+        )
+
+    def __format__(self, spec: str) -> str:
+        return str(self)
 
 
 def references_in(value: object) -> list[str]:

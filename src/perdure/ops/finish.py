@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from operator import attrgetter
 from typing import NamedTuple, TypeGuard
 
@@ -36,9 +36,12 @@ from perdure.ops.running import (
     stage_events,
     write_reports,
 )
+from perdure.ops.succeed import succeed_at_once
 from perdure.ops.topics import queue_topics
 
 Dice = Callable[[], float]
+Troubled = Set[str]
+"""Workflows whose steps are not to be recorded in one round trip, since something in them has failed."""
 
 PUT_OFF = ("snoozed", "throttled")
 PUT_OFF_KEPT = 100
@@ -54,19 +57,23 @@ class Finished(NamedTuple):
     accepted: list[Lease]
     refused: list[Lease]
     changes: Sequence[Change] = ()
+    troubled: frozenset[str] = frozenset()
+    """Workflows in which something has failed: successes of their steps are still to be told."""
 
 
 @operation("urgent")
-def finish(outcomes: Sequence[Outcome], *, dice: Dice) -> Op[Finished]:
+def finish(outcomes: Sequence[Outcome], *, dice: Dice, troubled: Troubled | None = None) -> Op[Finished]:
     """Record outcomes. One whose lease was taken away is refused and changes nothing."""
-    finished, _ = yield from _finish(outcomes, dice, None)
+    finished, _ = yield from _finish(outcomes, dice, None, troubled)
     return finished
 
 
 @operation("urgent")
-def cycle(outcomes: Sequence[Outcome], *, dice: Dice, claim: Appetite) -> Op[tuple[Finished, Claims]]:
+def cycle(
+    outcomes: Sequence[Outcome], *, dice: Dice, claim: Appetite, troubled: Troubled | None = None
+) -> Op[tuple[Finished, Claims]]:
     """Record outcomes and take the next jobs: one transaction, and one round trip where all succeeded."""
-    return (yield from _finish(outcomes, dice, claim))
+    return (yield from _finish(outcomes, dice, claim, troubled))
 
 
 @operation("urgent")
@@ -91,7 +98,9 @@ def find_recorded(outcomes: Sequence[Outcome]) -> Op[list[Lease]]:
     return [o.lease for o in outcomes if o.lease in recorded and _same(o, *recorded[o.lease])]
 
 
-def _finish(outcomes: Sequence[Outcome], dice: Dice, claim: Appetite | None) -> Op[tuple[Finished, Claims]]:
+def _finish(
+    outcomes: Sequence[Outcome], dice: Dice, claim: Appetite | None, troubled: Troubled | None = None
+) -> Op[tuple[Finished, Claims]]:
     # A lease has one outcome: the first that is told.
     told: dict[Lease, Outcome] = {}
     for outcome in outcomes:
@@ -106,6 +115,10 @@ def _finish(outcomes: Sequence[Outcome], dice: Dice, claim: Appetite | None) -> 
     if len(plain) < len(told):
         simple = {o.lease for o in plain}
         others = {lease: o for lease, o in told.items() if lease not in simple}
+    if steps and not others and troubled is not None:
+        workflows = {o.workflow for o in steps if o.workflow is not None}
+        if workflows.isdisjoint(troubled):
+            return (yield from _succeed_at_once(outcomes, plain, [*workflows], claim))
     successes = _succeed(plain)
     if others:
         decided = yield from _decide(told, others, steps, successes, dice)
@@ -125,6 +138,17 @@ def _finish(outcomes: Sequence[Outcome], dice: Dice, claim: Appetite | None) -> 
         recorded = [row for rows in answers[: len(successes)] for row in rows]
     finished = _sum_up(outcomes, [*decided.accepted], plain, recorded)
     return finished._replace(changes=decided.changes), claims
+
+
+def _succeed_at_once(
+    outcomes: Sequence[Outcome], plain: Sequence[Succeeded], workflows: Sequence[str], claim: Appetite | None
+) -> Op[tuple[Finished, Claims]]:
+    recorded, claims, troubled = yield from succeed_at_once(_told(plain), workflows, claim)
+    done = {*recorded}
+    untold = {o.lease for o in plain if o.workflow in troubled} - done
+    accepted = [o.lease for o in plain if o.lease in done]
+    refused = [o.lease for o in outcomes if o.lease not in done and o.lease not in untold]
+    return Finished(accepted, refused, troubled=troubled), claims
 
 
 class Decided(NamedTuple):
@@ -195,7 +219,7 @@ def _append(
     for job in jobs:
         outcome = outcomes[job.lease]
         if _stands(outcome, job) and outcome.appended is not None and job.workflow is not None:
-            more, woken = yield from plant(tallies, job.workflow, outcome.appended)
+            more, woken, _ = yield from plant(tallies, job.workflow, outcome.appended, by=job.id)
             writes, wake = [*writes, *more], wake | woken
     return writes, wake
 
@@ -219,11 +243,15 @@ def _stands(outcome: Outcome, job: Running) -> TypeGuard[Succeeded | Continued]:
 
 
 def _succeed(plain: Sequence[Succeeded]) -> list[Query]:
+    return [Query("finish_succeeded", {"outcomes": told}) for told in _told(plain)]
+
+
+def _told(plain: Sequence[Succeeded]) -> list[str]:
     if not plain:
         return []
     ordered = sorted(plain, key=attrgetter("lease"))
     parts = portions(ordered, [len(o.result or "") for o in ordered])
-    return [Query("finish_succeeded", {"outcomes": rows_of(_by_job(part))}) for part in parts]
+    return [rows_of(_by_job(part)) for part in parts]
 
 
 def _by_job(ordered: Iterable[Succeeded]) -> dict[str, tuple[int | str | None, ...]]:

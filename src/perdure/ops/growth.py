@@ -6,20 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TypeAlias
 
-from perdure.model.graph import GATE, Birth, Parent, Shape, births
+from perdure.model.graph import GATE, Birth, Mode, Parent, Shape, births
 from perdure.model.job import NewStep
 from perdure.ops.batch import CHARACTERS, rows_of
 from perdure.ops.op import Query
 
-Edges: TypeAlias = tuple[str, list[str], list[str]]
-"""A step, those that must have succeeded before it, and those that must have ended."""
+Edges: TypeAlias = dict[str, list[str]]
+"""Of each step its parents."""
 
 STEPS = 5_000
 """Steps per statement: a whole workflow of thousands is a handful of them."""
 ALIKE = 100
 """Steps that are worth a statement of their own."""
-PARENTS = 32
-"""Per row of edges."""
 
 
 def grow(
@@ -35,23 +33,7 @@ def grow(
     for key, birth in born.items():
         step = steps[key]
         step.state, step.pending, step.unsatisfied, step.reason = birth
-    edges = [row for one in ordered for row in _rows(one, ids)]
-    return [*_inserts(steps.values()), *_edges(edges)], born
-
-
-def _rows(step: Shape, ids: Mapping[str, str]) -> Iterator[Edges]:
-    """Its edges. Of thousands some at a time: a row of JSON is read anew for each that is in it."""
-    child, after, done = (
-        ids[step.key],
-        [ids[key] for key in step.after],
-        [ids[key] for key in step.after_done],
-    )
-    if len(after) <= PARENTS and len(done) <= PARENTS:
-        if after or done:
-            yield child, after, done
-        return
-    for start in range(0, max(len(after), len(done)), PARENTS):
-        yield child, after[start : start + PARENTS], done[start : start + PARENTS]
+    return [*_inserts(steps.values()), *_edges(ordered, ids)], born
 
 
 def _inserts(steps: Iterable[NewStep]) -> Iterator[Query]:
@@ -109,9 +91,19 @@ def _portions(steps: Sequence[NewStep]) -> Iterator[Sequence[NewStep]]:
         yield steps[start:]
 
 
-def _edges(edges: Sequence[Edges]) -> Iterator[Query]:
+def _edges(ordered: Iterable[Shape], ids: Mapping[str, str]) -> Iterator[Query]:
     """By its first edge a statement knows whether a commit we never heard of wrote them all."""
-    for start in range(0, len(edges), STEPS):
-        child, after, done = edges[start]
-        first = {"parent": (after or done)[0], "child": child}
-        yield Query("insert_edges", {**first, "edges": rows_of(edges[start : start + STEPS])})
+    after: Edges = {}
+    done: Edges = {}
+    for step in ordered:
+        if step.after:
+            after[ids[step.key]] = [ids[key] for key in step.after]
+        if step.after_done:
+            done[ids[step.key]] = [ids[key] for key in step.after_done]
+    modes: tuple[tuple[Mode, Edges], ...] = (("after", after), ("after_done", done))
+    for mode, edges in modes:
+        children = [*edges]
+        for start in range(0, len(children), STEPS):
+            some = {child: edges[child] for child in children[start : start + STEPS]}
+            first = {"parent": edges[children[start]][0], "child": children[start]}
+            yield Query("insert_edges", {**first, "mode": mode, "edges": rows_of(some)})

@@ -91,6 +91,6 @@ def ask_all(*queries: Query, final: bool = False, wake: frozenset[str] = frozens
 
 
 def announce(wake: frozenset[str]) -> Op[None]:
-    """Announce topics after the commit, without a statement."""
+    """Announce topics after the commit, without a statement: also behind a final step whose rows tell whom."""
     if wake:
         yield Step((), wake=wake)

@@ -8,13 +8,13 @@ from perdure.errors import GateConflict, GateRefused, WorkflowNotFound
 from perdure.model.canonical import read_json, same
 from perdure.model.graph import GATE, OVER, Fate, Tally, Which, requeued
 from perdure.model.job import ENDED as OVER_JOBS
-from perdure.model.job import State
+from perdure.model.job import NewWorkflow, State
 from perdure.ops.acts import act
 from perdure.ops.batch import rows_of
 from perdure.ops.op import Op, Query, Rows, ask_all, operation
 from perdure.ops.release import End, Tallies, release
 from perdure.ops.topics import ENDED, queue_topics, worker_topic
-from perdure.ops.workflow import StepRow, WorkflowRow
+from perdure.ops.workflow import StepRow, WorkflowRow, insert_workflow
 
 Canceling: TypeAlias = Literal["canceled", "cancel_requested", "already_ended"]
 Requeuing: TypeAlias = Literal[
@@ -76,16 +76,21 @@ def resolve_gate(
 
 @operation("write")
 def requeue_workflow(
-    workflow: str, *, steps: Which = "following", reason: str | None = None, by: str | None = None
+    workflow: str,
+    *,
+    stand_in: str,
+    steps: Which = "following",
+    reason: str | None = None,
+    by: str | None = None,
 ) -> Op[Requeuing]:
-    """Start a new run of a workflow that failed or was canceled: of these steps of it."""
+    """Start a new run of a workflow that failed or was canceled: of these steps of it. ``stand_in``: a new id."""
     tallies = yield from _lock(workflow)
     tally = tallies[workflow]
     if tally.status not in OVER:
         return "not_ended"
     if tally.status == "succeeded":
         return "already_succeeded"
-    if (yield from _taken(workflow)):
+    if (yield from _taken(workflow, stand_in)):
         return "unique_key_taken"
     rows, edges = yield from ask_all(
         Query("list_steps", {"workflow": workflow}), Query("list_edges", {"workflow": workflow})
@@ -140,15 +145,20 @@ def _compare(
         )
 
 
-def _taken(workflow: str) -> Op[bool]:
-    """Whether another one runs under its unique key meanwhile."""
+def _taken(workflow: str, stand_in: str) -> Op[bool]:
+    """Whether another one runs under its unique key meanwhile.
+
+    A row that is gone at once takes the key as a start does, so that of two at the same moment one waits for the other.
+    """
     (rows,) = yield from ask_all(Query("get_workflow", {"id": workflow}))
     row = WorkflowRow(*rows[0])
     if row.unique_key is None:
         return False
-    scope = {"name": row.name, "tenant": row.tenant or "", "unique_key": row.unique_key}
-    (active,) = yield from ask_all(Query("find_workflow_active", scope))
-    return bool(active)
+    new = NewWorkflow(id=stand_in, name=row.name, tenant=row.tenant, unique_key=row.unique_key)
+    inserted, _ = yield from ask_all(
+        insert_workflow(new, ["ready"]), Query("delete_workflow", {"id": stand_in})
+    )
+    return not inserted
 
 
 def _begin_again(steps: list[StepRow], edges: Rows, which: Which) -> dict[str, Fate]:

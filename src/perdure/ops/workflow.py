@@ -13,14 +13,7 @@ from perdure.model.job import Instant, NewStep, NewWorkflow, Span, State
 from perdure.ops.enqueue import PATIENCE
 from perdure.ops.find import LAST
 from perdure.ops.growth import grow
-from perdure.ops.op import Op, Query, ask_all, ask_last, operation
-
-
-class Started(NamedTuple):
-    """``created`` False: a key belongs to a workflow that was there already."""
-
-    id: str
-    created: bool
+from perdure.ops.op import Op, Query, ask, ask_all, ask_last, operation
 
 
 class WorkflowRow(NamedTuple):
@@ -43,6 +36,13 @@ class WorkflowRow(NamedTuple):
     finished_at: Instant | None
     result: str | None
     result_task: str | None
+
+
+class Started(NamedTuple):
+    """``created`` False: a key belongs to a workflow that was there already."""
+
+    workflow: WorkflowRow
+    created: bool
 
 
 class StepRow(NamedTuple):
@@ -69,6 +69,13 @@ class StepRow(NamedTuple):
     error_message: str | None
 
 
+class Spoiler(NamedTuple):
+    id: str
+    key: str
+    state: State
+    code: str | None
+
+
 class Graph(NamedTuple):
     """A workflow, its steps in the order they were added, and who waits for whom: parent, child, mode."""
 
@@ -84,20 +91,23 @@ def start(
 ) -> Op[Started]:
     """Write a workflow and all its steps, or find the one that answers for it. ``wake``: whom the first concern."""
     writes, born = grow(ordered, steps, {})
-    insert = _insert(workflow, [birth.state for birth in born.values()])
+    insert = insert_workflow(workflow, [birth.state for birth in born.values()])
+    # In the same transaction: what a caller's own has written nobody else can read.
+    look = Query("get_workflow", {"id": workflow.id})
     if not workflow.keyed:
-        yield from ask_all(insert, *writes, final=True, wake=wake)
-        return Started(workflow.id, True)
+        *_, rows = yield from ask_all(insert, *writes, look, final=True, wake=wake)
+        return Started(WorkflowRow(*rows[0]), True)
     for _ in range(PATIENCE):
         isolation, inserted = yield from ask_all(Query("show_isolation", {}), insert)
         if isolation[0][0] not in ("read committed", "read uncommitted"):
             raise UnsupportedIsolation
         if inserted:
-            yield from ask_all(*writes, final=True, wake=wake)
-            return Started(workflow.id, True)
+            *_, rows = yield from ask_all(*writes, look, final=True, wake=wake)
+            return Started(WorkflowRow(*rows[0]), True)
         found = yield from _find(workflow)
-        if found is not None:
-            return Started(found, found == workflow.id)
+        rows = (yield from ask("get_workflow", id=found)) if found is not None else ()
+        if rows:
+            return Started(WorkflowRow(*rows[0]), found == workflow.id)
     raise InternalError("A key of a workflow kept appearing and vanishing.", code="workflow.key_unstable")
 
 
@@ -122,6 +132,13 @@ def list_workflows(
 
 
 @operation("read")
+def list_spoilers(id: str, *, n: int) -> Op[list[Spoiler]]:
+    """The steps for which a workflow failed, not those that only followed from them."""
+    rows = yield from ask_last("list_spoilers", workflow=id, n=n)
+    return [Spoiler(*row) for row in rows]
+
+
+@operation("read")
 def get_graph(id: str) -> Op[Graph | None]:
     clock, rows, steps, edges = yield from ask_all(
         Query("read_clock", {}),
@@ -140,7 +157,7 @@ def get_graph(id: str) -> Op[Graph | None]:
     )
 
 
-def _insert(workflow: NewWorkflow, states: Sequence[State]) -> Query:
+def insert_workflow(workflow: NewWorkflow, states: Sequence[State]) -> Query:
     tally = Tally(workflow.id, "running", 0, 0, 0, 0, False)
     for state, number in Counter(states).items():
         tally.move(None, state, number)

@@ -96,7 +96,7 @@ class Session:
         self.deadline = monotonic() + STATEMENT_SECONDS * len(self._expected) + GRACE_SECONDS
         failures: list[psycopg.Error] = []
         try:
-            yield from self._flush()
+            yield from self.flush()
             while self._owed:
                 self._owed -= 1
                 yield from self._collect([])
@@ -182,7 +182,7 @@ class Session:
             else:
                 self._take(result, answers, failures)
 
-    def _flush(self) -> Waiting[None]:
+    def flush(self) -> Waiting[None]:
         """Read while there is more to write: the server may be waiting for that."""
         while self._pgconn.flush():
             yield EVENT_READ | EVENT_WRITE

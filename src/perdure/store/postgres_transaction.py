@@ -208,7 +208,11 @@ class Transaction:
         if self._begun:
             yield from self._commit()
         elif self._queue_notice():
-            yield from self._hear_of_notice()
+            if self._ended:
+                yield from self._session.flush()
+                self._session.owe()  # as behind a commit
+            else:
+                yield from self._hear_of_notice()
 
     def _undo(self, error: BaseException) -> Waiting[None]:
         """Leave the session as it was found, unless something stopped us in the middle of it."""

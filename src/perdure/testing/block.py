@@ -29,11 +29,13 @@ from perdure.task import Task
 from perdure.testing.run import Run, in_a_loop
 from perdure.testing.throw_away import Place, ThrowAwayStore, run_inline
 from perdure.verbs import PAGE
+from perdure.workflow_handle import StartedWorkflow
 
 if TYPE_CHECKING:
     from perdure.app import App
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 MOST_ATTEMPTS = 1_000
 """How many ``run_until_done`` runs before it believes that there is no end."""
@@ -74,12 +76,13 @@ class Testing:
             self._store = ThrowAwayStore(path, clock=lambda: self._now, inline=self._run_inline)
             self._before = Place.taken(app, self._store)
             if self._inline:
-                vars(app)["_enqueue_all"] = self._enqueue_and_run
+                vars(app).update(_enqueue_all=self._enqueue_and_run, _moving=self._move_and_run)
         return self
 
     def __exit__(self, *exc: object) -> None:
         with self._app._opening:
-            vars(self._app).pop("_enqueue_all", None)
+            for way in ("_enqueue_all", "_moving"):
+                vars(self._app).pop(way, None)
             self._before.give_back(self._app)
         self._store.close()
         self._directory.cleanup()
@@ -227,10 +230,12 @@ class Testing:
         app = self._app
         ready = yield from self._list(state="ready")
         running = yield from self._list(state="running")
+        opened = yield from self._list(state="open")
+        ends = [job.row.run_at for job in opened if job.row and job.row.timeout is not None]
         if not (ready or running):
-            return None
+            return min(ends, default=None)
         queues = {queue.name: queue for queue in (yield from app._list_queues())}
-        moments = [self._moment(job.row, queues.get(job.row.queue)) for job in ready if job.row]
+        moments = [self._moment(job.row, queues.get(job.row.queue)) for job in ready if job.row] + ends
         if running:
             # Whoever runs them is not of this run, and falls silent.
             moments += [worker.expires_at for worker in (yield from app._list_workers())]
@@ -266,18 +271,22 @@ class Testing:
 
     def _enqueue_and_run(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:
         """In inline mode, the app's one way to enqueue."""
-        if conn is not None:
-            raise UnsupportedConnection(
-                "In inline mode a job runs before your transaction is committed and would not see it: "
-                "leave out inline=True, commit, and call run_until_idle().",
-                code="testing.inline",
-            )
+        _refuse(conn)
         jobs = yield from type(self._app)._enqueue_all(self._app, requests, None)
         if jobs:
             yield from perform(run_inline)
         for job in jobs:
             yield from job._refresh()
         return jobs
+
+    def _move_and_run(self, act: Plan[T], conn: object | None) -> Plan[T]:
+        """In inline mode, the app's one way to let steps of workflows run."""
+        _refuse(conn)
+        done = yield from act
+        yield from perform(run_inline)
+        if isinstance(done, StartedWorkflow):
+            yield from done._refresh()
+        return done
 
     async def _run_inline(self) -> None:
         await self.arun_until_idle()
@@ -302,3 +311,12 @@ class Testing:
             # By name from elsewhere, or with results of steps that are not there yet.
             return msgspec.json.decode(payload, type=dict[str, Any])
         return task.arguments.decode(payload)
+
+
+def _refuse(conn: object | None) -> None:
+    if conn is not None:
+        raise UnsupportedConnection(
+            "In inline mode a job runs before your transaction is committed and would not see it: "
+            "leave out inline=True, commit, and call run_until_idle().",
+            code="testing.inline",
+        )

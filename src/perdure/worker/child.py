@@ -126,8 +126,8 @@ class Child:
             outcome = copy_context().run(self._call, handler, context)
         if isinstance(outcome, Succeeded | Continued) and context.children:
             outcome = msgspec.structs.replace(outcome, children=context.children)
-        if isinstance(outcome, Succeeded | Continued) and context.growth is not None:
-            outcome = msgspec.structs.replace(outcome, appended=context.growth)
+        if isinstance(outcome, Succeeded | Continued) and (growth := context.growth) is not None:
+            outcome = msgspec.structs.replace(outcome, appended=growth)
         return outcome
 
     def _call(self, handler: Handler, context: ChildContext) -> Outcome | None:

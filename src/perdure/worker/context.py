@@ -15,17 +15,19 @@ from perdure import diary
 from perdure.context import NOTHING, Context
 from perdure.errors import InvalidOption, LeaseLost, PayloadTooLarge
 from perdure.model.codec import MAX_PAYLOAD, encode_plain, storable_text
-from perdure.model.graph import check
-from perdure.model.job import Claimed, NewJob
-from perdure.model.lifecycle import SHORT, TRACE, Growth, Report, Succeeded
+from perdure.model.graph import Shape, check
+from perdure.model.growth import Growth
+from perdure.model.job import Claimed, NewJob, NewStep
+from perdure.model.lifecycle import SHORT, TRACE, Report, Succeeded
 from perdure.model.stored import read_json
 from perdure.moments import moment
+from perdure.ops.append import append_under
 from perdure.ops.enqueue import enqueue_under
 from perdure.ops.finish import finish
 from perdure.ops.report import LogLine, Said
 from perdure.ops.results import ParentResult, find_ancestor, read_parents
 from perdure.request import JobRequest, checked_requests, inside
-from perdure.step import Step, checked_steps, new_steps, step_key
+from perdure.step import Step, checked_steps, growth_of, new_steps, step_key
 from perdure.store.plan import Plan, arun, perform, perform_on, refuse_in_event_loop, run
 from perdure.store.store import Store
 from perdure.worker.handler import Handler
@@ -45,9 +47,9 @@ class JobContext(Context):
     """The context of a job that a worker runs. It may be used from any thread."""
 
     __slots__ = (
+        "_appended",
         "_children",
         "_dropped",
-        "_growth",
         "_handlers",
         "_ledger",
         "_lock",
@@ -94,7 +96,7 @@ class JobContext(Context):
         self._logs: list[LogLine] = []
         self._dropped = 0
         self._children: list[NewJob] = []
-        self._growth: Growth | None = None
+        self._appended: dict[str, tuple[Step[Any], NewStep]] = {}
 
     @property
     def store(self) -> Store:
@@ -198,25 +200,32 @@ class JobContext(Context):
             raise missing(key, None)
         return result_in(found, self._handlers)
 
-    def _append(self, steps: Iterable[Step[Any]]) -> Plan[list[str]]:
-        """Add steps to the workflow with the success of this attempt: if it fails there are none."""
+    def _append(self, steps: Iterable[Step[Any]], *, at_once: bool = False) -> Plan[list[str]]:
+        """Add steps to the workflow with the success of this attempt: if it fails there are none. Returns their ids.
+
+        ``at_once`` writes them now, if this attempt still has its lease. Those that an attempt before has appended
+        are there already.
+        """
         if self.row.workflow_id is None:
             raise InvalidOption("Only a step of a workflow can append steps to it.")
-        yield from ()
         listed = checked_steps("ctx.append", steps)
-        before = self._growth or Growth((), ())
-        shapes = [*before.shapes, *(step.shape for step in listed)]
-        check([shape._replace(after=(), after_done=()) for shape in shapes])
+        check([Shape(step.key) for step in listed], self._appended.__contains__)
         requests = [step.request for step in listed if step.request is not None]
         with inside(self._middleware, requests) as changed:
             new = [*new_steps(listed, changed, self.row.workflow_id, parent_job=self.row.id)]
-        self._growth = Growth(tuple(shapes), (*before.steps, *new))
+            if at_once:
+                growth = growth_of(listed, new)
+                return (yield from perform(append_under, self.row.lease, self.row.workflow_id, growth))
+        self._appended |= {step.key: (step, one) for step, one in zip(listed, new, strict=True)}
         return [step.id for step in new]
 
     @property
     def growth(self) -> Growth | None:
         """The steps to append with the success of this attempt."""
-        return self._growth
+        if not self._appended:
+            return None
+        steps, new = zip(*self._appended.values(), strict=True)
+        return growth_of(steps, new)
 
     def _save(self, checkpoint: object) -> Plan[None]:
         """Keep this for the next attempt: durable when it returns."""
@@ -313,11 +322,13 @@ class JobContext(Context):
     async def aresult_of(self, key: str) -> Any:
         return await arun(self.store, self._result_of(key))
 
-    def append(self, steps: Iterable[Step[Any]]) -> list[str]:
+    def append(self, steps: Iterable[Step[Any]], *, at_once: bool = False) -> list[str]:
+        if at_once:
+            return self._do("append", self._append(steps, at_once=True))
         return run(self.store, self._append(steps))  # nothing is waited for, so it is fit for any code
 
-    async def aappend(self, steps: Iterable[Step[Any]]) -> list[str]:
-        return self.append(steps)
+    async def aappend(self, steps: Iterable[Step[Any]], *, at_once: bool = False) -> list[str]:
+        return await arun(self.store, self._append(steps, at_once=at_once))
 
     def succeed(self, result: object = None, *, conn: object) -> None:
         self._do("succeed", self._succeed(result, conn=conn))

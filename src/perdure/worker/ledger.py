@@ -31,6 +31,9 @@ CLAIM_ROUNDS = 5
 MOST_EXPIRED = 10_000
 """How many expired jobs are remembered to be told of; a program without a worker tells of none."""
 
+MOST_TROUBLED = 10_000
+"""How many workflows are remembered in which something has failed; one that is forgotten costs a transaction more."""
+
 UNSTORABLE = (Invalid, Conflict, InternalError, UnicodeError)
 """What an outcome raises that no database takes."""
 
@@ -54,6 +57,8 @@ class Ledger:
         self._rng = rng or random.Random()
         self._watch = ClockWatch()
         self._lookout = Lookout(worth=store.dialect == "postgres")
+        self._troubled: set[str] | None = set() if store.dialect == "postgres" else None
+        """Workflows in which something has failed; None where there are no round trips to save."""
         self.expired: deque[str] = deque(maxlen=MOST_EXPIRED)
         """Jobs that were found expired and canceled, until somebody tells of them."""
 
@@ -135,22 +140,24 @@ class Ledger:
         if not outcomes:
             return Finished([], [])
         try:
-            finished = yield from perform(finish_ops.finish, outcomes, dice=self._rng.random)
-        except UNSTORABLE:
-            return (yield from self._finish_apart(outcomes))
+            finished = yield from perform(
+                finish_ops.finish, outcomes, dice=self._rng.random, troubled=self._troubled
+            )
+        except UNSTORABLE as error:
+            return (yield from self._finish_apart(outcomes, error))
         except RowsHeld:
             return (yield from self._finish_free(outcomes))
-        return (yield from self._recheck(outcomes, finished))
+        return (yield from self._complete(outcomes, finished))
 
     def _finish_free(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
         """Record the outcomes whose rows nobody holds; the others are to be told again."""
         finished = yield from perform(finish_ops.finish_free, outcomes, dice=self._rng.random)
         return (yield from self._recheck(outcomes, finished))
 
-    def _finish_apart(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
+    def _finish_apart(self, outcomes: Sequence[Outcome], error: Exception) -> Plan[Finished]:
         """One outcome cannot be stored and must not stop the others: halve until it is alone, and strip it."""
         if len(outcomes) == 1:
-            bare = [stripped(outcome) for outcome in outcomes]
+            bare = [stripped(outcome, _why(error)) for outcome in outcomes]
             finished = yield from perform(finish_ops.finish, bare, dice=self._rng.random)
             return (yield from self._recheck(bare, finished))
         middle = len(outcomes) // 2
@@ -177,17 +184,17 @@ class Ledger:
         appetite = self._appetite(worker, tasks, n, order, polls=polls)
         try:
             finished, claims = yield from perform(
-                finish_ops.cycle, outcomes, dice=self._rng.random, claim=appetite
+                finish_ops.cycle, outcomes, dice=self._rng.random, claim=appetite, troubled=self._troubled
             )
-        except UNSTORABLE:
+        except UNSTORABLE as error:
             if not outcomes:
                 raise
-            finished = yield from self._finish_apart(outcomes)
+            finished = yield from self._finish_apart(outcomes, error)
             return finished, (yield from self._claim(worker, tasks=tasks, n=n, queues=order))
         except RowsHeld:
             finished = yield from self._finish_free(outcomes)
             return finished, (yield from self._claim(worker, tasks=tasks, n=n, queues=order))
-        finished = yield from self._recheck(outcomes, finished)
+        finished = yield from self._complete(outcomes, finished)
         yield from self._heed(appetite, claims)
         if not claims.more or (claims.locked and claims.jobs):
             return finished, Batch(claims.jobs, more=claims.more)
@@ -264,6 +271,17 @@ class Ledger:
     rescue, arescue = blocking(_rescue), waiting(_rescue)
     expire, aexpire = blocking(_expire), waiting(_expire)
 
+    def _complete(self, outcomes: Sequence[Outcome], finished: Finished) -> Plan[Finished]:
+        finished = yield from self._recheck(outcomes, finished)
+        if not finished.troubled or self._troubled is None:
+            return finished
+        if len(self._troubled) > MOST_TROUBLED:
+            self._troubled.clear()
+        self._troubled |= finished.troubled
+        told = {*finished.accepted, *finished.refused}
+        rest = yield from self._finish([outcome for outcome in outcomes if outcome.lease not in told])
+        return Finished(finished.accepted + rest.accepted, finished.refused + rest.refused, rest.changes)
+
     def _recheck(self, outcomes: Sequence[Outcome], finished: Finished) -> Plan[Finished]:
         if not finished.refused:
             return finished
@@ -274,6 +292,7 @@ class Ledger:
             finished.accepted + recorded,
             [lease for lease in finished.refused if lease not in known],
             finished.changes,
+            finished.troubled,
         )
 
     def _steady_since(self) -> Instant | None:
@@ -289,3 +308,8 @@ class Ledger:
                 raise InvalidOption("The weight of a queue must be a finite number above 0.")
             return sorted(queues, key=lambda queue: self._rng.expovariate(queues[queue]))
         return list(dict.fromkeys(queues))
+
+
+def _why(error: Exception) -> str:
+    """What may be told of a refusal: an error of the database's may quote what it was given."""
+    return str(error) if isinstance(error, Invalid | Conflict) else ""

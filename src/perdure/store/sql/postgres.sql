@@ -508,13 +508,10 @@ SELECT CAST(x.key AS uuid), t.name, coalesce(CAST(:queue AS text), t.queue), CAS
  WHERE NOT EXISTS (SELECT FROM perdure.job WHERE id = CAST(:first AS uuid));
 
 -- name: insert_edges
--- differs: how a JSON array becomes rows.
+-- differs: how a JSON object becomes rows: by the id of each step those of its parents.
 INSERT INTO perdure.dependency (parent, child, mode)
-SELECT CAST(p.value AS uuid), CAST(x.value ->> 0 AS uuid), p.mode
-  FROM json_array_elements(CAST(:edges AS json)) AS x (value) CROSS JOIN LATERAL (
-       SELECT value, 'after' FROM json_array_elements_text(x.value -> 1) AS value
-       UNION ALL
-       SELECT value, 'after_done' FROM json_array_elements_text(x.value -> 2) AS value) AS p (value, mode)
+SELECT CAST(p.value AS uuid), CAST(x.key AS uuid), :mode
+  FROM json_each(CAST(:edges AS json)) AS x CROSS JOIN LATERAL json_array_elements_text(x.value) AS p (value)
  -- See insert_alike.
  WHERE NOT EXISTS (SELECT FROM perdure.dependency WHERE parent = CAST(:parent AS uuid) AND child = CAST(:child AS uuid));
 
@@ -559,6 +556,63 @@ free AS MATERIALIZED (
      ORDER BY id
        FOR UPDATE SKIP LOCKED)
 SELECT id FROM asked WHERE workflow_id NOT IN (SELECT id FROM free);
+
+-- name: succeed_steps
+-- differs: it is finish_succeeded, release_steps and settle_workflows in one, for the sake of a round trip. Only while
+-- nothing in a workflow has failed: so no step can be doomed, and the steps of any other are left alone. Each row is
+-- found by its primary key: see finish_succeeded.
+WITH told AS MATERIALIZED (
+    SELECT CAST(:outcomes AS jsonb) AS outcomes,
+           ARRAY(SELECT id FROM perdure.workflow
+                  WHERE id = ANY (ARRAY(SELECT CAST(json_array_elements_text(CAST(:workflows AS json)) AS uuid)))
+                    AND spoiled = 0) AS sound),
+done AS (
+    UPDATE perdure.job
+       SET state = 'succeeded', worker = NULL, finished_at = :now,
+           result = CAST((SELECT outcomes FROM told) -> CAST(id AS text) ->> 1 AS json),
+           reason = (SELECT outcomes FROM told) -> CAST(id AS text) ->> 2,
+           error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
+     WHERE id = ANY (ARRAY(SELECT CAST(jsonb_object_keys(outcomes) AS uuid) FROM told)) AND worker IS NOT NULL
+       AND token = CAST((SELECT outcomes FROM told) -> CAST(id AS text) ->> 0 AS integer)
+       AND (workflow_id IS NULL OR workflow_id = ANY (CAST((SELECT sound FROM told) AS uuid[])))
+    RETURNING id, token, workflow_id),
+children AS MATERIALIZED (
+    SELECT array_agg(child) AS ids, jsonb_object_agg(CAST(child AS text), ended) AS counts
+      FROM (SELECT d.child, count(*) AS ended
+              FROM done CROSS JOIN LATERAL (SELECT child FROM perdure.dependency WHERE parent = done.id) d
+             GROUP BY d.child) edges),
+counted AS (
+    UPDATE perdure.job
+       SET deps_pending = deps_pending - CAST((SELECT counts FROM children) ->> CAST(id AS text) AS integer),
+           state = CASE WHEN deps_pending > CAST((SELECT counts FROM children) ->> CAST(id AS text) AS integer) THEN 'waiting'
+                        WHEN task = '(gate)' THEN 'open' ELSE 'ready' END,
+           run_at = CASE WHEN deps_pending > CAST((SELECT counts FROM children) ->> CAST(id AS text) AS integer) THEN run_at
+                         WHEN task = '(gate)' THEN :now + coalesce(span(timeout), interval '0')
+                         ELSE greatest(run_at, :now + coalesce(span(delay), interval '0')) END
+     WHERE id = ANY (CAST((SELECT ids FROM children) AS uuid[])) AND state = 'waiting'
+    RETURNING id, workflow_id, state, queue, run_at <= :now AS due),
+moved AS MATERIALIZED (
+    SELECT workflow_id AS id, CAST(sum(ended) AS integer) AS ended, CAST(sum(released) AS integer) AS released,
+           CAST(sum(opened) AS integer) AS opened
+      FROM (SELECT workflow_id, 1, 0, 0 FROM done WHERE workflow_id IS NOT NULL
+            UNION ALL
+            SELECT workflow_id, 0, CAST(state = 'ready' AS integer), CAST(state = 'open' AS integer)
+              FROM counted WHERE state <> 'waiting') AS step (workflow_id, ended, released, opened)
+     GROUP BY workflow_id),
+settled AS (
+    UPDATE perdure.workflow
+       SET (status, active, waiting, open, finished_at) = (
+           SELECT x.status, x.active, x.waiting, x.open,
+                  CASE x.status WHEN 'succeeded' THEN coalesce(workflow.finished_at, :now) END
+             FROM (SELECT CASE WHEN n.active > 0 THEN 'running' WHEN n.open > 0 THEN 'open'
+                               WHEN n.waiting > 0 THEN 'running' ELSE 'succeeded' END AS status, n.*
+                     FROM (SELECT workflow.active - ended + released AS active,
+                                  workflow.waiting - released - opened AS waiting, workflow.open + opened AS open
+                             FROM moved WHERE moved.id = workflow.id) n) x)
+     WHERE id = ANY (ARRAY(SELECT moved.id FROM moved)))
+SELECT CAST(id AS text), token, NULL FROM done
+UNION ALL
+SELECT CAST(id AS text), NULL, queue FROM counted WHERE state = 'ready' AND due;
 
 -- name: count_down
 -- differs: release_steps does both at once.

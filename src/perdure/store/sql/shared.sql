@@ -243,9 +243,10 @@ DELETE FROM perdure.attempt
    AND kind IN ('snoozed', 'throttled');
 
 -- name: get_workflow
-SELECT id, name, tenant, status, run, waiting, active, open, spoiled, total, result_step, meta, unique_key, reason,
-       cancel_requested_at, created_at, finished_at,
-       (SELECT r.result FROM perdure.job r
+-- As text: it is also read on a caller's connection.
+SELECT id, name, tenant, status, run, waiting, active, open, spoiled, total, result_step, CAST(meta AS text), unique_key,
+       reason, cancel_requested_at, created_at, finished_at,
+       (SELECT CAST(r.result AS text) FROM perdure.job r
          WHERE r.workflow_id = w.id AND r.step_key = w.result_step AND r.workflow_id IS NOT NULL AND r.state = 'succeeded'),
        (SELECT r.task FROM perdure.job r
          WHERE r.workflow_id = w.id AND r.step_key = w.result_step AND r.workflow_id IS NOT NULL)
@@ -280,6 +281,14 @@ SELECT id, step_key, task, queue, state, run, attempt, max_attempts, run_at, cre
   FROM perdure.job
  WHERE workflow_id = :workflow AND workflow_id IS NOT NULL
  ORDER BY id;
+
+-- name: list_spoilers
+SELECT id, step_key, state, error_code
+  FROM perdure.job
+ WHERE workflow_id = :workflow AND workflow_id IS NOT NULL
+   AND (state = 'failed' OR (state = 'canceled' AND deps_unsatisfied = 0))
+ ORDER BY state DESC, finished_at, id
+ LIMIT :n;
 
 -- name: list_edges
 SELECT d.parent, d.child, d.mode
@@ -322,6 +331,10 @@ SELECT id, state, task, CAST(result AS text), reason, run, token
 -- name: find_mutation
 SELECT CAST(request AS text) FROM perdure.mutation WHERE workflow = :workflow AND key = :key;
 
+-- name: find_appended
+-- What a step has appended in its attempts: its id is the first part of the key.
+SELECT CAST(request AS text) FROM perdure.mutation WHERE workflow = :workflow AND substr(key, 1, 37) = :prefix;
+
 -- name: cancel_workflow
 UPDATE perdure.workflow
    SET cancel_requested_at = :now, reason = coalesce(reason, CAST(:reason AS text))
@@ -342,6 +355,9 @@ RETURNING worker;
 -- name: restart_workflow
 UPDATE perdure.workflow SET run = run + 1, cancel_requested_at = NULL, reason = NULL
  WHERE id = :workflow;
+
+-- name: delete_workflow
+DELETE FROM perdure.workflow WHERE id = :id;
 
 -- name: find_expired_steps
 SELECT DISTINCT workflow_id

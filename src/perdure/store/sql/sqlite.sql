@@ -319,11 +319,11 @@ SELECT x.key, t.name, coalesce(:queue, t.queue), :tenant, x.value ->> 1, :meta, 
     ON CONFLICT DO NOTHING;
 
 -- name: insert_edges
--- differs: how a JSON array becomes rows.
+-- differs: how a JSON object becomes rows: by the id of each step those of its parents.
 INSERT INTO perdure.dependency (parent, child, mode)
-SELECT p.value, x.value ->> 0, CASE list.key WHEN 1 THEN 'after' ELSE 'after_done' END
-  FROM json_each(:edges) x, json_each(x.value) list, json_each(list.value) p
- WHERE list.key > 0 AND :parent <> :child
+SELECT p.value, x.key, :mode
+  FROM json_each(:edges) x, json_each(x.value) p
+ WHERE :parent <> :child
     ON CONFLICT DO NOTHING;
 
 -- name: lock_workflows
@@ -353,6 +353,10 @@ SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NU
 -- name: lock_free_workflows
 -- differs: the writer's transaction is the lock, and nobody else holds one.
 SELECT :leases WHERE false;
+
+-- name: succeed_steps
+-- differs: there are no round trips to save.
+SELECT :outcomes, :workflows, NULL WHERE 0;
 
 -- name: count_down
 -- differs: how a JSON object becomes rows.
