@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from perdure import CONTEXT, App, Context
+from perdure.model.job import SECOND
 from tests.store.waiting import auntil
 from tests.worker import forge
 
@@ -65,7 +66,7 @@ async def test_an_alias_may_have_its_own(app: App) -> None:
 
 
 async def test_a_worker_that_does_nothing_hears_of_a_change(app: App) -> None:
-    """The lease is 30 s: a heartbeat would come too late for this test."""
+    app.lease = 3600 * SECOND  # no heartbeat comes
     add_tasks(app)
     async with app.worker() as worker:
         assert await run(app, "on_loop") == {}

@@ -19,9 +19,10 @@ RANKS = ("p50", "p95", "p99", "max")
 def show_recent(recent: RecentStats) -> None:
     """By queue and by task."""
     sample = "" if recent.whole else f", among {recent.looked_at} jobs"
-    for title, latencies in (("QUEUE", recent.queues), ("TASK", recent.tasks)):
-        click.echo(f"\nEnded since {recent.since:%Y-%m-%d %H:%M:%S} UTC{sample}; seconds waited and run:")
-        _show(title, latencies)
+    click.echo(f"\nEnded since {recent.since:%Y-%m-%d %H:%M:%S} UTC{sample}; seconds waited and run:")
+    _show("QUEUE", recent.queues)
+    click.echo()
+    _show("TASK", recent.tasks)
 
 
 def _show(title: str, latencies: Mapping[str, Latency]) -> None:
