@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from perdure.verbs import STATES
+from perdure.filter import STATES
 from tests.fuzz.explore import Subject
 from tests.fuzz.ground import Ground
 from tests.fuzz.looks import run
@@ -51,6 +51,31 @@ def verb(*first: Values, rest: tuple[Values, ...] = ()) -> Values:
     )
 
 
+conditions: tuple[Values, ...] = (
+    option("--queue", words),
+    option("--task", words),
+    option("--tenant", words),
+    option("--state", st.sampled_from(STATES) | words),
+    option("--tag", words),
+    option("--key", words),
+    option("--unique-key", words),
+    option("--error-code", words),
+    option("--text", words),
+    option("--created-after", moments | spans),
+    option("--created-before", moments | spans),
+    option("--finished-after", moments | spans),
+    option("--finished-before", moments | spans),
+)
+acting: tuple[Values, ...] = (option("--actor", words), option("--reason", words))
+many: Values = verb(
+    rest=(
+        *conditions,
+        *acting,
+        ids.map(lambda id: [id]),
+        flags("--all", "--dry-run", "--yes", "--keep-checkpoint"),
+    )
+)
+
 COMMANDS: dict[str, Values] = {
     "enqueue": verb(
         st.sampled_from(("work", "elsewhere", "work")) | words,
@@ -70,16 +95,7 @@ COMMANDS: dict[str, Values] = {
             option("--meta", documents),
         ),
     ),
-    "jobs": verb(
-        rest=(
-            option("--queue", words),
-            option("--task", words),
-            option("--tenant", words),
-            option("--state", st.sampled_from(STATES) | words),
-            option("--limit", numbers),
-            option("--before", ids),
-        )
-    ),
+    "jobs": verb(rest=(*conditions, option("--limit", numbers), option("--before", ids))),
     "job": verb(ids),
     "explain": verb(ids),
     "workflows": verb(rest=(option("--status", words), option("--name", words), option("--before", ids))),
@@ -87,13 +103,26 @@ COMMANDS: dict[str, Values] = {
         ids,
         rest=(
             words.map(lambda key: ["gate", key]),
-            flags("--approve", "--reject"),
-            option("--reason", words),
+            flags("--approve", "--reject", "cancel", "requeue"),
+            option("--output", documents),
+            option("--steps", words | st.sampled_from(("failed", "all"))),
+            *acting,
         ),
     ),
+    "cancel": many,
+    "requeue": many,
+    "run-now": many,
+    "delete": many,
+    "pause": verb(words, rest=acting),
+    "resume": verb(words, rest=acting),
+    "acts": verb(
+        rest=(option("--verb", words), option("--subject", words), option("--before", numbers), *acting)
+    ),
+    "replay": verb(ids, rest=(option("--request-key", words), *acting)),
+    "tasks": verb(),
     "queues": verb(),
     "workers": verb(),
-    "stats": verb(),
+    "stats": verb(rest=(option("--since", spans),)),
     "migrate": verb(rest=(option("--to", numbers), flags("--sql", "--help"))),
     "check": verb(),
     "sql": verb(rest=(option("--to", numbers), option("--dialect", words))),
@@ -114,6 +143,7 @@ COMMANDS: dict[str, Values] = {
 NOT_HERE = {
     "demo": "it runs for seconds, and takes two numbers",
     "bench": "it runs for minutes",
+    "move": "its tests are in tests/moves",
 }
 
 environments: Values = st.fixed_dictionaries(

@@ -8,8 +8,8 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from perdure import Backoff, Workflow
+from perdure.filter import STATES
 from perdure.step import Gate
-from perdure.verbs import STATES
 from tests.fuzz.ground import Ground
 from tests.fuzz.odd import (
     SECRET,
@@ -103,13 +103,37 @@ def also(needed: Values, **optional: Values) -> Values:
     return st.builds(lambda one, more: {**one, **more}, needed, some(**optional))
 
 
+conditions = {
+    "queue": name,
+    "task": name,
+    "state": mostly(*STATES),
+    "tenant": texts,
+    "tag": texts,
+    "idempotency_key": texts,
+    "unique_key": texts,
+    "error_code": texts,
+    "text": mostly("n", "%", "_", texts),
+    "created_after": datetimes,
+    "created_before": datetimes,
+    "finished_after": datetimes,
+    "finished_before": datetimes,
+}
+"""Of those that a list, or an act on many, is about."""
+
+
+def many(**more: Values) -> Values:
+    return some(all=flag, by=said, dry_run=flag, **conditions, **more)
+
+
 VERBS: dict[str, Values] = {
     "append_steps": also(asked(id=workflow, window=key, mutation_key=texts, steps=steps), conn=conn),
     "cancel_job": also(asked(id=job), reason=said, by=said, conn=conn),
-    "cancel_workflow": also(asked(id=workflow), reason=said, conn=conn),
+    "cancel_jobs": many(reason=said),
+    "cancel_workflow": also(asked(id=workflow), reason=said, by=said, conn=conn),
     "check_schema": NOTHING,
     "count_jobs": some(queue=name, tenant=texts),
-    "delete_job": asked(id=job),
+    "delete_job": also(asked(id=job), by=said),
+    "delete_jobs": many(reason=said),
     "enqueue": st.builds(
         lambda one, more: {**one, **more},
         also(asked(task=mostly("work", "elsewhere", texts)), arguments=arguments),
@@ -119,12 +143,13 @@ VERBS: dict[str, Values] = {
     "explain_job": asked(id=job),
     "get_job": asked(id=job),
     "get_jobs": asked(ids=mostly([], st.lists(job, max_size=3))),
+    "get_task": asked(name=mostly("work", "elsewhere", texts)),
     "get_workflow": asked(id=workflow),
     "job_history": asked(id=job),
-    "list_jobs": some(
-        queue=name, task=name, state=mostly(*STATES), tenant=texts, before=job, limit=mostly(1, 50, integers)
-    ),
+    "list_acts": some(verb=texts, actor=said, subject=said, before=number, limit=mostly(1, 50, integers)),
+    "list_jobs": some(**conditions, before=job, limit=mostly(1, 50, integers)),
     "list_queues": NOTHING,
+    "list_tasks": NOTHING,
     "list_workers": NOTHING,
     "list_workflows": some(
         name=name,
@@ -135,23 +160,32 @@ VERBS: dict[str, Values] = {
     ),
     "migrate": some(to=mostly(None, integers)),
     "oldest_ready": some(queue=name),
-    "pause_queue": asked(name=name),
+    "pause_queue": also(asked(name=name), by=said),
+    "replay_job": also(asked(id=job), request_key=mostly(None, SECRET, texts), reason=said, by=said),
     "requeue_job": also(asked(id=job), run=number, keep_checkpoint=flag, reason=said, by=said, conn=conn),
+    "requeue_jobs": many(keep_checkpoint=flag, reason=said),
     "requeue_workflow": also(
-        asked(id=workflow), steps=mostly("failed", "following", "all"), reason=said, by=said
+        asked(id=workflow), steps=mostly("failed", "following", "all"), reason=said, by=said, conn=conn
     ),
     "resolve_gate": also(
         asked(id=workflow, key=key, resolution=mostly("succeeded", "failed", "canceled")),
         output=anything,
         reason=said,
+        by=said,
         conn=conn,
     ),
-    "resume_queue": asked(name=name),
+    "resume_queue": also(asked(name=name), by=said),
+    "run_jobs_now": many(),
     "run_now": also(asked(id=job), by=said),
-    "set_queue": asked(name=name, backoff=backoff),
-    "set_task": asked(name=mostly("elsewhere", texts), enabled=flag),
+    "set_queue": also(asked(name=name, backoff=backoff), by=said),
+    "set_task": also(
+        asked(name=mostly("elsewhere", texts)),
+        enabled=flag,
+        config=mostly(None, {}, {"a": SECRET}, st.dictionaries(texts, plain, max_size=3)),
+        by=said,
+    ),
     "start_workflow": also(asked(flow=flow), conn=conn),
-    "stats": NOTHING,
+    "stats": some(since=mostly(None, 60, spans, datetimes)),
     "sync": some(exact=flag),
 }
 

@@ -11,9 +11,9 @@ import psycopg
 
 from perdure import App, Step
 from perdure.model.lifecycle import Canceled, Failed, Report, Snoozed, Succeeded, Throttled
+from perdure.model.telling import FIRST
 from perdure.ops.report import LogLine, Said
 from perdure.store.move_side import MOVED
-from perdure.store.postgres_adapt import FIRST
 from perdure.store.statements import name_tables, render
 from tests.conformance.flow import Flow
 from tests.conformance.world import World

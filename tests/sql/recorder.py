@@ -241,7 +241,9 @@ def sweep_one_workflow(workflow: str) -> Op[None]:
 
 def replay_one(store: Recorder) -> None:
     """Twice under one key."""
-    done = next(job.id for job in store.perform(browse.list_jobs, state="succeeded") if not job.workflow_id)
+    done = next(
+        job.id for job in store.perform(browse.list_jobs, Filter(state="succeeded")) if not job.workflow_id
+    )
     assert store.perform(replay.find_task_of, done) == "work"
     for new in (new_id(), new_id()):
         assert store.perform(replay.replay, done, new, request_key="again", reason=None, by=None) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from perdure.cli.acts import actor
 from perdure.cli.documents import as_json, job_document, print_json
 from perdure.cli.target import Target, pass_target, where
 
@@ -12,7 +13,7 @@ from perdure.cli.target import Target, pass_target, where
 @click.argument("id")
 @click.option("--request-key", help="Whoever replays under the same key again gets the same job.")
 @click.option("--reason", help="Kept in the job's history.")
-@click.option("--actor", envvar="USER", help="Who replays it, for the history.  [$USER]")
+@actor
 @as_json
 @where
 @pass_target
@@ -34,7 +35,7 @@ def replay(
       perdure replay 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 --request-key ticket-42 --json | jq .created
     """
     with target.reading() as app:
-        job = app.replay_job(id, request_key=request_key, reason=reason, by=actor or None)
+        job = app.replay_job(id, request_key=request_key, reason=reason, by=actor)
         if as_json:
             row = job.refresh().row
             assert row is not None, "it was just looked at"
