@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from perdure import App
+from perdure.cli.move import _bar
 from tests.cli.shop import run
 from tests.moves import lake
 
@@ -57,6 +58,21 @@ def test_a_live_worker_is_in_its_way(url: str, target: str) -> None:
     assert result.exit_code == 1
     assert "ann:1" in result.stderr
     assert result.stderr.endswith("[move.workers]\n")
+
+
+def test_a_terminal_gets_a_bar_for_each_pass(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with _bar(shown=True) as progress:
+        for what in ("copy", "compare"):
+            progress(what, 5, 10)
+            progress(what, 10, 10)
+    told = capsys.readouterr().err
+    assert re.findall(r"(copy|compare) .* (\d+)%", told.replace("\r", "\n")) == [
+        (what, per_cent) for what in ("copy", "compare") for per_cent in ("0", "50", "100")
+    ]
+    assert told.count("\n") == 2
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -88,20 +88,14 @@ def _tell(moved: Moved | None) -> None:
 @contextmanager
 def _bar(*, shown: bool) -> Iterator[Progress]:
     """A bar for each of the two passes."""
-    bars: dict[str, Any] = {}
+    with ExitStack() as last:
+        bars: dict[str, Any] = {}
 
-    def progress(what: str, done: int, total: int) -> None:
-        if what not in bars:
-            finish()
-            bars[what] = click.progressbar(length=total, label=f"{what:7}", file=sys.stderr)
-        bars[what].update(done - bars[what].pos)
+        def progress(what: str, done: int, total: int) -> None:
+            if what not in bars:
+                last.close()
+                bar = click.progressbar(length=total, label=f"{what:7}", file=sys.stderr)
+                bars[what] = last.enter_context(bar)
+            bars[what].update(done - bars[what].pos)
 
-    def finish() -> None:
-        for bar in bars.values():
-            if not bar.is_hidden and not bar.finished:
-                bar.render_finish()
-
-    try:
         yield progress if shown else lambda what, done, total: None
-    finally:
-        finish()
