@@ -12,7 +12,7 @@ from time import monotonic
 
 from perdure.errors import PerdureError
 from perdure.events import EventName
-from perdure.model.codec import MAX_PAYLOAD
+from perdure.model.codec import MAX_PAYLOAD, storable_text
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Canceled, Change, Continued, Failed, Outcome, Released, Snoozed, Succeeded
 from perdure.ops.ring import ring
@@ -106,7 +106,11 @@ class Teller:
         job, failure = attempt.job, attempt.outcome
         again = change is not None and change.state == "ready"
         when = f", due in {change.delay / SECOND:.3f} s, after it ran for" if change and again else " after"
-        why = f": {failure.message[:REASON].partition(NEWLINE)[0]}" if isinstance(failure, Failed) else ""
+        why = (
+            f": {storable_text(failure.message[:REASON], REASON).partition(NEWLINE)[0]}"
+            if isinstance(failure, Failed)
+            else ""
+        )
         _log.log(
             level,
             "Job %s of %s %s%s %.3f s (attempt %d)%s",
