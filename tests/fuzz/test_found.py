@@ -209,11 +209,14 @@ class Wordy(Exception):
         return MUCH
 
 
-MUCH = "much \0\ud800" * 5_000_000
+MUCH = "much \0\ud800" * 7_200_000
 """50 million characters, not all of which can be stored."""
 
 
-def test_fifty_megabytes_of_anything_block_no_outcome(ground: Ground) -> None:
+@pytest.mark.long
+def test_fifty_megabytes_of_anything_block_no_outcome(
+    ground: Ground, caplog: pytest.LogCaptureFixture
+) -> None:
     app = App(ground.url)
 
     @app.task(name="wordy", queue="wordy", max_attempts=1)
@@ -236,6 +239,7 @@ def test_fifty_megabytes_of_anything_block_no_outcome(ground: Ground) -> None:
     assert app.run_worker(burst=True, queues=["wordy"], concurrency=1) == 0
     assert [job.refresh().state for job in jobs] == ["succeeded", *["failed"] * 4]
     assert jobs[0].reason == "result.too_large"
+    assert b"Wordy: much \xef\xbf\xbd" in caplog.text.encode(), "a line that no stream takes would be lost"
     for job, printed in zip(jobs, PRINTS, strict=True):
         look_at(ground, job.id, printed)
     app.close()

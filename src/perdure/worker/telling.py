@@ -12,6 +12,7 @@ from time import monotonic
 
 from perdure.errors import PerdureError
 from perdure.events import EventName
+from perdure.model.codec import storable_text
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Canceled, Change, Continued, Failed, Outcome, Released, Snoozed, Succeeded
 from perdure.ops.ring import ring
@@ -93,7 +94,7 @@ class Teller:
 
     def _log(self, level: int, attempt: Attempt, name: EventName, seconds: float) -> None:
         job, failure = attempt.job, attempt.outcome
-        why = f": {failure.message[:REASON].partition(NEWLINE)[0]}" if isinstance(failure, Failed) else ""
+        why = f": {_line(failure.message)}" if isinstance(failure, Failed) else ""
         _log.log(
             level,
             "Job %s of %s %s after %.3f s (attempt %d)%s",
@@ -154,6 +155,11 @@ def introduce(name: str, address: str, *, options: WorkerOptions, places: Places
         told["lease"],
         extra=told,
     )
+
+
+def _line(message: str) -> str:
+    """Fit for any stream: one that cannot encode a letter would lose the whole line."""
+    return storable_text(message[:REASON].partition(NEWLINE)[0], REASON)
 
 
 def _processes(options: WorkerOptions) -> int:
