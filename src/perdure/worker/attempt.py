@@ -9,8 +9,9 @@ from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
+from perdure.model.codec import storable_text
 from perdure.model.job import SECOND, Claimed, Lease
-from perdure.model.lifecycle import Canceled, Continued, Failed, Outcome, Succeeded
+from perdure.model.lifecycle import TRACE, Canceled, Continued, Failed, Outcome, Succeeded
 from perdure.worker.context import JobContext
 from perdure.worker.handler import Handler
 
@@ -150,7 +151,8 @@ class Attempt:
         """The handler's own transaction was committed: an error after it is only logged."""
         outcome, self.outcome = self.outcome, success
         if isinstance(outcome, Failed) and outcome.code != NOT_COMMITTED:
-            _log.error("Job %s had succeeded, and then: %s", self.job.id, outcome.trace or outcome.message)
+            said = storable_text(outcome.trace or outcome.message, TRACE)
+            _log.error("Job %s had succeeded, and then: %s", self.job.id, said)
 
     @property
     def allowed(self) -> float | None:

@@ -106,11 +106,7 @@ class Teller:
         job, failure = attempt.job, attempt.outcome
         again = change is not None and change.state == "ready"
         when = f", due in {change.delay / SECOND:.3f} s, after it ran for" if change and again else " after"
-        why = (
-            f": {storable_text(failure.message[:REASON], REASON).partition(NEWLINE)[0]}"
-            if isinstance(failure, Failed)
-            else ""
-        )
+        why = f": {_line(failure.message)}" if isinstance(failure, Failed) else ""
         _log.log(
             level,
             "Job %s of %s %s%s %.3f s (attempt %d)%s",
@@ -172,6 +168,11 @@ def introduce(name: str, address: str, *, options: WorkerOptions, places: Places
         told["lease"],
         extra=told,
     )
+
+
+def _line(message: str) -> str:
+    """Fit for any stream: one that cannot encode a letter would lose the whole line."""
+    return storable_text(message[:REASON].partition(NEWLINE)[0], REASON)
 
 
 def _processes(options: WorkerOptions) -> int:
