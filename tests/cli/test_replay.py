@@ -30,9 +30,9 @@ def test_who_replays_is_the_user_unless_told(shop: Shop) -> None:
     shop.serve()
     old = shop.end(Succeeded)
     shop.run("replay", old.id, env={"USER": "bob"})
-    shop.run("replay", old.id, env={"USER": ""})
+    shop.run("replay", old.id, "--actor", "ann", env={"USER": "bob"})
     told = [entry.detail.get("by") for entry in shop.app.job_history(old.id) if entry.what == "replayed"]
-    assert told == ["bob", None]
+    assert told == ["bob", "ann"]
 
 
 def test_a_refusal_says_what_to_do(shop: Shop) -> None:

@@ -71,7 +71,7 @@ class Ground:
                 if table not in ("task", "worker"):
                     self.sql(f"DELETE FROM perdure.{table}")
 
-    def call(self, verb: str, *, waits: bool = False, **asked: Any) -> Any:
+    def call(self, verb: str, /, *, waits: bool = False, **asked: Any) -> Any:
         """A verb of the app, in blocking code or in an event loop."""
         if waits:
             return self.loop.run_until_complete(getattr(self.app, twin(verb))(**asked))

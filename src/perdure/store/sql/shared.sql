@@ -92,7 +92,8 @@ SELECT name, queue, priority, max_attempts, timeout, backoff, max_crashes, enabl
  ORDER BY name;
 
 -- name: describe_tasks
-SELECT name, queue, priority, max_attempts, timeout, backoff, max_crashes, enabled, CAST(config AS text), synced_at
+SELECT name, queue, priority, max_attempts, timeout, backoff, max_crashes, enabled, redact,
+       CAST(config AS text), synced_at
   FROM perdure.task
  ORDER BY name;
 
