@@ -155,6 +155,9 @@ _NUMBERS = (
     0, 1, -1, 2, 100, 1000, 1001, 32_767, 32_768, -32_768, -32_769, 2**31 - 1, 2**31, 2**53, 2**53 + 1, 2**63 - 1,
     2**63, -(2**63), -(2**63) - 1, 2**64 - 1, 2**64, 2**80, 10**400, 10**5000, -(10**5000),
 )  # fmt: skip
+parameters: Values = st.sampled_from(("n", "note")) | texts.filter(lambda name: SECRET not in name)
+"""The name of an argument may be shown, and is."""
+
 integers: Values = among(_NUMBERS) | st.integers()
 
 floats: Values = (

@@ -15,7 +15,7 @@ from tests.fuzz.subjects import SUBJECTS
 from tests.fuzz.verbs import NOT_HERE, VERBS
 from tests.test_verbs import VERBS as ALL_VERBS
 
-A_LITTLE = 6
+A_LITTLE = 4
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)

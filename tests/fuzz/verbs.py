@@ -20,6 +20,7 @@ from tests.fuzz.odd import (
     floats,
     integers,
     mostly,
+    parameters,
     plain,
     some,
     spans,
@@ -68,7 +69,10 @@ backoff: Values = mostly(
     None, 5, floats, st.sampled_from([Backoff(), Backoff(base=0), Backoff(base=1, cap=0, codes={SECRET: 3})])
 )
 arguments: Values = mostly(
-    None, {}, {"n": SECRET}, st.dictionaries(mostly("n", "note", texts), anything, max_size=2)
+    None,
+    {},
+    {"n": SECRET},
+    st.dictionaries(parameters | integers, anything, max_size=2),
 )
 steps: Values = mostly(
     st.lists(st.sampled_from(("a", "b", "c", "gate")), min_size=1, max_size=3).map(
