@@ -118,9 +118,9 @@ def test_workers_of_both_go_on_while_the_schema_is_migrated(rehearsal: Rehearsal
     database = rehearsal.database
     with rehearsal.worker(wheel) as old:
         until(lambda: known(rehearsal, 1))
-        until(lambda: rehearsal.done_by("release"))
         # The schema that today's version ships first; then what a later one may bring, online too.
         rehearsal.app.migrate()
+        until(lambda: rehearsal.done_by("release"))
         with rehearsal.worker(TODAY) as new:
             until(lambda: known(rehearsal, 2))
             until(lambda: rehearsal.done_by("today"))

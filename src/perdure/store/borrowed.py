@@ -10,17 +10,20 @@ opened, and what is found inside is joined.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from perdure.errors import UnsupportedConnection
-from perdure.ops.op import Answers, Kind, Op, Operation, Param, Query
+from perdure.ops.op import Answers, Kind, Op, Operation, Param, Query, Rows
 from perdure.store.statements import Dialect
 from perdure.store.store import Store
+
+if TYPE_CHECKING:
+    import asyncio
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -73,6 +76,10 @@ class State(NamedTuple):
 
 
 Batch: TypeAlias = Sequence[Said]
+
+
+class Firm(tuple[Said, ...]):
+    """A batch that is carried out to its end: what keeps, or undoes, all before it."""
 
 
 class Opening(NamedTuple):
@@ -155,9 +162,40 @@ async def aperform(
                 value: T = _told(store, *end.value)
                 return value
             try:
-                reply = partial(talk.send, await run(batch) if batch else [])
+                reply = partial(talk.send, await _carry(run, batch) if batch else [])
             except BaseException as error:
                 reply = partial(talk.throw, flavour.translate(error))
+
+
+async def _carry(run: Callable[[Batch], Coroutine[Any, Any, list[Rows]]], batch: Batch) -> list[Rows]:
+    """Run a batch in a task of its own: a driver that is interrupted twice leaves its connection in disorder.
+
+    A cancel gives it up and waits for its end. One that is firm is not given up: the cancel comes when the caller waits
+    for something else, unless whoever asked for it has taken it back by then, as a time-out does that is over.
+    """
+    import asyncio  # only here: blocking programs start without it
+
+    work = asyncio.create_task(run(batch))
+    canceled = False
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError:
+            if not (canceled or isinstance(batch, Firm)):
+                work.cancel()
+            canceled = True
+    if canceled and not isinstance(batch, Firm):
+        work.cancelled() or work.exception()  # or it would be told as one that nobody asked for
+        raise asyncio.CancelledError
+    if canceled and (caller := asyncio.current_task()) is not None:
+        asyncio.get_running_loop().call_soon(_cancel_again, caller)
+    return work.result()
+
+
+def _cancel_again(caller: asyncio.Task[Any]) -> None:
+    if caller.cancelling():
+        caller.uncancel()
+        caller.cancel()
 
 
 def wrong_colour(colour: Colour, verb: str) -> UnsupportedConnection:
@@ -219,10 +257,25 @@ def _joined(
     conn: object, store: Store, flavour: Flavour, kind: Kind, op: Op[T]
 ) -> Iterator[tuple[Callable[[Batch], Any], Talk[tuple[T, frozenset[str]]]]]:
     manners = flavour.manners
-    with closing(op):
+    with closing(op), _alone(conn):
         arrival = manners.arrive(store, kind, flavour.look(conn))
         talk = _talk(op, arrival, partial(_say, store), partial(manners.notice, store))
         yield partial(flavour.run, conn), talk
+
+
+_in_use: dict[int, object] = {}
+
+
+@contextmanager
+def _alone(conn: object) -> Iterator[None]:
+    """One operation at a time: another's savepoint would lie inside of ours, and go with it, or take ours along."""
+    mine = object()
+    if _in_use.setdefault(id(conn), mine) is not mine:
+        raise UnsupportedConnection("The connection is still busy with another call.", code="conn.busy")
+    try:
+        yield
+    finally:
+        del _in_use[id(conn)]
 
 
 def _say(store: Store, query: Query) -> Said:
@@ -239,7 +292,7 @@ def _talk(
     begin, undo = yield from arrival
     wake: frozenset[str] = frozenset()
     told: frozenset[str] = frozenset()
-    begun = released = False
+    begun = False
     try:
         try:
             step = next(op)
@@ -247,21 +300,25 @@ def _talk(
                 wake |= step.wake
                 head = [] if begun else [*begin, _SAVEPOINT]
                 said = [say(query) for query in step.queries]
-                tail = [_RELEASE, *notice(wake)] if step.final else []
+                tail = notice(wake) if step.final else []
                 begun = True
                 rows = yield [*head, *said, *tail]
-                if step.final:
-                    released, told = True, wake
+                told = wake if step.final else told
                 step = op.send(rows[len(head) : len(head) + len(said)])
         except StopIteration as end:
-            yield [*([_RELEASE] if begun and not released else []), *notice(wake - told)]
-            return end.value, wake
+            value: T = end.value
+            yield notice(wake - told)
     except BaseException:
-        if begun and not released:
+        if begun:
             # The connection may be gone; the first error is the one that tells.
             with suppress(Exception):
-                yield undo or _UNDO
+                yield Firm(undo or _UNDO)
         raise
+    # Alone: had it gone with what may fail or be given up halfway, nobody would know whether there is still a savepoint
+    # to go back to. To go back to none fails, and with it the caller's transaction.
+    if begun:
+        yield Firm([_RELEASE])
+    return value, wake
 
 
 def _told(store: Store, value: T, wake: frozenset[str]) -> T:

@@ -102,7 +102,8 @@ def _translate(error: BaseException) -> BaseException:
             return Invalid("A value does not fit into the database.", code="store.bad_value")
         case asyncpg.InterfaceError() if "another operation" in str(error):
             return refusals.busy()
-        case asyncpg.InterfaceError() | ConnectionError():
+        # The second: it has read a last word that it did not expect.
+        case asyncpg.InterfaceError() | asyncpg.InternalClientError() | ConnectionError():
             return explain(error, None, lost=True)
         case TimeoutError():
             return explain(error, "57014", lost=False)
