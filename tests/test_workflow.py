@@ -130,7 +130,7 @@ def test_chains_and_groups_name_their_steps_and_their_result() -> None:
     line = chain(task.job(), task.job(), name="line", tenant="acme")
     assert [(step.key, step.after) for step in line.steps] == [("work", []), ("work-2", ["work"])]
     assert (line.name, line.tenant, line.result_step) == ("line", "acme", "work-2")
-    fan = group([task.job(), task.job()], then=task.job())
+    fan = group((task.job() for _ in range(2)), then=task.job())
     assert fan.steps[-1].after == ["work", "work-2"]
     for nothing in (lambda: chain(), lambda: group([])):
         with pytest.raises(InvalidWorkflow, match="no steps"):

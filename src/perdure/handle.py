@@ -164,13 +164,16 @@ class Job(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
         failed.error_kind, failed.error_code, failed.error_message, failed.error_trace = error
         return failed
 
-    def _cancel(self, *, reason: str | None = None) -> Plan[CancelOutcome]:
+    def _cancel(self, *, reason: str | None = None, by: str | None = None) -> Plan[CancelOutcome]:
         """Cancel the job, or ask the worker that runs it to stop."""
-        return (yield from self._app._cancel_job(self.id, reason=reason))
+        return (yield from self._app._cancel_job(self.id, reason=reason, by=by))
 
-    def _requeue(self, *, keep_checkpoint: bool = False, reason: str | None = None) -> Plan[RequeueOutcome]:
+    def _requeue(
+        self, *, keep_checkpoint: bool = False, reason: str | None = None, by: str | None = None
+    ) -> Plan[RequeueOutcome]:
         """Start a new run of a job that failed or was canceled."""
-        return (yield from self._app._requeue_job(self.id, keep_checkpoint=keep_checkpoint, reason=reason))
+        act = self._app._requeue_job(self.id, keep_checkpoint=keep_checkpoint, reason=reason, by=by)
+        return (yield from act)
 
     refresh, arefresh = blocking(_refresh), waiting(_refresh)
     join, ajoin = blocking(_join), waiting(_join)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -174,7 +174,7 @@ def chain(*jobs: JobRequest[Any], name: str = "chain", **options: Any) -> Workfl
 
 
 def group(
-    jobs: Sequence[JobRequest[Any]],
+    jobs: Iterable[JobRequest[Any]],
     *,
     then: JobRequest[Any] | None = None,
     name: str = "group",
@@ -182,6 +182,7 @@ def group(
 ) -> Workflow:
     """Side by side, and ``then`` one more if all of them succeeded: it has the result, and theirs in ctx.results."""
     names = _Names()
+    jobs = [*jobs]
     keys = [names.of(job) for job in jobs]
     last = None if then is None else names.of(then)
     flow = Workflow(name, **{"result": last, **options})

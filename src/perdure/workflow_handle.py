@@ -129,13 +129,15 @@ class StartedWorkflow:
         self._row = graph.workflow
         return [_step(one) for one in placed(graph)]
 
-    def _cancel(self, *, reason: str | None = None) -> Plan[Canceling]:
+    def _cancel(self, *, reason: str | None = None, by: str | None = None) -> Plan[Canceling]:
         """Cancel every step that has not ended; those that run are asked to stop."""
-        return (yield from self._app._cancel_workflow(self.id, reason=reason))
+        return (yield from self._app._cancel_workflow(self.id, reason=reason, by=by))
 
-    def _requeue(self, *, steps: Which = "following", reason: str | None = None) -> Plan[Requeuing]:
+    def _requeue(
+        self, *, steps: Which = "following", reason: str | None = None, by: str | None = None
+    ) -> Plan[Requeuing]:
         """Start a new run of a workflow that failed or was canceled."""
-        return (yield from self._app._requeue_workflow(self.id, steps=steps, reason=reason))
+        return (yield from self._app._requeue_workflow(self.id, steps=steps, reason=reason, by=by))
 
     def _is_over(self) -> Plan[bool]:
         return (yield from self._refresh()).status in OVER

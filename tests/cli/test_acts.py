@@ -41,7 +41,7 @@ def test_jobs_are_acted_on_by_their_ids(shop: Shop) -> None:
     assert told["jobs"] == [{"id": job.id, "outcome": "canceled"} for job in (first, second)]
     assert by(shop, first.id) == {"what": "canceled", "reason": "no", "by": "ann"}
     assert shop.json("requeue", first.id, "--actor", "bob")["counts"] == {"requeued": 1}
-    assert by(shop, first.id) == {"what": "requeued", "by": "bob"}
+    assert by(shop, first.id) == {"what": "requeued", "by": "bob", "was": "canceled", "because": "no"}
     assert shop.json("delete", first.id, second.id)["counts"] == {"deleted": 2}
     assert shop.app.list_jobs() == []
 

@@ -161,3 +161,19 @@ def test_what_is_appended_to_a_workflow_that_is_being_canceled_is_canceled(flow:
     append(flow, job, step(flow, "x"))
     assert flow.states(started) == {"a": "running", "x": "canceled"}
     flow.check(started)
+
+
+def test_two_steps_that_append_the_same_in_one_flush_are_told_apart(flow: Flow) -> None:
+    started = flow.start(flow.of(a=[], b=[]))
+    first, second = flow.claim()
+    flow.world.finish(
+        outcome(first, appended=growth(first, step(flow, "more", after=[first.step_key or ""]))),
+        outcome(second, appended=growth(second, step(flow, "more"))),
+    )
+    flow.check(started)
+    rows = [flow.world.row(job.id) for job in (first, second)]
+    assert sorted(row.error_code or "" for row in rows) == ["", "job.steps_refused"]
+    flow.world.advance(3600)
+    flow.run_all()
+    assert started.refresh().status in ("succeeded", "running")
+    flow.check(started)

@@ -89,7 +89,8 @@ def test_requeue_takes_what_failed_or_was_canceled(world: World) -> None:
     for name in ("failed", "canceled"):
         row = world.row(jobs[name])
         assert (row.state, row.run, row.attempt, row.error_code, row.reason) == ("ready", 2, 0, None, None)
-        assert detail(world, jobs[name]) == {"kind": "requeued", "reason": "fixed", "by": "ann"}
+        was = {"was": name, "because": before[name].reason}
+        assert detail(world, jobs[name]) == {"kind": "requeued", "reason": "fixed", "by": "ann", **was}
         assert [attempt.run for attempt in world.attempts(jobs[name])] == [1]
     others = jobs.keys() - {"failed", "canceled"}
     assert {name: world.row(jobs[name]) for name in others} == {name: before[name] for name in others}
@@ -104,7 +105,7 @@ def test_requeue_may_keep_checkpoints(world: World, keep: bool) -> None:
     world.app.requeue_jobs(state="failed", keep_checkpoint=keep)
     assert world.row(job).checkpoint == ('{"page":7}' if keep else None)
     dropped = {} if keep else {"checkpoint": '{"page":7}'}
-    assert detail(world, job) == {"kind": "requeued", **dropped}
+    assert detail(world, job) == {"kind": "requeued", "was": "failed", "because": "fatal", **dropped}
 
 
 def test_run_now_takes_what_waits_for_its_time(world: World) -> None:

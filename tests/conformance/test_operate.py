@@ -79,11 +79,13 @@ def test_requeue_starts_a_new_run_of_what_failed_or_was_canceled(world: World) -
         job = work.enqueue(7)
         world.attempt(end)
         world.advance(1)
+        row_before = world.row(job)
         assert world.app.requeue_job(job.id, reason="fixed", by="ann") == "requeued"
         row = world.row(job)
         assert (row.state, row.run, row.attempt, row.token, row.run_at) == ("ready", 2, 0, 1, world.now)
         assert (row.reason, row.error_kind, row.error_message, row.finished_at) == (None, None, None, None)
-        assert detail(world, job) == {"kind": "requeued", "reason": "fixed", "by": "ann"}
+        was = {"was": row_before.state, "because": row_before.reason}
+        assert detail(world, job) == {"kind": "requeued", "reason": "fixed", "by": "ann", **was}
         again = world.claim_one()
         assert (again.id, again.token, again.attempt, again.payload) == (job.id, 2, 1, '{"n":7}')
         world.finish(Succeeded(again.lease))
@@ -135,7 +137,8 @@ def test_requeue_may_keep_the_checkpoint(world: World) -> None:
         assert row.checkpoint == ('{"page":7}' if keep else None)
         assert (row.stage, row.progress_done, row.progress_total, row.progress_message) == (None,) * 4
         dropped = {} if keep else {"checkpoint": '{"page":7}'}
-        assert detail(world, job) == {"kind": "requeued", **dropped}, "what is dropped is told"
+        was = {"was": "failed", "because": "fatal"}
+        assert detail(world, job) == {"kind": "requeued", **was, **dropped}, "what is dropped is told"
         assert world.claim_one().checkpoint == row.checkpoint
 
 

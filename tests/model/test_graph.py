@@ -63,6 +63,13 @@ def test_only_results_of_ancestors_can_be_used() -> None:
     assert (step.key, key, beyond) == ("b", "a", {"old"})
 
 
+def test_thousands_of_steps_may_use_the_result_of_the_first() -> None:
+    line = [Shape("0"), *(Shape(str(n), [str(n - 1)], (), ["0"]) for n in range(1, 20_000))]
+    assert list(foreign_references(line)) == []
+    (found,) = foreign_references([*line, Shape("alone", ["x"], (), ["0"])])
+    assert (found[0].key, found[1:]) == ("alone", ("0", {"x"}))
+
+
 def test_a_step_begins_by_what_its_parents_are() -> None:
     known: Any = {"good": "succeeded", "bad": "failed", "busy": "running"}
     steps = [

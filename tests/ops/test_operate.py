@@ -72,27 +72,11 @@ def test_requeue_says_why_not(row: tuple[Any, ...], run: int | None, outcome: st
 def test_requeue_records_the_last_attempt_and_wakes_the_queue(state: str) -> None:
     script = Script(lock_job=[[locked(state, run=2, token=5)]], requeue_jobs=[[("mail",)]])
     assert script.play(operate.requeue(A, run=2, reason="fixed", by="ann")) == "requeued"
-    assert script.asked == [["lock_job"], ["record_last_attempts", "requeue_jobs", "record_event"]]
+    assert script.asked == [["lock_job"], ["record_last_attempts", "record_requeues", "requeue_jobs"]]
     assert (script.final, script.woken) == (True, {"queue/mail"})
     assert script.params("requeue_jobs") == [{"ids": f'["{A}"]', "keep_checkpoint": 0}]
-    assert event(script) == {"kind": "requeued", "run": 2, "token": 5, "reason": "fixed", "by": "ann"}
-
-
-def test_requeue_tells_what_it_drops() -> None:
-    row = locked("failed", checkpoint='{"page":7}', result="1")
-    script = Script(lock_job=[[row]], requeue_jobs=[[("mail",)]])
-    script.play(operate.requeue(A))
-    assert event(script) == {
-        "kind": "requeued",
-        "run": 1,
-        "token": 1,
-        "checkpoint": '{"page":7}',
-        "result": "1",
-    }
-    script = Script(lock_job=[[row]], requeue_jobs=[[("mail",)]])
-    script.play(operate.requeue(A, keep_checkpoint=True))
-    assert "checkpoint" not in event(script)
-    assert script.params("requeue_jobs")[0]["keep_checkpoint"] == 1
+    told = {"ids": f'["{A}"]', "keep_checkpoint": 0, "reason": "fixed", "by": "ann"}
+    assert script.params("record_requeues") == [told]
 
 
 def test_requeue_gives_way_to_an_active_twin() -> None:

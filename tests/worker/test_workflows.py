@@ -141,6 +141,32 @@ async def test_the_result_of_a_step_that_failed_is_a_clear_error(app: App) -> No
     assert started.result == "The step a has no result: it failed."
 
 
+async def test_a_result_that_was_too_large_to_keep_is_no_none(app: App) -> None:
+    @app.task
+    async def export() -> str:
+        return "x" * 2_000_000
+
+    @app.task(max_attempts=1)
+    async def use(text: str | None) -> str:
+        return f"got {text}"
+
+    @app.task(max_attempts=1)
+    async def ask(*, ctx: Context = CONTEXT) -> str:
+        return f"got {ctx.results['export']}"
+
+    flow = Workflow("flow")
+    first = flow.step("export", export.job())
+    flow.step("use", use.job(first.result), after=[first])
+    flow.step("ask", ask.job(), after=[first])
+    async with app.worker():
+        started = await app.astart_workflow(flow)
+        await started.ajoin(30)
+    for step in (await started.asteps())[1:]:
+        assert step.error is not None
+        assert step.error.code == "workflow.result_missing"
+        assert "not kept (result.too_large)" in step.error.message
+
+
 async def test_a_handler_without_a_context_reads_results_in_a_thread_only(app: App) -> None:
     @app.task(name="one")
     def one() -> int:

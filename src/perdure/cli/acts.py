@@ -267,6 +267,8 @@ def _act_on_many(verb: Verb, wanted: Mapping[str, Any], *, dry_run: bool, yes: b
         print_json({"counts": acted.counts, "act": acted.act, "dry_run": dry_run})
     elif acted.counts:
         facts([(outcome, str(number)) for outcome, number in acted.counts.items()])
+        if dry_run:
+            click.echo("Nothing was changed: this is what would come of it.", err=True)
     else:
         click.echo("No jobs fit.", err=True)
 

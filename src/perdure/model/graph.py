@@ -155,15 +155,25 @@ def check(steps: Sequence[Shape], known: Callable[[str], bool] = lambda _: False
     return ordered
 
 
-def foreign_references(steps: Sequence[Shape]) -> Iterator[tuple[Shape, str, set[str]]]:
+def foreign_references(ordered: Sequence[Shape]) -> Iterator[tuple[Shape, str, set[str]]]:
     """References to what is no ancestor among these steps, with the keys in which their ancestry goes on."""
-    by_key = {step.key: step for step in steps}
-    for step in steps:
-        if step.references and not set(step.references) <= {*step.parents}:
-            ancestors = ancestry(step.key, by_key)
-            for key in step.references:
-                if key not in ancestors:
-                    yield step, key, {one for one in ancestors if one not in by_key}
+    far = {key for step in ordered for key in step.references if key not in step.parents}
+    if not far:
+        return
+    # A bit for each that is referred to, handed down from parents to children: to walk up from each step would take
+    # minutes where thousands of steps use the result of the first.
+    bits = {key: 1 << i for i, key in enumerate(far)}
+    above: dict[str, int] = {}
+    by_key = {step.key: step for step in ordered}
+    for step in ordered:
+        seen = 0
+        for parent in step.parents:
+            seen |= above.get(parent, 0) | bits.get(parent, 0)
+        above[step.key] = seen
+        for key in step.references:
+            if key in bits and not seen & bits[key]:
+                beyond = {one for one in ancestry(step.key, by_key) if one not in by_key}
+                yield step, key, beyond
 
 
 def no_ancestor(step: str, key: str) -> InvalidWorkflow:

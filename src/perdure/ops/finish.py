@@ -201,8 +201,7 @@ def _decide(
     ends = ends_of((job.id, job.workflow, "succeeded") for job in running if job.lease in simple)
     ends |= ends_of((job.id, job.workflow, one.state) for job, one in zip(jobs, changes, strict=True))
     # Before their parents end, so that these release them.
-    more, woken = yield from _append(tallies, jobs, others)
-    writes, wake = [*writes, *more], wake | woken
+    wake |= yield from _append(tallies, jobs, others)
     if not ends:
         return Decided([*writes, *tallies.settle()], None, accepted, changes, wake)
     answers, released = yield from release(tallies, ends, *writes)
@@ -210,18 +209,19 @@ def _decide(
     return Decided(tallies.settle(), recorded, accepted, changes, wake | released)
 
 
-def _append(
-    tallies: Tallies, jobs: Sequence[Running], outcomes: dict[Lease, Outcome]
-) -> Op[tuple[list[Query], frozenset[str]]]:
-    """Steps that were to be added with the success of others; and whom to wake."""
-    writes: list[Query] = []
+def _append(tallies: Tallies, jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -> Op[frozenset[str]]:
+    """Add the steps that were to be added with the success of others; return whom to wake.
+
+    Each before the next is looked at: two of them may add the same.
+    """
     wake: frozenset[str] = frozenset()
     for job in jobs:
         outcome = outcomes[job.lease]
         if _stands(outcome, job) and outcome.appended is not None and job.workflow is not None:
-            more, woken, _ = yield from plant(tallies, job.workflow, outcome.appended, by=job.id)
-            writes, wake = [*writes, *more], wake | woken
-    return writes, wake
+            writes, woken, _ = yield from plant(tallies, job.workflow, outcome.appended, by=job.id)
+            yield from ask_all(*writes)
+            wake |= woken
+    return wake
 
 
 def _enqueue_children(jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -> Op[frozenset[str]]:

@@ -9,7 +9,7 @@ from perdure.errors import Refused
 from perdure.model.job import Span, State
 from perdure.ops.acts import act, told
 from perdure.ops.batch import rows_of
-from perdure.ops.op import Op, Query, Rows, ask, ask_all, operation
+from perdure.ops.op import Op, Param, Query, Rows, ask, ask_all, operation
 from perdure.ops.release import End, Tallies, release
 from perdure.ops.topics import ENDED, queue_topics, worker_topic
 
@@ -91,13 +91,11 @@ def requeue(
         )
         if active:
             return "unique_key_taken"
-    dropped = (
-        {"result": job.result} if keep_checkpoint else {"checkpoint": job.checkpoint, "result": job.result}
-    )
-    _, rows, _ = yield from ask_all(
+    chosen: dict[str, Param] = {"ids": rows_of([id]), "keep_checkpoint": int(keep_checkpoint)}
+    _, _, rows = yield from ask_all(
         Query("record_last_attempts", {"ids": rows_of([id])}),
-        Query("requeue_jobs", {"ids": rows_of([id]), "keep_checkpoint": int(keep_checkpoint)}),
-        _event(id, job, "requeued", reason=reason, by=by, **dropped),
+        Query("record_requeues", {**chosen, "reason": reason, "by": by}),
+        Query("requeue_jobs", chosen),
     )
     yield from ask_all(final=True, wake=_queues(rows))
     return "requeued"

@@ -17,6 +17,12 @@ class ParentResult(NamedTuple):
     task: str
     state: State
     result: str | None
+    reason: str | None
+
+    @property
+    def dropped(self) -> bool:
+        """It returned something that could not be kept, which is not the same as nothing."""
+        return self.result is None and self.reason is not None and self.reason.startswith("result.")
 
 
 @operation("read")

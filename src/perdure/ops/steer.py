@@ -138,7 +138,10 @@ def _compare(
 ) -> None:
     """A gate that has ended: was it asked to end just so?"""
     if before != now:
-        raise GateConflict(f"The gate {key} was resolved otherwise: as {before[0]}, or for another reason.")
+        state, said = before
+        ended = "was canceled" if state == "canceled" else f"has {state}"
+        told = "without a reason" if said is None else f"with the reason: {said}"
+        raise GateConflict(f"The gate {key} {ended} already, {told}.")
     if not same(*(None if one is None else read_json(one) for one in (result, output))):
         raise GateConflict(
             f"The gate {key} was resolved with another output.", code="workflow.gate_conflicting_output_retry"

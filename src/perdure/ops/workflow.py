@@ -140,11 +140,12 @@ def list_spoilers(id: str, *, n: int) -> Op[list[Spoiler]]:
 
 @operation("read")
 def get_graph(id: str) -> Op[Graph | None]:
-    clock, rows, steps, edges = yield from ask_all(
+    # Edges before steps: what is appended meanwhile is a step without edges, and never an edge without steps.
+    clock, edges, steps, rows = yield from ask_all(
         Query("read_clock", {}),
-        Query("get_workflow", {"id": id}),
-        Query("list_steps", {"workflow": id}),
         Query("list_edges", {"workflow": id}),
+        Query("list_steps", {"workflow": id}),
+        Query("get_workflow", {"id": id}),
         final=True,
     )
     if not rows:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from perdure import failpoints
-from perdure.errors import Conflict, InternalError, Invalid, InvalidOption, RowsHeld
+from perdure.errors import Conflict, InternalError, Invalid, InvalidOption, RowsHeld, StoreBusy
 from perdure.model.job import Claimed, Instant, Lease, Span
 from perdure.model.lifecycle import Change, Outcome, stripped
 from perdure.ops import claim as claim_ops
@@ -221,7 +221,7 @@ class Ledger:
         while True:
             try:
                 one = yield from perform(sweep_ops.rescue, dice=self._rng.random, after=after, n=page)
-            except (InternalError, Invalid):
+            except (InternalError, Invalid, StoreBusy):
                 one = yield from self._rescue_singly(after, page)
             rescued += one.changes
             if one.last is None:
@@ -235,7 +235,7 @@ class Ledger:
         for id in orphans:
             try:
                 one = yield from perform(sweep_ops.rescue_one, id, dice=self._rng.random)
-            except (InternalError, Invalid):
+            except (InternalError, Invalid, StoreBusy):
                 continue
             rescued += one
         return sweep_ops.Rescued(rescued, orphans[-1] if len(orphans) == page else None)

@@ -35,7 +35,7 @@ class Results(Mapping[str, Any]):
 
 def result_in(found: ParentResult, handlers: Mapping[str, Handler]) -> Any:
     """What a step returned, typed as its task says where that is known here."""
-    if found.state != "succeeded":
+    if found.state != "succeeded" or found.dropped:
         raise missing(found.key, found)
     if found.result is None:
         return None
@@ -46,5 +46,9 @@ def result_in(found: ParentResult, handlers: Mapping[str, Handler]) -> Any:
 def missing(key: str, found: ParentResult | None) -> ResultMissing:
     if found is None:
         return ResultMissing(f"{key} is none of this step's ancestors, so that it has no result for it.")
-    ended = {"failed": "it failed", "canceled": "it was canceled"}.get(found.state, f"it is {found.state}")
+    ended = {
+        "failed": "it failed",
+        "canceled": "it was canceled",
+        "succeeded": f"it was not kept ({found.reason})",
+    }.get(found.state, f"it is {found.state}")
     return ResultMissing(f"The step {key} has no result: {ended}.")

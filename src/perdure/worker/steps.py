@@ -93,7 +93,7 @@ class Steps:
                 lacking.append(key)
                 return "null"
             parent = known[key]
-            if parent.state != "succeeded":
+            if parent.state != "succeeded" or parent.dropped:
                 raise missing(parent.key, parent)
             return "null" if parent.result is None else parent.result
 

@@ -374,7 +374,7 @@ UPDATE perdure.job
               CASE WHEN x.keep_error THEN job.error_message ELSE x.error_message END,
               CASE WHEN x.keep_error THEN job.error_trace ELSE x.error_trace END,
               job.throttles + x.throttles, job.snoozes + x.snoozes, x.crashes
-         FROM told CROSS JOIN jsonb_to_record(told.changes -> CAST(job.id AS text)) AS x (
+         FROM jsonb_to_record((SELECT changes FROM told) -> CAST(job.id AS text)) AS x (
               state text, run integer, attempt integer, delay bigint, result text, reason text, error_kind text,
               error_code text, error_message text, error_trace text, keep_error boolean, throttles integer,
               snoozes integer, crashes integer))
@@ -391,7 +391,7 @@ UPDATE perdure.job
    SET (stage, progress_done, progress_total, progress_message, checkpoint) = (
        SELECT coalesce(x.stage, job.stage), x.done, x.total, coalesce(x.message, job.progress_message),
               coalesce(CAST(x.checkpoint AS json), job.checkpoint)
-         FROM told CROSS JOIN jsonb_to_record(told.reports -> CAST(job.id AS text)) AS x (
+         FROM jsonb_to_record((SELECT reports FROM told) -> CAST(job.id AS text)) AS x (
               stage text, done bigint, total bigint, message text, checkpoint text))
  WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[])) AND worker IS NOT NULL
    AND token = CAST((SELECT reports FROM told) -> CAST(id AS text) ->> 'token' AS integer);
@@ -654,7 +654,7 @@ UPDATE perdure.job
                            WHEN 'ready' THEN greatest(job.run_at, :now + coalesce(span(job.delay), interval '0'))
                            ELSE job.run_at END,
               CASE x.state WHEN 'canceled' THEN :now END, x.pending, x.unsatisfied, x.reason
-         FROM told CROSS JOIN jsonb_to_record(told.fates -> CAST(job.id AS text)) AS x (
+         FROM jsonb_to_record((SELECT fates FROM told) -> CAST(job.id AS text)) AS x (
               state text, pending integer, unsatisfied integer, reason text))
  WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[])) AND state = 'waiting'
 RETURNING CAST(workflow_id AS text), state, queue, run_at <= :now;
@@ -668,7 +668,7 @@ UPDATE perdure.workflow
    SET (status, waiting, active, open, spoiled, total, finished_at) = (
        SELECT x.status, x.waiting, x.active, x.open, x.spoiled, workflow.total + x.added,
               CASE WHEN x.status IN ('running', 'open') THEN NULL ELSE coalesce(workflow.finished_at, :now) END
-         FROM told CROSS JOIN jsonb_to_record(told.tallies -> CAST(workflow.id AS text)) AS x (
+         FROM jsonb_to_record((SELECT tallies FROM told) -> CAST(workflow.id AS text)) AS x (
               status text, waiting integer, active integer, open integer, spoiled integer, added integer))
  WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[]));
 
@@ -689,10 +689,10 @@ SELECT a.step_key FROM perdure.job a WHERE a.id IN (SELECT up.id FROM up);
 
 -- name: read_parents
 -- differs: how a JSON array becomes rows. Of a step with over a thousand parents only that is told.
-SELECT x.child, p.step_key, p.task, p.state, p.result
+SELECT x.child, p.step_key, p.task, p.state, p.result, p.reason
   FROM json_array_elements_text(CAST(:children AS json)) AS x (child) CROSS JOIN LATERAL (
        SELECT parent FROM perdure.dependency WHERE child = CAST(x.child AS uuid) LIMIT 1001) d CROSS JOIN LATERAL (
-       SELECT step_key, task, state, result FROM perdure.job WHERE id = d.parent LIMIT 1) p
+       SELECT step_key, task, state, result, reason FROM perdure.job WHERE id = d.parent LIMIT 1) p
  WHERE (SELECT count(*) FROM (SELECT FROM perdure.dependency e WHERE e.child = CAST(x.child AS uuid) LIMIT 1001) e) <= 1000;
 
 -- name: record_last_attempts
@@ -711,7 +711,7 @@ SELECT id, token, run, attempt, coalesce(error_kind, state), error_code, error_m
 INSERT INTO perdure.event (job, run, token, kind, at, detail)
 SELECT id, run, token, 'requeued', :now,
        json_strip_nulls(json_build_object(
-           'reason', CAST(:reason AS text), 'by', CAST(:by AS text),
+           'reason', CAST(:reason AS text), 'by', CAST(:by AS text), 'was', state, 'because', reason,
            'checkpoint', CASE CAST(:keep_checkpoint AS integer) WHEN 0 THEN CAST(checkpoint AS text) END,
            'result', CAST(result AS text)))
   FROM perdure.job
@@ -730,7 +730,7 @@ UPDATE perdure.job
        (state, run_at, deps_pending, deps_unsatisfied) = (
        SELECT x.state, CASE x.state WHEN 'open' THEN :now + coalesce(span(job.timeout), interval '0') ELSE :now END,
               x.pending, x.unsatisfied
-         FROM told CROSS JOIN jsonb_to_record(told.fates -> CAST(job.id AS text)) AS x (
+         FROM jsonb_to_record((SELECT fates FROM told) -> CAST(job.id AS text)) AS x (
               state text, pending integer, unsatisfied integer))
  WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[])) AND state IN ('succeeded', 'failed', 'canceled')
 RETURNING state, queue;

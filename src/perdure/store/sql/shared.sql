@@ -319,7 +319,7 @@ WITH RECURSIVE up(id) AS (
     SELECT parent FROM perdure.dependency WHERE child = :id
     UNION
     SELECT d.parent FROM up JOIN perdure.dependency d ON d.child = up.id)
-SELECT a.step_key, a.task, a.state, a.result
+SELECT a.step_key, a.task, a.state, a.result, a.reason
   FROM perdure.job a
  WHERE a.workflow_id = :workflow AND a.step_key = :key AND a.workflow_id IS NOT NULL
    AND a.id IN (SELECT up.id FROM up);

@@ -415,7 +415,7 @@ SELECT a.step_key FROM up CROSS JOIN perdure.job a ON a.id = up.id;
 
 -- name: read_parents
 -- differs: how a JSON array becomes rows. Of a step with over a thousand parents only that is told.
-SELECT x.value, p.step_key, p.task, p.state, p.result
+SELECT x.value, p.step_key, p.task, p.state, p.result, p.reason
   FROM json_each(:children) x CROSS JOIN perdure.dependency d ON d.child = x.value CROSS JOIN perdure.job p ON p.id = d.parent
  WHERE (SELECT count(*) FROM (SELECT 1 FROM perdure.dependency e WHERE e.child = x.value LIMIT 1001)) <= 1000;
 
@@ -433,7 +433,7 @@ SELECT j.id, j.token, j.run, j.attempt, coalesce(j.error_kind, j.state), j.error
 -- differs: how a JSON array becomes rows, and how JSON is made of columns.
 INSERT INTO perdure.event (job, run, token, kind, at, detail)
 SELECT j.id, j.run, j.token, 'requeued', :now,
-       json_patch('{}', json_object('reason', :reason, 'by', :by, 'checkpoint',
+       json_patch('{}', json_object('reason', :reason, 'by', :by, 'was', j.state, 'because', j.reason, 'checkpoint',
                                     CASE :keep_checkpoint WHEN 0 THEN j.checkpoint END, 'result', j.result))
   FROM json_each(:ids) x CROSS JOIN perdure.job j ON j.id = x.value;
 
