@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from operator import attrgetter
 from typing import NamedTuple, TypeGuard
 
@@ -25,7 +25,7 @@ from perdure.ops.append import plant
 from perdure.ops.batch import portions, rows_of
 from perdure.ops.claim import Appetite, Claims, claim_query, read_claims
 from perdure.ops.enqueue import put
-from perdure.ops.op import Op, Query, Row, Rows, ask_all, operation
+from perdure.ops.op import Op, Query, Row, Rows, announce, ask_all, operation
 from perdure.ops.release import Tallies, ends_of, release
 from perdure.ops.running import (
     Record,
@@ -39,6 +39,7 @@ from perdure.ops.running import (
 from perdure.ops.succeed import succeed_at_once
 from perdure.ops.topics import queue_topics
 
+EMPTY: Mapping[str, str] = {}
 Dice = Callable[[], float]
 Troubled = Set[str]
 """Workflows whose steps are not to be recorded in one round trip, since something in them has failed."""
@@ -133,6 +134,10 @@ def _finish(
         return Finished([*decided.accepted], [o.lease for o in outcomes]), Claims([])
     answers = yield from ask_all(*writes, final=True, wake=decided.wake)
     claims = read_claims(answers[-1], claim) if claim else Claims([])
+    if decided.released:
+        taken = {job.id for job in claims.jobs}
+        left = {queue for id, queue in decided.released.items() if id not in taken}
+        yield from announce(queue_topics(left))
     recorded = decided.recorded
     if recorded is None:
         recorded = [row for rows in answers[: len(successes)] for row in rows]
@@ -159,6 +164,8 @@ class Decided(NamedTuple):
     accepted: Sequence[Lease] = ()
     changes: Sequence[Change] = ()
     wake: frozenset[str] = frozenset()
+    released: Mapping[str, str] = EMPTY
+    """Queues of steps that can run now, by their ids: whoever takes them at once need not be told."""
 
 
 def _succeed_steps(steps: Sequence[Succeeded], successes: Sequence[Query]) -> Op[Decided]:
@@ -169,10 +176,10 @@ def _succeed_steps(steps: Sequence[Succeeded], successes: Sequence[Query]) -> Op
     recorded = [row for rows in answers for row in rows]
     tallies = Tallies(locked)
     ends = ends_of((id, workflows.get(Lease(id, token)), "succeeded") for id, token in recorded)
-    wake: frozenset[str] = frozenset()
+    released: Mapping[str, str] = {}
     if ends:
-        wake = (yield from release(tallies, ends)).wake
-    return Decided(tallies.settle(), recorded, wake=wake)
+        released = (yield from release(tallies, ends)).queues
+    return Decided(tallies.settle(), recorded, released=released)
 
 
 def _decide(
@@ -204,7 +211,7 @@ def _decide(
     wake |= yield from _append(tallies, jobs, others)
     if not ends:
         return Decided([*writes, *tallies.settle()], None, accepted, changes, wake)
-    answers, released = yield from release(tallies, ends, *writes)
+    answers, released, _ = yield from release(tallies, ends, *writes)
     recorded = [row for rows in answers[: len(successes)] for row in rows]
     return Decided(tallies.settle(), recorded, accepted, changes, wake | released)
 

@@ -48,10 +48,14 @@ class End(NamedTuple):
 
 
 class Released(NamedTuple):
-    """``answers``: those of the statements that went along. ``wake``: whom the released steps concern."""
+    """``answers``: those of the statements that went along. ``wake``: whom the released steps concern.
+
+    ``queues``: those of the steps that can run now, by their ids, but for what a failure has released.
+    """
 
     answers: Answers
     wake: frozenset[str]
+    queues: Mapping[str, str]
 
 
 def release(tallies: Tallies, ends: Mapping[str, End], *writes: Query) -> Op[Released]:
@@ -62,7 +66,7 @@ def release(tallies: Tallies, ends: Mapping[str, End], *writes: Query) -> Op[Rel
     *answers, _, rows = yield from ask_all(
         *writes, Query("count_down", {"ended": ended}), Query("release_steps", {"ended": ended})
     )
-    queues: set[str] = set()
+    queues: dict[str, str] = {}
     doomed: dict[str, list[str]] = {}
     for id, workflow, state, queue, due in rows:
         if state == "waiting":
@@ -70,10 +74,11 @@ def release(tallies: Tallies, ends: Mapping[str, End], *writes: Query) -> Op[Rel
             continue
         tallies[workflow].move("waiting", state)
         if state == "ready" and due:
-            queues.add(queue)
+            queues[id] = queue
+    wake = queue_topics(queues.values())
     if doomed:
-        queues |= yield from _doom(tallies, doomed)
-    return Released(answers, queue_topics(queues))
+        wake |= queue_topics((yield from _doom(tallies, doomed)))
+    return Released(answers, wake, queues)
 
 
 def _doom(tallies: Tallies, doomed: Mapping[str, Sequence[str]]) -> Op[set[str]]:

@@ -68,7 +68,7 @@ def resolve_gate(
     if state != "open":
         raise GateRefused(f"The gate {key} is not open yet: steps before it have not ended.")
     write = Query("resolve_gate", {"id": id, "resolution": resolution, "result": output, "reason": reason})
-    _, wake = yield from release(tallies, {id: End(workflow, "open", resolution)}, write)
+    _, wake, _ = yield from release(tallies, {id: End(workflow, "open", resolution)}, write)
     done = act("resolve_gate", f"workflow {workflow}", by, gate=key, resolution=resolution, reason=reason)
     yield from ask_all(*tallies.settle(), done, final=True, wake=wake | {ENDED})
     return True

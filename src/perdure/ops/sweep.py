@@ -71,7 +71,7 @@ def sweep_steps(*, n: int = 100) -> Op[list[str]]:
         for id, state in gates:
             ends[id] = End(workflow, "open", state)
     if ends:
-        _, wake = yield from release(tallies, ends)
+        _, wake, _ = yield from release(tallies, ends)
         yield from ask_all(*tallies.settle(), final=True, wake=wake | {ENDED})
     return [*ends]
 
@@ -107,7 +107,7 @@ def _rescue(
     writes, wake = apply(changes), ready_topics(jobs, changes)
     ends = ends_of((job.id, job.workflow, one.state) for job, one in zip(jobs, changes, strict=True))
     if ends:
-        _, released = yield from release(tallies, ends, *writes)
+        _, released, _ = yield from release(tallies, ends, *writes)
         writes, wake = tallies.settle(), wake | released
     yield from ask_all(*writes, final=True, wake=wake)
     return changes, last
