@@ -7,7 +7,7 @@ import random
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from statistics import median
@@ -26,7 +26,8 @@ from perdure.task import AsyncTask
 
 STEPS = 10_000
 CHAIN = 1_000
-ROUNDS = 3
+ROUNDS = 7
+DRAINS = 3
 SINGLES = 300
 
 START, DRAIN, LINK = 3.0, 0.6, 3.0
@@ -44,26 +45,62 @@ def main() -> int:
 
 
 def _measure(report: Report, made: Databases, kind: str) -> None:
-    bulk = _start(made, kind, "bulk", lambda task: [task.job() for _ in range(STEPS)])
-    report.figure(f"{kind}: a bulk enqueue of {STEPS}", bulk * 1000, "ms")
-    shapes: dict[str, Callable[[Task], Workflow]] = {"fan": fan, "layered": layered}
-    for name, build in shapes.items():
-        took = _start(made, kind, f"start_{name}", build)
-        report.figure(f"{kind}: start of {name} {STEPS}", took * 1000, "ms")
-        report.figure(f"{kind}: start of {name}, times a bulk enqueue", took / bulk, "ratio", at_most=START)
-    alone = _drain(
-        made, kind, "alone", STEPS, lambda app, task: app.enqueue_many([task.job() for _ in range(STEPS)])
-    )
-    report.figure(f"{kind}: {STEPS} independent jobs by one worker", alone, "jobs/s")
-    for name, build in shapes.items():
-        rate = _drain(made, kind, name, STEPS, partial(_begin, build))
-        report.figure(f"{kind}: {name} {STEPS} by one worker", rate, "steps/s")
-        report.figure(f"{kind}: {name}, share of independent jobs", rate / alone, "ratio", at_least=DRAIN)
-    bare = _bare(made, kind)
-    report.figure(f"{kind}: one bare claim and finish", bare * 1e6, "us")
-    link = 1 / _drain(made, kind, "chain", CHAIN, partial(_begin, chain))
-    report.figure(f"{kind}: a step of a chain of {CHAIN}", link * 1e6, "us")
-    report.figure(f"{kind}: a step of a chain, times a bare one", link / bare, "ratio", at_most=LINK)
+    _measure_starts(report, made, kind)
+    _measure_drains(report, made, kind)
+
+
+def _measure_starts(report: Report, made: Databases, kind: str) -> None:
+    """In turns, each on a database of its own that is warm. What is started is built before."""
+    shapes: dict[str, Callable[[Task], Any]] = {"bulk": _jobs, "fan": fan, "layered": layered}
+    apps = {name: _app(made, kind, f"start_{name}") for name in shapes}
+    rounds: list[dict[str, float]] = []
+    for _ in range(ROUNDS + 1):
+        rounds.append({name: _start(*apps[name][:2], build) for name, build in shapes.items()})
+    for app, _, _ in apps.values():
+        app.close()
+    del rounds[0]
+    report.figure(f"{kind}: a bulk enqueue of {STEPS}", _median(rounds, "bulk") * 1000, "ms")
+    for name in ("fan", "layered"):
+        report.figure(f"{kind}: start of {name} {STEPS}", _median(rounds, name) * 1000, "ms")
+        _tell(report, f"{kind}: start of {name}, times a bulk enqueue", rounds, name, "bulk", at_most=START)
+
+
+def _measure_drains(report: Report, made: Databases, kind: str) -> None:
+    """By a worker in a process of its own, in turns."""
+    begins: dict[str, tuple[int, Callable[[App, Task], object]]] = {
+        "alone": (STEPS, lambda app, task: app.enqueue_many(_jobs(task))),
+        "fan": (STEPS, partial(_begin, fan)),
+        "layered": (STEPS, partial(_begin, layered)),
+        "chain": (CHAIN, partial(_begin, chain)),
+    }
+    rounds: list[dict[str, float]] = []
+    for _ in range(DRAINS):
+        seconds = {name: 1 / _drain(made, kind, name, n, begin) for name, (n, begin) in begins.items()}
+        rounds.append({**seconds, "bare": _bare(made, kind)})
+    report.figure(f"{kind}: {STEPS} independent jobs by one worker", 1 / _median(rounds, "alone"), "jobs/s")
+    for name in ("fan", "layered"):
+        report.figure(f"{kind}: {name} {STEPS} by one worker", 1 / _median(rounds, name), "steps/s")
+        _tell(report, f"{kind}: {name}, share of independent jobs", rounds, "alone", name, at_least=DRAIN)
+    report.figure(f"{kind}: one bare claim and finish", _median(rounds, "bare") * 1e6, "us")
+    report.figure(f"{kind}: a step of a chain of {CHAIN}", _median(rounds, "chain") * 1e6, "us")
+    _tell(report, f"{kind}: a step of a chain, times a bare one", rounds, "chain", "bare", at_most=LINK)
+
+
+def _median(rounds: Sequence[dict[str, float]], name: str) -> float:
+    return median(one[name] for one in rounds)
+
+
+def _tell(
+    report: Report, figure: str, rounds: Sequence[dict[str, float]], above: str, below: str, **target: float
+) -> None:
+    """The ratio of two neighbours, and the median of those: a machine changes its speed within seconds."""
+    ratios = [one[above] / one[below] for one in rounds]
+    spread = [round(min(ratios), 2), round(max(ratios), 2)]
+    report.figure(figure, median(ratios), "ratio", **target, spread=spread, rounds=len(ratios))
+
+
+def _jobs(task: Task) -> list[Any]:
+    return [task.job() for _ in range(STEPS)]
 
 
 def _begin(build: Callable[[Task], Workflow], app: App, task: Task) -> None:
@@ -108,20 +145,15 @@ def _app(made: Databases, kind: str, name: str) -> tuple[App, Task, str]:
     return app, nothing, url
 
 
-def _start(made: Databases, kind: str, name: str, build: Callable[[Task], Any]) -> float:
-    """Seconds, the median of several on a database that is warm. What is started is built before."""
-    app, task, _ = _app(made, kind, name)
-    times: list[float] = []
-    for _ in range(ROUNDS + 1):
-        built = build(task)
-        before = perf_counter()
-        if isinstance(built, Workflow):
-            app.start_workflow(built)
-        else:
-            app.enqueue_many(built)
-        times.append(perf_counter() - before)
-    app.close()
-    return median(times[1:])
+def _start(app: App, task: Task, build: Callable[[Task], Any]) -> float:
+    """Seconds."""
+    built = build(task)
+    before = perf_counter()
+    if isinstance(built, Workflow):
+        app.start_workflow(built)
+    else:
+        app.enqueue_many(built)
+    return perf_counter() - before
 
 
 def _drain(made: Databases, kind: str, name: str, n: int, begin: Callable[[App, Task], object]) -> float:
