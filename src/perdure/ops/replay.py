@@ -40,7 +40,7 @@ def find_task_of(id: str) -> Op[str | None]:
 
 @operation("read")
 def find_replay_of(id: str, *, request_key: str) -> Op[tuple[str, Enqueued] | tuple[None, None]]:
-    """What a job that is gone was replayed as, with the task: the key is one of a task and a tenant, which went with it."""
+    """What a job that is gone was replayed as, with the task: a key is one of a task and tenant, which went with it."""
     edge: str | None = LAST
     while edge is not None:
         filter = Filter(idempotency_key=request_key)
