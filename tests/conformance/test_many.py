@@ -177,11 +177,14 @@ def test_a_state_that_the_act_does_not_take_is_refused(
 def test_every_job_must_be_asked_for(world: World, verb: str) -> None:
     job = world.task().enqueue()
     act = getattr(world.app, verb)
-    for nothing in ({}, {"queue": None}, {"all": "yes"}, {"all": False}):
+    for nothing in ({}, {"queue": None}, {"all": False}):
         with pytest.raises(InvalidOption, match="for every job say all=True"):
             act(**nothing)
     with pytest.raises(InvalidOption, match="give conditions or all, not both"):
         act(all=True, queue="default")
+    for flag in ({"all": "yes"}, {"all": True, "dry_run": "no"}):
+        with pytest.raises(InvalidOption, match="must be True or False"):
+            act(**flag)
     with pytest.raises(InvalidOption, match="progress must be a function"):
         act(all=True, progress="loud")
     assert (world.row(job).state, world.count("act")) == ("ready", 0)

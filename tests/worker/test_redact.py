@@ -188,7 +188,7 @@ def test_keys_of_that_name_are_hidden_wherever_they_stand() -> None:
 
 
 @pytest.mark.parametrize("spell", [str, repr, ascii, json.dumps])
-def test_a_value_is_hidden_however_it_is_spelled(spell: Callable[[str], str]) -> None:
+def test_a_value_is_hidden_however_it_is_spelled(spell: Callable[[object], str]) -> None:
     payload = json.dumps({"password": {SECRET: "swördfish"}})
     for secret in (SECRET, "swördfish"):
         assert hide(spell(secret), payload, {"password"}).strip("'\"") == HIDDEN
