@@ -23,7 +23,7 @@ from perdure.model.job import NewJob
 from perdure.ops import enqueue as enqueue_ops
 from perdure.ops import tasks as task_ops
 from perdure.ops.enqueue import Enqueued
-from perdure.ops.replay import find_task_of, replay
+from perdure.ops.replay import find_replay_of, find_task_of, replay
 from perdure.ops.topics import queue_topics
 from perdure.options import KEY_BYTES, Asked, checked, text
 from perdure.request import JobRequest, Template, checked_requests, inside
@@ -40,6 +40,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 PLAIN_RESULT = ResultCodec().decode
+TRIES = 3
+"""Of an insert that a disabled task broke, when by the time we look that is enabled again."""
 
 
 class Enqueuing:
@@ -101,12 +103,14 @@ class Enqueuing:
         key = None if request_key is None else text("request_key", request_key, KEY_BYTES)
         words = {"reason": said("reason", reason), "by": said("by", by)}
         task = yield from perform(find_task_of, source)
-        if task is None:
-            raise JobNotFound
-        outcome = yield from self._insert_of(
-            {task}, lambda: perform(replay, source, new, request_key=key, **words), None
-        )
-        if outcome is None:
+        outcome = None
+        if task is not None:
+            outcome = yield from self._insert_of(
+                {task}, lambda: perform(replay, source, new, request_key=key, **words), None
+            )
+        if outcome is None and key is not None:
+            task, outcome = yield from perform(find_replay_of, source, request_key=key)
+        if outcome is None or task is None:
             raise JobNotFound
         decode = self.tasks[task].results.decode if task in self.tasks else PLAIN_RESULT
         return Job[Any](cast("App", self), decode, outcome.id, task)._enqueued(outcome)
@@ -141,11 +145,16 @@ class Enqueuing:
 
     def _insert_known(self, tasks: set[str], write: Callable[[], Plan[T]], conn: object | None) -> Plan[T]:
         yield from self._ready(conn)
-        try:
-            return (yield from write())
-        except InternalError as error:
-            yield from self._blame_tasks(tasks, error)
-            raise
+        tries = 0
+        while True:
+            try:
+                return (yield from write())
+            except InternalError as error:
+                if error.code != "store.constraint":
+                    raise
+                yield from self._blame_tasks(tasks)
+                if (tries := tries + 1) == TRIES:
+                    raise
 
     def _write(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:
         """Insert jobs in whichever way asks least of the database."""
@@ -194,10 +203,8 @@ class Enqueuing:
             diary.note("enqueue", ids, phase="ok", answered=answered)
         return value
 
-    def _blame_tasks(self, names: set[str], error: InternalError) -> Plan[None]:
-        """An insert broke on a constraint: by a task that is unknown or disabled, or by a bug."""
-        if error.code != "store.constraint":
-            return
+    def _blame_tasks(self, names: set[str]) -> Plan[None]:
+        """An insert broke on a constraint: by a task that is unknown or disabled, or was until now, or by a bug."""
         known = yield from perform(task_ops.list_tasks)
         for name in sorted(names):
             if name not in known:

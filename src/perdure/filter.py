@@ -10,6 +10,7 @@ import msgspec
 
 from perdure.errors import InvalidOption
 from perdure.model.job import Instant, Later, State
+from perdure.model.redact import HIDDEN
 from perdure.moments import instant, moment
 from perdure.options import KEY_BYTES, text
 
@@ -67,8 +68,10 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def told(self) -> dict[str, str]:
-        """The conditions that were asked, for people to read."""
+        """The conditions that were asked, for people to read. A text may be that of a redacted argument."""
         asked = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        if self.text is not None:
+            asked["text"] = HIDDEN
         return {
             name: moment(value).isoformat() if isinstance(value, int) else value
             for name, value in asked.items()

@@ -17,7 +17,7 @@ from perdure.ops import acts
 from perdure.ops.batch import CHUNK
 from perdure.ops.find import LAST, Found, longer
 from perdure.ops.many import BATCH, CANCEL, DELETE, REQUEUE, RUN_NOW, Batch, Counts, Doing, Verb, look
-from perdure.options import filter_text, number
+from perdure.options import filter_text, flag, number
 from perdure.store.plan import Plan, blocking, pause, perform, waiting
 from perdure.verbs import PAGE, said
 
@@ -97,7 +97,8 @@ class ManyVerbs:
         """
         filter = _chosen("requeue_jobs", REQUEUE, all, wanted)
         reason, by = said("reason", reason), said("by", by)
-        doing = Doing("requeue_jobs", filter, Counts(), reason, by, bool(keep_checkpoint))
+        keep = flag("keep_checkpoint", keep_checkpoint)
+        doing = Doing("requeue_jobs", filter, Counts(), reason, by, keep)
         return (yield from _carry_out(REQUEUE, doing, progress, dry_run))
 
     def _run_jobs_now(
@@ -169,9 +170,9 @@ class ManyVerbs:
 def _chosen(name: str, verb: Verb, all: bool, wanted: Wanted) -> Filter:
     """The filter, if it is one for this verb."""
     filter = checked_filter(wanted)
-    if filter == EVERY and all is not True:
+    if filter == EVERY and not flag("all", all):
         raise InvalidOption(f"{name} needs a condition, such as queue=; for every job say all=True.")
-    if filter != EVERY and all:
+    if filter != EVERY and flag("all", all):
         raise InvalidOption("all=True takes every job: give conditions or all, not both.")
     takes = (*verb.takes, *(get_args(Later) if "ready" in verb.takes else ()))
     if filter.state is not None and filter.state not in takes:
@@ -184,6 +185,7 @@ def _carry_out(verb: Verb, doing: Doing, progress: Progress | None, dry_run: boo
     tell = progress or _tell_nobody
     if not callable(tell):
         raise InvalidOption("progress must be a function that takes the counts so far.")
+    flag("dry_run", dry_run)
     held: list[Found] = []
     edge: str | None = LAST
     length = CHUNK

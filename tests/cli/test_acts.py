@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from perdure import App
 from perdure.cli import acts
+from perdure.errors import RowsHeld, StoreBusy
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Failed, Succeeded
 from tests.cli.shop import NOBODY, Shop
@@ -65,9 +67,30 @@ def test_a_step_is_refused_with_the_verb_to_use(url: str) -> None:
     result = shop.run("delete", step.id)
     assert (result.exit_code, result.stdout.split()[-1]) == (1, "is_a_step")
     assert "cancel_workflow ends all of its steps" in result.stderr
-    assert shop.json("delete", "--all", "--yes")["counts"] == {"is_a_step": 1}
+    assert shop.json("delete", "--all", "--dry-run")["counts"] == {"is_a_step": 1}
+    many = shop.run("delete", "--all", "--yes", "--json")
+    assert (many.exit_code, many.stderr) == (1, "Left undone: 1 is_a_step.\n")
+    assert json.loads(many.stdout)["counts"] == {"is_a_step": 1}
     shop.close()
     world.close()
+
+
+@pytest.mark.parametrize("error", [RowsHeld, StoreBusy])
+def test_a_job_that_somebody_holds_does_not_keep_the_others(
+    shop: Shop, error: type[StoreBusy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, free = shop.send.enqueue(), shop.send.enqueue()
+    cancel = App.cancel_job
+
+    def patient(app: App, id: str, **options: Any) -> str:
+        if id == held.id:
+            raise error
+        return cancel(app, id, **options)
+
+    monkeypatch.setattr(App, "cancel_job", patient)
+    result = shop.run("cancel", held.id, free.id, "--json")
+    assert (result.exit_code, held.id in result.stderr) == (1, True)
+    assert [one["outcome"] for one in json.loads(result.stdout)["jobs"]] == ["locked", "canceled"]
 
 
 def test_jobs_are_acted_on_by_conditions(shop: Shop) -> None:
@@ -113,6 +136,7 @@ def test_a_terminal_is_asked(shop: Shop) -> None:
         (["--text", "\udcff", "--yes"], "text has a character that cannot be stored."),
         (["--state", "succeeded", "--yes"], "cancel_jobs takes jobs that are waiting or ready"),
         (["--created-after", "soon", "--yes"], "'soon' is no time"),
+        (["--created-after", "2w", "--yes"], "or how long ago: 90s, 5m, 2h or 1d."),
         (["--created-after", "99999999999999d", "--yes"], "is too long ago."),
         (["--created-after", "2026-01-01", "--yes"], "created_after must be a datetime with a time zone."),
     ],

@@ -19,6 +19,7 @@ from perdure.filter import Filter
 from perdure.handle import Job
 from perdure.model.job import Lease
 from perdure.model.lifecycle import Canceled, Failed, Outcome, Succeeded
+from perdure.model.redact import HIDDEN
 from perdure.moments import moment
 from perdure.ops import many
 from perdure.store.store import Store
@@ -177,11 +178,14 @@ def test_a_state_that_the_act_does_not_take_is_refused(
 def test_every_job_must_be_asked_for(world: World, verb: str) -> None:
     job = world.task().enqueue()
     act = getattr(world.app, verb)
-    for nothing in ({}, {"queue": None}, {"all": "yes"}, {"all": False}):
+    for nothing in ({}, {"queue": None}, {"all": False}):
         with pytest.raises(InvalidOption, match="for every job say all=True"):
             act(**nothing)
     with pytest.raises(InvalidOption, match="give conditions or all, not both"):
         act(all=True, queue="default")
+    for flag in ({"all": "yes"}, {"all": True, "dry_run": "no"}):
+        with pytest.raises(InvalidOption, match="must be True or False"):
+            act(**flag)
     with pytest.raises(InvalidOption, match="progress must be a function"):
         act(all=True, progress="loud")
     assert (world.row(job).state, world.count("act")) == ("ready", 0)
@@ -385,6 +389,19 @@ def test_a_batch_takes_a_handful_of_statements(world: World) -> None:
         assert len(recorder.queries) <= most, [query.name for query in recorder.queries]
 
 
+@pytest.mark.parametrize("flag", ["all", "dry_run", "keep_checkpoint"])
+@pytest.mark.parametrize("value", ["no", 1, None])
+def test_yes_or_no_is_no_text(world: World, flag: str, value: Any) -> None:
+    job = world.task().enqueue()
+    job.cancel()
+    asked = {flag: value} if flag == "all" else {"all": True, flag: value}
+    with pytest.raises(InvalidOption, match=f"{flag} must be True or False"):
+        world.app.requeue_jobs(**asked)
+    with pytest.raises(InvalidOption, match=f"{flag} must be True or False"):
+        world.app.requeue_jobs(**{"queue": "default", flag: value})
+    assert world.row(job).state == "canceled"
+
+
 def test_names_that_look_like_sql_are_names(world: World) -> None:
     work = world.task()
     job = work.using(queue=HOSTILE, tags=[HOSTILE]).enqueue(note=HOSTILE)
@@ -393,7 +410,7 @@ def test_names_that_look_like_sql_are_names(world: World) -> None:
     assert acted.counts == {"canceled": 1}
     assert (world.row(job).reason, world.row(other).state) == (HOSTILE, "ready")
     (told,) = world.app.list_acts(actor=HOSTILE)
-    assert told.detail["filter"] == {"queue": HOSTILE, "tag": HOSTILE, "text": HOSTILE}
+    assert told.detail["filter"] == {"queue": HOSTILE, "tag": HOSTILE, "text": HIDDEN}
 
 
 def test_requeues_beside_workers_that_go_on_failing_end_and_take_each_job_once(url: str) -> None:

@@ -114,6 +114,21 @@ def test_a_request_key_is_an_idempotency_key_of_its_task_and_tenant(world: World
     assert world.count("event") == 2, "a refused one leaves nothing"
 
 
+def test_a_request_key_answers_when_the_source_is_gone(world: World) -> None:
+    old = succeeded(world)
+    succeeded(world, tenant="acme", idempotency_key="k")
+    new = world.app.replay_job(old.id, request_key="k")
+    world.app.delete_job(old.id)
+    again = world.app.replay_job(old.id, request_key="k")
+    assert (again.id, again.created, again.task, again.state) == (new.id, False, "work", "ready")
+    for key in (None, "other"):
+        with pytest.raises(JobNotFound):
+            world.app.replay_job(old.id, request_key=key)
+    with pytest.raises(JobNotFound):
+        world.app.replay_job(NO_JOB, request_key="k")
+    assert world.count("job") == 2
+
+
 def test_a_replay_can_be_replayed(world: World) -> None:
     old = succeeded(world)
     second = world.app.replay_job(old.id)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from perdure.errors import TaskDisabled, UnknownTask
+from perdure import App
+from perdure.enqueuing import TRIES
+from perdure.errors import InternalError, TaskDisabled, UnknownTask
 from perdure.model.job import SECOND
+from perdure.model.lifecycle import Succeeded
 from perdure.ops import tasks as ops
 from perdure.ops.tasks import KnownTask
+from perdure.store.plan import Plan
 from tests.conformance.world import World
 
 
@@ -68,6 +74,42 @@ async def test_the_same_where_an_event_loop_waits(world: World) -> None:
     world.sql("DELETE FROM perdure.job")
     world.sql("DELETE FROM perdure.task")
     assert (await (await work.aenqueue()).arefresh()).state == "ready"
+
+
+def test_a_task_that_is_enabled_again_by_the_time_we_look_refuses_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = world.task()
+    old = work.enqueue()
+    world.attempt(Succeeded)
+    blame = App._blame_tasks
+
+    def blame_late(app: App, *args: Any) -> Plan[None]:
+        world.sql("UPDATE perdure.task SET enabled = true")
+        return (yield from blame(app, *args))
+
+    monkeypatch.setattr(App, "_blame_tasks", blame_late)
+    for enqueue in (work.enqueue, lambda: world.app.replay_job(old.id)):
+        world.sql("UPDATE perdure.task SET enabled = false")
+        assert enqueue().created
+    assert world.count("job") == 3
+
+
+def test_what_breaks_for_another_reason_is_told_after_a_few_tries(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, looks = world.task(), []
+    work.enqueue()
+
+    def blame_nobody(app: App, *args: Any) -> Plan[None]:
+        looks.append(args)
+        yield from ()
+
+    monkeypatch.setattr(App, "_blame_tasks", blame_nobody)
+    world.sql("UPDATE perdure.task SET enabled = false")
+    with pytest.raises(InternalError) as broken:
+        work.enqueue()
+    assert (broken.value.code, len(looks)) == ("store.constraint", TRIES)
 
 
 def test_a_task_of_others_that_is_unknown_is_refused_as_before(world: World) -> None:

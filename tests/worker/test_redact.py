@@ -187,6 +187,14 @@ def test_keys_of_that_name_are_hidden_wherever_they_stand() -> None:
     assert hide(said, payload, {"password"}) == f"ann: {HIDDEN}, {HIDDEN}, {HIDDEN}, True, 12"
 
 
+@pytest.mark.parametrize("spell", [str, repr, ascii, json.dumps])
+def test_a_value_is_hidden_however_it_is_spelled(spell: Callable[[object], str]) -> None:
+    payload = json.dumps({"password": {SECRET: "swördfish"}})
+    for secret in (SECRET, "swördfish"):
+        assert hide(spell(secret), payload, {"password"}).strip("'\"") == HIDDEN
+        assert hide(spell({secret: 1}), payload, {"password"}).count(HIDDEN) == 1
+
+
 def test_a_value_that_is_part_of_another_leaves_no_rest() -> None:
     payload = '{"a":"swordfish","b":"sword"}'
     assert hide("swordfish sword", payload, {"a", "b"}) == f"{HIDDEN} {HIDDEN}"

@@ -231,7 +231,7 @@ def _act(
 
 
 def _act_on_each(verb: Verb, ids: tuple[str, ...], *, as_json: bool) -> None:
-    from perdure.errors import JobNotFound, Refused
+    from perdure.errors import JobNotFound, Refused, StoreBusy
 
     outcomes: list[tuple[str, str]] = []
     for id in ids:
@@ -241,6 +241,9 @@ def _act_on_each(verb: Verb, ids: tuple[str, ...], *, as_json: bool) -> None:
             outcomes.append((id, "not_found"))
         except Refused as error:
             outcomes.append((id, error.code.removeprefix("job.")))
+            click.echo(printable(f"{id}: {error}"), err=True)
+        except StoreBusy as error:
+            outcomes.append((id, "locked"))
             click.echo(printable(f"{id}: {error}"), err=True)
     if as_json:
         counts = Counter(outcome for _, outcome in outcomes)
@@ -271,6 +274,10 @@ def _act_on_many(verb: Verb, wanted: Mapping[str, Any], *, dry_run: bool, yes: b
             click.echo("Nothing was changed: this is what would come of it.", err=True)
     else:
         click.echo("No jobs fit.", err=True)
+    undone = {outcome: number for outcome, number in acted.counts.items() if outcome not in DONE}
+    if undone and not dry_run:
+        click.echo(f"Left undone: {_told(undone)}.", err=True)
+        raise click.exceptions.Exit(1)
 
 
 def asks() -> bool:

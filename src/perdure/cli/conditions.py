@@ -26,7 +26,7 @@ OPTIONS = (
     click.option("--unique-key"),
     click.option("--error-code", metavar="CODE", help="Of the last attempt, such as http.503."),
     click.option("--text", help="Somewhere in the arguments, letter by letter."),
-    _time("--created-after", "2026-03-01T12:00:00+01:00, or 2h for two hours ago."),
+    _time("--created-after", "2026-03-01T12:00:00+01:00, or 2h for two hours ago (s, m, h, d)."),
     _time("--created-before", "Earlier than this."),
     _time("--finished-after", "Ended then or later."),
     _time("--finished-before", "Ended earlier than this."),

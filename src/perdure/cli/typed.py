@@ -31,23 +31,31 @@ def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> fl
     return float(read[1]) * _SECONDS[read[2]]
 
 
+_TIME = "2026-03-01T12:00:00+01:00"
+
+
 def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
     """A time with its zone, in ISO 8601."""
     try:
         return None if value is None else datetime.fromisoformat(value)
     except ValueError:
-        raise click.BadParameter(f"{value!r} is no time: use 2026-03-01T12:00:00+01:00.") from None
+        raise click.BadParameter(f"{value!r} is no time: use {_TIME}.") from None
 
 
 def moment_or_ago(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
     """A time with its zone, or how long ago it was."""
-    read = None if value is None else _SPAN.fullmatch(value.strip())
-    if read is None:
-        return moment(ctx, param, value)
+    if value is None:
+        return None
+    read = _SPAN.fullmatch(value.strip())
     try:
+        if read is None:
+            return datetime.fromisoformat(value)
         return datetime.now(UTC) - timedelta(seconds=float(read[1]) * _SECONDS[read[2]])
     except OverflowError:
         raise click.BadParameter(f"{value!r} is too long ago.") from None
+    except ValueError:
+        said = f"{value!r} is no time: use {_TIME}, or how long ago: 90s, 5m, 2h or 1d."
+        raise click.BadParameter(said) from None
 
 
 def json_object(ctx: click.Context, param: click.Parameter, value: str | None) -> dict[str, object] | None:

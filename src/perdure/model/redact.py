@@ -5,6 +5,7 @@ A name hides the argument of that name, and whatever has it as a key inside any 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -59,10 +60,12 @@ def _without(value: Any, names: Collection[str]) -> Any:
 
 
 def _values(value: Any, names: Collection[str], *, secret: bool = False) -> Iterator[str]:
-    """The texts and numbers below these names."""
+    """The texts and numbers below these names, and the keys that they stand under there."""
     match value:
         case dict():
             for key, part in value.items():
+                if secret:
+                    yield key
                 yield from _values(part, names, secret=secret or key in names)
         case list():
             for part in value:
@@ -72,5 +75,6 @@ def _values(value: Any, names: Collection[str], *, secret: bool = False) -> Iter
 
 
 def _spellings(value: str) -> set[str]:
-    """Also as ``repr`` shows it, which is what a KeyError says, and as JSON does."""
-    return {value, repr(value)[1:-1], msgspec.json.encode(value).decode()[1:-1]}
+    """Also as ``repr`` shows it, which is what a KeyError says, and as JSON does; both with and without escapes."""
+    quoted = (repr(value), ascii(value), msgspec.json.encode(value).decode(), json.dumps(value))
+    return {value, *(text[1:-1] for text in quoted)}

@@ -7,9 +7,12 @@ from typing import NamedTuple
 import msgspec
 
 from perdure.errors import Refused
+from perdure.filter import Filter
 from perdure.model.canonical import canonical_replay
-from perdure.model.job import NewJob
+from perdure.model.job import JobRow, NewJob
+from perdure.ops.batch import CHUNK
 from perdure.ops.enqueue import Enqueued, put
+from perdure.ops.find import LAST, find
 from perdure.ops.op import Op, Query, ask, ask_all, ask_last, operation
 from perdure.ops.operate import Locked
 from perdure.ops.topics import queue_topics
@@ -33,6 +36,23 @@ class Source(NamedTuple):
 def find_task_of(id: str) -> Op[str | None]:
     rows = yield from ask_last("find_source", id=id)
     return Source(*rows[0]).task if rows else None
+
+
+@operation("read")
+def find_replay_of(id: str, *, request_key: str) -> Op[tuple[str, Enqueued] | tuple[None, None]]:
+    """What a job that is gone was replayed as, with the task: a key is one of a task and tenant, which went with it."""
+    edge: str | None = LAST
+    while edge is not None:
+        filter = Filter(idempotency_key=request_key)
+        jobs, edge = yield from find(filter, before=edge, length=CHUNK, n=CHUNK)
+        answers = yield from ask_all(*(Query("find_replay", {"id": job.id}) for job in jobs))
+        for job, rows in zip(jobs, answers, strict=True):
+            if rows and rows[0][0] == id:
+                (found,) = yield from ask_last("get_job", id=job.id)
+                row = JobRow(*found)
+                return row.task, Enqueued(row.id, False, row.queue, row.state, row.run, row.attempt)
+    yield from ask_all(final=True)
+    return None, None
 
 
 @operation("write")
