@@ -10,6 +10,7 @@ from perdure.errors import Refused
 from perdure.failpoints import Failpoint
 from perdure.move import abandon, keep, move
 from perdure.store import move as mover
+from perdure.store.move_side import Side
 from tests.moves import lake, pond
 from tests.moves.ends import Ends, is_open
 from tests.moves.test_interrupted import interrupt
@@ -135,7 +136,7 @@ def test_a_target_that_refuses_opens_the_source(
     lake.make(ends.source, 20)
     begin = mover._begin
 
-    def begin_late(side: mover.Side, way: str, *args: str) -> None:
+    def begin_late(side: Side, way: str, *args: str) -> None:
         if way == "in":
             pond.run(ends.target, "INSERT INTO perdure.queue (name) VALUES ('early')")
         begin(side, way, *args)
@@ -157,7 +158,7 @@ def test_a_mover_that_comes_late_opens_nothing(
     third = f"sqlite:///{tmp_path / 'third.db'}"
     end = mover._end
 
-    def end_late(side: mover.Side, *args: str) -> None:
+    def end_late(side: Side, *args: str) -> None:
         monkeypatch.setattr(mover, "_end", end)
         end(side, *args)
         assert move(*ends) is not None
