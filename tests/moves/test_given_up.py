@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psycopg
 import pytest
 
-from perdure.errors import Refused
+from perdure.errors import Refused, StoreReadOnly
 from perdure.failpoints import Failpoint
 from perdure.move import abandon, keep, move
 from perdure.store import move as mover
@@ -167,3 +168,21 @@ def test_a_mover_that_comes_late_opens_nothing(
     monkeypatch.setattr(mover, "_end", end_late)
     assert move(*ends) is not None
     assert [*opened(ends), is_open(third)] == [False, False, True]
+
+
+def test_who_may_not_seal_the_target_closes_nothing(tmp_path: Path, postgres_url: str) -> None:
+    ends = Ends(f"sqlite:///{tmp_path / 'jobs.db'}", postgres_url)
+    lake.make(ends.source, 20)
+    ends.migrate()
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute("CREATE ROLE guest LOGIN PASSWORD 'x'")
+        try:
+            admin.execute("GRANT USAGE ON SCHEMA perdure TO guest")
+            admin.execute("GRANT ALL ON ALL TABLES IN SCHEMA perdure TO guest")
+            with pytest.raises(StoreReadOnly) as forbidden:
+                move(ends.source, f"{postgres_url}{'&' if '?' in postgres_url else '?'}user=guest&password=x")
+        finally:
+            admin.execute("DROP OWNED BY guest")
+            admin.execute("DROP ROLE guest")
+    assert forbidden.value.code == "store.forbidden"
+    assert opened(ends) == [True, True]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from hashlib import sha256
 from itertools import zip_longest
 from typing import Final, NamedTuple, TypeAlias
@@ -59,8 +59,10 @@ def move(source: Side, target: Side, *, id: str, progress: Progress) -> Moved | 
             _end(source, leaving.id)
         return None
     if leaving is None:
-        with target.look():
-            _refuse_rows(target)
+        # A trial, before the source is closed.
+        with suppress(_TakeBack), target.turn():
+            _close_to_others(target, "in", id)
+            raise _TakeBack
         _begin(source, "out", target.address, id)
     else:
         id = leaving.id
@@ -178,20 +180,24 @@ def _other(sentence: str) -> Refused:
 
 def _begin(side: Side, way: str, address: str, id: str) -> None:
     with _act(side):
-        taken = [mark for mark in marks(side) if mark.way == "out" or not mark.ended]
-        if way == "in" and taken and taken[0].id != id:
-            raise _other("Another perdure move has just begun at the target.")
-        if taken:
-            raise StoreBusy("Another perdure move has just begun here.")
-        side.seal()
-        # What was written before the seal can be seen now.
-        _refuse_workers(side) if way == "out" else _refuse_rows(side)
+        _close_to_others(side, way, id)
         side.ask(
             "INSERT INTO perdure.move (id, way, address, began_at) VALUES (:id, :way, :address, :now)",
             id=id,
             way=way,
             address=address,
         )
+
+
+def _close_to_others(side: Side, way: str, id: str) -> None:
+    taken = [mark for mark in marks(side) if mark.way == "out" or not mark.ended]
+    if way == "in" and taken and taken[0].id != id:
+        raise _other("Another perdure move has just begun at the target.")
+    if taken:
+        raise StoreBusy("Another perdure move has just begun here.")
+    side.seal()
+    # What was written before the seal can be seen now.
+    _refuse_workers(side) if way == "out" else _refuse_rows(side)
 
 
 def _arrive(source: Side, target: Side, id: str) -> None:
