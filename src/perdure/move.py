@@ -9,6 +9,7 @@ from perdure.errors import InvalidConfig, Refused
 from perdure.ids import new_id
 from perdure.store import move as mover
 from perdure.store.move import Moved, Progress
+from perdure.store.move_marks import refuse_kept
 from perdure.store.move_side import Side
 from perdure.store.plan import refuse_in_event_loop
 from perdure.store.statements import DEFAULT_SCHEMA
@@ -62,6 +63,7 @@ def abandon(
         if target is None:
             return mover.abandon(here)
         there = stack.enter_context(_marked(target, target_schema or schema))
+        refuse_kept(here, there)
         # In this order: once the source is open, what has arrived may go.
         given_up = mover.abandon(here)
         return mover.abandon(there, here) or given_up

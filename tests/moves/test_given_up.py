@@ -103,6 +103,9 @@ def test_a_target_is_kept_if_its_source_is_gone(ends: Ends, monkeypatch: pytest.
     assert opened(ends) == [False, True]
     pond.run(ends.target, "DELETE FROM perdure.log")
     # It was not gone after all.
+    with pytest.raises(Refused, match="The target was kept"):
+        abandon(*ends)
+    assert opened(ends) == [False, True]
     assert move(*ends) is None
     with pytest.raises(Refused, match="were moved to"):
         abandon(ends.source)

@@ -41,6 +41,16 @@ def is_given_up(source: Side, id: str) -> bool:
         return bool(source.ask(sql, id=id, position=_GIVEN_UP))
 
 
+def refuse_kept(source: Side, target: Side) -> None:
+    """Raise if the target was opened before its source was closed, as only --keep does."""
+    with source.look(), target.look():
+        leaving = [mark.id for mark in marks(source) if not mark.ended]
+        if [mark for mark in marks(target) if mark.ended and mark.id in leaving]:
+            raise Refused(
+                "The target was kept: run perdure move again, which closes the source.", code="move.arrived"
+            )
+
+
 _GIVEN_UP: Final = "given up"
 """The position of a source, which has no other."""
 
