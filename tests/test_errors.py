@@ -99,6 +99,7 @@ FINER_CODES = """
     Refused                job.unique_key_taken
     Refused                move.abandoned
     Refused                move.arrived
+    Refused                move.incomplete
     Refused                move.misfit
     Refused                move.not_empty
     Refused                move.other

@@ -9,12 +9,13 @@ from perdure.errors import InvalidConfig, Refused
 from perdure.ids import new_id
 from perdure.store import move as mover
 from perdure.store.move import Moved, Progress
+from perdure.store.move_marks import refuse_kept
 from perdure.store.move_side import Side
 from perdure.store.plan import refuse_in_event_loop
 from perdure.store.statements import DEFAULT_SCHEMA
 from perdure.store.store import Store, open_store
 
-__all__ = ["Moved", "Progress", "abandon", "move"]
+__all__ = ["Moved", "Progress", "abandon", "keep", "move"]
 
 PATIENCE, PATIENCE_AWAY = 30.0, 5.0
 """Seconds to wait where somebody else writes, and where nobody answers."""
@@ -47,17 +48,44 @@ def move(
         return mover.move(here, there, id=new_id(), progress=progress)
 
 
-def abandon(url: str, *, schema: str = DEFAULT_SCHEMA) -> bool:
-    """Give up the move that is under way at this database, and tell whether there was one.
+def abandon(
+    source: str, target: str | None = None, *, schema: str = DEFAULT_SCHEMA, target_schema: str | None = None
+) -> bool:
+    """Give up the move that is under way at these databases, and tell whether there was one.
 
-    A source can be written to again; a target is emptied. Do both, in any order.
+    The source can be written to again, and then the target is emptied. One of them may be given alone, if the other is
+    gone; but a target to which all has come is emptied only together with its source.
     """
     refuse_in_event_loop("abandon", "use asyncio.to_thread(abandon, …)")
-    _refuse_memory(url)
+    _refuse_memory(source, target or "")
+    with ExitStack() as stack:
+        here = stack.enter_context(_marked(source, schema))
+        if target is None:
+            return mover.abandon(here)
+        there = stack.enter_context(_marked(target, target_schema or schema))
+        refuse_kept(here, there)
+        # In this order: once the source is open, what has arrived may go.
+        given_up = mover.abandon(here)
+        return mover.abandon(there, here) or given_up
+
+
+def keep(target: str, *, schema: str = DEFAULT_SCHEMA) -> bool:
+    """Open a target to which all has come and whose source is gone, and tell whether it was closed.
+
+    Whoever has the source still calls ``move`` again instead: only that closes it.
+    """
+    refuse_in_event_loop("keep", "use asyncio.to_thread(keep, …)")
+    _refuse_memory(target)
+    with _marked(target, schema) as side:
+        return mover.keep(side)
+
+
+@contextmanager
+def _marked(url: str, schema: str) -> Iterator[Side]:
     with _open(url, schema) as store:
         _check(store)
         with _side(store, url, schema) as side:
-            return mover.abandon(side)
+            yield side
 
 
 def _open(url: str, schema: str) -> closing[Store]:

@@ -50,6 +50,13 @@ def test_a_move_can_be_given_up(url: str, target: str) -> None:
     assert json.loads(run("move", url, "--abandon", "--json").stdout) == {"abandoned": False}
 
 
+def test_a_target_can_be_kept(url: str) -> None:
+    lake.make(url, 10)
+    assert run("move", url, "--keep").stdout == "No move was under way.\n"
+    assert json.loads(run("move", url, "--keep", "--json").stdout) == {"kept": False}
+    assert run("move", url, url, "--keep").exit_code == 2
+
+
 def test_a_live_worker_is_in_its_way(url: str, target: str) -> None:
     with closing(App(url)) as app:
         app.migrate()

@@ -23,11 +23,18 @@ if TYPE_CHECKING:
 @click.argument("target_url", metavar="TARGET", required=False)
 @click.option("--to-schema", metavar="NAME", help="The target's schema, if it is another.")
 @click.option("--abandon", is_flag=True, help="Give up a move that was interrupted.")
+@click.option("--keep", is_flag=True, help="Open a target to which all has come, if the source is gone.")
 @as_json
 @where
 @pass_target
 def move(
-    target: Target, source: str, target_url: str | None, to_schema: str | None, abandon: bool, as_json: bool
+    target: Target,
+    source: str,
+    target_url: str | None,
+    to_schema: str | None,
+    abandon: bool,
+    keep: bool,
+    as_json: bool,
 ) -> None:
     """Move all jobs to another database.
 
@@ -36,19 +43,26 @@ def move(
     row by row. Meanwhile nothing else can write to either, and afterwards nothing to the source, from which nothing
     is deleted.
 
-    --abandon opens the source again and empties the target, or does so for the one that is given.
+    --abandon opens the source again and empties the target. One may be given alone, if the other is gone. A target to
+    which all has come is not emptied alone; --keep opens it.
 
     \b
     Examples:
       perdure move sqlite:///jobs.db postgresql://localhost/shop
       perdure move postgresql://localhost/shop sqlite:///jobs.db --json
-      perdure move sqlite:///jobs.db --abandon
+      perdure move sqlite:///jobs.db postgresql://localhost/shop --abandon
+      perdure move postgresql://localhost/shop --keep
     """
     from perdure.store.statements import DEFAULT_SCHEMA
 
     schema = target.schema or DEFAULT_SCHEMA
+    if keep:
+        if abandon or target_url is not None:
+            raise Misuse("--keep takes the target alone.")
+        _keep(source, schema, as_json=as_json)
+        return
     if abandon:
-        _abandon([(target_url, to_schema or schema), (source, schema)], as_json=as_json)
+        _abandon(source, target_url, schema, to_schema, as_json=as_json)
         return
     if target_url is None:
         raise Misuse("Name the database to move to.")
@@ -59,14 +73,24 @@ def move(
     print_json(_document(moved)) if as_json else _tell(moved)
 
 
-def _abandon(databases: list[tuple[str | None, str]], *, as_json: bool) -> None:
+def _keep(target: str, schema: str, *, as_json: bool) -> None:
+    from perdure.move import keep
+
+    kept = keep(target, schema=schema)
+    if as_json:
+        print_json({"kept": kept})
+    else:
+        click.echo("All jobs are here, and it is open." if kept else "No move was under way.")
+
+
+def _abandon(source: str, target: str | None, schema: str, to_schema: str | None, *, as_json: bool) -> None:
     from perdure.move import abandon
 
-    given_up = [abandon(url, schema=schema) for url, schema in databases if url is not None]
+    given_up = abandon(source, target, schema=schema, target_schema=to_schema)
     if as_json:
-        print_json({"abandoned": any(given_up)})
+        print_json({"abandoned": given_up})
     else:
-        click.echo("The move was given up." if any(given_up) else "No move was under way.")
+        click.echo("The move was given up." if given_up else "No move was under way.")
 
 
 def _document(moved: Moved | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from hashlib import sha256
 from itertools import zip_longest
 from typing import Final, NamedTuple, TypeAlias
@@ -18,7 +18,7 @@ import msgspec
 from perdure import failpoints
 from perdure.errors import Conflict, InternalError, Refused, StoreBusy
 from perdure.ops.op import Row
-from perdure.store.move_marks import Mark, marks
+from perdure.store.move_marks import Mark, give_up, is_given_up, marks
 from perdure.store.move_side import MOVED, Side, Table, misfit
 
 # Whichever is reached first: small enough for any memory, large enough that the wait for a commit does not count.
@@ -53,17 +53,25 @@ def move(source: Side, target: Side, *, id: str, progress: Progress) -> Moved | 
     if source.address == target.address:
         raise Refused("Source and target are the same database.", code="move.same")
     leaving, coming = _agree(source, target)
-    if leaving is not None and leaving.ended and coming is not None and coming.ended:
+    if leaving is not None and coming is not None and coming.ended:
+        # Not if the target was kept.
+        if not leaving.ended:
+            _end(source, leaving.id)
         return None
-    if coming is None:
-        with target.look():
-            _refuse_rows(target)
     if leaving is None:
+        # A trial, before the source is closed.
+        with suppress(_TakeBack), target.turn():
+            _close_to_others(target, "in", id)
+            raise _TakeBack
         _begin(source, "out", target.address, id)
     else:
         id = leaving.id
     if coming is None:
-        _begin(target, "in", source.address, id)
+        try:
+            _begin(target, "in", source.address, id)
+        except Refused:
+            _take_back(source, id)
+            raise
     tables = [_table(source, target, name) for name in MOVED]
     with source.look():
         total = sum(
@@ -72,30 +80,71 @@ def move(source: Side, target: Side, *, id: str, progress: Progress) -> Moved | 
     _copy(source, target, id, tables, lambda rows: progress("copy", rows, total))
     moved = _compare(source, target, id, tables, lambda rows: progress("compare", rows, total))
     # In this order: nobody can write to either in between, and whoever begins again ends it.
-    if coming is None or coming.position != _told(_ARRIVED):
-        _arrive(target, id)
+    if coming is None or not _arrived(coming):
+        _arrive(source, target, id)
     if leaving is None or not leaving.ended:
-        _end(source, "out", id)
-    _end(target, "in", id)
+        _end(source, id)
+    _end(target, id)
     return moved
 
 
-def abandon(side: Side) -> bool:
-    """Give up a move that is not finished. What has come in goes; what was to leave can be written to again."""
-    with side.look():
+def abandon(side: Side, source: Side | None = None) -> bool:
+    """Give up a move that is not finished. What has come in goes; what was to leave can be written to again.
+
+    ``source``: where the rows of this side come from. What has arrived goes only if that one has given it up.
+    """
+    with _act(side):
         here = marks(side)
-    if gone := [mark for mark in here if mark.way == "out" and mark.ended]:
-        raise Refused(f"The jobs of this database were moved to {gone[0].address}.", code="store.moved")
-    if [mark for mark in here if mark.position == _told(_ARRIVED) and not mark.ended]:
-        raise Refused("All jobs have come here: run perdure move again to end it.", code="move.arrived")
-    for mark in here:
-        if not mark.ended:
-            with _act(side):
-                side.unseal()
-                for table in MOVED if mark.way == "in" else ():
-                    side.ask(f"DELETE FROM perdure.{table}")
-                side.ask("DELETE FROM perdure.move WHERE id = :id", id=mark.id)
-    return not all(mark.ended for mark in here)
+        if gone := [mark for mark in here if mark.way == "out" and mark.ended]:
+            raise Refused(f"The jobs of this database were moved to {gone[0].address}.", code="store.moved")
+        mark = _under_way(here)
+        if mark is None:
+            return False
+        if _arrived(mark) and not (source and is_given_up(source, mark.id)):
+            raise Refused(
+                f"All jobs of {mark.address} have come here: run perdure move again, which ends it, or give it up "
+                "by naming both databases; if the source is gone, perdure move --keep opens this one.",
+                code="move.arrived",
+            )
+        _clear(side, mark)
+    return True
+
+
+def keep(target: Side) -> bool:
+    """Open what has arrived, where the source cannot be asked any more."""
+    with _act(target):
+        mark = _under_way(marks(target))
+        if mark is None:
+            return False
+        if not _arrived(mark):
+            raise Refused("Not all jobs have come here.", code="move.incomplete")
+        _close(target, mark)
+    return True
+
+
+def _under_way(here: list[Mark]) -> Mark | None:
+    return next((mark for mark in here if not mark.ended), None)
+
+
+def _arrived(mark: Mark) -> bool:
+    return mark.position == _told(_ARRIVED)
+
+
+def _clear(side: Side, mark: Mark) -> None:
+    side.unseal()
+    if mark.way == "out":
+        give_up(side, mark.id)
+        return
+    for table in MOVED:
+        side.ask(f"DELETE FROM perdure.{table}")
+    side.ask("DELETE FROM perdure.move WHERE id = :id", id=mark.id)
+
+
+def _take_back(source: Side, id: str) -> None:
+    """What the target has refused."""
+    with _act(source):
+        if (mark := _under_way(marks(source))) and mark.id == id:
+            _clear(source, mark)
 
 
 def _agree(source: Side, target: Side) -> tuple[Mark | None, Mark | None]:
@@ -115,7 +164,10 @@ def _agree(source: Side, target: Side) -> tuple[Mark | None, Mark | None]:
                 f"The jobs of the target were themselves moved, or are being moved, to {mark.address}."
             )
         if mark is not coming and not mark.ended:
-            raise _other(f"The jobs of {mark.address} are being moved into the target: that is another move.")
+            raise _other(
+                f"The jobs of {mark.address} are being moved into the target: that is another move, or one that "
+                "was given up at its source alone; perdure move --abandon with both empties the target."
+            )
     if leaving is not None and coming is None and (leaving.ended or leaving.address != target.address):
         what = "were moved" if leaving.ended else "are being moved"
         raise _other(f"The jobs of the source {what} to {leaving.address}.")
@@ -128,11 +180,7 @@ def _other(sentence: str) -> Refused:
 
 def _begin(side: Side, way: str, address: str, id: str) -> None:
     with _act(side):
-        if [mark for mark in marks(side) if mark.way == "out" or not mark.ended]:
-            raise StoreBusy("Another perdure move has just begun here.")
-        side.seal()
-        # What was written before the seal can be seen now.
-        _refuse_workers(side) if way == "out" else _refuse_rows(side)
+        _close_to_others(side, way, id)
         side.ask(
             "INSERT INTO perdure.move (id, way, address, began_at) VALUES (:id, :way, :address, :now)",
             id=id,
@@ -141,26 +189,47 @@ def _begin(side: Side, way: str, address: str, id: str) -> None:
         )
 
 
-def _arrive(target: Side, id: str) -> None:
+def _close_to_others(side: Side, way: str, id: str) -> None:
+    taken = [mark for mark in marks(side) if mark.way == "out" or not mark.ended]
+    if way == "in" and taken and taken[0].id != id:
+        raise _other("Another perdure move has just begun at the target.")
+    if taken:
+        raise StoreBusy("Another perdure move has just begun here.")
+    side.seal()
+    # What was written before the seal can be seen now.
+    _refuse_workers(side) if way == "out" else _refuse_rows(side)
+
+
+def _arrive(source: Side, target: Side, id: str) -> None:
     before = _position(target, id)
     with _act(target):
+        with source.look():
+            _find(source, id)
         _advance(target, id, before, _ARRIVED)
 
 
-def _end(side: Side, way: str, id: str) -> None:
+def _end(side: Side, id: str) -> None:
     with _act(side):
-        if way == "in":
-            side.unseal()
-        if not side.ask(
-            "UPDATE perdure.move SET ended_at = :now WHERE id = :id AND way = :way RETURNING id",
-            id=id,
-            way=way,
-        ):
-            raise _given_up()
+        mark = _find(side, id)
+        # If another mover was here first, a later move may have begun.
+        if not mark.ended:
+            _close(side, mark)
 
 
-def _given_up() -> Refused:
-    return Refused("The move was given up meanwhile, by perdure move --abandon.", code="move.abandoned")
+def _close(side: Side, mark: Mark) -> None:
+    if mark.way == "in":
+        side.unseal()
+    side.ask("UPDATE perdure.move SET ended_at = :now WHERE id = :id", id=mark.id)
+
+
+def _find(side: Side, id: str) -> Mark:
+    for mark in marks(side):
+        if mark.id == id:
+            return mark
+    raise Refused(
+        "The move was given up meanwhile, by perdure move --abandon; with both databases it empties the target.",
+        code="move.abandoned",
+    )
 
 
 def _refuse_workers(source: Side) -> None:

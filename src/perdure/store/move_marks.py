@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from perdure.errors import Refused
 
 if TYPE_CHECKING:
     from perdure.store.migrate import Target
+    from perdure.store.move_side import Side
 
 
 class Mark(NamedTuple):
@@ -25,7 +26,33 @@ def marks(target: Target) -> list[Mark]:
     rows = target.rows(
         "SELECT id, way, address, position, ended_at IS NOT NULL FROM perdure.move ORDER BY began_at, id"
     )
-    return [Mark(id, way, address, position, bool(ended)) for id, way, address, position, ended in rows]
+    found = [Mark(id, way, address, position, bool(ended)) for id, way, address, position, ended in rows]
+    return [mark for mark in found if mark.position != _GIVEN_UP]
+
+
+def give_up(source: Side, id: str) -> None:
+    # The row stays: where it is, the source will never be closed by this move, and what has arrived may go.
+    source.ask("UPDATE perdure.move SET position = :position WHERE id = :id", id=id, position=_GIVEN_UP)
+
+
+def is_given_up(source: Side, id: str) -> bool:
+    with source.look():
+        sql = "SELECT 1 FROM perdure.move WHERE id = :id AND position = :position"
+        return bool(source.ask(sql, id=id, position=_GIVEN_UP))
+
+
+def refuse_kept(source: Side, target: Side) -> None:
+    """Raise if the target was opened before its source was closed, as only --keep does."""
+    with source.look(), target.look():
+        leaving = [mark.id for mark in marks(source) if not mark.ended]
+        if [mark for mark in marks(target) if mark.ended and mark.id in leaving]:
+            raise Refused(
+                "The target was kept: run perdure move again, which closes the source.", code="move.arrived"
+            )
+
+
+_GIVEN_UP: Final = "given up"
+"""The position of a source, which has no other."""
 
 
 def refuse_moved(target: Target) -> None:
