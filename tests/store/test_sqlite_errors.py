@@ -13,6 +13,7 @@ from perdure.errors import (
     InternalError,
     PerdureError,
     SchemaMissing,
+    SchemaOutdated,
     StoreAway,
     StoreBusy,
     StoreFull,
@@ -60,6 +61,13 @@ def test_meanings(name: str, kind: type[PerdureError], caplog: pytest.LogCapture
 
 def test_a_missing_table_is_a_missing_schema() -> None:
     assert isinstance(translate(sqlite_error("SQLITE_ERROR", "no such table: perdure_job")), SchemaMissing)
+
+
+@pytest.mark.parametrize(
+    "message", ["no such column: config", "table perdure_task has no column named redact"]
+)
+def test_a_missing_column_is_an_older_schema(message: str) -> None:
+    assert isinstance(translate(sqlite_error("SQLITE_ERROR", message)), SchemaOutdated)
 
 
 def test_other_errors_stay_as_they_are() -> None:
