@@ -352,7 +352,7 @@ class SchemaMissing(SchemaError):
 
 
 class SchemaOutdated(SchemaError):
-    """The database lacks migrations of this version of perdure."""
+    """perdure's tables are older than this version; call app.migrate() or run perdure migrate."""
 
     code = "schema.outdated"
 

@@ -185,7 +185,8 @@ async def _carry(run: Callable[[Batch], Coroutine[Any, Any, list[Rows]]], batch:
                 work.cancel()
             canceled = True
     if canceled and not isinstance(batch, Firm):
-        work.cancelled() or work.exception()  # or it would be told as one that nobody asked for
+        if not work.cancelled():
+            work.exception()  # or it would be told as one that nobody asked for
         raise asyncio.CancelledError
     if canceled and (caller := asyncio.current_task()) is not None:
         asyncio.get_running_loop().call_soon(_cancel_again, caller)

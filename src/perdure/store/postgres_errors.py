@@ -74,7 +74,6 @@ def _says(error: type[PerdureError], message: str = "", *, code: str | None = No
 
 _REFUSED = _says(StoreAway, "The database refused the login: user, password or access rules do not fit.")
 _MIGRATE = "perdure's tables do not exist in this database; call app.migrate() or run perdure migrate."
-_OUTDATED = "perdure's tables are older than this version; call app.migrate() or run perdure migrate."
 _CONTENDED = "Others kept changing the same rows; try again."
 _TOO_SLOW = "The database took too long for a statement."
 _FORBIDDEN = "The database role lacks rights on perdure's tables."
@@ -109,7 +108,7 @@ _MEANINGS: Mapping[str, _Meaning] = {
     "3D000": (Cure.NONE, _says(StoreAway, "The server has no database of this name.")),
     "3F000": (Cure.NONE, _says(SchemaMissing, _MIGRATE)),
     "42P01": (Cure.NONE, _says(SchemaMissing, _MIGRATE)),
-    "42703": (Cure.NONE, _says(SchemaOutdated, _OUTDATED)),
+    "42703": (Cure.NONE, _says(SchemaOutdated)),
     "42501": (Cure.NONE, _says(StoreReadOnly, _FORBIDDEN, code="store.forbidden")),
     "22": (Cure.NONE, _says(Invalid, _BAD_VALUE, code="store.bad_value")),
     "54": (Cure.NONE, _says(Invalid, _BAD_VALUE, code="store.bad_value")),

@@ -27,8 +27,6 @@ T = TypeVar("T")
 MOVED = "The jobs of this database were moved to another one, or are being moved: perdure check tells more."
 """What triggers say that a move has made, see move_sqlite.py."""
 
-_OUTDATED = "perdure's tables are older than this version; call app.migrate() or run perdure migrate."
-
 _FIRST_PAUSE = 0.0005
 _LONGEST_PAUSE = 0.01
 
@@ -76,7 +74,7 @@ def _meaning(error: sqlite3.Error) -> PerdureError:
     if str(error).startswith("no such table"):
         return SchemaMissing()
     if str(error).startswith("no such column") or " has no column named " in str(error):
-        return SchemaOutdated(_OUTDATED)
+        return SchemaOutdated()
     return InternalError("SQLite refused a statement.", code="store.refused")
 
 
