@@ -26,6 +26,8 @@ from perdure.ids import new_id
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Canceled, Failed, Snoozed, Succeeded
 from perdure.ops.ring import ring
+from perdure.store import postgres_transaction
+from perdure.store.statements import load
 from perdure.store.store import Store
 from tests.conformance.flow import Flow, outcome
 from tests.conformance.world import World
@@ -337,6 +339,36 @@ def test_cancelling_the_head_of_a_long_chain_is_at_most_ten_statements(flow: Flo
     assert len(asked) <= 10, asked
     assert flow.status(started) == "failed"
     assert flow.reasons(started)["s9999"] == "after s9998, which was canceled"
+
+
+def test_a_table_that_was_just_emptied_makes_no_graph_dear(postgres_world: World) -> None:
+    """Vacuumed then, it looks like a row or two: a join would try each child with each parent."""
+    flow = Flow(postgres_world)
+
+    def line(n: int) -> Workflow:
+        steps: dict[str, Any] = {f"s{i}": [f"s{i - 1}"] if i else [] for i in range(n)}
+        return flow.of(**steps)
+
+    flow.start(line(3000))
+    kept = flow.start(line(2))  # at the end, or the file would be cut
+    flow.world.sql(f"DELETE FROM perdure.job WHERE workflow_id <> '{kept.id}'")
+    flow.world.sql("DELETE FROM perdure.dependency WHERE child NOT IN (SELECT id FROM perdure.job)")
+    with psycopg.connect(flow.world.url, autocommit=True) as connection:
+        connection.execute("VACUUM ANALYZE perdure.job")
+        connection.execute("VACUUM ANALYZE perdure.dependency")
+        connection.execute(postgres_transaction._SETTINGS["write"].text.replace(b"$1", b"false"))
+        started = flow.start(line(3000))
+        for name in ("list_edges", "list_waiting_edges"):
+            text = load("postgres")[name].replace("%(workflow)s", f"'{started.id}'")
+            (plan,) = connection.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {text}".encode()).fetchall()
+            assert most_rows(plan[0][0]["Plan"]) <= 10_000, name
+
+
+def most_rows(node: Any) -> float:
+    """The rows that the busiest node of a plan looked at."""
+    looked = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+    looked += node.get("Rows Removed by Join Filter", 0) * node["Actual Loops"]
+    return max(looked, *map(most_rows, node.get("Plans", [])), 0)
 
 
 # Cancel

@@ -291,22 +291,10 @@ SELECT id, step_key, state, error_code
  ORDER BY state DESC, finished_at, id
  LIMIT :n;
 
--- name: list_edges
-SELECT d.parent, d.child, d.mode
-  FROM perdure.job c JOIN perdure.dependency d ON d.child = c.id
- WHERE c.workflow_id = :workflow AND c.workflow_id IS NOT NULL;
-
 -- name: list_waiting
 SELECT id, step_key, task = '(gate)', deps_pending, deps_unsatisfied
   FROM perdure.job
  WHERE workflow_id = :workflow AND workflow_id IS NOT NULL AND state = 'waiting';
-
--- name: list_waiting_edges
-SELECT d.child, d.parent, d.mode, p.step_key, p.state
-  FROM perdure.job c
-       JOIN perdure.dependency d ON d.child = c.id
-       JOIN perdure.job p ON p.id = d.parent
- WHERE c.workflow_id = :workflow AND c.workflow_id IS NOT NULL AND c.state = 'waiting';
 
 -- name: list_parents
 SELECT p.id, p.step_key, p.state

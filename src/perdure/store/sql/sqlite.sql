@@ -377,6 +377,18 @@ UPDATE perdure.job
    AND state = 'waiting' AND deps_pending = 0
 RETURNING id, workflow_id, state, queue, run_at <= :now;
 
+-- name: list_edges
+-- differs: CROSS JOIN fixes the order.
+SELECT d.parent, d.child, d.mode
+  FROM perdure.job c CROSS JOIN perdure.dependency d ON d.child = c.id
+ WHERE c.workflow_id = :workflow AND c.workflow_id IS NOT NULL;
+
+-- name: list_waiting_edges
+-- differs: CROSS JOIN fixes the order.
+SELECT d.child, d.parent, d.mode, p.step_key, p.state
+  FROM perdure.job c CROSS JOIN perdure.dependency d ON d.child = c.id CROSS JOIN perdure.job p ON p.id = d.parent
+ WHERE c.workflow_id = :workflow AND c.workflow_id IS NOT NULL AND c.state = 'waiting';
+
 -- name: settle_steps
 -- differs: how a JSON array becomes rows.
 UPDATE perdure.job AS job
