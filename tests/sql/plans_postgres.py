@@ -21,9 +21,13 @@ from tests.store.waiting import until
 PAGE = 8192
 READS = {"get_job", "find_jobs", "read_jobs"}
 EXPLAIN = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) ")
-SNAPSHOTS = b"""
-SELECT count(*) FROM pg_stat_activity
- WHERE datname = current_database() AND backend_xmin IS NOT NULL AND pid <> pg_backend_pid()
+NEXT = b"SELECT pg_snapshot_xmax(pg_current_snapshot())"
+ALONE = b"""
+SELECT pg_snapshot_xmin(pg_current_snapshot()) >= %s
+       AND NOT EXISTS (SELECT FROM pg_stat_activity
+                        WHERE datname = current_database()
+                          AND backend_xmin IS NOT NULL
+                          AND pid <> pg_backend_pid())
 """
 PREPARED = {name: Statement.parse(text) for name, text in load("postgres").items()}
 
@@ -70,11 +74,13 @@ class Connection:
         return Plan(dict(_looks(top)), _pages(top))
 
     def _until_alone(self) -> None:
-        """What was taken back makes room in its page, unless a snapshot may still see it, as that of an autovacuum.
+        """What was taken back makes room in its page, unless a snapshot may still see it, as that of an autovacuum,
+        or a transaction that is older runs on, even in another database.
 
         In a page without room an update makes new entries in every index, which looks four times as dear.
         """
-        until(lambda: self._connection.execute(SNAPSHOTS).fetchall() == [(0,)])
+        [(to_come,)] = self._connection.execute(NEXT).fetchall()
+        until(lambda: self._connection.execute(ALONE, [to_come]).fetchall() == [(True,)])
 
     def explain_all(self, mode: str) -> Mapping[str, Plan]:
         return {name: self.explain(one, mode) for name, one in hot().items()}
