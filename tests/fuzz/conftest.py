@@ -1,4 +1,4 @@
-"""The ground on which everything is tried: one for each database, for the whole session."""
+"""The ground on which everything is tried: one for each database, for the whole package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.fuzz.ground import Ground
 __all__ = ["migrated_postgres", "migrated_sqlite"]
 
 
-@pytest.fixture(scope="session", params=["sqlite", "postgres"])
+@pytest.fixture(scope="package", params=["sqlite", "postgres"])
 def ground(request: pytest.FixtureRequest) -> Iterator[Ground]:
     where = request.getfixturevalue(f"migrated_{request.param}")
     url = f"sqlite:///{where}" if request.param == "sqlite" else where

@@ -1,4 +1,4 @@
-"""One app on one database for a whole session of fuzzing, and the rule that every call of it keeps."""
+"""One app on one database for all the fuzzing, and the rule that every call of it keeps."""
 
 from __future__ import annotations
 
