@@ -95,6 +95,30 @@ def test_a_second_cancel_does_not_stop_the_undoing_of_the_first(
     assert rows(world) == (kept, ROUNDS)
 
 
+def test_nothing_is_given_up_before_there_is_a_savepoint_to_go_back_to(
+    world: World, caller: Caller, work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from perdure.store import borrowed
+
+    carry = borrowed._carry
+    batches: list[Any] = []
+
+    async def keep(run: Any, batch: Any) -> Any:
+        batches.append(batch)
+        return await carry(run, batch)
+
+    async def act() -> None:
+        await done(caller.say(f"INSERT INTO {theirs(world.url)} VALUES (1)"))
+        await work.aenqueue()
+        await done(caller.commit())
+
+    monkeypatch.setattr(borrowed, "_carry", keep)
+    caller.does(act)
+    [place] = [n for n, batch in enumerate(batches) if borrowed._SAVEPOINT in batch]
+    firm = [isinstance(batch, borrowed.Firm) for batch in batches]
+    assert firm == [*[True] * (place + 1), False, True]
+
+
 def test_a_cancel_that_comes_when_all_is_done_comes_a_little_later(
     world: World, caller: Caller, work: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +128,7 @@ def test_a_cancel_that_comes_when_all_is_done_comes_a_little_later(
     told: list[str] = []
 
     async def cancel_at_the_end(run: Any, batch: Any) -> Any:
-        if isinstance(batch, borrowed.Firm):
+        if borrowed._RELEASE in batch:
             task = asyncio.current_task()
             assert task is not None
             asyncio.get_running_loop().call_soon(task.cancel)

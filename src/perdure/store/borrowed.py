@@ -79,7 +79,9 @@ Batch: TypeAlias = Sequence[Said]
 
 
 class Firm(tuple[Said, ...]):
-    """A batch that is carried out to its end: what keeps, or undoes, all before it."""
+    """A batch that is carried out to its end: all up to the savepoint, since an interrupt there would fail the caller's
+    own transaction, and what keeps, or undoes, all behind it.
+    """
 
 
 class Opening(NamedTuple):
@@ -260,7 +262,7 @@ def _joined(
     manners = flavour.manners
     with closing(op), _alone(conn):
         arrival = manners.arrive(store, kind, flavour.look(conn))
-        talk = _talk(op, arrival, partial(_say, store), partial(manners.notice, store))
+        talk = _talk(op, arrival, partial(_say, store), partial(manners.notice, store), flavour.colour)
         yield partial(flavour.run, conn), talk
 
 
@@ -288,6 +290,7 @@ def _talk(
     arrival: Talk[Opening],
     say: Callable[[Query], Said],
     notice: Callable[[frozenset[str]], Batch],
+    colour: Colour,
 ) -> Talk[tuple[T, frozenset[str]]]:
     """The operation between SAVEPOINT and RELEASE, in batches; an error thrown in undoes it and comes out."""
     begin, undo = yield from arrival
@@ -303,6 +306,9 @@ def _talk(
                 said = [say(query) for query in step.queries]
                 tail = notice(wake) if step.final else []
                 begun = True
+                if head and colour == "async":
+                    yield Firm(head)
+                    head = []
                 rows = yield [*head, *said, *tail]
                 told = wake if step.final else told
                 step = op.send(rows[len(head) : len(head) + len(said)])

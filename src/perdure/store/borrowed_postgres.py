@@ -7,7 +7,7 @@ from typing import Final
 from perdure.errors import PerdureError, StoreBusy
 from perdure.ops.op import Kind
 from perdure.store import borrowed_refusals as refusals
-from perdure.store.borrowed import Batch, Manners, Opening, Said, State, Talk
+from perdure.store.borrowed import Batch, Firm, Manners, Opening, Said, State, Talk
 from perdure.store.postgres import PostgresStore
 from perdure.store.postgres_errors import Cure, understand
 from perdure.store.postgres_transaction import NOTIFY, notice
@@ -24,7 +24,7 @@ def _arrive(store: Store, kind: Kind, state: State) -> Talk[Opening]:
     assert isinstance(store, PostgresStore)
     database, readable = state.database, True
     if database is None:
-        [[(database, readable)]] = yield [Said(_PLACE, {"encoding": "UTF8"})]
+        [[(database, readable)]] = yield Firm([Said(_PLACE, {"encoding": "UTF8"})])
     # By name: the same server may have other addresses, behind a pooler or from another network.
     if store.database is not None and database != store.database:
         raise refusals.elsewhere()

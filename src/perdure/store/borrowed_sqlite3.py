@@ -9,7 +9,7 @@ from typing import Any, Final
 from perdure.errors import StoreBusy
 from perdure.ops.op import Kind, Rows
 from perdure.store import borrowed_refusals as refusals
-from perdure.store.borrowed import Batch, Flavour, Manners, Opening, Said, State, Talk
+from perdure.store.borrowed import Batch, Firm, Flavour, Manners, Opening, Said, State, Talk
 from perdure.store.sqlite import SqliteStore
 from perdure.store.sqlite_errors import translate
 from perdure.store.store import Store
@@ -26,14 +26,14 @@ _ROLLBACK = Said("ROLLBACK", {})
 
 
 def _arrive(store: Store, kind: Kind, state: State) -> Talk[Opening]:
-    files, [(version,)] = yield [_FILES, _VERSION]
+    files, [(version,)] = yield Firm([_FILES, _VERSION])
     assert isinstance(store, SqliteStore)
     main = next(file for _, name, file in files if name == "main")
     # A database in memory belongs to one connection, so nobody else's leads there.
     if not main or os.path.realpath(main) != store.path:
         raise refusals.elsewhere()
     if tuple(map(int, version.split("."))) < _SAFE_CHECKPOINTS:
-        yield [_NO_CHECKPOINTS]
+        yield Firm([_NO_CHECKPOINTS])
     if not state.begin:
         return Opening()
     # Nothing of the caller's is in a transaction that we began; left open it would lock out every writer.
