@@ -18,6 +18,7 @@ from perdure.errors import (
 from perdure.handle import Job
 from perdure.ids import new_id, new_ids
 from perdure.middleware import Middleware
+from perdure.model.advice import advise
 from perdure.model.codec import ResultCodec, encode_plain
 from perdure.model.job import NewJob
 from perdure.ops import enqueue as enqueue_ops
@@ -209,7 +210,7 @@ class Enqueuing:
         for name in sorted(names):
             if name not in known:
                 raise UnknownTask(
-                    f"No task named {name} is in the database: sync the program that has it (app.sync())."
+                    advise("No task named {task} is in the database: {sync}.", task=name)
                 ) from None
             if not known[name].enabled:
                 raise TaskDisabled(f"The task {name} was disabled by an operator.") from None

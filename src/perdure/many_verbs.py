@@ -11,6 +11,7 @@ import msgspec
 
 from perdure.errors import InvalidOption
 from perdure.filter import EVERY, Filter, Wanted, checked_filter
+from perdure.model.advice import advise
 from perdure.model.job import Later, Span
 from perdure.moments import moment
 from perdure.ops import acts
@@ -176,7 +177,8 @@ def _chosen(name: str, verb: Verb, all: bool, wanted: Wanted) -> Filter:
         raise InvalidOption("all=True takes every job: give conditions or all, not both.")
     takes = (*verb.takes, *(get_args(Later) if "ready" in verb.takes else ()))
     if filter.state is not None and filter.state not in takes:
-        raise InvalidOption(f"{name} takes jobs that are {' or '.join(takes)}, not {filter.state}.")
+        said = f"{{{name}}} takes jobs that are {' or '.join(takes)}, not {filter.state}."
+        raise InvalidOption(advise(said))
     return filter
 
 

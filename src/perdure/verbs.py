@@ -76,8 +76,8 @@ class Verbs:
         """A page of jobs, newest first; for the next one give the last id as ``before``.
 
         All conditions hold. ``state``: one of those in docs/states.md, or of ``ready`` only what is ``scheduled`` or
-        ``retrying``. ``task``: its name, or the task itself. ``text`` stands somewhere in the arguments. Times are from ``created_after`` on, and before
-        ``created_before``.
+        ``retrying``. ``task``: its name, or the task itself. ``text`` stands somewhere in the arguments. Times are
+        from ``created_after`` on, and before ``created_before``.
         """
         number("limit", limit, 1, PAGE)
         rows = yield from perform(
@@ -192,9 +192,7 @@ class Verbs:
         if enabled is not None:
             flag("enabled", enabled)
         given = config if config is UNSET or config is None else task_config(config)
-        yield from perform(
-            tasks.set_task, task_name(name), enabled=enabled, config=given, by=said("by", by)
-        )
+        yield from perform(tasks.set_task, task_name(name), enabled=enabled, config=given, by=said("by", by))
 
     def _list_tasks(self) -> Plan[list[TaskFacts]]:
         """The tasks there are, also those that only jobs name: defaults, config, who serves them, what is to do."""

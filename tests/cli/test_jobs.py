@@ -165,9 +165,9 @@ def test_explain_says_why_and_what_else(shop: Shop) -> None:
     shop.app.pause_queue("mail")
     first, *others = shop.run("explain", job.id).stdout.splitlines()
     assert first.startswith("It is scheduled for 20")
-    assert first.endswith(f" run_now({job.id!r}) makes it due.")
+    assert first.endswith(f" perdure run-now {job.id} makes it due.")
     assert others == [
-        "Also: Its queue mail is paused. resume_queue('mail') hands out its jobs again.",
+        "Also: Its queue mail is paused. perdure resume mail hands out its jobs again.",
         "Also: No worker is live. Start one: perdure worker MODULE:APP.",
     ]
     told = shop.json("explain", job.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from perdure.model.advice import ADVICE
+from perdure.model.advice import ADVICE, Advice, advise
 from perdure.model.job import ENDED, Instant, JobRow, State
 from perdure.model.lifecycle import SUSPECT_AFTER
 from perdure.model.serving import Lack, Server, lack
@@ -47,7 +47,7 @@ class Reason(NamedTuple):
 
     code: str
     sentence: str
-    advice: str
+    advice: Advice
 
 
 class Explanation(NamedTuple):
@@ -56,7 +56,7 @@ class Explanation(NamedTuple):
     code: str
     sentence: str
     also: list[Reason]
-    advice: str
+    advice: Advice
 
 
 def explain(case: Case) -> Explanation:
@@ -104,7 +104,8 @@ def _remarks(case: Case) -> Iterator[Reason]:
 
 def _reason(case: Case, code: str, sentence: str, *, advice: str | None = None) -> Reason:
     job = case.job
-    advice = ADVICE[advice or code].format(
+    told = advise(
+        ADVICE[advice or code],
         id=job.id,
         queue=job.queue,
         task=job.task,
@@ -113,7 +114,7 @@ def _reason(case: Case, code: str, sentence: str, *, advice: str | None = None) 
         holder=case.holder,
         parent=case.parents[0].id if case.parents else None,
     )
-    return Reason(code, sentence, advice)
+    return Reason(code, sentence, told)
 
 
 def _ended(case: Case) -> Reason:
