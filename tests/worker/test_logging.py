@@ -108,7 +108,7 @@ async def test_steps_that_are_refused_are_told_with_their_cause(
         ": Its steps could not be appended. The step b waits for nobody, which is no step of this workflow."
     )
     for line, outcome in ((retried, "retried"), (failed, "failed")):
-        assert line.outcome == outcome
+        assert vars(line)["outcome"] == outcome
         assert line.getMessage().endswith(cause)
 
 
