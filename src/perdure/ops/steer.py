@@ -70,7 +70,9 @@ def resolve_gate(
     write = Query("resolve_gate", {"id": id, "resolution": resolution, "result": output, "reason": reason})
     _, wake, _ = yield from release(tallies, {id: End(workflow, "open", resolution)}, write)
     detail = told({"reason": reason, "by": by})
-    event = Query("record_event", {"id": id, "run": run, "token": token, "kind": resolution, "detail": detail})
+    event = Query(
+        "record_event", {"id": id, "run": run, "token": token, "kind": resolution, "detail": detail}
+    )
     done = act("resolve_gate", f"workflow {workflow}", by, gate=key, resolution=resolution, reason=reason)
     yield from ask_all(*tallies.settle(), event, done, final=True, wake=wake | {ENDED})
     return True
