@@ -39,6 +39,7 @@ def test_advice_quotes_its_arguments_in_either_tongue_and_nothing_else() -> None
     assert told == """Of it's {id} and {resume_queue}: resume_queue("it's {id}")"""
     assert told.shell == """Of it's {id} and {resume_queue}: perdure resume 'it'"'"'s {id}'"""
     assert copy.deepcopy(told).shell == told.shell
+    assert advise("{resume_queue}", queue=None).shell == "perdure resume None", "a row that others wrote"
 
 
 def test_explain_names_commands_that_do_what_it_says(shop: Shop) -> None:
@@ -90,5 +91,5 @@ def test_refusals_name_commands(shop: Shop) -> None:
 def test_no_advice_for_the_shell_names_a_verb_of_python() -> None:
     known = dict.fromkeys(("id", "queue", "task", "workflow", "step", "holder", "parent"), "x")
     for name, template in ADVICE.items():
-        told = advise(template, **known).shell.replace("In Python, app.set_task(x, enabled=True)", "")
+        told = advise(template, **known).shell.replace("In Python, app.set_task(name, enabled=True)", "")
         assert not re.search(r"[a-z]+_[a-z]+", told), name

@@ -294,7 +294,7 @@ async def test_a_step_knows_its_key_and_its_workflow(app: App) -> None:
         await started.ajoin(PATIENCE)
         assert await alone.aget(PATIENCE) == await there() == [None, None]
         found = [await app.aget_job(step.id) for step in await started.asteps()]
-    assert sorted(job.result for job in found) == [[started.id, "loop"], [started.id, "thread"]]
+    assert [job.result for job in found] == [[started.id, "loop"], [started.id, "thread"]]
 
 
 async def test_only_a_step_can_append(app: App) -> None:

@@ -28,7 +28,7 @@ VERBS = {
     "requeue_jobs": ("requeue_jobs", "perdure requeue"),
     "run_jobs_now": ("run_jobs_now", "perdure run-now"),
     # What the command line does not have.
-    "enable_task": ("set_task({task}, enabled=True)", "In Python, app.set_task({task}, enabled=True)"),
+    "enable_task": ("set_task({task}, enabled=True)", "In Python, app.set_task(name, enabled=True)"),
     "start_another": ("start_workflow makes a new one", "only a program starts a new one"),
     "sync": ("sync the program that has it (app.sync())", "start a worker of the program that has it"),
 }
@@ -82,7 +82,7 @@ class Advice(str):
 
 def advise(template: str, **fields: str | None) -> Advice:
     """With verbs and fields in their places. A field is quoted where it is an argument of a verb."""
-    given = {name: value for name, value in fields.items() if value is not None}
+    given = {name: str(value) for name, value in fields.items()}
     return Advice(*(template.format_map(_Words(given, tongue)) for tongue in _TONGUES))
 
 
