@@ -183,6 +183,7 @@ def test_the_sentence(given: Case, code: str, sentence: str) -> None:
     told = explain(given)
     assert (told.code, told.sentence, told.also) == (code, sentence, [])
     assert told.advice.endswith(".")
+    assert type(told.advice) is str, "or not every encoder would take it"
     assert "None" not in told.advice
 
 

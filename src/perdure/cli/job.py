@@ -73,9 +73,9 @@ def explain(target: Target, id: str, as_json: bool) -> None:
     if as_json:
         print_json(_explanation(why))
         return
-    click.echo(printable(f"{why.sentence} {why.advice.shell}"))
+    click.echo(printable(f"{why.sentence} {why.shell}"))
     for reason in why.also:
-        click.echo(printable(f"Also: {reason.sentence} {reason.advice.shell}"))
+        click.echo(printable(f"Also: {reason.sentence} {reason.shell}"))
 
 
 def _traces(app: App, id: str) -> Traces:
@@ -119,7 +119,7 @@ def _explanation(why: Explanation) -> dict[str, Any]:
 
 
 def _reason(why: Explanation | Reason) -> dict[str, Any]:
-    return {**why._asdict(), "advice": why.advice.shell}
+    return {"code": why.code, "sentence": why.sentence, "advice": why.shell}
 
 
 def _tell(traces: Traces, why: Explanation) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from perdure.model.advice import ADVICE, Advice, advise
+from perdure.model.advice import ADVICE, advise
 from perdure.model.job import ENDED, Instant, JobRow, State
 from perdure.model.lifecycle import SUSPECT_AFTER
 from perdure.model.serving import Lack, Server, lack
@@ -43,11 +43,12 @@ class Case(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """``code`` is stable, ``sentence`` is for people, and ``advice`` tells what to do, if anything."""
+    """``code`` is stable, ``sentence`` is for people, ``advice`` tells what to do: ``shell`` the same with commands."""
 
     code: str
     sentence: str
-    advice: Advice
+    advice: str
+    shell: str
 
 
 class Explanation(NamedTuple):
@@ -56,12 +57,13 @@ class Explanation(NamedTuple):
     code: str
     sentence: str
     also: list[Reason]
-    advice: Advice
+    advice: str
+    shell: str
 
 
 def explain(case: Case) -> Explanation:
     first, *others = [*_reasons(case), *_remarks(case)]
-    return Explanation(first.code, first.sentence, others, first.advice)
+    return Explanation(first.code, first.sentence, others, first.advice, first.shell)
 
 
 def _reasons(case: Case) -> list[Reason]:
@@ -114,7 +116,7 @@ def _reason(case: Case, code: str, sentence: str, *, advice: str | None = None) 
         holder=case.holder,
         parent=case.parents[0].id if case.parents else None,
     )
-    return Reason(code, sentence, told)
+    return Reason(code, sentence, str(told), told.shell)
 
 
 def _ended(case: Case) -> Reason:
