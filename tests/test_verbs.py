@@ -16,7 +16,7 @@ from perdure.worker.ledger import Ledger
 
 VERBS = {
     App: """
-        append_steps cancel_job cancel_jobs cancel_workflow check_schema close count_jobs delete_job
+        append_steps cancel_job cancel_jobs cancel_workflow check_schema close count_jobs count_jobs_by delete_job
         delete_jobs enqueue enqueue_many explain_job get_job get_jobs get_task get_workflow
         job_history list_acts list_jobs list_queues list_tasks list_workers list_workflows migrate
         oldest_ready pause_queue replay_job requeue_job requeue_jobs requeue_workflow resolve_gate

@@ -250,8 +250,8 @@ class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
         except StoreBusy:
             if conn is None:
                 raise
-            if any(one.name not in known for one in definitions):
-                raise TaskNotSynced from None
+            if missing := [one.name for one in definitions if one.name not in known]:
+                raise TaskNotSynced(_not_synced(missing)) from None
             return
         self._synced(definitions)
 
@@ -296,6 +296,12 @@ def _name_of(function: Callable[..., Any]) -> str:
     if module in (None, "__main__") or name is None:
         raise InvalidTask("A task in the program's main module needs a name: @app.task(name=...).")
     return f"{module}.{name}"
+
+
+def _not_synced(names: Sequence[str]) -> str:
+    """Of many one is named: a single call writes them all."""
+    who = f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more are"
+    return f"The task {who} not in the database yet and cannot be written now: call app.sync() beforehand."
 
 
 def _renamed(definition: TaskDefinition, name: str) -> TaskDefinition:

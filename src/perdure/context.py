@@ -66,6 +66,16 @@ class Context:
         return None
 
     @property
+    def workflow(self) -> str | None:
+        """The id of the workflow whose step this job is."""
+        return None
+
+    @property
+    def step_key(self) -> str | None:
+        """The key of the step that this job is."""
+        return None
+
+    @property
     def config(self) -> Mapping[str, Any]:
         """What operators have set for its task, as of the start of the attempt. To be read only."""
         return self._config

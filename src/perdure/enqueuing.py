@@ -18,6 +18,7 @@ from perdure.errors import (
 from perdure.handle import Job
 from perdure.ids import new_id, new_ids
 from perdure.middleware import Middleware
+from perdure.model.advice import advise
 from perdure.model.codec import ResultCodec, encode_plain
 from perdure.model.job import NewJob
 from perdure.ops import enqueue as enqueue_ops
@@ -25,7 +26,7 @@ from perdure.ops import tasks as task_ops
 from perdure.ops.enqueue import Enqueued
 from perdure.ops.replay import find_replay_of, find_task_of, replay
 from perdure.ops.topics import queue_topics
-from perdure.options import KEY_BYTES, Asked, checked, text
+from perdure.options import KEY_BYTES, Asked, Named, checked, task_name, text
 from perdure.request import JobRequest, Template, checked_requests, inside
 from perdure.store.gather import Gather
 from perdure.store.plan import Plan, blocking, perform, perform_on, share, waiting
@@ -60,19 +61,19 @@ class Enqueuing:
         def _unsync(self) -> None: ...
 
     def _enqueue(
-        self, task: str, arguments: Mapping[str, object] | None = None, **asked: Unpack[Asked]
+        self, task: str | Named, arguments: Mapping[str, object] | None = None, **asked: Unpack[Asked]
     ) -> Plan[Job[Any]]:
         """Enqueue by name: for a producer without the code. Arguments are plain JSON values."""
         if not isinstance(arguments, Mapping | None):
             raise BadArguments("$: the arguments are given by name, as a dict")
-        task = text("task", task)
-        if task in self.tasks:
-            known = self.tasks[task].using(**asked)
+        name = task_name(task)
+        if name in self.tasks:
+            known = self.tasks[name].using(**asked)
             return (yield from known._enqueue_values(dict(arguments or {})))
         conn = asked.pop("conn", None)
         options = checked(asked)
         payload = encode_plain({} if arguments is None else arguments)
-        template = Template(task, options, PLAIN_RESULT, options.queue)
+        template = Template(name, options, PLAIN_RESULT, options.queue)
         request: JobRequest[Any] = JobRequest(
             template, payload, payload if options.idempotency_key is not None else None
         )
@@ -209,7 +210,7 @@ class Enqueuing:
         for name in sorted(names):
             if name not in known:
                 raise UnknownTask(
-                    f"No task named {name} is in the database: sync the program that has it (app.sync())."
+                    advise("No task named {task} is in the database: {sync}.", task=name)
                 ) from None
             if not known[name].enabled:
                 raise TaskDisabled(f"The task {name} was disabled by an operator.") from None

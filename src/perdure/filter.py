@@ -12,7 +12,7 @@ from perdure.errors import InvalidOption
 from perdure.model.job import Instant, Later, State
 from perdure.model.redact import HIDDEN
 from perdure.moments import instant, moment
-from perdure.options import KEY_BYTES, text
+from perdure.options import KEY_BYTES, Named, task_name, text
 
 Shown: TypeAlias = State | Later
 """A state, or a view of one."""
@@ -25,7 +25,7 @@ class Wanted(TypedDict, total=False):
     """The conditions as users give them; None asks for nothing."""
 
     queue: str | None
-    task: str | None
+    task: str | Named | None
     state: Shown | None
     tenant: str | None
     tag: str | None
@@ -104,12 +104,12 @@ def checked_filter(wanted: Wanted) -> Filter:
     """The conditions as asked, or a clear refusal."""
     for unknown in wanted.keys() - Wanted.__annotations__.keys():
         raise InvalidOption(f"{unknown} is no condition: use {', '.join(Wanted.__annotations__)}.")
-    state = wanted.get("state")
+    state, task = wanted.get("state"), wanted.get("task")
     if state is not None and state not in STATES:
         raise InvalidOption(f"state must be one of {', '.join(STATES)}.")
     filter = Filter(
         queue=_text("queue", wanted.get("queue")),
-        task=_text("task", wanted.get("task")),
+        task=None if task is None else task_name(task),
         state=state,
         tenant=_text("tenant", wanted.get("tenant")),
         tag=_text("tag", wanted.get("tag")),

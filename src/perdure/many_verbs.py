@@ -1,8 +1,9 @@
-"""Every verb of the app that acts on all jobs that fit a filter, and what was done so far by whom."""
+"""Every verb of the app that acts on all jobs that fit a filter, or counts them, and what was done so far by whom."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Unpack, get_args
@@ -11,10 +12,12 @@ import msgspec
 
 from perdure.errors import InvalidOption
 from perdure.filter import EVERY, Filter, Wanted, checked_filter
+from perdure.model.advice import advise
 from perdure.model.job import Later, Span
 from perdure.moments import moment
 from perdure.ops import acts
 from perdure.ops.batch import CHUNK
+from perdure.ops.count import By, count_stretch
 from perdure.ops.find import LAST, Found, longer
 from perdure.ops.many import BATCH, CANCEL, DELETE, REQUEUE, RUN_NOW, Batch, Counts, Doing, Verb, look
 from perdure.options import filter_text, flag, number
@@ -134,6 +137,23 @@ class ManyVerbs:
         doing = doing._replace(keep_key=self.keep_keys_for)
         return (yield from _carry_out(DELETE, doing, progress, dry_run))
 
+    def _count_jobs_by(self, by: By, **wanted: Unpack[Wanted]) -> Plan[dict[str | None, int]]:
+        """How many jobs fit, for each ``state``, ``queue``, ``task``, ``tenant`` or ``error_code``; the most first.
+
+        The conditions are those of ``list_jobs``. Of ``ready`` jobs those that are ``scheduled`` or ``retrying`` are
+        told apart.
+        """
+        if by not in get_args(By):
+            raise InvalidOption(f"by must be one of {', '.join(get_args(By))}.")
+        filter, numbers = checked_filter(wanted), Counter[str | None]()
+        edge: str | None = LAST
+        length = CHUNK
+        while edge is not None:
+            counted = yield from perform(count_stretch, filter, by, before=edge, length=length)
+            numbers.update(counted.numbers)
+            edge, length = counted.end, longer(length, filter)
+        return dict(numbers.most_common())
+
     def _list_acts(
         self,
         *,
@@ -164,6 +184,7 @@ class ManyVerbs:
     requeue_jobs, arequeue_jobs = blocking(_requeue_jobs), waiting(_requeue_jobs)
     run_jobs_now, arun_jobs_now = blocking(_run_jobs_now), waiting(_run_jobs_now)
     delete_jobs, adelete_jobs = blocking(_delete_jobs), waiting(_delete_jobs)
+    count_jobs_by, acount_jobs_by = blocking(_count_jobs_by), waiting(_count_jobs_by)
     list_acts, alist_acts = blocking(_list_acts), waiting(_list_acts)
 
 
@@ -176,7 +197,8 @@ def _chosen(name: str, verb: Verb, all: bool, wanted: Wanted) -> Filter:
         raise InvalidOption("all=True takes every job: give conditions or all, not both.")
     takes = (*verb.takes, *(get_args(Later) if "ready" in verb.takes else ()))
     if filter.state is not None and filter.state not in takes:
-        raise InvalidOption(f"{name} takes jobs that are {' or '.join(takes)}, not {filter.state}.")
+        said = f"{{{name}}} takes jobs that are {' or '.join(takes)}, not {filter.state}."
+        raise InvalidOption(advise(said))
     return filter
 
 

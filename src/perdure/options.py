@@ -151,6 +151,21 @@ def text(name: str, value: object, most: int = NAME_BYTES) -> str:
     return str(value.value) if isinstance(value, Enum) else str.__str__(value)
 
 
+class Named:
+    """A task, where its name would do: what ``@app.task`` makes."""
+
+    name: str
+
+
+def task_name(value: object) -> str:
+    """The name of a task that was named, or is given itself."""
+    if isinstance(value, Named):
+        return value.name
+    if not isinstance(value, str):
+        raise InvalidOption("task must be the name of a task, or the task itself: what @app.task makes.")
+    return text("task", value)
+
+
 def texts(name: str, values: Sequence[str]) -> list[str]:
     """Several of them; one alone is a mistake, for it would be taken letter by letter."""
     if isinstance(values, str) or not isinstance(values, Sequence):

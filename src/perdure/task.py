@@ -19,7 +19,7 @@ from perdure.model.redact import load_names
 from perdure.model.reference import ReferenceCodec, references_in
 from perdure.model.signature import Signature
 from perdure.moments import span
-from perdure.options import Asked, checked
+from perdure.options import Asked, Named, checked
 from perdure.request import NOTHING_ASKED, JobRequest, Template
 from perdure.store.plan import Plan, blocking, waiting
 from perdure.store.store import Store
@@ -127,7 +127,7 @@ class Handling(NamedTuple):
         return cls(cast(Any, run_in), cast(Any, tuple(kinds)), grace, on_failed)
 
 
-class Task(Enqueuer[P, R]):
+class Task(Enqueuer[P, R], Named):
     """A registered function with its defaults. A plain call is the function itself."""
 
     __name__: str

@@ -24,7 +24,7 @@ from perdure.ops.explain import examine
 from perdure.ops.find import LAST
 from perdure.ops.operate import CancelOutcome, DeleteOutcome, RequeueOutcome, RunNowOutcome
 from perdure.ops.stats import measure
-from perdure.options import INTEGER, filter_text, flag, number, task_config, text, whole
+from perdure.options import INTEGER, Named, filter_text, flag, number, task_config, task_name, text, whole
 from perdure.stats import Stats, show
 from perdure.store.plan import Plan, blocking, perform, perform_on, waiting
 from perdure.store.store import Store
@@ -76,8 +76,8 @@ class Verbs:
         """A page of jobs, newest first; for the next one give the last id as ``before``.
 
         All conditions hold. ``state``: one of those in docs/states.md, or of ``ready`` only what is ``scheduled`` or
-        ``retrying``. ``text`` stands somewhere in the arguments. Times are from ``created_after`` on, and before
-        ``created_before``.
+        ``retrying``. ``task``: its name, or the task itself. ``text`` stands somewhere in the arguments. Times are
+        from ``created_after`` on, and before ``created_before``.
         """
         number("limit", limit, 1, PAGE)
         rows = yield from perform(
@@ -177,7 +177,7 @@ class Verbs:
 
     def _set_task(
         self,
-        name: str,
+        name: str | Named,
         *,
         enabled: bool | None = None,
         config: Mapping[str, object] | UnsetType | None = UNSET,
@@ -192,21 +192,19 @@ class Verbs:
         if enabled is not None:
             flag("enabled", enabled)
         given = config if config is UNSET or config is None else task_config(config)
-        yield from perform(
-            tasks.set_task, text("task", name), enabled=enabled, config=given, by=said("by", by)
-        )
+        yield from perform(tasks.set_task, task_name(name), enabled=enabled, config=given, by=said("by", by))
 
     def _list_tasks(self) -> Plan[list[TaskFacts]]:
         """The tasks there are, also those that only jobs name: defaults, config, who serves them, what is to do."""
         found = yield from perform(list_catalog)
         return [show_task(name, task) for name, task in found.items()]
 
-    def _get_task(self, name: str) -> Plan[TaskFacts]:
+    def _get_task(self, name: str | Named) -> Plan[TaskFacts]:
         """The same for one task; UnknownTask if neither the database nor a job knows it."""
-        found = yield from perform(list_catalog)
-        if text("task", name) not in found:
+        found, known = (yield from perform(list_catalog)), task_name(name)
+        if known not in found:
             raise UnknownTask
-        return show_task(name, found[name])
+        return show_task(known, found[known])
 
     def _list_workers(self) -> Plan[list[worker.WorkerRow]]:
         """The workers that are not retired."""

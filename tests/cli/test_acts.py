@@ -62,11 +62,11 @@ def test_what_is_refused_has_an_exit_code(shop: Shop) -> None:
 def test_a_step_is_refused_with_the_verb_to_use(url: str) -> None:
     world = World(url)
     flow = Flow(world)
-    step = flow.start(flow.of(a=[])).steps()[0]
+    started = flow.start(flow.of(a=[]))
     shop = Shop(url)
-    result = shop.run("delete", step.id)
+    result = shop.run("delete", started.steps()[0].id)
     assert (result.exit_code, result.stdout.split()[-1]) == (1, "is_a_step")
-    assert "cancel_workflow ends all of its steps" in result.stderr
+    assert f"perdure workflow {started.id} cancel ends all of its steps" in result.stderr
     assert shop.json("delete", "--all", "--dry-run")["counts"] == {"is_a_step": 1}
     many = shop.run("delete", "--all", "--yes", "--json")
     assert (many.exit_code, many.stderr) == (1, "Left undone: 1 is_a_step.\n")
@@ -131,10 +131,10 @@ def test_a_terminal_is_asked(shop: Shop) -> None:
         ([NOBODY, "--all"], "Say which jobs: either their ids"),
         ([NOBODY, "--dry-run"], "--dry-run counts what fits conditions"),
         (["--queue", "mail"], "There is no terminal to ask: say --yes, or --dry-run to count first."),
-        (["--queue", "mail", "--all", "--yes"], "give conditions or all, not both."),
+        (["--queue", "mail", "--all", "--yes"], "--all takes every job: give conditions or --all, not both."),
         (["--queue", "a\0b", "--yes"], "queue has a character that cannot be stored."),
         (["--text", "\udcff", "--yes"], "text has a character that cannot be stored."),
-        (["--state", "succeeded", "--yes"], "cancel_jobs takes jobs that are waiting or ready"),
+        (["--state", "succeeded", "--yes"], "perdure cancel takes jobs that are waiting or ready"),
         (["--created-after", "soon", "--yes"], "'soon' is no time"),
         (["--created-after", "2w", "--yes"], "or how long ago: 90s, 5m, 2h or 1d."),
         (["--created-after", "99999999999999d", "--yes"], "is too long ago."),

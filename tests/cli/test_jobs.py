@@ -38,7 +38,9 @@ def test_jobs_are_listed_with_what_matters(shop: Shop) -> None:
         [done.id, "succeeded", "mail.send", "mail", "1/8"],
     ]
     assert rows[1][5:] == ["in", "119", "min"]
-    assert " ".join(rows[2][-4:]) == "no route �[31mto host", "one line, and nothing a terminal would obey"
+    assert " ".join(rows[2][-5:]) == "smtp.down: no route �[31mto host", (
+        "one line, and nothing a terminal would obey"
+    )
 
 
 def test_lists_are_filtered_and_paged(shop: Shop) -> None:
@@ -58,6 +60,23 @@ def test_lists_are_filtered_and_paged(shop: Shop) -> None:
     assert ids("--before", third.id) == [second.id, first.id]
     page = shop.run("jobs", "--limit", "2")
     assert page.stderr == f"More with --before {second.id}\n"
+
+
+def test_jobs_are_counted_by_what_they_have(shop: Shop) -> None:
+    shop.serve()
+    for code in ("smtp.down", "smtp.full", "smtp.down"):
+        shop.end(Failed, "fatal", code=code)
+    shop.send.using(tenant="acme").enqueue()
+    errors = shop.run("jobs", "--state", "failed", "--finished-after", "1h", "--count-by", "error-code")
+    assert lines(errors.stdout) == [["ERROR", "CODE", "JOBS"], ["smtp.down", "2"], ["smtp.full", "1"]]
+    assert shop.json("jobs", "--count-by", "tenant") == [
+        {"tenant": None, "jobs": 3},
+        {"tenant": "acme", "jobs": 1},
+    ]
+    assert lines(shop.run("jobs", "--count-by", "tenant").stdout)[1] == ["-", "3"]
+    none = shop.run("jobs", "--task", "mail.sned", "--count-by", "state")
+    assert (none.stdout, none.stderr) == ("", "No jobs. Did you mean 'mail.send'?\n")
+    assert shop.run("jobs", "--count-by", "colour").exit_code == 2
 
 
 def test_a_list_has_what_is_scheduled_and_what_waits_for_a_retry(shop: Shop) -> None:
@@ -165,9 +184,9 @@ def test_explain_says_why_and_what_else(shop: Shop) -> None:
     shop.app.pause_queue("mail")
     first, *others = shop.run("explain", job.id).stdout.splitlines()
     assert first.startswith("It is scheduled for 20")
-    assert first.endswith(f" run_now({job.id!r}) makes it due.")
+    assert first.endswith(f" perdure run-now {job.id} makes it due.")
     assert others == [
-        "Also: Its queue mail is paused. resume_queue('mail') hands out its jobs again.",
+        "Also: Its queue mail is paused. perdure resume mail hands out its jobs again.",
         "Also: No worker is live. Start one: perdure worker MODULE:APP.",
     ]
     told = shop.json("explain", job.id)

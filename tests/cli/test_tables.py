@@ -117,7 +117,8 @@ def test_a_terminal_gets_what_fits(home: Path, columns: int, rich: bool) -> None
     assert len(lines) == 2, "nothing is wrapped"
     assert re.match(r"[0-9a-f-]{36}  ready", lines[1])
     assert ("a-queue-with-a-long-name" in lines[1]) is (columns == 200)
-    assert ("NOTE" in lines[0]) is (columns == 200)
+    assert ("ATTEMPT" in lines[0]) is (columns == 200)
+    assert "NOTE" in lines[0], "why something failed is wanted before all that"
 
 
 def test_a_pipe_gets_everything_and_no_colours(home: Path) -> None:

@@ -151,6 +151,20 @@ def test_all_conditions_hold_at_once(world: World) -> None:
         assert found(world, **lone, **{name: value}) == [], name
 
 
+def test_a_task_stands_for_its_name(world: World) -> None:
+    work, other = world.task(), world.task("other")
+    job, theirs = work.enqueue(), world.app.enqueue(other, {"n": 1})
+    assert theirs.task == "other"
+    assert found(world, task=work) == found(world, task="work") == [job.id]
+    assert world.app.cancel_jobs(task=other).counts == {"canceled": 1}
+    world.app.set_task(work, config={"limit": 3})
+    assert world.app.get_task(work) == world.app.get_task("work")
+    neither: Any = work.using(delay=5)
+    for verb in (world.app.get_task, world.app.enqueue):
+        with pytest.raises(InvalidOption, match="the task itself"):
+            verb(neither)
+
+
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
@@ -160,6 +174,7 @@ def test_all_conditions_hold_at_once(world: World) -> None:
         ({"text": " "}, "text must not be blank."),
         ({"text": "x" * 1001}, "text must be at most 1000 bytes long."),
         ({"tag": 7}, "tag must be a text."),
+        ({"task": len}, "task must be the name of a task, or the task itself: what @app.task makes."),
         ({"idempotency_key": "k" * 513}, "idempotency_key must be at most 512 bytes long."),
         ({"state": "done"}, "state must be one of waiting, ready"),
         ({"state": ["failed"]}, "state must be one of"),

@@ -41,6 +41,20 @@ def test_a_rejected_gate_dooms_what_needs_it(flow: Flow) -> None:
     assert flow.status(started) == "failed"
 
 
+@pytest.mark.parametrize("end", ["succeeded", "failed", "canceled"])
+def test_a_gate_tells_who_resolved_it_in_each_of_its_runs(flow: Flow, end: Any) -> None:
+    started = flow.start(flow.of(gate=[], bad=[]))
+    gate = next(step.id for step in started.steps() if step.key == "gate")
+    flow.app.resolve_gate(started.id, "gate", end, reason="so be it", by="ann")
+    flow.run_all(fail=["bad"])
+    flow.app.requeue_workflow(started.id, steps="all", by="bob")
+    flow.app.resolve_gate(started.id, "gate", "succeeded")
+    told = [(entry.what, entry.run, entry.detail) for entry in flow.app.job_history(gate)]
+    assert (end, 1, {"reason": "so be it", "by": "ann"}) in told
+    assert told[-1] == ("succeeded", 2, {})
+    assert [what for what, _, _ in told].count("succeeded") == (2 if end == "succeeded" else 1)
+
+
 @pytest.mark.parametrize(
     ("resolution", "options", "code"),
     [

@@ -95,7 +95,14 @@ COMMANDS: dict[str, Values] = {
             option("--meta", documents),
         ),
     ),
-    "jobs": verb(rest=(*conditions, option("--limit", numbers), option("--before", ids))),
+    "jobs": verb(
+        rest=(
+            *conditions,
+            option("--limit", numbers),
+            option("--before", ids),
+            option("--count-by", words | st.sampled_from(("state", "tenant", "error-code"))),
+        )
+    ),
     "job": verb(ids),
     "explain": verb(ids),
     "workflows": verb(rest=(option("--status", words), option("--name", words), option("--before", ids))),

@@ -136,6 +136,9 @@ VERBS: dict[str, Values] = {
     "cancel_workflow": also(asked(id=workflow), reason=said, by=said, conn=conn),
     "check_schema": NOTHING,
     "count_jobs": some(queue=name, tenant=texts),
+    "count_jobs_by": also(
+        asked(by=mostly("state", "queue", "task", "tenant", "error_code", texts)), **conditions
+    ),
     "delete_job": also(asked(id=job), by=said),
     "delete_jobs": many(reason=said),
     "enqueue": st.builds(

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure.model.advice import ADVICE
+from perdure.model.advice import ADVICE, advise
 from perdure.model.explain import MOST_AHEAD, Case, Parent, explain
 from perdure.model.job import SECOND, JobRow
 from perdure.model.serving import Server
@@ -183,13 +183,14 @@ def test_the_sentence(given: Case, code: str, sentence: str) -> None:
     told = explain(given)
     assert (told.code, told.sentence, told.also) == (code, sentence, [])
     assert told.advice.endswith(".")
+    assert type(told.advice) is str, "or not every encoder would take it"
     assert "None" not in told.advice
 
 
 def test_all_advice_is_given() -> None:
     told = {explain(given).advice for given, _, _ in (*CASES, *REMARKED)}
     also = {reason.advice for given, _, _ in REMARKED for reason in explain(given).also}
-    known = {advice.format(**FIELDS) for advice in ADVICE.values()}
+    known = {advise(advice, **FIELDS) for advice in ADVICE.values()}
     assert known == told | also
 
 

@@ -22,6 +22,7 @@ from perdure.ops import (
     browse,
     catalog,
     claim,
+    count,
     crew,
     enqueue,
     explain,
@@ -42,7 +43,7 @@ from perdure.ops import (
 from perdure.ops import growth as growth_ops
 from perdure.ops import workflow as workflows
 from perdure.ops.batch import rows_of
-from perdure.ops.find import Found
+from perdure.ops.find import LAST, Found
 from perdure.ops.op import Op, Operation, Query, ask_all, operation
 from perdure.options import Options
 from perdure.store.store import Store
@@ -263,6 +264,7 @@ def look(store: Recorder) -> None:
     store.perform(browse.get_jobs, [job.id])
     store.perform(browse.trace_job, job.id)
     store.perform(browse.count_jobs)
+    store.perform(count.count_stretch, Filter(), "state", before=LAST, length=10)
     store.perform(browse.oldest_ready)
     store.perform(explain.examine, job.id)
     store.perform(stats.measure, since=SECOND)

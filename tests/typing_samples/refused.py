@@ -53,6 +53,8 @@ def options() -> None:
     app.enqueue("add", {"a": 1}, colour="blue")  # refused: no such option
     app.enqueue("add", {"a": 1}, run_at=60)  # refused: wrong type
     app.list_jobs(state="done")  # refused: no such state
+    app.list_jobs(task=add.using(delay=5))  # refused: neither a name nor a task
+    app.set_task(print, enabled=False)  # refused: neither a name nor a task
     app.requeue_jobs(colour="blue")  # refused: no such condition
     app.delete_jobs(created_before=60)  # refused: wrong type
     Backoff(base="5")  # refused: wrong type

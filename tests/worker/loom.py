@@ -26,7 +26,7 @@ def weave(threads: list[int], *, ctx: Context = CONTEXT) -> dict[str, object]:
 def fan_out(n: int, *, ctx: Context = CONTEXT) -> int:
     from tests.worker import loom
 
-    parts = [Step(f"part-{i}", loom.app.tasks["spin"].job(i), after=[ctx_key(ctx)]) for i in range(n)]
+    parts = [Step(f"part-{i}", loom.app.tasks["spin"].job(i), after=[str(ctx.step_key)]) for i in range(n)]
     ctx.append([*parts, Step("all", loom.app.tasks["weave"].job([p.result for p in parts]), after=parts)])
     return n
 
@@ -37,10 +37,6 @@ def fan_out_at_once(n: int, *, ctx: Context = CONTEXT) -> bool:
 
     (id,) = ctx.append([Step("beside", loom.app.tasks["spin"].job(n))], at_once=True)
     return bool(loom.app.get_job(id).get(timeout=60) == n)
-
-
-def ctx_key(ctx: Context) -> str:
-    return "split"
 
 
 def make(url: str) -> App:

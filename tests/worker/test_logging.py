@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
+import sqlite3
+from contextlib import closing
 from typing import Any
 
+import psycopg
 import pytest
 
 import perdure
-from perdure import App, Snooze
+from perdure import CONTEXT, App, Context, Snooze, Step, Workflow
 from perdure.errors import InvalidConfig
+from tests.store.waiting import auntil
 
 FAR = 3600
 
@@ -22,8 +26,6 @@ FAR = 3600
 async def test_an_outcome_is_one_line(
     app: App, caplog: pytest.LogCaptureFixture, error: Any, outcome: str
 ) -> None:
-    from tests.store.waiting import auntil
-
     caplog.set_level(logging.INFO, "perdure.worker")
 
     @app.task(name="work", queue="q", backoff=FAR)
@@ -62,6 +64,52 @@ async def test_a_result_that_is_not_kept_is_told(app: App, caplog: pytest.LogCap
             f"The result of job {jobs[1].id} of work is not kept: it takes more than 1048576 bytes of JSON",
         ]
     )
+
+
+async def test_a_result_that_only_the_database_refuses_is_told(
+    app: App, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task(name="work")
+    async def work(n: int) -> str:
+        return "hunter2" if n else "fine"
+
+    _refuse_result(url, "hunter2")
+    async with app.worker():
+        job, other = await app.aenqueue_many([work.job(1), work.job(0)])
+        await job.ajoin(30)
+        assert await other.aget(30) == "fine"
+        await job.arefresh()
+    assert (job.state, job.reason, job.result) == ("succeeded", "result.refused", None)
+    told = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
+    assert told == [f"The result of job {job.id} of work is not kept: the database refuses it"]
+
+
+async def test_steps_that_are_refused_are_told_with_their_cause(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[str] = []
+    caplog.set_level(logging.INFO, "perdure.worker")
+
+    @app.task(name="grow", max_attempts=2, backoff=0)
+    async def grow(*, ctx: Context = CONTEXT) -> None:
+        await ctx.aappend([Step("b", grow.job(), after=["nobody"])])
+
+    for name in ("succeeded", "retried", "failed"):
+        app.on(name)(lambda event: heard.append(f"{event.name} {event.code}"))
+    flow = Workflow("flow")
+    flow.step("a", grow.job())
+    async with app.worker():
+        started = await app.astart_workflow(flow)
+        await started.ajoin(30)
+        await auntil(lambda: len(heard) == 2)
+    assert heard == ["retried job.steps_refused", "failed job.steps_refused"]
+    retried, failed = (line for line in caplog.records if hasattr(line, "job"))
+    cause = (
+        ": Its steps could not be appended. The step b waits for nobody, which is no step of this workflow."
+    )
+    for line, outcome in ((retried, "retried"), (failed, "failed")):
+        assert vars(line)["outcome"] == outcome
+        assert line.getMessage().endswith(cause)
 
 
 async def test_a_queue_that_nobody_knows_is_told(app: App, caplog: pytest.LogCaptureFixture) -> None:
@@ -113,3 +161,17 @@ async def test_a_worker_to_which_nothing_is_left_is_refused(app: App) -> None:
     with pytest.raises(InvalidConfig, match="nothing is left to run"):
         async with app.worker(processes=0):
             pass
+
+
+def _refuse_result(url: str, word: str) -> None:
+    """From here on the database takes no job whose result has this word in it."""
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
+            file.execute(
+                f"CREATE TRIGGER refuse BEFORE UPDATE ON perdure_job WHEN NEW.result LIKE '%{word}%' "
+                "BEGIN SELECT RAISE(ABORT, 'no'); END"
+            )
+    else:
+        with psycopg.connect(url, autocommit=True) as connection:
+            check = f"CHECK (CAST(result AS text) NOT LIKE '%{word}%')"
+            connection.execute(f"ALTER TABLE perdure.job ADD CONSTRAINT refuse {check}".encode())

@@ -276,6 +276,27 @@ async def test_a_requeued_step_that_appended_appends_again(app: App) -> None:
     assert (started.status, started.run) == ("succeeded", 2)
 
 
+async def test_a_step_knows_its_key_and_its_workflow(app: App) -> None:
+    @app.task(name="there")
+    async def there(*, ctx: Context = CONTEXT) -> list[str | None]:
+        return [ctx.workflow, ctx.step_key]
+
+    @app.task(name="in_a_thread")
+    def in_a_thread() -> list[str | None]:
+        return [Context.current().workflow, Context.current().step_key]
+
+    flow = Workflow("flow")
+    for key, task in (("loop", there), ("thread", in_a_thread)):
+        flow.step(key, task.job())
+    async with app.worker():
+        alone = await there.aenqueue()
+        started = await app.astart_workflow(flow)
+        await started.ajoin(PATIENCE)
+        assert await alone.aget(PATIENCE) == await there() == [None, None]
+        found = [await app.aget_job(step.id) for step in await started.asteps()]
+    assert [job.result for job in found] == [[started.id, "loop"], [started.id, "thread"]]
+
+
 async def test_only_a_step_can_append(app: App) -> None:
     @app.task(name="alone")
     async def alone(*, ctx: Context = CONTEXT) -> str:

@@ -18,7 +18,7 @@ VERBS = {
     "demo": ("demo", "Run a few hundred jobs and tell what became of them."),
     "worker": ("worker", "Run jobs until told to stop."),
     "enqueue": ("enqueue", "Enqueue a job of TASK."),
-    "jobs": ("jobs", "List jobs, the newest first."),
+    "jobs": ("jobs", "List jobs, the newest first, or count them."),
     "job": ("job", "Tell a job's whole story."),
     "explain": ("job", "Say why a job is not running, in a sentence."),
     "cancel": ("acts", "Cancel jobs, by their ids or all that fit."),

@@ -14,7 +14,7 @@ import click
 
 from perdure.cli.conditions import conditions
 from perdure.cli.documents import act_document, as_json, print_json
-from perdure.cli.failures import Misuse
+from perdure.cli.failures import Misuse, words
 from perdure.cli.jobs import meant
 from perdure.cli.tables import Column, facts, printable, table
 from perdure.cli.target import Target, pass_target, where
@@ -222,6 +222,8 @@ def _act(
     asked = every or any(value is not None for value in wanted.values())
     if bool(ids) == asked:
         raise Misuse("Say which jobs: either their ids, or conditions such as --queue, or --all.")
+    if every and any(value is not None for value in wanted.values()):
+        raise Misuse("--all takes every job: give conditions or --all, not both.")
     if not ids:
         _act_on_many(verb, {**wanted, "all": every}, dry_run=dry_run, yes=yes, as_json=as_json)
     elif dry_run:
@@ -241,10 +243,10 @@ def _act_on_each(verb: Verb, ids: tuple[str, ...], *, as_json: bool) -> None:
             outcomes.append((id, "not_found"))
         except Refused as error:
             outcomes.append((id, error.code.removeprefix("job.")))
-            click.echo(printable(f"{id}: {error}"), err=True)
+            click.echo(printable(f"{id}: {words(error)}"), err=True)
         except StoreBusy as error:
             outcomes.append((id, "locked"))
-            click.echo(printable(f"{id}: {error}"), err=True)
+            click.echo(printable(f"{id}: {words(error)}"), err=True)
     if as_json:
         counts = Counter(outcome for _, outcome in outcomes)
         print_json({"counts": counts, "jobs": [{"id": id, "outcome": outcome} for id, outcome in outcomes]})

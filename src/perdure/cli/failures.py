@@ -38,9 +38,17 @@ _KINDS = {"invalid": Misuse, "unavailable": Away, "unsupported": Away, "schema":
 _HINTS = {"schema.missing": " Run perdure migrate.", "schema.outdated": " Run perdure migrate."}
 
 
+def words(error: PerdureError) -> str:
+    """What it says, with commands of the shell in place of verbs of Python."""
+    from perdure.model.advice import Advice
+
+    said = error.args[0] if error.args else None
+    return said.shell if isinstance(said, Advice) else str(error)
+
+
 def failure(error: PerdureError, hint: str = "") -> Failure:
     """An error of ours: its message is fit to be shown, its code to be searched for."""
-    message = " ".join([str(error), *getattr(error, "__notes__", ())])
+    message = " ".join([words(error), *getattr(error, "__notes__", ())])
     if "perdure migrate" not in message:
         hint = hint or _HINTS.get(error.code, "")
     return _KINDS.get(error.category, Failure)(f"{message}{hint} [{error.code}]")

@@ -16,7 +16,7 @@ from perdure.model.telling import distance, length, stamp
 if TYPE_CHECKING:
     from perdure.app import App
     from perdure.history import Entry
-    from perdure.model.explain import Explanation
+    from perdure.model.explain import Explanation, Reason
     from perdure.model.job import JobRow
     from perdure.ops.browse import AttemptRow, Traces
 
@@ -73,9 +73,9 @@ def explain(target: Target, id: str, as_json: bool) -> None:
     if as_json:
         print_json(_explanation(why))
         return
-    click.echo(printable(f"{why.sentence} {why.advice}".rstrip()))
+    click.echo(printable(f"{why.sentence} {why.shell}"))
     for reason in why.also:
-        click.echo(printable(f"Also: {reason.sentence} {reason.advice}".rstrip()))
+        click.echo(printable(f"Also: {reason.sentence} {reason.shell}"))
 
 
 def _traces(app: App, id: str) -> Traces:
@@ -115,7 +115,11 @@ def _document(traces: Traces, why: Explanation) -> dict[str, Any]:
 
 
 def _explanation(why: Explanation) -> dict[str, Any]:
-    return {**why._asdict(), "also": [reason._asdict() for reason in why.also]}
+    return {**_reason(why), "also": [_reason(reason) for reason in why.also]}
+
+
+def _reason(why: Explanation | Reason) -> dict[str, Any]:
+    return {"code": why.code, "sentence": why.sentence, "advice": why.shell}
 
 
 def _tell(traces: Traces, why: Explanation) -> None:

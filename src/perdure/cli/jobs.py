@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -17,6 +17,7 @@ from perdure.model.telling import distance
 if TYPE_CHECKING:
     from perdure.app import App
     from perdure.model.job import JobRow
+    from perdure.ops.count import By
 
 COLUMNS = (
     Column("ID"),
@@ -25,28 +26,36 @@ COLUMNS = (
     Column("QUEUE", rank=3, least=6),
     Column("ATTEMPT", rank=4, right=True),
     Column("WHEN", rank=2),
-    Column("NOTE", rank=5, least=10),
+    Column("NOTE", rank=1, least=10),
 )
+BY = ("state", "queue", "task", "tenant", "error-code")
 
 
 @click.command()
 @conditions
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @click.option("--before", metavar="ID", help="The next page: the last id of this one.")
+@click.option("--count-by", type=click.Choice(BY), help="Count all that fit instead of listing them.")
 @as_json
 @where
 @pass_target
-def jobs(target: Target, /, limit: int, before: str | None, as_json: bool, **wanted: Any) -> None:
-    """List jobs, the newest first.
+def jobs(
+    target: Target, /, limit: int, before: str | None, count_by: str | None, as_json: bool, **wanted: Any
+) -> None:
+    """List jobs, the newest first, or count them.
 
     Jobs that are scheduled or retrying are ready and not due yet: --state ready lists them, too.
 
     \b
     Examples:
       perdure jobs --state failed --queue mail --error-code http.503 --finished-after 2h
+      perdure jobs --state failed --finished-after 1d --count-by error-code
       perdure jobs --limit 200 --json | jq -r '.[].id'
     """
     with target.reading() as app:
+        if count_by is not None:
+            _count(app, count_by, wanted, as_json=as_json)
+            return
         found = app.list_jobs(limit=limit, before=before, **wanted)
         rows = [job.row for job in found if job.row is not None]
         if as_json:
@@ -60,11 +69,25 @@ def jobs(target: Target, /, limit: int, before: str | None, as_json: bool, **wan
             click.echo(f"More with --before {rows[-1].id}", err=True)
 
 
+def _count(app: App, by: str, wanted: dict[str, Any], *, as_json: bool) -> None:
+    name = by.replace("-", "_")
+    numbers = app.count_jobs_by(cast("By", name), **wanted)
+    if as_json:
+        print_json([{name: value, "jobs": number} for value, number in numbers.items()])
+        return
+    columns = (Column(by.upper().replace("-", " "), least=12), Column("JOBS", right=True))
+    table(columns, [[value or "-", str(number)] for value, number in numbers.items()])
+    if not numbers:
+        click.echo(f"No jobs.{meant(app, wanted['queue'], wanted['task'])}", err=True)
+
+
 def line(row: JobRow, now: int) -> list[str]:
     """A job as the cells of a table."""
     at = row.finished_at or row.started_at or row.run_at
     # While it runs, the error that the row tells is that of the attempt before; of a failed one it says the most.
-    error = None if row.state == "running" else row.error_message
+    error = None
+    if row.state != "running" and row.error_kind is not None:
+        error = ": ".join(filter(None, (row.error_code, row.error_message)))
     told = (error, row.reason) if row.state == "failed" else (row.reason, error)
     note = next(filter(None, (*told, row.progress_message, row.held)), "")
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from perdure.model.advice import ADVICE
+from perdure.model.advice import ADVICE, advise
 from perdure.model.job import ENDED, Instant, JobRow, State
 from perdure.model.lifecycle import SUSPECT_AFTER
 from perdure.model.serving import Lack, Server, lack
@@ -43,11 +43,12 @@ class Case(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """``code`` is stable, ``sentence`` is for people, and ``advice`` tells what to do, if anything."""
+    """``code`` is stable, ``sentence`` is for people, ``advice`` tells what to do: ``shell`` the same with commands."""
 
     code: str
     sentence: str
     advice: str
+    shell: str
 
 
 class Explanation(NamedTuple):
@@ -57,11 +58,12 @@ class Explanation(NamedTuple):
     sentence: str
     also: list[Reason]
     advice: str
+    shell: str
 
 
 def explain(case: Case) -> Explanation:
     first, *others = [*_reasons(case), *_remarks(case)]
-    return Explanation(first.code, first.sentence, others, first.advice)
+    return Explanation(first.code, first.sentence, others, first.advice, first.shell)
 
 
 def _reasons(case: Case) -> list[Reason]:
@@ -104,7 +106,8 @@ def _remarks(case: Case) -> Iterator[Reason]:
 
 def _reason(case: Case, code: str, sentence: str, *, advice: str | None = None) -> Reason:
     job = case.job
-    advice = ADVICE[advice or code].format(
+    told = advise(
+        ADVICE[advice or code],
         id=job.id,
         queue=job.queue,
         task=job.task,
@@ -113,7 +116,7 @@ def _reason(case: Case, code: str, sentence: str, *, advice: str | None = None) 
         holder=case.holder,
         parent=case.parents[0].id if case.parents else None,
     )
-    return Reason(code, sentence, advice)
+    return Reason(code, sentence, str(told), told.shell)
 
 
 def _ended(case: Case) -> Reason:

@@ -141,8 +141,9 @@ class Released(msgspec.Struct, frozen=True):
 Outcome: TypeAlias = Succeeded | Failed | Snoozed | Throttled | Continued | Canceled | Released
 
 
-def stripped(outcome: Outcome, why: str = "") -> Outcome:
+def stripped(outcome: Outcome, why: str = "", *, dropped: str = "result.unencodable") -> Outcome:
     """What is left of an outcome that cannot be stored as it is: how the attempt ended. ``why``: what was refused.
+    ``dropped``: the reason for which a success has no result.
 
     A success whose jobs were refused is none: they were to be enqueued with it, or not at all.
     """
@@ -153,7 +154,7 @@ def stripped(outcome: Outcome, why: str = "") -> Outcome:
         said = f"Its own jobs could not be enqueued. {why}".strip()
         return Failed(outcome.lease, "error", "job.children_refused", said)
     if isinstance(outcome, Succeeded):
-        return Succeeded(outcome.lease, None, "result.unencodable", workflow=outcome.workflow)
+        return Succeeded(outcome.lease, None, dropped, workflow=outcome.workflow)
     return msgspec.structs.replace(outcome, report=None)
 
 

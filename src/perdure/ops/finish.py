@@ -60,6 +60,8 @@ class Finished(NamedTuple):
     changes: Sequence[Change] = ()
     troubled: frozenset[str] = frozenset()
     """Workflows in which something has failed: successes of their steps are still to be told."""
+    instead: Sequence[Outcome] = ()
+    """What was recorded in place of outcomes that cannot be stored."""
 
 
 @operation("urgent")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from perdure.errors import Refused
+from perdure.model.advice import advise
 from perdure.model.job import Span, State
 from perdure.ops.acts import act, told
 from perdure.ops.batch import rows_of
@@ -80,7 +81,7 @@ def requeue(
     job = yield from _lock(id)
     if job is None:
         return "not_found"
-    _refuse_step(job, "requeue_workflow starts a new run of its steps")
+    _refuse_step(job, "{requeue_workflow} starts a new run of its steps")
     refusal = _why_not_requeue(job, run)
     if refusal is not None:
         return refusal
@@ -108,7 +109,7 @@ def run_now(id: str, *, by: str | None = None) -> Op[RunNowOutcome]:
     if job is None:
         return "not_found"
     _refuse_step(
-        job, "it runs when its parents are done; cancel_workflow and requeue_workflow act on all of it"
+        job, "it runs when its parents are done; {cancel_workflow} and {requeue_workflow} act on all of it"
     )
     if job.state != "ready":
         return "not_ready"
@@ -129,7 +130,7 @@ def delete(
     job = yield from _lock(id)
     if job is None:
         return "not_found"
-    _refuse_step(job, "cancel_workflow ends all of its steps")
+    _refuse_step(job, "{cancel_workflow} ends all of its steps")
     if job.state == "running":
         yield from cancel(id, reason="deleted", by=by)
         return "cancel_requested"
@@ -162,7 +163,8 @@ def _lock(id: str) -> Op[Locked | None]:
 
 def _refuse_step(job: Locked, instead: str) -> None:
     if job.workflow is not None:
-        raise Refused(f"This job is the step {job.step} of a workflow: {instead}.", code="job.is_a_step")
+        said = f"This job is the step {{step}} of a workflow: {instead}."
+        raise Refused(advise(said, step=job.step, workflow=job.workflow), code="job.is_a_step")
 
 
 def _why_not_requeue(job: Locked, run: int | None) -> RequeueOutcome | None:

@@ -8,6 +8,7 @@ import msgspec
 
 from perdure.errors import Refused
 from perdure.filter import Filter
+from perdure.model.advice import advise
 from perdure.model.canonical import canonical_replay
 from perdure.model.job import JobRow, NewJob
 from perdure.ops.batch import CHUNK
@@ -67,7 +68,7 @@ def replay(
     if not found:
         return None
     job, source = Locked(*locked[0]), Source(*found[0])
-    _refuse(job)
+    _refuse(id, job)
     (outcome,), queues = yield from put([_like(source, id, new, request_key)])
     if not outcome.created:
         yield from _refuse_another(id, outcome)
@@ -81,19 +82,15 @@ def replay(
     return outcome
 
 
-def _refuse(job: Locked) -> None:
+def _refuse(id: str, job: Locked) -> None:
     if job.workflow is not None:
-        raise Refused(
-            f"This job is the step {job.step} of a workflow: start_workflow makes a new one.",
-            code="job.is_a_step",
-        )
+        said = "This job is the step {step} of a workflow: {start_another}."
+        raise Refused(advise(said, step=job.step), code="job.is_a_step")
     if job.state != "succeeded":
         ended = job.state in ("failed", "canceled")
-        cure = "requeue_job starts a new run of it" if ended else "it has not ended yet"
-        raise Refused(
-            f"Only a job that succeeded is replayed, and this one is {job.state}: {cure}.",
-            code="job.not_succeeded",
-        )
+        cure = "{requeue_job} starts a new run of it" if ended else "it has not ended yet"
+        said = f"Only a job that succeeded is replayed, and this one is {job.state}: {cure}."
+        raise Refused(advise(said, id=id), code="job.not_succeeded")
 
 
 def _like(source: Source, id: str, new: str, request_key: str | None) -> NewJob:

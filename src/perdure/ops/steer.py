@@ -9,7 +9,7 @@ from perdure.model.canonical import read_json, same
 from perdure.model.graph import GATE, OVER, Fate, Tally, Which, requeued
 from perdure.model.job import ENDED as OVER_JOBS
 from perdure.model.job import NewWorkflow, State
-from perdure.ops.acts import act
+from perdure.ops.acts import act, told
 from perdure.ops.batch import rows_of
 from perdure.ops.op import Op, Query, Rows, ask_all, operation
 from perdure.ops.release import End, Tallies, release
@@ -59,7 +59,7 @@ def resolve_gate(
     (gates,) = yield from ask_all(Query("find_step", {"workflow": workflow, "key": key}))
     if not gates:
         raise GateRefused(f"The workflow has no step {key}.", code="workflow.gate_not_found")
-    ((id, state, task, result, said, _, _),) = gates
+    ((id, state, task, result, said, run, token),) = gates
     if task != GATE:
         raise GateRefused(f"The step {key} is no gate: a worker runs it.", code="workflow.gate_not_gate")
     if state in OVER_JOBS:
@@ -69,8 +69,12 @@ def resolve_gate(
         raise GateRefused(f"The gate {key} is not open yet: steps before it have not ended.")
     write = Query("resolve_gate", {"id": id, "resolution": resolution, "result": output, "reason": reason})
     _, wake, _ = yield from release(tallies, {id: End(workflow, "open", resolution)}, write)
+    detail = told({"reason": reason, "by": by})
+    event = Query(
+        "record_event", {"id": id, "run": run, "token": token, "kind": resolution, "detail": detail}
+    )
     done = act("resolve_gate", f"workflow {workflow}", by, gate=key, resolution=resolution, reason=reason)
-    yield from ask_all(*tallies.settle(), done, final=True, wake=wake | {ENDED})
+    yield from ask_all(*tallies.settle(), event, done, final=True, wake=wake | {ENDED})
     return True
 
 

@@ -23,6 +23,7 @@ from perdure.model.reference import refers
 from perdure.moments import instant, moment, span
 from perdure.ops.queues import Queue
 from perdure.ops.topics import ANYTHING
+from perdure.options import Named, task_name
 from perdure.request import JobRequest
 from perdure.store.plan import Plan, arun, perform, refuse_in_event_loop, run
 from perdure.task import Task
@@ -196,10 +197,9 @@ class Testing:
 
         Fit for async code as well: it waits for nobody.
         """
-        name = task.name if isinstance(task, Task) else task
         return [
             EnqueuedJob(job, self._arguments(job))
-            for job in run(self._store, self._list(task=name, state=state))
+            for job in run(self._store, self._list(task=task, state=state))
         ]
 
     @overload
@@ -213,9 +213,8 @@ class Testing:
         for one in jobs[::-1]:
             if args.items() <= one.args.items():
                 return one
-        name = task.name if isinstance(task, Task) else task
         seen = "".join(f"\n  {one.args}" for one in jobs) or " none at all"
-        raise AssertionError(f"No job of {name} was enqueued with {args}; there are:{seen}")
+        raise AssertionError(f"No job of {task_name(task)} was enqueued with {args}; there are:{seen}")
 
     # The clock
 
@@ -293,7 +292,7 @@ class Testing:
 
     # Reading
 
-    def _list(self, *, task: str | None = None, state: State | None = None) -> Plan[list[Job[Any]]]:
+    def _list(self, *, task: str | Named | None = None, state: State | None = None) -> Plan[list[Job[Any]]]:
         """Every one of them, oldest first."""
         jobs: list[Job[Any]] = []
         while True:

@@ -125,6 +125,14 @@ class JobContext(Context):
         return None if at is None else moment(at)
 
     @property
+    def workflow(self) -> str | None:
+        return self.row.workflow_id
+
+    @property
+    def step_key(self) -> str | None:
+        return self.row.step_key
+
+    @property
     def meta(self) -> dict[str, Any]:
         return {} if self.row.meta is None else read_json(self.row.meta, dict[str, Any])
 

@@ -266,9 +266,11 @@ class Cycle:
     def _settle(self, outcomes: Sequence[tuple[Attempt, Outcome]], finished: Finished) -> None:
         accepted, refused = set(finished.accepted), set(finished.refused)
         changes = {Lease(change.id, change.token): change for change in finished.changes}
+        instead = {outcome.lease: outcome for outcome in finished.instead}
         for attempt, outcome in outcomes:
             if attempt.lease in accepted or attempt.lease in refused:
                 change = changes.get(attempt.lease)
+                attempt.outcome = instead.get(attempt.lease, attempt.outcome)
                 self._worker.recorded(attempt, change, accepted=attempt.lease in accepted)
             else:
                 task = asyncio.create_task(self._insist(attempt, outcome))
@@ -286,6 +288,7 @@ class Cycle:
                 continue
             if finished.accepted or finished.refused:
                 change = finished.changes[0] if finished.changes else None
+                (attempt.outcome,) = finished.instead or (attempt.outcome,)
                 return self._worker.recorded(attempt, change, accepted=bool(finished.accepted))
 
 

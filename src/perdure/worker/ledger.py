@@ -157,9 +157,9 @@ class Ledger:
     def _finish_apart(self, outcomes: Sequence[Outcome], error: Exception) -> Plan[Finished]:
         """One outcome cannot be stored and must not stop the others: halve until it is alone, and strip it."""
         if len(outcomes) == 1:
-            bare = [stripped(outcome, _why(error)) for outcome in outcomes]
+            bare = [stripped(outcome, _why(error), dropped="result.refused") for outcome in outcomes]
             finished = yield from perform(finish_ops.finish, bare, dice=self._rng.random)
-            return (yield from self._recheck(bare, finished))
+            return (yield from self._recheck(bare, finished))._replace(instead=bare)
         middle = len(outcomes) // 2
         first = yield from self._finish(outcomes[:middle])
         second = yield from self._finish(outcomes[middle:])
@@ -167,6 +167,7 @@ class Ledger:
             first.accepted + second.accepted,
             first.refused + second.refused,
             [*first.changes, *second.changes],
+            instead=[*first.instead, *second.instead],
         )
 
     def _cycle(
@@ -280,7 +281,9 @@ class Ledger:
         self._troubled |= finished.troubled
         told = {*finished.accepted, *finished.refused}
         rest = yield from self._finish([outcome for outcome in outcomes if outcome.lease not in told])
-        return Finished(finished.accepted + rest.accepted, finished.refused + rest.refused, rest.changes)
+        return rest._replace(
+            accepted=finished.accepted + rest.accepted, refused=finished.refused + rest.refused
+        )
 
     def _recheck(self, outcomes: Sequence[Outcome], finished: Finished) -> Plan[Finished]:
         if not finished.refused:

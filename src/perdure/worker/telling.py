@@ -36,6 +36,7 @@ REASON, NEWLINE = 200, "\n"
 DROPPED = {
     "result.too_large": f"it takes more than {MAX_PAYLOAD} bytes of JSON",
     "result.unencodable": "it cannot be written as JSON",
+    "result.refused": "the database refuses it",
 }
 
 SHOWN = 10

@@ -918,3 +918,15 @@ RETURNING id;
 -- name: amend_act
 -- differs: json goes in through text: see record_event.
 UPDATE perdure.act SET detail = CAST(CAST(:detail AS text) AS json) WHERE id = :id;
+
+-- name: count_found
+-- differs: how a JSON array becomes rows.
+SELECT CASE CAST(:by AS text)
+            WHEN 'queue' THEN queue WHEN 'task' THEN task WHEN 'tenant' THEN tenant WHEN 'error_code' THEN error_code
+            WHEN 'state' THEN CASE WHEN state <> 'ready' OR held IS NOT NULL OR run_at <= :now THEN state
+                                   WHEN error_kind IS NULL THEN 'scheduled'
+                                   ELSE 'retrying' END END,
+       count(*)
+  FROM perdure.job
+ WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
+ GROUP BY 1;

@@ -618,3 +618,14 @@ RETURNING id;
 -- name: amend_act
 -- differs: JSON is text here.
 UPDATE perdure.act SET detail = :detail WHERE id = :id;
+
+-- name: count_found
+-- differs: how a JSON array becomes rows.
+SELECT CASE :by WHEN 'queue' THEN queue WHEN 'task' THEN task WHEN 'tenant' THEN tenant WHEN 'error_code' THEN error_code
+                WHEN 'state' THEN CASE WHEN state <> 'ready' OR held IS NOT NULL OR run_at <= :now THEN state
+                                       WHEN error_kind IS NULL THEN 'scheduled'
+                                       ELSE 'retrying' END END,
+       count(*)
+  FROM perdure.job
+ WHERE id IN (SELECT value FROM json_each(:ids))
+ GROUP BY 1;

@@ -1,0 +1,27 @@
+"""Counting the jobs that fit a filter, stretch by stretch as they are found."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+from perdure.filter import Filter
+from perdure.ops.batch import rows_of
+from perdure.ops.find import find
+from perdure.ops.op import Op, ask_last, operation
+
+By: TypeAlias = Literal["state", "queue", "task", "tenant", "error_code"]
+
+
+class Counted(NamedTuple):
+    """``end``: below it nothing was looked at; None if there is nothing."""
+
+    numbers: dict[str | None, int]
+    end: str | None
+
+
+@operation("read")
+def count_stretch(filter: Filter, by: By, *, before: str, length: int) -> Op[Counted]:
+    """How many fit in a stretch of that length below ``before``, for each value that they have."""
+    stretch = yield from find(filter, before=before, length=length, n=length)
+    rows = yield from ask_last("count_found", ids=rows_of([job.id for job in stretch.jobs]), by=by)
+    return Counted(dict(rows), stretch.end)
