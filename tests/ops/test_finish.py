@@ -17,6 +17,7 @@ from perdure.model.lifecycle import (
     Succeeded,
     Throttled,
 )
+from perdure.ops.batch import CHUNK
 from perdure.ops.claim import Appetite, Claims
 from perdure.ops.finish import Finished, cycle, find_recorded, finish
 from perdure.ops.op import Row
@@ -49,10 +50,26 @@ def test_plain_successes_are_one_final_step() -> None:
     assert json.loads(params["outcomes"]) == {A: [1, "1", "large"], B: [1, "2", None]}
 
 
+def test_successes_that_are_alike_are_told_by_their_leases() -> None:
+    script = Script(finish_alike=[[(A, 1)]])
+    assert play(script, Succeeded(TWO, "1", "why"), Succeeded(ONE, "1", "why"))[:2] == ([ONE], [TWO])
+    assert (script.asked, script.final, script.woken) == ([["finish_alike"]], True, set())
+    (params,) = script.params("finish_alike")
+    assert json.loads(params.pop("leases")) == {A: 1, B: 1}
+    assert params == {"result": "1", "reason": "why"}
+
+
+def test_more_than_a_statement_takes_are_told_one_by_one() -> None:
+    outcomes = [Succeeded(Lease(f"{A[:-4]}{n:04}", 1)) for n in range(CHUNK + 1)]
+    script = Script(finish_succeeded=[[], []])
+    play(script, *outcomes)
+    assert script.asked == [["finish_succeeded"] * 2]
+
+
 def test_large_results_are_several_statements_of_one_step() -> None:
     leases = [Lease(f"{A[:-4]}{n:04}", 1) for n in range(40)]
     script = Script(finish_succeeded=[[tuple(lease)] for lease in leases[:3]], claim_jobs=[[claimed(B)]])
-    outcomes = [Succeeded(lease, "x" * (1 << 20)) for lease in leases]
+    outcomes = [Succeeded(lease, f"{n:02}" * (1 << 19)) for n, lease in enumerate(leases)]
     finished, claims = script.play(cycle(outcomes, dice=half, claim=Appetite("w", ["work"], 1)))
     assert script.asked == [["finish_succeeded"] * 3 + ["claim_jobs"]]
     told = [json.loads(params["outcomes"]) for params in script.params("finish_succeeded")]
@@ -62,8 +79,10 @@ def test_large_results_are_several_statements_of_one_step() -> None:
 
 
 def test_a_success_whose_lease_is_gone_is_refused() -> None:
-    script = Script(finish_succeeded=[[(B, 1)]])
+    script = Script(finish_alike=[[(B, 1)]])
     assert play(script, Succeeded(ONE), Succeeded(TWO))[:2] == ([TWO], [ONE])
+    script = Script(finish_succeeded=[[(B, 1)]])
+    assert play(script, Succeeded(ONE), Succeeded(TWO, "2"))[:2] == ([TWO], [ONE])
 
 
 def test_a_stale_lease_is_told_from_the_live_one() -> None:
@@ -74,12 +93,12 @@ def test_a_stale_lease_is_told_from_the_live_one() -> None:
 
 
 def test_what_must_be_decided_is_locked_first() -> None:
-    script = Script(lock_running=[[running(A), running(B), running(C)]], finish_succeeded=[[(C, 1)]])
+    script = Script(lock_running=[[running(A), running(B), running(C)]], finish_alike=[[(C, 1)]])
     finished = play(script, Succeeded(THREE), Failed(TWO, "error", message="no"), Canceled(ONE, "enough"))
     assert finished[:2] == ([ONE, TWO, THREE], [])
     assert script.asked == [
         ["lock_workflows_of", "lock_running"],
-        ["finish_succeeded", "record_attempts", "apply_changes"],
+        ["finish_alike", "record_attempts", "apply_changes"],
     ]
     assert [step.final for step in script.steps] == [False, True]
     (params,) = script.params("lock_running")
@@ -192,11 +211,11 @@ def test_a_throttle_may_spare_the_queue() -> None:
 
 def test_a_cycle_claims_in_the_last_step() -> None:
     appetite = Appetite("w", ["work"], 2, ["b", "a"])
-    script = Script(finish_succeeded=[[(A, 1)]], claim_jobs=[[claimed(C, queue="a"), claimed(B, queue="b")]])
+    script = Script(finish_alike=[[(A, 1)]], claim_jobs=[[claimed(C, queue="a"), claimed(B, queue="b")]])
     finished, claims = script.play(cycle([Succeeded(ONE)], dice=half, claim=appetite))
     assert finished[:2] == ([ONE], [])
     assert [job.id for job in claims.jobs] == [B, C]
-    assert script.asked == [["finish_succeeded", "claim_jobs"]]
+    assert script.asked == [["finish_alike", "claim_jobs"]]
     assert script.final
     script = Script(lock_running=[[running(A)]], claim_jobs=[[claimed(B)]])
     script.play(cycle([Released(ONE)], dice=half, claim=appetite))
@@ -205,10 +224,10 @@ def test_a_cycle_claims_in_the_last_step() -> None:
 
 def test_a_cycle_without_appetite_only_finishes() -> None:
     for appetite in (Appetite("w", ["work"], 0), Appetite("w", [], 5)):
-        script = Script(finish_succeeded=[[(A, 1)]])
+        script = Script(finish_alike=[[(A, 1)]])
         finished, claims = script.play(cycle([Succeeded(ONE)], dice=half, claim=appetite))
         assert (finished.accepted, claims.jobs) == ([ONE], [])
-        assert script.asked == [["finish_succeeded"]]
+        assert script.asked == [["finish_alike"]]
         script = Script()
         assert script.play(cycle([], dice=half, claim=appetite)) == (Finished([], []), Claims([]))
         assert script.steps == []

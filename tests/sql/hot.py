@@ -71,6 +71,9 @@ def _endings(n: int) -> Mapping[str, Hot]:
         "finish_succeeded": Hot(
             "finish_succeeded", {"outcomes": rows_of({id: (1, "0", None) for id in mine})}, n
         ),
+        "finish_alike": Hot(
+            "finish_alike", {"leases": rows_of(dict.fromkeys(mine, 1)), "result": "0", "reason": None}, n
+        ),
         "lock_running": Hot("lock_running", {"leases": leases}, n),
         "find_outcomes": Hot("find_outcomes", {"leases": leases}, n),
         "record_attempts": Hot("record_attempts", {"changes": changes}, n),

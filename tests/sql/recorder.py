@@ -133,6 +133,8 @@ def live(store: Recorder) -> None:
     store.perform(report.report, [said])
     outcomes: list[Outcome] = [Succeeded(first), Failed(second, "error"), Throttled(third)]
     store.perform(finish.cycle, outcomes, dice=dice, claim=claim.Appetite("ann", ["work"], 0))
+    unlike: list[Outcome] = [Succeeded(first, "1"), Succeeded(second, "2")]
+    store.perform(finish.finish, unlike, dice=dice)
     store.perform(put_off_for_long)
     store.perform(finish.find_recorded, outcomes)
 

@@ -76,12 +76,13 @@ def claim_query(appetite: Appetite) -> Query:
 
 
 def read_claims(rows: Rows, appetite: Appetite) -> Claims:
-    """RETURNING promises no order, so the order of the claim is made here."""
+    """The front comes in order. RETURNING promises none, so elsewhere the order of the claim is made here."""
     jobs = [Claimed(*row[:-1]) for row in rows if row[-1] == "running"]
-    # One sort for each key, the last first: sorts are stable, and attrgetter is four times as fast as a lambda.
-    jobs.sort(key=attrgetter("run_at", "id"))
-    jobs.sort(key=attrgetter("priority"), reverse=True)
-    if appetite.queues is not None:
+    if appetite.front is None:
+        # One sort for each key, the last first: sorts are stable, and attrgetter is four times as fast as a lambda.
+        jobs.sort(key=attrgetter("run_at", "id"))
+        jobs.sort(key=attrgetter("priority"), reverse=True)
+    if appetite.front is None and appetite.queues is not None:
         rank = {queue: i for i, queue in enumerate(appetite.queues)}
         jobs.sort(key=lambda job: rank.get(job.queue, 0))
     others = [row for row in rows if row[-1] != "running"] if len(jobs) < len(rows) else []

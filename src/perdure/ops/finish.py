@@ -22,7 +22,7 @@ from perdure.model.lifecycle import (
     settle,
 )
 from perdure.ops.append import plant
-from perdure.ops.batch import portions, rows_of
+from perdure.ops.batch import CHUNK, portions, rows_of
 from perdure.ops.claim import Appetite, Claims, claim_query, read_claims
 from perdure.ops.enqueue import put
 from perdure.ops.op import Op, Query, Row, Rows, announce, ask_all, operation
@@ -252,7 +252,20 @@ def _stands(outcome: Outcome, job: Running) -> TypeGuard[Succeeded | Continued]:
 
 
 def _succeed(plain: Sequence[Succeeded]) -> list[Query]:
+    if plain and (alike := _succeed_alike(plain)):
+        return [alike]
     return [Query("finish_succeeded", {"outcomes": told}) for told in _told(plain)]
+
+
+def _succeed_alike(plain: Sequence[Succeeded]) -> Query | None:
+    """Most tasks return None: a result that is the same for all need not be looked up for each."""
+    result, reason = plain[0].result, plain[0].reason
+    if any(o.result != result or o.reason != reason or o.workflow is not None for o in plain):
+        return None
+    tokens = {o.lease.job: o.lease.token for o in plain}
+    if len(tokens) < len(plain) or len(plain) > CHUNK:
+        return None
+    return Query("finish_alike", {"leases": rows_of(tokens), "result": result, "reason": reason})
 
 
 def _told(plain: Sequence[Succeeded]) -> list[str]:

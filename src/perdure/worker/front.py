@@ -65,5 +65,5 @@ class Lookout:
         elif claims.more:
             self._detour = DETOUR
         if claims.jobs:
-            one = len({(job.queue, job.priority) for job in claims.jobs}) == 1
+            one = front is not None or len({(job.queue, job.priority) for job in claims.jobs}) == 1
             self._tasks, self._last = appetite.tasks, claims.jobs[-1] if one else None

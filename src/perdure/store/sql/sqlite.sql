@@ -151,6 +151,15 @@ UPDATE perdure.job AS job
    AND (job.workflow_id IS NULL OR x.value ->> 3 IS NOT NULL)
 RETURNING id, token;
 
+-- name: finish_alike
+-- differs: how a JSON object becomes rows.
+UPDATE perdure.job AS job
+   SET state = 'succeeded', worker = NULL, finished_at = :now, result = :result, reason = :reason,
+       error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
+  FROM json_each(:leases) x
+ WHERE job.id = x.key AND job.token = x.value AND job.worker IS NOT NULL AND job.workflow_id IS NULL
+RETURNING id, token;
+
 -- name: lock_running
 -- differs: the writer's transaction is the lock.
 SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes,
