@@ -134,8 +134,12 @@ def test_a_backend_that_kills_itself_for_ever_is_an_error(admin, postgres_url: s
 
 
 def test_idle_connections_that_were_cut_are_not_used(
-    store: PostgresStore, admin: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+    store: PostgresStore,
+    admin: psycopg.Connection[Any],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("perdure.store.postgres_pool.FRESH_SECONDS", 0.0)
     caplog.set_level(logging.DEBUG, "perdure.store")
     [(backend,)] = store.perform(run, "backend")
     admin.execute("SELECT pg_terminate_backend(%s, 10000)", [backend])
