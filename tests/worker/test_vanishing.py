@@ -6,7 +6,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,13 @@ LEFT_BEHIND = "The -wal and -shm files beside the SQLite file belong to the one 
 
 def drop_tables(url: str) -> None:
     if not url.startswith("sqlite"):
+        dropped = False
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE".encode())
+            while not dropped:
+                # A statement of the worker's may hold one table and want another: one of the two must give way.
+                with suppress(psycopg.errors.DeadlockDetected):
+                    connection.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE".encode())
+                    dropped = True
         return
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as file:
         file.execute("BEGIN IMMEDIATE")
