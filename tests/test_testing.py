@@ -474,6 +474,19 @@ def test_a_handler_whose_time_was_up_is_an_error_too(shop: Shop) -> None:
             t.run_until_idle(raise_errors=True)
 
 
+def test_what_was_recorded_instead_of_a_success_is_an_error_too(shop: Shop) -> None:
+    @shop.app.task(name="grow", max_attempts=1)
+    def grow(*, ctx: Context = CONTEXT) -> None:
+        ctx.append([Step("b", grow.job(), after=["nobody"])])
+
+    flow = Workflow("flow")
+    flow.step("a", grow.job())
+    with shop.app.testing() as t:
+        shop.app.start_workflow(flow)
+        with pytest.raises(JobFailed, match="nobody"):
+            t.run_until_idle(raise_errors=True)
+
+
 def test_a_run_that_takes_too_long_names_what_is_at_work(shop: Shop) -> None:
     @shop.app.task(name="hang")
     async def hang() -> None:

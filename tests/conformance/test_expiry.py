@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
+
+from perdure import Workflow
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Failed
 from perdure.moments import moment
 from tests.conformance.world import NOON, World, ids
+
+
+@pytest.fixture(autouse=True, params=["learned", "front first"])
+def front(request: pytest.FixtureRequest) -> None:
+    """Whichever statement is asked first, the answers are the same."""
+    if request.param == "front first":
+        request.getfixturevalue("front_first")
 
 
 def test_a_claim_cancels_what_it_meets_too_late(world: World) -> None:
@@ -93,3 +103,16 @@ def test_a_requeued_job_no_longer_expires(world: World) -> None:
     assert world.app.requeue_job(job.id) == "requeued"
     world.advance(99)
     assert ids(world.claim()) == [job.id]
+
+
+def test_a_step_that_expired_stands_in_nobody_s_way(world: World) -> None:
+    work = world.task()
+    flow = Workflow("flow")
+    flow.step("late", work.using(expires=1).job())
+    started = world.app.start_workflow(flow)
+    live = work.enqueue()
+    world.advance(1)
+    assert ids(world.claim(2)) == [live.id], "it is left to the sweeper, which decides for those behind it"
+    assert [step.state for step in started.steps()] == ["ready"]
+    assert world.ledger.expire() == 1
+    assert [step.state for step in started.steps()] == ["canceled"]

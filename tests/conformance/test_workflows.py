@@ -137,6 +137,11 @@ def test_a_step_that_does_not_say_so_is_refused(flow: Flow) -> None:
     flow.start(flow.of(a=[], b=["a"]))
     (job,) = flow.claim()
     assert flow.world.finish(Succeeded(job.lease, "1")).refused == [job.lease]
+    other = flow.work.enqueue(1)
+    (alone,) = flow.world.claim()
+    assert alone.id == other.id
+    both = flow.world.finish(Succeeded(job.lease, "1"), Succeeded(alone.lease, "2"))
+    assert (both.accepted, both.refused) == ([alone.lease], [job.lease])
     assert flow.world.finish(outcome(job)).refused == []
 
 

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from perdure.model.job import Claimed
-from perdure.ops.claim import Appetite, Claims, Front, claim, claim_query
+from perdure.ops.claim import Appetite, Claims, Front, claim, claim_around, claim_query
 from tests.ops.script import A, B, C, Script
 
 
@@ -58,6 +58,13 @@ def test_shuffled_rows_come_out_in_order() -> None:
         shuffled = random.Random(seed).sample(ordered, len(ordered))
         jobs = Script(claim_jobs=[shuffled]).play(claim(Appetite("w", ["work"], 9))).jobs
         assert [job.id for job in jobs] == [one[0] for one in ordered]
+
+
+def test_whatever_is_free_is_put_in_order_where_a_front_was_known() -> None:
+    rows = [row(A, priority=0), row(B, priority=3), row(C, priority=1)]
+    appetite = Appetite("w", ["work"], 9, front=Front("default", 0))
+    jobs = Script(claim_around=[rows]).play(claim_around(appetite)).jobs
+    assert [job.id for job in jobs] == [B, C, A]
 
 
 def test_named_queues_stand_before_priority() -> None:

@@ -147,6 +147,20 @@ def test_idle_connections_that_were_cut_are_not_used(
     assert caplog.text == ""
 
 
+def test_one_that_was_cut_just_now_is_noticed_when_it_is_used(
+    store: PostgresStore,
+    admin: psycopg.Connection[Any],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("perdure.store.postgres_pool.FRESH_SECONDS", 60.0)
+    [(backend,)] = store.perform(run, "backend")
+    admin.execute("SELECT pg_terminate_backend(%s, 10000)", [backend])
+    store.perform(insert_once, "a")
+    assert store.perform(read) == ["a"]
+    assert caplog.text == ""
+
+
 def test_a_commit_whose_answer_is_lost_is_run_again_and_counts_once(admin, proxy: Proxy) -> None:
     store = postgres_store(proxy.url)
     store.perform(run, "one")

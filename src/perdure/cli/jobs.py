@@ -9,6 +9,7 @@ import click
 
 from perdure.cli.conditions import conditions
 from perdure.cli.documents import as_json, job_document, print_json
+from perdure.cli.failures import Misuse
 from perdure.cli.suggest import did_you_mean
 from perdure.cli.tables import Column, table
 from perdure.cli.target import Target, pass_target, where
@@ -28,19 +29,26 @@ COLUMNS = (
     Column("WHEN", rank=2),
     Column("NOTE", rank=1, least=10),
 )
+PAGE = 50
 BY = ("state", "queue", "task", "tenant", "error-code")
 
 
 @click.command()
 @conditions
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option("--limit", type=click.IntRange(1, 1000), show_default=str(PAGE))
 @click.option("--before", metavar="ID", help="The next page: the last id of this one.")
 @click.option("--count-by", type=click.Choice(BY), help="Count all that fit instead of listing them.")
 @as_json
 @where
 @pass_target
 def jobs(
-    target: Target, /, limit: int, before: str | None, count_by: str | None, as_json: bool, **wanted: Any
+    target: Target,
+    /,
+    limit: int | None,
+    before: str | None,
+    count_by: str | None,
+    as_json: bool,
+    **wanted: Any,
 ) -> None:
     """List jobs, the newest first, or count them.
 
@@ -52,11 +60,13 @@ def jobs(
       perdure jobs --state failed --finished-after 1d --count-by error-code
       perdure jobs --limit 200 --json | jq -r '.[].id'
     """
+    if count_by is not None and (limit, before) != (None, None):
+        raise Misuse("--count-by counts all that fit: give neither --limit nor --before.")
     with target.reading() as app:
         if count_by is not None:
             _count(app, count_by, wanted, as_json=as_json)
             return
-        found = app.list_jobs(limit=limit, before=before, **wanted)
+        found = app.list_jobs(limit=limit or PAGE, before=before, **wanted)
         rows = [job.row for job in found if job.row is not None]
         if as_json:
             print_json([job_document(row, whole=False) for row in rows])
@@ -65,7 +75,7 @@ def jobs(
         table(COLUMNS, [line(row, now) for row in rows])
         if not rows:
             click.echo(f"No jobs.{meant(app, wanted['queue'], wanted['task'])}", err=True)
-        elif len(rows) == limit:
+        elif len(rows) == (limit or PAGE):
             click.echo(f"More with --before {rows[-1].id}", err=True)
 
 

@@ -27,6 +27,7 @@ VERBS = {
     "delete_jobs": ("delete_jobs", "perdure delete"),
     "requeue_jobs": ("requeue_jobs", "perdure requeue"),
     "run_jobs_now": ("run_jobs_now", "perdure run-now"),
+    "serve_queue": ("perdure worker MODULE:APP --queues {queue}",) * 2,
     # What the command line does not have.
     "enable_task": ("set_task({task}, enabled=True)", "In Python, app.set_task(name, enabled=True)"),
     "start_another": ("start_workflow makes a new one", "only a program starts a new one"),
@@ -56,7 +57,7 @@ ADVICE = {
     "queue_paused": "{resume_queue} hands out its jobs again.",
     "queue_cooling": "Nothing: it passes by itself. A handler has met a limit outside and raised Throttle.",
     "no_worker": START,
-    "queue_unserved": "Start one that does: perdure worker MODULE:APP --queues {queue}.",
+    "queue_unserved": "Start one that does: {serve_queue}.",
     "task_unserved": "Start a worker of a program that has the task.",
     "task_unknown": "Check the name; if it is right, start a worker of a program that has the task.",
     "unserved": "Let one that knows the task serve the queue, too.",

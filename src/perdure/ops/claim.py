@@ -58,7 +58,8 @@ def claim(appetite: Appetite) -> Op[Claims]:
 @operation("write")
 def claim_around(appetite: Appetite) -> Op[Claims]:
     """The same where others hold the rows that are due first: whatever is free behind them."""
-    query = claim_query(appetite._replace(front=None))._replace(name="claim_around")
+    appetite = appetite._replace(front=None)
+    query = claim_query(appetite)._replace(name="claim_around")
     (rows,) = yield Step((query,), final=True)
     return read_claims(rows, appetite)
 

@@ -22,7 +22,7 @@ from perdure.model.lifecycle import (
     settle,
 )
 from perdure.ops.append import plant
-from perdure.ops.batch import CHUNK, portions, rows_of
+from perdure.ops.batch import CHARACTERS, CHUNK, portions, rows_of
 from perdure.ops.claim import Appetite, Claims, claim_query, read_claims
 from perdure.ops.enqueue import put
 from perdure.ops.op import Op, Query, Row, Rows, announce, ask_all, operation
@@ -263,7 +263,7 @@ def _succeed_alike(plain: Sequence[Succeeded]) -> Query | None:
     if any(o.result != result or o.reason != reason or o.workflow is not None for o in plain):
         return None
     tokens = {o.lease.job: o.lease.token for o in plain}
-    if len(tokens) < len(plain) or len(plain) > CHUNK:
+    if len(tokens) < len(plain) or len(plain) > CHUNK or len(plain) * len(result or "") > CHARACTERS:
         return None
     return Query("finish_alike", {"leases": rows_of(tokens), "result": result, "reason": reason})
 

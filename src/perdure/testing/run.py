@@ -147,7 +147,8 @@ class Witness(Middleware):
 
     def ended(self, outcomes: Sequence[Outcome], finished: Finished) -> None:
         accepted = set(finished.accepted)
-        for outcome in outcomes:
+        instead = {outcome.lease: outcome for outcome in finished.instead}
+        for outcome in (instead.get(outcome.lease, outcome) for outcome in outcomes):
             self.running.pop(outcome.lease, None)
             error = self._raised.pop(outcome.lease.job, None)
             if isinstance(outcome, Failed) and outcome.lease in accepted:
