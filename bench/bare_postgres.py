@@ -41,8 +41,8 @@ UPDATE perdure.job SET state = 'succeeded', worker = NULL, finished_at = now(), 
 
 FINISH_MANY = b"""
 UPDATE perdure.job
-   SET state = 'succeeded', worker = NULL, finished_at = now(), result = x.result
-  FROM unnest($1::uuid[], $2::integer[], $3::json[]) AS x (id, token, result)
+   SET state = 'succeeded', worker = NULL, finished_at = now(), result = $3
+  FROM unnest($1::uuid[], $2::integer[]) AS x (id, token)
  WHERE job.id = x.id AND job.token = x.token AND job.worker IS NOT NULL
 """
 
@@ -130,7 +130,7 @@ class BarePostgres:
         if len(jobs) == 1:
             return b"finish", [jobs[0][0].encode(), b"%d" % jobs[0][1], self._result.encode()]
         ids, tokens = [job[0] for job in jobs], [str(job[1]) for job in jobs]
-        return b"finish_many", [_array(ids), _array(tokens), _array([_quoted(self._result)] * len(jobs))]
+        return b"finish_many", [_array(ids), _array(tokens), self._result.encode()]
 
     def _payload(self, mail: Mail) -> bytes:
         to, subject, number = mail

@@ -32,9 +32,9 @@ UPDATE perdure_job SET state = 'succeeded', worker = NULL, finished_at = ?4, res
 """
 
 FINISH_MANY = """
-UPDATE perdure_job SET state = 'succeeded', worker = NULL, finished_at = ?2, result = x.value ->> '$[1]'
+UPDATE perdure_job SET state = 'succeeded', worker = NULL, finished_at = ?3, result = ?2
   FROM json_each(?1) AS x
- WHERE perdure_job.id = x.key AND token = x.value ->> '$[0]' AND worker IS NOT NULL
+ WHERE perdure_job.id = x.key AND token = x.value AND worker IS NOT NULL
 """
 
 CLAIM = f"""
@@ -85,8 +85,8 @@ class BareSqlite:
             id, token, *_ = self._claimed[0]
             assert execute(FINISH, (id, token, self._result, now)).rowcount == 1
         elif self._claimed:
-            outcomes = {job[0]: (job[1], self._result) for job in self._claimed}
-            done = execute(FINISH_MANY, (self._encode(outcomes).decode(), now))
+            leases = {job[0]: job[1] for job in self._claimed}
+            done = execute(FINISH_MANY, (self._encode(leases).decode(), self._result, now))
             assert done.rowcount == len(self._claimed)
         self._claimed = execute(CLAIM, (now, n)).fetchall()
         execute("COMMIT")
