@@ -119,7 +119,8 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def lease(self) -> Lease:
-        return Lease(self.id, self.token)
+        # Made as Lease() makes it, in half the time: asked for several times for each job.
+        return tuple.__new__(Lease, (self.id, self.token))
 
 
 class JobRow(msgspec.Struct, frozen=True, gc=False):

@@ -105,9 +105,9 @@ def _finish(
     outcomes: Sequence[Outcome], dice: Dice, claim: Appetite | None, troubled: Troubled | None = None
 ) -> Op[tuple[Finished, Claims]]:
     # A lease has one outcome: the first that is told.
-    told: dict[Lease, Outcome] = {}
-    for outcome in outcomes:
-        told.setdefault(outcome.lease, outcome)
+    told = {outcome.lease: outcome for outcome in outcomes}
+    if len(told) < len(outcomes):
+        told = {outcome.lease: outcome for outcome in reversed(outcomes)}
     plain = [
         o
         for o in told.values()
