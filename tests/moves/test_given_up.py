@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -40,10 +41,10 @@ def test_it_decides_when_it_has_its_turn(ends: Ends, monkeypatch: pytest.MonkeyP
     assert interrupt(ends, monkeypatch, "after_move_commit:raise@6")
     act = mover._act
 
-    def act_late(*args: object) -> object:
+    def act_late(*args: Any) -> object:
         monkeypatch.setattr(mover, "_act", act)
         assert move(*ends) is not None
-        return act(*args)  # type: ignore[arg-type]
+        return act(*args)
 
     monkeypatch.setattr(mover, "_act", act_late)
     if which == "source":
@@ -118,8 +119,8 @@ def test_a_mover_whose_source_was_opened_stops_before_it_arrives(
     lake.make(ends.source, 20)
     compare = mover._compare
 
-    def compare_and_abandon(*args: object) -> object:
-        compared = compare(*args)  # type: ignore[arg-type]
+    def compare_and_abandon(*args: Any) -> object:
+        compared = compare(*args)
         assert abandon(ends.source)
         return compared
 

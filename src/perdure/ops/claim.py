@@ -83,9 +83,9 @@ def read_claims(rows: Rows, appetite: Appetite) -> Claims:
         # One sort for each key, the last first: sorts are stable, and attrgetter is four times as fast as a lambda.
         jobs.sort(key=attrgetter("run_at", "id"))
         jobs.sort(key=attrgetter("priority"), reverse=True)
-    if appetite.front is None and appetite.queues is not None:
-        rank = {queue: i for i, queue in enumerate(appetite.queues)}
-        jobs.sort(key=lambda job: rank.get(job.queue, 0))
+        rank = {queue: i for i, queue in enumerate(appetite.queues or ())}
+        if rank:
+            jobs.sort(key=lambda job: rank.get(job.queue, 0))
     others = [row for row in rows if row[-1] != "running"] if len(jobs) < len(rows) else []
     expired = [row[0] for row in others if row[-1] == "canceled"]
     return Claims(jobs, expired, locked=any(row[-1] == "locked" for row in others), more=bool(others))
