@@ -16,19 +16,10 @@ from perdure.store.statements import load
 from tests.sql import backlog
 from tests.sql.backlog import NOW, Part
 from tests.sql.hot import Hot, hot
-from tests.store.waiting import until
 
 PAGE = 8192
 READS = {"get_job", "find_jobs", "read_jobs"}
 EXPLAIN = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) ")
-NEXT = b"SELECT pg_snapshot_xmax(pg_current_snapshot())"
-ALONE = b"""
-SELECT pg_snapshot_xmin(pg_current_snapshot()) >= %s
-       AND NOT EXISTS (SELECT FROM pg_stat_activity
-                        WHERE datname = current_database()
-                          AND backend_xmin IS NOT NULL
-                          AND pid <> pg_backend_pid())
-"""
 PREPARED = {name: Statement.parse(text) for name, text in load("postgres").items()}
 
 
@@ -61,7 +52,6 @@ class Connection:
     def explain(self, one: Hot, mode: str) -> Plan:
         """Carry a statement out under the store's own settings, then take it back."""
         reads = one.statement in READS
-        self._until_alone()
         with self.taken_back():
             settings = postgres_transaction._SETTINGS["read" if reads else "write"].text
             self._connection.execute(settings.replace(b"$1", b"true"))
@@ -72,15 +62,6 @@ class Connection:
         assert row is not None
         top = row[0][0]["Plan"]
         return Plan(dict(_looks(top)), _pages(top))
-
-    def _until_alone(self) -> None:
-        """What was taken back makes room in its page, unless a snapshot may still see it, as that of an autovacuum,
-        or a transaction that is older runs on, even in another database.
-
-        In a page without room an update makes new entries in every index, which looks four times as dear.
-        """
-        [(to_come,)] = self._connection.execute(NEXT).fetchall()
-        until(lambda: self._connection.execute(ALONE, [to_come]).fetchall() == [(True,)])
 
     def explain_all(self, mode: str) -> Mapping[str, Plan]:
         return {name: self.explain(one, mode) for name, one in hot().items()}
@@ -146,7 +127,6 @@ def measure(url: str, small: int, large: int) -> Costs:
     """Grow a backlog under plans and statistics from before there was any; at last take new ones."""
     costs: dict[Condition, Mapping[str, Plan]] = {}
     early, late = Connection(url), Connection(url)
-    early.execute("ALTER TABLE perdure.job SET (autovacuum_enabled = off)")
     backlog.settle_in(early.execute, "postgres")
     costs.update(_from_empty(early, small))
     costs.update(_from_when_nothing_ran(early, small, large))

@@ -219,8 +219,8 @@ def test_bytes_of_log_on_sqlite(sqlite_url: str) -> None:
     assert too_much(measured) == {}
 
 
-def test_bytes_of_log_on_postgres(postgres_url: str) -> None:
-    ann, server = Worker(postgres_url), Connection(postgres_url)
+def test_bytes_of_log_on_postgres(lone_postgres_url: str) -> None:
+    ann, server = Worker(lone_postgres_url), Connection(lone_postgres_url)
     ann.enqueue(10)
     alike = {new_id(): '{"to":"ann@example.com"}' for _ in range(1000)}
     measured = {
@@ -238,9 +238,9 @@ def test_bytes_of_log_on_postgres(postgres_url: str) -> None:
     assert too_much(measured, slack=1.3) == {}
 
 
-def test_pages_touched_on_postgres(postgres_url: str) -> None:
+def test_pages_touched_on_postgres(lone_postgres_url: str) -> None:
     """Read or written, cached or not: as many as on PostgreSQL 14, a fifth more than on 18."""
-    ann, server = Worker(postgres_url), Connection(postgres_url)
+    ann, server = Worker(lone_postgres_url), Connection(lone_postgres_url)
     # The first time, the server looks up what the tables are; and the second claim walks past what the first one left.
     for _ in range(2):
         alike = {new_id(): '{"to":"ann@example.com"}' for _ in range(1000)}
