@@ -4,6 +4,9 @@ A thread would cost them two changes of thread and turns at the interpreter's lo
 a busy worker the overlap of database and handlers. All is sent at the start, COMMIT included: a loop which stands still
 holds no lock, unless what is sent or answered is more than the sockets hold. And it holds no more than half of the
 connections, none of those for heartbeats.
+
+What is urgent, as the turns of a worker are, may be sent behind another that is not answered yet: the server goes from
+one to the next without a pause. On two connections it would do both at once, and then wait for us.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Any, Generic, TypeVar
 import psycopg
 
 from perdure.store.postgres_pool import Lane, Pool, lanes
-from perdure.store.postgres_session import LATE, Session, Waiting
+from perdure.store.postgres_session import LATE, LOST, Session, Waiting
 
 T = TypeVar("T")
 
@@ -26,19 +29,46 @@ T = TypeVar("T")
 class Flight(Generic[T]):
     """One operation. It lands by itself, whether or not somebody still waits for it."""
 
-    def __init__(self, session: Session, work: Waiting[T], over: Callable[[Flight[T]], None]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        work: Waiting[T],
+        over: Callable[[Flight[Any]], None],
+        *,
+        leader: Flight[Any] | None = None,
+    ) -> None:
         self._work = work
         self._over = over
         self._writes = False
         self._down = False
         self._timer: asyncio.TimerHandle | None = None
         self.session = session
+        self.leader = leader
+        self.follower: Flight[Any] | None = None
         self.loop = asyncio.get_running_loop()
         self.landed: asyncio.Future[T] = self.loop.create_future()
 
     def depart(self) -> None:
-        self.loop.add_reader(self.session.socket, self._go_on)
+        if self.leader is None:
+            self.loop.add_reader(self.session.socket, self._go_on)
+        else:
+            self.leader.follower = self
         self._go_on()
+
+    def lead(self) -> None:
+        """What it was sent behind has landed: the next answer is its own."""
+        self.leader = None
+        self._writes = False
+        if self.session.spoiled:
+            self._go_on(psycopg.OperationalError(LOST))
+        else:
+            self.depart()
+
+    @property
+    def takes_another(self) -> bool:
+        """Whether another may be sent behind it."""
+        alone = self.leader is None and self.follower is None
+        return alone and not self._writes and self.session.takes_another
 
     def crash(self) -> None:
         """Its loop was closed: nobody hears the answer."""
@@ -83,8 +113,9 @@ class Flight(Generic[T]):
     def _land(self) -> None:
         self._down = True
         # libpq closes the socket of a connection that is lost, and not every selector forgives that.
-        with suppress(OSError):
-            self.loop.remove_reader(self.session.socket)
+        if self.leader is None:
+            with suppress(OSError):
+                self.loop.remove_reader(self.session.socket)
         with suppress(OSError):
             self.loop.remove_writer(self.session.socket)
         if self._timer is not None:
@@ -93,7 +124,7 @@ class Flight(Generic[T]):
 
 
 class Airport:
-    """The flights of a store, each with a session of its pool that lay idle."""
+    """The flights of a store, each with a session of its pool that lay idle, or behind another one."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -103,12 +134,11 @@ class Airport:
     def depart(self, lane: Lane, work: Callable[[Session], Waiting[T]]) -> asyncio.Future[T] | None:
         """Have it carried out on an idle session; None where there is none, or the loop cannot wait for sockets."""
         self.clear()
-        most = lanes(self._pool.size)[lane] // 2
-        full = [*self._flights.values()].count(lane) >= most
-        session = self._pool.lend_idle(lane) if self._open and not full else None
+        leader = self._leader() if lane == "urgent" else None
+        session = leader.session if leader is not None else self._lend_idle(lane)
         if session is None:
             return None
-        flight = Flight(session, work(session), self._over)
+        flight = Flight(session, work(session), self._over, leader=leader)
         self._flights[flight] = lane
         try:
             flight.depart()
@@ -120,6 +150,17 @@ class Airport:
             self._crash(flight)
             raise
         return flight.landed
+
+    def _leader(self) -> Flight[Any] | None:
+        """The flight of this loop's that another may be sent behind."""
+        loop = asyncio.get_running_loop()
+        urgent = (flight for flight, lane in self._flights.items() if lane == "urgent")
+        return next((flight for flight in urgent if flight.loop is loop and flight.takes_another), None)
+
+    def _lend_idle(self, lane: Lane) -> Session | None:
+        most = lanes(self._pool.size)[lane] // 2
+        under_way = sum(other == lane for flight, other in self._flights.items() if flight.leader is None)
+        return self._pool.lend_idle(lane) if self._open and under_way < most else None
 
     def clear(self) -> None:
         """Give up the flights of loops that were closed."""
@@ -136,9 +177,16 @@ class Airport:
         lane = self._flights.pop(flight, None)
         if lane is not None:
             flight.crash()
-            self._pool.take_back(flight.session, lane)
+            if flight.leader is None:
+                self._pool.take_back(flight.session, lane)
 
     def _over(self, flight: Flight[Any]) -> None:
         lane = self._flights.pop(flight, None)
-        if lane is not None:
+        if lane is None:
+            return
+        if flight.leader is not None:
+            flight.leader.follower = None
+        elif flight.follower is not None:
+            flight.follower.lead()  # and the session is its own
+        else:
             self._pool.take_back(flight.session, lane)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from threading import Lock, Semaphore
+from threading import BoundedSemaphore, Lock
 from time import monotonic
 from typing import Final, Literal, TypeAlias
 
@@ -111,7 +111,7 @@ class Pool:
         """Start with nothing. In a forked child: the parent's sessions are neither to be used nor closed."""
         self._lock = Lock()
         self._idle = []
-        self._slots = {lane: Semaphore(n) for lane, n in lanes(self.size).items()}
+        self._slots = {lane: BoundedSemaphore(n) for lane, n in lanes(self.size).items()}
         self._lent: set[Session] = set()
 
     def _hand_out(self, session: Session, lane: Lane) -> None:

@@ -10,6 +10,7 @@ import math
 import select
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
+from enum import Enum
 from functools import partial
 from selectors import EVENT_READ, EVENT_WRITE
 from time import monotonic
@@ -30,10 +31,14 @@ STATEMENT_SECONDS: Final = 30
 GRACE_SECONDS: Final = 10
 
 LATE: Final = "no answer in time"
+LOST: Final = "the connection is lost"
 
 T = TypeVar("T")
 Waiting: TypeAlias = Generator[int, None, T]
-"""Yields what to wait for at the session's socket, as selectors spell it."""
+"""Yields what to wait for at the session's socket, as selectors spell it, or BEHIND."""
+
+BEHIND: Final = 0
+"""Not for the socket: for the answer to what was sent before by somebody else."""
 
 _NO_VALUES: Mapping[str, Param] = {}
 _ABOUT_BACKEND = Statement.parse(
@@ -43,8 +48,18 @@ _ABOUT_BACKEND = Statement.parse(
 _FAILED = (ExecStatus.FATAL_ERROR, ExecStatus.PIPELINE_ABORTED)
 
 
+class Sync(Enum):
+    """The end of a transaction, or of what stands for one."""
+
+    AWAITED = 1
+    OWED = 2
+    """Nobody waits for it: it is heard before the one behind it."""
+
+
 class Session:
     """A connection, used by one operation at a time. An error that leaves it in doubt spoils it.
+
+    On an event loop another may be sent behind the one that has it, if ``takes_another``, and is answered next.
 
     ``prepare``: whether to prepare statements on the server; None finds out whether that is safe.
     """
@@ -53,12 +68,10 @@ class Session:
         self._connection = connection
         self._pgconn = connection.pgconn
         self._reader = Transformer(adapt(AdaptersMap(postgres.adapters)))
-        # What is queued and not yet answered: the name of a statement to prepare, whether rows are wanted, or
-        # None for a sync.
-        self._expected: deque[bytes | bool | None] = deque()
+        # What is queued and not yet answered: the name of a statement to prepare, whether rows are wanted, a sync.
+        self._expected: deque[bytes | bool | Sync] = deque()
         self._prepared: set[bytes] = set()
         self._to_prepare: set[bytes] = set()
-        self._owed = 0
         self.socket = self._pgconn.socket
         self._comes = _watch(self.socket)
         self.deadline = 0.0
@@ -84,20 +97,19 @@ class Session:
             self._pgconn.send_query_params(statement.text, bound, result_format=Format.BINARY)
         self._expected.append(rows)
 
-    def sync(self) -> None:
+    def sync(self, kind: Sync = Sync.AWAITED) -> None:
         """End what was queued since the last sync: outside BEGIN and COMMIT that is one transaction."""
         self._pgconn.pipeline_sync()
-        self._expected.append(None)
+        self._expected.append(kind)
 
     def answer(self) -> Waiting[list[Rows]]:
-        """Wait for the next sync; return the rows that were wanted, or raise the first error before it."""
+        """Wait for the sync that was queued; return the rows that were wanted, or raise the first error before it."""
         self.deadline = monotonic() + STATEMENT_SECONDS * len(self._expected) + GRACE_SECONDS
         failures: list[psycopg.Error] = []
         try:
             yield from self.flush()
-            while self._owed:
-                self._owed -= 1
-                yield from self._collect([])
+            while self._expected.count(Sync.AWAITED) > 1:
+                yield BEHIND
             answers = yield from self._collect(failures)
         except psycopg.Error as lost:
             self.spoiled = True
@@ -125,17 +137,18 @@ class Session:
             value: T = end.value
             return value
 
-    def owe(self) -> None:
-        """Do not wait for the next sync, whatever it says: it is heard before the one behind it."""
-        self._owed += 1
-
     @property
     def idle(self) -> bool:
         """Whether another operation may have it."""
         # While something is owed libpq does not tell; what ends a transaction is never owed.
         return not self.spoiled and (
-            self._owed > 0 or self._pgconn.transaction_status == TransactionStatus.IDLE
+            bool(self._expected) or self._pgconn.transaction_status == TransactionStatus.IDLE
         )
+
+    @property
+    def takes_another(self) -> bool:
+        """Whether another operation may be sent behind the one that has it: neither harms the other when it fails."""
+        return self.prepares and self.reads_committed and not (self._to_prepare or self.spoiled)
 
     def notices_end(self) -> bool:
         """Whether the server has closed the connection while it lay idle, as far as a glance can tell."""
@@ -173,10 +186,12 @@ class Session:
             result = pgconn.get_result()
             if result is None:  # the end of one statement's results
                 if pgconn.status != ConnStatus.OK:
-                    raise psycopg.OperationalError("the connection is lost")
+                    raise psycopg.OperationalError(LOST)
             elif result.status == ExecStatus.PIPELINE_SYNC:
-                self._expected.popleft()
-                return answers
+                if self._expected.popleft() is Sync.AWAITED:
+                    return answers
+                failures.clear()
+                answers.clear()
             else:
                 self._take(result, answers, failures)
 
@@ -194,7 +209,7 @@ class Session:
 
     def _take(self, result: PGresult, answers: list[Rows], failures: list[psycopg.Error]) -> None:
         # An implicit transaction that cannot be committed fails at its sync, which is still to be answered.
-        expected = None if self._expected[0] is None else self._expected.popleft()
+        expected = None if isinstance(self._expected[0], Sync) else self._expected.popleft()
         if isinstance(expected, bytes):
             self._to_prepare.discard(expected)
         if result.status in _FAILED:

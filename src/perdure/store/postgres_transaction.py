@@ -23,7 +23,7 @@ from perdure import failpoints
 from perdure.errors import InternalError
 from perdure.ops.op import Answers, Kind, Op, Query, Step
 from perdure.store.postgres_adapt import Statement
-from perdure.store.postgres_session import STATEMENT_SECONDS, Session, Waiting
+from perdure.store.postgres_session import STATEMENT_SECONDS, Session, Sync, Waiting
 
 T = TypeVar("T")
 
@@ -171,15 +171,9 @@ class Transaction:
         if self._explicit:
             self._session.send(_COMMIT, rows=False)
         self._session.sync()
-        announces = self._queue_notice()
-        try:
-            answers = yield from self._session.answer()
-        except psycopg.Error:
-            if announces:
-                yield from self._hear_of_notice()
-            raise
-        if announces:
-            self._session.owe()  # nobody waits for the notice: a fifth off a single enqueue
+        self._begun = self._explicit  # else it ends there, whatever comes of it
+        self._queue_notice(Sync.OWED)  # nobody waits for the notice: a fifth off a single enqueue
+        answers = yield from self._session.answer()
         self._begun = False
         if self._session.prepares:
             self._session.settings = self._settings
@@ -187,32 +181,29 @@ class Transaction:
             failpoints.reach("after_commit")
         return answers
 
-    def _queue_notice(self) -> bool:
+    def _queue_notice(self, sync: Sync) -> bool:
         params = notice(self._channel, self.wake - self._announced)
         self._announced = self.wake
         if params is not None:
             self._session.send(_NOTIFY, params, rows=False)
-            self._session.sync()
+            self._session.sync(sync)
         return params is not None
-
-    def _hear_of_notice(self) -> Waiting[None]:
-        """The commit stands, whatever became of the notice: workers poll."""
-        if self._session.spoiled:
-            return
-        try:
-            yield from self._session.answer()
-        except psycopg.Error as error:
-            _log.debug("NOTIFY failed: %s", error.sqlstate or type(error).__name__)
 
     def _end(self) -> Waiting[None]:
         if self._begun:
             yield from self._commit()
-        elif self._queue_notice():
-            if self._ended:
+        elif self._ended:
+            if self._queue_notice(Sync.OWED):
                 yield from self._session.flush()
-                self._session.owe()  # as behind a commit
-            else:
-                yield from self._hear_of_notice()
+        elif self._queue_notice(Sync.AWAITED):
+            yield from self._hear_of_notice()
+
+    def _hear_of_notice(self) -> Waiting[None]:
+        """Whatever became of it: workers poll."""
+        try:
+            yield from self._session.answer()
+        except psycopg.Error as error:
+            _log.debug("NOTIFY failed: %s", error.sqlstate or type(error).__name__)
 
     def _undo(self, error: BaseException) -> Waiting[None]:
         """Leave the session as it was found, unless something stopped us in the middle of it."""
@@ -221,7 +212,7 @@ class Transaction:
         if not self._begun:
             return
         self._session.settings = None  # what was set in a transaction goes with it
-        if self._session.idle or self._session.spoiled:
+        if self._session.spoiled:
             return
         try:
             self._session.send(_ROLLBACK, rows=False)

@@ -1,7 +1,7 @@
 """The cycle: record what ended, take what is next, in one transaction.
 
-While a turn is at the database, handlers run and outcomes gather for the next one. That one is sent before the jobs
-of the last are begun, and on PostgreSQL none takes more than half of the slots: server and handlers work side by side.
+While a turn is at the database, handlers run and outcomes gather for the next one. On PostgreSQL none takes more than
+half of the slots, and a full one is sent although another is under way: server and handlers work side by side.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from perdure import failpoints
 from perdure.model.job import Claimed, Lease
@@ -22,6 +22,9 @@ from perdure.worker.health import OUT_OF_SERVICE, Health
 from perdure.worker.ledger import Batch, Ledger, Queues
 from perdure.worker.options import WorkerOptions
 from perdure.worker.places import Places
+
+TURNS = 2
+"""How many may be under way on PostgreSQL. SQLite's would wait for the interpreter's lock: it works in this process."""
 
 INSIST = 1.0
 """Seconds between two tries to record an outcome whose row somebody holds."""
@@ -47,23 +50,32 @@ class Lane:
 
     def __init__(self, tasks: Sequence[str]) -> None:
         self.tasks = tasks
-        self.hungry = bool(tasks)
-        """There may be something to claim."""
+        self._rung = bool(tasks)
+        """Something may have come for which no claim has looked."""
+        self._plenty = False
+        """The last claim may have left something."""
+        self._told_by = 0
         self.drained = not tasks
         """The last claim found nothing."""
 
-    def fed(self, asked: int, jobs: Batch) -> None:
-        more = jobs.more or len(jobs) == asked
-        self.drained = not (jobs or more)
-        self.hungry = self.hungry or more
+    @property
+    def hungry(self) -> bool:
+        """There may be something to claim."""
+        return self._rung or self._plenty
 
+    def ring(self) -> None:
+        self._rung = bool(self.tasks)
 
-class Taken(NamedTuple):
-    """What a turn has claimed, until it begins. They count against the slots, some against those of processes."""
+    def asks(self) -> None:
+        """Whatever rings from here on may be about a job that this claim does not see."""
+        self._rung = False
 
-    identity: str
-    jobs: Sequence[Claimed] = ()
-    in_processes: int = 0
+    def fed(self, turn: int, asked: int, jobs: Batch) -> None:
+        """What a later turn has found out counts, although it may have been answered before."""
+        if turn > self._told_by:
+            self._told_by = turn
+            self._plenty = jobs.more or len(jobs) == asked
+            self.drained = not (jobs or self._plenty)
 
 
 class Cycle:
@@ -80,30 +92,33 @@ class Cycle:
         self._poll = options.poll
         self._polls = not options.burst
         self._look_at = 0.0
-        self._loop = asyncio.get_running_loop()
-        # SQLite works in this process, and would wait for the interpreter's lock: there one turn takes all.
-        self._most = max(1, places.slots // 2) if ledger.store.dialect == "postgres" else places.slots
+        self._turns = TURNS if ledger.store.dialect == "postgres" else 1
+        self._most = max(1, places.slots // self._turns)
         self._bell = asyncio.Event()
         self._ended: list[Attempt] = []
         self._insisting: set[asyncio.Task[None]] = set()
-        self._taken: Taken | None = None
-        self._error: BaseException | None = None
-        self.begun = self.over = 0
-        """How many turns were sent, and of how many the jobs were begun."""
+        self._under_way: set[int] = set()
+        self.begun = 0
+        """How many turns were sent."""
         self.claiming = True
         self.dead = False
         """It ended, and records nothing any more."""
 
     @property
+    def over(self) -> int:
+        """The turn up to which the jobs of all were begun."""
+        return min(self._under_way, default=self.begun + 1) - 1
+
+    @property
     def busy(self) -> bool:
         """Whether outcomes are still to be recorded."""
-        return bool(self._ended or self._insisting or self.begun > self.over)
+        return bool(self._ended or self._insisting or self._under_way)
 
     @property
     def drained(self) -> bool:
         """The last claims found nothing, and nothing has rung since."""
         lanes = (self._here, self._in_processes)
-        return self.begun == self.over and all(lane.drained and not lane.hungry for lane in lanes)
+        return not self._under_way and all(lane.drained and not lane.hungry for lane in lanes)
 
     def wake(self) -> None:
         self._grow_hungry()
@@ -117,17 +132,20 @@ class Cycle:
         self._bell.set()
 
     async def run(self) -> None:
+        turns = [asyncio.create_task(self._take_turns()) for _ in range(self._turns)]
         try:
-            while True:
-                await self._until_there_is_work()
-                await self._turn()
-                if self._error is not None:
-                    raise self._error
-        except BaseException:
+            await asyncio.gather(*turns)
+        finally:
             self.dead = True
             self.claiming = False
-            self._begin()
-            raise
+            for task in turns:
+                task.cancel()
+            await asyncio.gather(*turns, return_exceptions=True)
+
+    async def _take_turns(self) -> None:
+        while True:
+            await self._until_there_is_work()
+            await self._turn()
 
     async def _until_there_is_work(self) -> None:
         """Also while outcomes keep coming it is looked now and then: a job may be due by time alone."""
@@ -137,46 +155,31 @@ class Cycle:
                 self._look_at = now + self._poll
                 self._grow_hungry()
             self._bell.clear()
-            if self._ended or any(self._appetites):
+            # A turn by itself costs as much as twenty jobs more in one: beside another only a full one is worth it.
+            if len(self._ended) >= (self._most if self._under_way else 1):
                 return
-            if self._taken is not None:
-                self._begin()
-                continue
+            if not self._under_way and any(self._appetites):
+                return
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._look_at - now):
                     await self._bell.wait()
 
-    def _begin(self) -> None:
-        """Begin what the last turn took."""
-        taken, self._taken = self._taken, None
-        if taken is None:
-            return
-        if failpoints.armed and taken.jobs:
-            failpoints.reach("after_claim_before_start")
-        self.over += 1
-        self._worker.begin(taken.jobs, taken.identity)
-
-    def _begin_aside(self) -> None:
-        try:
-            self._begin()
-        except BaseException as error:
-            self._error = error
-
     def _grow_hungry(self) -> None:
         for lane in (self._here, self._in_processes):
-            lane.hungry = bool(lane.tasks)
+            lane.ring()
 
     @property
     def _appetites(self) -> tuple[int, int]:
-        """Slots of each lane that are free, or will be once this turn has recorded what ended."""
+        """Slots of each lane that are free, or will be once this turn has recorded what ended.
+
+        Beside another only the latter: what is free is for that one.
+        """
         if not self.claiming:
             return 0, 0
-        in_processes = sum(attempt.handler.run_in == "process" for attempt in self._ended)
-        here = self._places.free + len(self._ended) - in_processes
-        there = self._places.free_processes + in_processes
-        if self._taken is not None:
-            here -= len(self._taken.jobs) - self._taken.in_processes
-            there -= self._taken.in_processes
+        there = sum(attempt.handler.run_in == "process" for attempt in self._ended)
+        here = len(self._ended) - there
+        if not self._under_way:
+            here, there = here + self._places.free, there + self._places.free_processes
         return (
             max(0, min(here, self._most)) if self._here.hungry else 0,
             max(0, there) if self._in_processes.hungry else 0,
@@ -191,55 +194,55 @@ class Cycle:
                 lane.drained = not lane.tasks
         outcomes = [(attempt, attempt.final()) for attempt in ended]
         self.begun += 1
+        self._under_way.add(turn := self.begun)
         asked = self._health.ask()
         if failpoints.armed and ended:
             failpoints.reach("before_flush")
         if failpoints.armed and (n or m):
             failpoints.reach("before_claim")
-        if self._taken is not None:
-            self._loop.call_soon(self._begin_aside)  # once this turn is on its way
         try:
             await self._write_logs(ended)
             recording = [outcome for _, outcome in outcomes]
             if n:
-                finished, jobs = await self._flush(identity, recording, self._here, n)
+                finished, jobs = await self._flush(turn, identity, recording, self._here, n)
             else:
-                finished, jobs = await self._flush(identity, recording, self._in_processes, m)
+                finished, jobs = await self._flush(turn, identity, recording, self._in_processes, m)
         except OUT_OF_SERVICE as error:
             self._ended[:0] = ended
-            self.over += 1
+            self._under_way.remove(turn)
             await asyncio.sleep(self._health.failed(error))
             return
         if failpoints.armed and ended:
             failpoints.reach("after_flush_before_answer")
         self._health.worked(asked)
         self._settle(outcomes, finished)
-        more = await self._claim_for_processes(identity, m) if n and m else []
-        self._begin()  # if the answer was there before the loop came round
-        self._taken = Taken(identity, [*jobs, *more], len(more) if n else len(jobs))
-        if not self._taken.jobs:
-            self._begin()  # or a burst would never see that it has come to its end
+        more = await self._claim_for_processes(turn, identity, m) if n and m else []
+        if failpoints.armed and (jobs or more):
+            failpoints.reach("after_claim_before_start")
+        self._under_way.remove(turn)
+        self._worker.begin([*jobs, *more], identity)
 
     async def _flush(
-        self, identity: str, outcomes: Sequence[Outcome], lane: Lane, n: int
+        self, turn: int, identity: str, outcomes: Sequence[Outcome], lane: Lane, n: int
     ) -> tuple[Finished, Sequence[Claimed]]:
-        # Whatever rings from here on may be about a job that this claim does not see.
-        lane.hungry = lane.hungry and not n
+        if n:
+            lane.asks()
         try:
             finished, jobs = await self._ledger.acycle(
                 identity, outcomes, tasks=lane.tasks, n=n, queues=self._queues, polls=self._polls
             )
         except OUT_OF_SERVICE:
-            lane.hungry = lane.hungry or n > 0
+            if n:
+                lane.ring()
             raise
         if n:
-            lane.fed(n, jobs)
+            lane.fed(turn, n, jobs)
         return finished, jobs
 
-    async def _claim_for_processes(self, identity: str, n: int) -> list[Claimed]:
+    async def _claim_for_processes(self, turn: int, identity: str, n: int) -> list[Claimed]:
         """A claim of its own: they have slots of their own, and others must not wait for those."""
         lane = self._in_processes
-        lane.hungry = False
+        lane.asks()
         try:
             jobs = await self._ledger.aclaim(
                 identity, tasks=lane.tasks, n=n, queues=self._queues, polls=self._polls
@@ -248,7 +251,7 @@ class Cycle:
             lane.drained = False
             self._look_at = min(self._look_at, monotonic() + self._health.failed(error))
             return []
-        lane.fed(n, jobs)
+        lane.fed(turn, n, jobs)
         return jobs
 
     async def _write_logs(self, ended: Sequence[Attempt]) -> None:
