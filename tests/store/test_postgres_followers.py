@@ -1,11 +1,13 @@
-"""What is urgent may be sent behind what is under way: on one connection, and each with its own answer."""
+"""A turn may be sent behind the one under way: on one connection, and each with its own answer."""
 
 from __future__ import annotations
 
 import asyncio
+import select
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from selectors import EVENT_READ
 from typing import Any
 
@@ -17,15 +19,18 @@ from perdure.ops.op import Op, Query, Rows, announce, ask, ask_all, operation
 from perdure.store import postgres_session
 from perdure.store.postgres import PostgresStore
 from perdure.store.postgres_adapt import Statement
-from perdure.store.postgres_session import BEHIND
+from perdure.store.postgres_session import BEHIND, Session, Waiting
 from tests.store.proxy import Proxy
 from tests.store.things import postgres_store, read
 from tests.store.waiting import auntil
 
-GATE = "SELECT pg_advisory_xact_lock_shared(7)"
+GATES = {
+    "gate": "SELECT pg_advisory_xact_lock_shared(7)",
+    "late_gate": "SELECT pg_advisory_xact_lock_shared(8)",
+}
 
 
-@operation("urgent")
+@operation("turn")
 def put(*ids: str, gate: bool = False, wake: str | None = None) -> Op[list[str]]:
     """Insert in one step; behind the gate, if asked; and say so when it is done."""
     queries = [Query("insert", {"id": id, "note": None}) for id in ids]
@@ -34,19 +39,37 @@ def put(*ids: str, gate: bool = False, wake: str | None = None) -> Op[list[str]]
     return [rows[0][0] for rows in answers[-len(queries) :]]
 
 
-@operation("urgent")
+@operation("turn")
 def put_once(id: str, note: str | None = None) -> Op[Rows]:
     (rows,) = yield from ask_all(Query("insert_once", {"id": id, "note": note}), final=True)
     return rows
 
 
-@operation("urgent")
+@operation("turn")
 def look_behind_gate() -> Op[Rows]:
     _, rows = yield from ask_all(Query("gate", {}), Query("one", {}), final=True)
     return rows
 
 
+@operation("turn")
+def pass_late(id: str, note: str) -> Op[Rows]:
+    _, rows = yield from ask_all(
+        Query("late_gate", {}), Query("insert_once", {"id": id, "note": note}), final=True
+    )
+    return rows
+
+
+def large_turn(store: PostgresStore, session: Session) -> Waiting[Rows]:
+    return store._perform(session, put_once, ("b", "n" * 5_000_000), {}, at_once=True)
+
+
 @operation("urgent")
+def put_urgently(id: str) -> Op[Rows]:
+    (rows,) = yield from ask_all(Query("insert", {"id": id, "note": None}), final=True)
+    return rows
+
+
+@operation("turn")
 def put_in_steps(first: str, second: str) -> Op[None]:
     yield from ask("insert", id=first, note=None)
     yield from ask_all(Query("insert", {"id": second, "note": None}), final=True)
@@ -62,7 +85,7 @@ def store(admin: psycopg.Connection[Any], postgres_url: str) -> Iterator[Postgre
 @contextmanager
 def opened(url: str, **options: Any) -> Iterator[PostgresStore]:
     """A store with one connection that lies idle and knows its statements."""
-    store = postgres_store(url, more={"gate": GATE}, **options)
+    store = postgres_store(url, more=GATES, **options)
     store.perform(put, "first", gate=True)
     store.perform(put_once, "first")
     yield store
@@ -187,6 +210,38 @@ async def test_what_takes_longer_does_not_go_behind(
     assert await store.aperform(read) == ["a", "b", "c", "first"]
 
 
+async def test_nothing_else_goes_behind_a_turn_nor_a_turn_behind_anything_else(
+    store: PostgresStore, admin: psycopg.Connection[Any]
+) -> None:
+    """A finish waits for whoever holds its row; turns are not to wait with it."""
+    with closed_gate(admin):
+        (one,) = await under_way(store, store.aperform(put, "a", gate=True))
+        assert await asyncio.wait_for(store.aperform(put_urgently, "b"), 20) == [("b",)]
+        assert not one.done()
+    assert await one == ["a"]
+    admin.execute("BEGIN; INSERT INTO perdure_thing (id) VALUES ('c')")
+    (one,) = await under_way(store, store.aperform(put_urgently, "c"))
+    assert not store.takes_another_turn
+    assert await asyncio.wait_for(store.aperform(put, "d"), 20) == ["d"]
+    admin.execute("ROLLBACK")
+    assert await one == [("c",)]
+
+
+async def test_whoever_asks_is_told_whether_a_turn_could_go_behind(
+    store: PostgresStore, admin: psycopg.Connection[Any]
+) -> None:
+    told = [store.takes_another_turn]
+    with closed_gate(admin):
+        one = asyncio.create_task(store.aperform(put, "a", gate=True))
+        await asyncio.sleep(0)
+        told.append(store.takes_another_turn)
+        two = asyncio.create_task(store.aperform(put, "b"))
+        await asyncio.sleep(0)
+        told.append(store.takes_another_turn)
+    await asyncio.gather(one, two)
+    assert told == [False, True, False]
+
+
 async def test_a_third_does_not_wait_for_two(store: PostgresStore, admin: psycopg.Connection[Any]) -> None:
     with closed_gate(admin):
         tasks = await under_way(
@@ -225,6 +280,27 @@ async def test_both_are_asked_again_when_their_connection_is_lost(
         assert await store.aperform(read) == ["a", "b", "first"]
         assert not store._airport._flights
         assert store._pool.use()[0] == 0
+
+
+async def test_the_first_hears_at_once_that_the_second_has_found_the_connection_lost(
+    admin: psycopg.Connection[Any], proxy: Proxy
+) -> None:
+    """libpq closes the socket, and no event comes from it any more."""
+    with opened(proxy.url, patience=20) as store:
+        proxy.freeze()
+        (one,) = await under_way(store, store.aperform(put_once, "a"))
+        ((first, _),) = store._airport._flights.items()
+        proxy.cut()
+        proxy.thaw()
+        # The loop does not come to look at its sockets.
+        assert select.select([first.session.socket], [], [], 20)[0]
+        second = store._airport.depart("turn", partial(large_turn, store))
+        assert second is not None
+        assert isinstance(second.exception(), psycopg.OperationalError)
+        assert first.landed.done()
+        assert not store._airport._flights
+        await one
+        assert await store.aperform(read) == ["a", "first"]
 
 
 async def test_both_are_given_up_when_no_answer_comes(
@@ -322,3 +398,25 @@ async def test_what_is_large_goes_behind_as_well(
         (None,),
     ]
     assert await store.aperform(put, "c") == ["c"]
+
+
+async def test_the_first_does_not_wait_for_the_second_to_be_written(
+    store: PostgresStore, admin: psycopg.Connection[Any]
+) -> None:
+    """Whoever writes much reads meanwhile, perhaps the answer of the other."""
+    large = "n" * 30_000_000
+    admin.execute("SELECT pg_advisory_lock(8)")
+    with closed_gate(admin):
+        one, two = await under_way(
+            store, store.aperform(put, "a", gate=True), store.aperform(pass_late, "b", large)
+        )
+        first, second = store._airport._flights
+        admin.execute("SELECT pg_advisory_unlock(7)")
+        # The answer of the first is there, and the second is told that it may go on writing.
+        assert select.select([first.session.socket], [], [], 20)[0]
+        assert second._writes
+        second._go_on()
+        assert first.landed.done()
+        assert await one == ["a"]
+        assert not two.done()
+    await two

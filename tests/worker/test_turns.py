@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from perdure import App, Snooze
-from perdure.worker.cycle import Cycle, Lane
+from perdure.worker.cycle import Cycle, Held, Lane
 from perdure.worker.ledger import Batch
 from tests.store.proxy import Proxy
 from tests.store.waiting import auntil
@@ -124,7 +124,17 @@ def test_of_two_claims_the_later_knows_better() -> None:
     assert lane.hungry
 
 
-async def test_beside_another_a_turn_takes_no_more_than_it_frees(postgres_url: str) -> None:
+def test_what_was_recorded_later_may_have_left_something() -> None:
+    lane = Lane(["work"])
+    lane.asks()
+    lane.told(2)
+    lane.fed(1, 5, Batch())
+    assert not lane.drained
+    lane.fed(3, 5, Batch())
+    assert lane.drained
+
+
+async def test_a_turn_leaves_to_another_what_that_may_take(postgres_url: str) -> None:
     app = App(postgres_url)
 
     @app.task(name="work")
@@ -135,7 +145,7 @@ async def test_beside_another_a_turn_takes_no_more_than_it_frees(postgres_url: s
         await auntil(lambda: cycle.drained)
         cycle.wake()
         assert cycle._appetites == (SLOTS // 2, 0)
-        cycle._under_way.add(cycle.begun + 1)
-        assert cycle._appetites == (0, 0)
+        cycle._under_way[cycle.begun + 1] = Held(SLOTS - 2, 0)
+        assert cycle._appetites == (2, 0)
         cycle._under_way.clear()
     await app.aclose()

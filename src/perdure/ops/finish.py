@@ -71,7 +71,7 @@ def finish(outcomes: Sequence[Outcome], *, dice: Dice, troubled: Troubled | None
     return finished
 
 
-@operation("urgent")
+@operation("turn")
 def cycle(
     outcomes: Sequence[Outcome], *, dice: Dice, claim: Appetite, troubled: Troubled | None = None
 ) -> Op[tuple[Finished, Claims]]:

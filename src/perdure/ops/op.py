@@ -21,7 +21,7 @@ T = TypeVar("T")
 Param: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = tuple[Any, ...]
 Rows: TypeAlias = Sequence[Row]
-Kind: TypeAlias = Literal["read", "write", "urgent", "beat"]
+Kind: TypeAlias = Literal["read", "write", "urgent", "turn", "beat"]
 
 
 class Query(NamedTuple):
@@ -51,8 +51,9 @@ Op: TypeAlias = Generator[Step, Answers, T]
 class Operation(Generic[P, T]):
     """An operation and how a store should treat it.
 
-    ``read`` changes nothing; ``urgent`` (finishes, reports) goes ahead of ``write`` where writers queue; a ``beat``
-    keeps a worker alive and waits behind nothing that may itself wait for somebody's lock.
+    ``read`` changes nothing; ``urgent`` (finishes, reports) goes ahead of ``write`` where writers queue; a ``turn`` of
+    a worker does, too, and may be sent behind another; a ``beat`` keeps a worker alive and waits behind nothing that
+    may itself wait for somebody's lock.
     """
 
     start: Callable[P, Op[T]]

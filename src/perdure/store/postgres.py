@@ -132,7 +132,7 @@ class PostgresStore:
 
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._retry.until_done(
-            lambda: self._run(operation, *args, **kwargs), urgent=operation.kind == "urgent"
+            lambda: self._run(operation, *args, **kwargs), urgent=LANES[operation.kind] == "urgent"
         )
 
     def perform_at_once(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -147,7 +147,7 @@ class PostgresStore:
 
         failed: psycopg.Error | None = None
         try:
-            if (landed := self._airport.depart(LANES[operation.kind], run)) is not None:
+            if (landed := self._airport.depart(operation.kind, run)) is not None:
                 value = await landed
                 self._retry.note_success()
                 return value
@@ -157,12 +157,16 @@ class PostgresStore:
             failed = error
         return await self._aperform_aside(operation, partial(self._run, operation, *args, **kwargs), failed)
 
+    @property
+    def takes_another_turn(self) -> bool:
+        return self._airport.takes_another_turn
+
     async def _aperform_aside(
         self, operation: Operation[..., T], run: Callable[[], T], failed: psycopg.Error | None
     ) -> T:
         """The same in a thread, which can wait: between two tries, for a connection, or with a lock in its hands."""
         outcome: Future[T] = Future()
-        urgent = operation.kind == "urgent"
+        urgent = LANES[operation.kind] == "urgent"
         answer = asyncio.wrap_future(outcome)
 
         def wanted() -> bool:

@@ -5,8 +5,8 @@ a busy worker the overlap of database and handlers. All is sent at the start, CO
 holds no lock, unless what is sent or answered is more than the sockets hold. And it holds no more than half of the
 connections, none of those for heartbeats.
 
-What is urgent, as the turns of a worker are, may be sent behind another that is not answered yet: the server goes from
-one to the next without a pause. On two connections it would do both at once, and then wait for us.
+A turn of a worker may be sent behind another that is not answered yet: the server goes from one to the next without a
+pause. On two connections it would do both at once, and then wait for us.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any, Generic, TypeVar
 
 import psycopg
 
-from perdure.store.postgres_pool import Lane, Pool, lanes
+from perdure.ops.op import Kind
+from perdure.store.postgres_pool import LANES, Lane, Pool, lanes
 from perdure.store.postgres_session import LATE, LOST, Session, Waiting
 
 T = TypeVar("T")
@@ -59,10 +60,18 @@ class Flight(Generic[T]):
         """What it was sent behind has landed: the next answer is its own."""
         self.leader = None
         self._writes = False
+        try:
+            self.loop.add_reader(self.session.socket, self._go_on)
+        except OSError:  # libpq has closed the socket
+            self.session.spoiled = True
         if self.session.spoiled:
-            self._go_on(psycopg.OperationalError(LOST))
+            self.lose()
         else:
-            self.depart()
+            self._go_on()
+
+    def lose(self) -> None:
+        """Its connection is gone."""
+        self._go_on(psycopg.OperationalError(LOST))
 
     @property
     def takes_another(self) -> bool:
@@ -81,17 +90,20 @@ class Flight(Generic[T]):
         try:
             event = next(self._work) if fault is None else self._work.throw(fault)
         except StopIteration as end:
-            self._land()
             if not self.landed.done():
                 self.landed.set_result(end.value)
-        except BaseException as error:
             self._land()
+        except BaseException as error:
             if not self.landed.done():
                 self.landed.set_exception(error)
+            self._land()
             if not isinstance(error, Exception):
                 raise
         else:
+            large = self._writes or bool(event & EVENT_WRITE)
             self._wait(event)
+            if large and self.leader is not None:
+                self.leader._go_on()  # whoever writes much reads meanwhile, and what came was for the leader
 
     def _wait(self, event: int) -> None:
         if bool(event & EVENT_WRITE) != self._writes:
@@ -128,18 +140,18 @@ class Airport:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._flights: dict[Flight[Any], Lane] = {}
+        self._flights: dict[Flight[Any], Kind] = {}
         self._open = True
 
-    def depart(self, lane: Lane, work: Callable[[Session], Waiting[T]]) -> asyncio.Future[T] | None:
+    def depart(self, kind: Kind, work: Callable[[Session], Waiting[T]]) -> asyncio.Future[T] | None:
         """Have it carried out on an idle session; None where there is none, or the loop cannot wait for sockets."""
         self.clear()
-        leader = self._leader() if lane == "urgent" else None
-        session = leader.session if leader is not None else self._lend_idle(lane)
+        leader = self._leader() if kind == "turn" else None
+        session = leader.session if leader is not None else self._lend_idle(LANES[kind])
         if session is None:
             return None
         flight = Flight(session, work(session), self._over, leader=leader)
-        self._flights[flight] = lane
+        self._flights[flight] = kind
         try:
             flight.depart()
         except NotImplementedError:  # Windows, by default
@@ -151,16 +163,22 @@ class Airport:
             raise
         return flight.landed
 
+    @property
+    def takes_another_turn(self) -> bool:
+        return self._leader() is not None
+
     def _leader(self) -> Flight[Any] | None:
-        """The flight of this loop's that another may be sent behind."""
+        """The turn of this loop's that another may be sent behind."""
         loop = asyncio.get_running_loop()
-        urgent = (flight for flight, lane in self._flights.items() if lane == "urgent")
-        return next((flight for flight in urgent if flight.loop is loop and flight.takes_another), None)
+        for flight, kind in self._flights.copy().items():  # others add and remove theirs
+            if kind == "turn" and flight.loop is loop and flight.takes_another:
+                return flight
+        return None
 
     def _lend_idle(self, lane: Lane) -> Session | None:
         most = lanes(self._pool.size)[lane] // 2
-        under_way = sum(other == lane for flight, other in self._flights.items() if flight.leader is None)
-        return self._pool.lend_idle(lane) if self._open and under_way < most else None
+        full = [LANES[kind] for kind in [*self._flights.values()]].count(lane) >= most
+        return self._pool.lend_idle(lane) if self._open and not full else None
 
     def clear(self) -> None:
         """Give up the flights of loops that were closed."""
@@ -174,19 +192,24 @@ class Airport:
 
     def _crash(self, flight: Flight[Any]) -> None:
         # Whoever takes it off the list crashes it: several threads may come upon it.
-        lane = self._flights.pop(flight, None)
-        if lane is not None:
-            flight.crash()
-            if flight.leader is None:
-                self._pool.take_back(flight.session, lane)
-
-    def _over(self, flight: Flight[Any]) -> None:
-        lane = self._flights.pop(flight, None)
-        if lane is None:
+        kind = self._flights.pop(flight, None)
+        if kind is None:
             return
+        flight.crash()
         if flight.leader is not None:
             flight.leader.follower = None
+        else:
+            self._pool.take_back(flight.session, LANES[kind])
+
+    def _over(self, flight: Flight[Any]) -> None:
+        kind = self._flights.pop(flight, None)
+        if kind is None:
+            return
+        if (leader := flight.leader) is not None:
+            leader.follower = None
+            if flight.session.spoiled:
+                leader.lose()
         elif flight.follower is not None:
             flight.follower.lead()  # and the session is its own
         else:
-            self._pool.take_back(flight.session, lane)
+            self._pool.take_back(flight.session, LANES[kind])

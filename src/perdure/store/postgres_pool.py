@@ -28,6 +28,7 @@ LANES: Final[Mapping[Kind, Lane]] = {
     "read": "ordinary",
     "write": "ordinary",
     "urgent": "urgent",
+    "turn": "urgent",
     "beat": "beat",
 }
 

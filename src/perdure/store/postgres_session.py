@@ -90,16 +90,24 @@ class Session:
     ) -> None:
         """Queue a statement; ``rows`` tells whether anybody wants what it returns."""
         bound = statement.bind(values)
-        if self.prepares:
-            self._prepare(statement)
-            self._pgconn.send_query_prepared(statement.name, bound, result_format=Format.BINARY)
-        else:
-            self._pgconn.send_query_params(statement.text, bound, result_format=Format.BINARY)
+        try:
+            if self.prepares:
+                self._prepare(statement)
+                self._pgconn.send_query_prepared(statement.name, bound, result_format=Format.BINARY)
+            else:
+                self._pgconn.send_query_params(statement.text, bound, result_format=Format.BINARY)
+        except psycopg.Error:
+            self.spoiled = True
+            raise
         self._expected.append(rows)
 
     def sync(self, kind: Sync = Sync.AWAITED) -> None:
         """End what was queued since the last sync: outside BEGIN and COMMIT that is one transaction."""
-        self._pgconn.pipeline_sync()
+        try:
+            self._pgconn.pipeline_sync()
+        except psycopg.Error:
+            self.spoiled = True
+            raise
         self._expected.append(kind)
 
     def answer(self) -> Waiting[list[Rows]]:
@@ -140,14 +148,14 @@ class Session:
     @property
     def idle(self) -> bool:
         """Whether another operation may have it."""
+        if self.spoiled or Sync.AWAITED in self._expected:
+            return False
         # While something is owed libpq does not tell; what ends a transaction is never owed.
-        return not self.spoiled and (
-            bool(self._expected) or self._pgconn.transaction_status == TransactionStatus.IDLE
-        )
+        return bool(self._expected) or self._pgconn.transaction_status == TransactionStatus.IDLE
 
     @property
     def takes_another(self) -> bool:
-        """Whether another operation may be sent behind the one that has it: neither harms the other when it fails."""
+        """Whether another operation may be sent behind the one that has it: if one is refused, the other stands."""
         return self.prepares and self.reads_committed and not (self._to_prepare or self.spoiled)
 
     def notices_end(self) -> bool:
@@ -197,9 +205,13 @@ class Session:
 
     def flush(self) -> Waiting[None]:
         """Read while there is more to write: the server may be waiting for that."""
-        while self._pgconn.flush():
-            yield EVENT_READ | EVENT_WRITE
-            self._pgconn.consume_input()
+        try:
+            while self._pgconn.flush():
+                yield EVENT_READ | EVENT_WRITE
+                self._pgconn.consume_input()
+        except psycopg.Error:
+            self.spoiled = True
+            raise
 
     def _wait(self, event: int) -> None:
         # By the second: a signal that comes just before the wait begins does not end it.

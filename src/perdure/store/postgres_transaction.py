@@ -67,12 +67,14 @@ _BEGIN = Statement.parse("BEGIN ISOLATION LEVEL READ COMMITTED")
 _COMMIT = Statement.parse("COMMIT")
 _ROLLBACK = Statement.parse("ROLLBACK")
 _NOTIFY = Statement.parse(NOTIFY)
+_URGENT = _settings(10, 3, 10, _PLANS)
 _SETTINGS: Mapping[Kind, Statement] = {
     # A read is planned for its own filters and for the table as it is now.
     "read": _settings(STATEMENT_SECONDS, 5, 30, {"plan_cache_mode": "force_custom_plan"}),
     "write": _settings(STATEMENT_SECONDS, 5, 30, _PLANS),
     # A heartbeat that waits as long as its lease lasts is of no use.
-    "urgent": _settings(10, 3, 10, _PLANS),
+    "urgent": _URGENT,
+    "turn": _URGENT,
     "beat": _settings(5, 2, 5, _PLANS),
 }
 

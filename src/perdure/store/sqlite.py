@@ -96,6 +96,10 @@ class SqliteStore:
     async def aperform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._session.aperform(operation.kind, partial(operation.start, *args, **kwargs))
 
+    @property
+    def takes_another_turn(self) -> bool:
+        return False
+
     def migrate(self, *, to: int | None = None) -> list[int]:
         return self._session.migrate(to=to)
 

@@ -59,7 +59,7 @@ class Session:
         if self._database.noticed or (kind == "beat" and self._database.has_moved):
             self._let_go()
         until = self._until if patience is None else time.monotonic() + patience
-        call = ThreadCall(start, until=until, urgent=kind in ("urgent", "beat"))
+        call = ThreadCall(start, until=until, urgent=kind in ("urgent", "turn", "beat"))
         if self._reads(kind):
             return self._readers.perform(call)
         refuse_if_held_here(self._database.path)
@@ -70,7 +70,7 @@ class Session:
             from asyncio import to_thread
 
             await to_thread(self._let_go)
-        call = LoopCall(start, until=self._until, urgent=kind in ("urgent", "beat"))
+        call = LoopCall(start, until=self._until, urgent=kind in ("urgent", "turn", "beat"))
         if self._reads(kind):
             return await self._readers.aperform(call)
         refuse_if_held_here(self._database.path)

@@ -53,6 +53,11 @@ class Store(Protocol):
         """The same from any event loop, which is not held up."""
         ...
 
+    @property
+    def takes_another_turn(self) -> bool:
+        """Whether a turn can be sent behind the one of this event loop's that is under way."""
+        ...
+
     def perform_at_once(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """The same, but raise StoreBusy rather than wait for another's write lock on the whole database."""
         ...

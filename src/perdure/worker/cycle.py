@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from perdure import failpoints
 from perdure.model.job import Claimed, Lease
@@ -24,7 +24,7 @@ from perdure.worker.options import WorkerOptions
 from perdure.worker.places import Places
 
 TURNS = 2
-"""How many may be under way on PostgreSQL. SQLite's would wait for the interpreter's lock: it works in this process."""
+"""How many may be under way where the store takes another: not on SQLite, which works in this process."""
 
 INSIST = 1.0
 """Seconds between two tries to record an outcome whose row somebody holds."""
@@ -54,9 +54,9 @@ class Lane:
         """Something may have come for which no claim has looked."""
         self._plenty = False
         """The last claim may have left something."""
-        self._told_by = 0
+        self._told_by = self._fed_by = 0
         self.drained = not tasks
-        """The last claim found nothing."""
+        """The last claim found nothing, and nothing has been recorded since."""
 
     @property
     def hungry(self) -> bool:
@@ -70,12 +70,24 @@ class Lane:
         """Whatever rings from here on may be about a job that this claim does not see."""
         self._rung = False
 
+    def told(self, turn: int) -> None:
+        """What ended leaves something behind, a snooze of nothing or jobs of its own: it may be due at once."""
+        self._told_by = turn
+        self.drained = not self.tasks
+
     def fed(self, turn: int, asked: int, jobs: Batch) -> None:
-        """What a later turn has found out counts, although it may have been answered before."""
-        if turn > self._told_by:
-            self._told_by = turn
+        """What a turn that was sent later has found counts, although it may have been answered before."""
+        if turn > self._fed_by:
+            self._fed_by = turn
             self._plenty = jobs.more or len(jobs) == asked
-            self.drained = not (jobs or self._plenty)
+            self.drained = not (jobs or self._plenty) and turn >= self._told_by
+
+
+class Held(NamedTuple):
+    """Slots that a turn under way may take, here and in processes, beyond those that it frees itself."""
+
+    here: int
+    in_processes: int
 
 
 class Cycle:
@@ -97,7 +109,7 @@ class Cycle:
         self._bell = asyncio.Event()
         self._ended: list[Attempt] = []
         self._insisting: set[asyncio.Task[None]] = set()
-        self._under_way: set[int] = set()
+        self._under_way: dict[int, Held] = {}
         self.begun = 0
         """How many turns were sent."""
         self.claiming = True
@@ -155,14 +167,18 @@ class Cycle:
                 self._look_at = now + self._poll
                 self._grow_hungry()
             self._bell.clear()
-            # A turn by itself costs as much as twenty jobs more in one: beside another only a full one is worth it.
-            if len(self._ended) >= (self._most if self._under_way else 1):
-                return
-            if not self._under_way and any(self._appetites):
+            if self._there_is_work:
                 return
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._look_at - now):
                     await self._bell.wait()
+
+    @property
+    def _there_is_work(self) -> bool:
+        if not self._under_way:
+            return bool(self._ended) or any(self._appetites)
+        # A turn costs as much as twenty jobs more in one: behind another only a full one is worth it.
+        return len(self._ended) >= self._most and self._ledger.store.takes_another_turn
 
     def _grow_hungry(self) -> None:
         for lane in (self._here, self._in_processes):
@@ -170,16 +186,12 @@ class Cycle:
 
     @property
     def _appetites(self) -> tuple[int, int]:
-        """Slots of each lane that are free, or will be once this turn has recorded what ended.
-
-        Beside another only the latter: what is free is for that one.
-        """
+        """Slots of each lane that are free, or will be once this turn has recorded what ended."""
         if not self.claiming:
             return 0, 0
-        there = sum(attempt.handler.run_in == "process" for attempt in self._ended)
-        here = len(self._ended) - there
-        if not self._under_way:
-            here, there = here + self._places.free, there + self._places.free_processes
+        here, there = _freed_by(self._ended)
+        here += self._places.free - sum(held.here for held in self._under_way.values())
+        there += self._places.free_processes - sum(held.in_processes for held in self._under_way.values())
         return (
             max(0, min(here, self._most)) if self._here.hungry else 0,
             max(0, there) if self._in_processes.hungry else 0,
@@ -188,13 +200,8 @@ class Cycle:
     async def _turn(self) -> None:
         (n, m), identity = self._appetites, self._worker.identity
         ended, self._ended = self._ended, []
-        if ended:
-            # What they leave behind, a snooze of nothing or jobs of their own, may be due at once.
-            for lane in (self._here, self._in_processes):
-                lane.drained = not lane.tasks
+        turn = self._begin(ended, n, m)
         outcomes = [(attempt, attempt.final()) for attempt in ended]
-        self.begun += 1
-        self._under_way.add(turn := self.begun)
         asked = self._health.ask()
         if failpoints.armed and ended:
             failpoints.reach("before_flush")
@@ -209,18 +216,29 @@ class Cycle:
                 finished, jobs = await self._flush(turn, identity, recording, self._in_processes, m)
         except OUT_OF_SERVICE as error:
             self._ended[:0] = ended
-            self._under_way.remove(turn)
+            del self._under_way[turn]
             await asyncio.sleep(self._health.failed(error))
             return
         if failpoints.armed and ended:
             failpoints.reach("after_flush_before_answer")
         self._health.worked(asked)
         self._settle(outcomes, finished)
+        self._under_way[turn] = Held(len(jobs), m) if n else Held(0, len(jobs))
         more = await self._claim_for_processes(turn, identity, m) if n and m else []
         if failpoints.armed and (jobs or more):
             failpoints.reach("after_claim_before_start")
-        self._under_way.remove(turn)
+        del self._under_way[turn]
         self._worker.begin([*jobs, *more], identity)
+
+    def _begin(self, ended: Sequence[Attempt], n: int, m: int) -> int:
+        """The number of a turn that records these and claims so many."""
+        self.begun = turn = self.begun + 1
+        here, there = _freed_by(ended)
+        self._under_way[turn] = Held(max(0, n - here), max(0, m - there))
+        if ended:
+            self._here.told(turn)
+            self._in_processes.told(turn)
+        return turn
 
     async def _flush(
         self, turn: int, identity: str, outcomes: Sequence[Outcome], lane: Lane, n: int
@@ -293,6 +311,12 @@ class Cycle:
                 change = finished.changes[0] if finished.changes else None
                 (attempt.outcome,) = finished.instead or (attempt.outcome,)
                 return self._worker.recorded(attempt, change, accepted=bool(finished.accepted))
+
+
+def _freed_by(ended: Sequence[Attempt]) -> tuple[int, int]:
+    """How many slots they leave, here and in processes."""
+    in_processes = sum(attempt.handler.run_in == "process" for attempt in ended)
+    return len(ended) - in_processes, in_processes
 
 
 def concerns(topic: str, queues: Queues) -> bool:
