@@ -177,7 +177,7 @@ class Airport:
 
     def _lend_idle(self, lane: Lane) -> Session | None:
         most = lanes(self._pool.size)[lane] // 2
-        full = [LANES[kind] for kind in [*self._flights.values()]].count(lane) >= most
+        full = sum(LANES[kind] == lane for kind in tuple(self._flights.values())) >= most
         return self._pool.lend_idle(lane) if self._open and not full else None
 
     def clear(self) -> None:
