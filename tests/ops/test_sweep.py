@@ -107,6 +107,6 @@ def test_what_is_urgent_goes_ahead_of_what_is_not() -> None:
     beats: list[Operation[..., Any]] = [worker.register, worker.heartbeat, worker.retire]
     assert {operation.kind for operation in beats} == {"beat"}
     urgent: list[Operation[..., Any]] = [finish.finish, finish.cycle, report.report]
-    assert {operation.kind for operation in urgent} == {"urgent"}
+    assert [operation.kind for operation in urgent] == ["urgent", "turn", "urgent"]
     others: list[Operation[..., Any]] = [claim.claim, enqueue.enqueue, enqueue.enqueue_keyed, sweep.rescue]
     assert {operation.kind for operation in others} == {"write"}
