@@ -98,6 +98,8 @@ def _settings(read: Sequence[Line]) -> str:
         for line in read
         if "versions" in line
     ]
+    rounds = {line["rounds"] for line in read if _told(line) and line.get("workload") in RATES}
+    words += [f"rounds {max(rounds)}"] if rounds else []
     return "\n".join(f"- {word}" for word in [*words, ", ".join(versions)] if word)
 
 
@@ -157,7 +159,7 @@ def _told(line: Line) -> bool:
 
 
 def _cell(line: Line) -> str:
-    if "spread" not in line:
+    if "spread" not in line or line["rounds"] == 1:
         return number(line["value"])
     low, high = line["spread"]
     return f"{number(line['value'])} ({number(low)} to {number(high)})"

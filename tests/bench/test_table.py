@@ -36,6 +36,7 @@ RUN: list[dict[str, Any]] = [
     figure("drain", "huey", 3000.0),
     figure("drain", "perdure", 21_234.0),
     figure("singles", "perdure", 1800.0),
+    figure("bulk", "perdure", 40_000.0, rounds=1),
     figure("idle p50", "perdure", 2.5, unit="ms"),
     {"figure": "perdure: time per job", "value": 190.0, "unit": "µs", "target": None, "ok": None},
     {"figure": "drain: perdure / Huey", "value": 1.7, "target": 6.0, "ok": False, **RATIO},
@@ -47,9 +48,13 @@ def test_a_run_becomes_tables() -> None:
     text = table.markdown(RUN)
     assert "- python 3.11.7, cores 2, file_system ext4" in text
     assert "huey (huey 3.5.4; concurrency 1)" in text
-    assert "| jobs/s, median (lowest to highest) | one by one | drain |\n| --- | ---: | ---: |" in text
-    assert "| huey | - | 3,000 (1,500 to 6,000) |" in text
-    assert "| perdure | 1,800 (900 to 3,600) | 21,200 (10,600 to 42,500) |" in text
+    assert (
+        "| jobs/s, median (lowest to highest) | one by one | 1,000s | drain |\n| --- | ---: | ---: | ---: |"
+        in text
+    )
+    assert "| huey | - | - | 3,000 (1,500 to 6,000) |" in text
+    assert "| perdure | 1,800 (900 to 3,600) | 40,000 | 21,200 (10,600 to 42,500) |" in text
+    assert "- rounds 3\n" in text
     assert "| perdure | 2.5 (1.25 to 5) |" in text
     assert "| perdure: time per job | 190 µs |" in text
     assert "| drain: perdure / Huey | 1.7 (1.5 to 2) | 6 | missed |" in text
