@@ -19,7 +19,7 @@ from perdure.ops.finish import Finished
 from perdure.store.statements import render
 from perdure.store.store import open_store
 from perdure.task import SyncTask
-from perdure.worker.ledger import Ledger, Queues
+from perdure.worker.ledger import Batch, Ledger, Queues
 
 NOON = 1_800_000_000 * SECOND
 """When every world begins: far from the host's clock, so that a use of that one is noticed."""
@@ -64,7 +64,7 @@ class World:
         app._store = self.store
         return app
 
-    def claim(self, n: int = 1, *, queues: Queues = None, polls: bool = False) -> list[Claimed]:
+    def claim(self, n: int = 1, *, queues: Queues = None, polls: bool = False) -> Batch:
         """Claim as a worker that knows every task of the app."""
         return self.ledger.claim(self.worker, tasks=sorted(self.app.tasks), n=n, queues=queues, polls=polls)
 

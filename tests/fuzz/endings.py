@@ -85,7 +85,7 @@ def _end(ground: Ground, example: tuple[list[tuple[str, Any]], tuple[str, Any]])
     for verb, words in said:
         _say(context, verb, words)
     handler = handlers["work"]
-    outcome = returned(handler, claimed, what) if how == "returns" else raised(handler, claimed, what)
+    outcome = returned(handler, claimed.lease, what) if how == "returns" else raised(handler, claimed, what)
     assert outcome is not None
     attempt = Attempt(claimed, handler, context, None, started=0.0)  # type: ignore[arg-type]
     attempt.outcome = outcome

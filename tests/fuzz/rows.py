@@ -134,7 +134,7 @@ def _work(ground: Ground) -> None:
         handler = handlers[job.task]
         context = JobContext(job, handlers, worker="fuzz", ledger=ledger)
         try:
-            outcome: Any = returned(handler, job, handler.call(job.payload, context))
+            outcome: Any = returned(handler, job.lease, handler.call(job.payload, context))
         except BaseException as error:
             outcome = raised(handler, job, error)
         assert ledger.finish([outcome]).accepted == [job.lease]

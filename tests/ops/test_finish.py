@@ -51,8 +51,8 @@ def test_plain_successes_are_one_final_step() -> None:
 
 
 def test_successes_that_are_alike_are_told_by_their_leases() -> None:
-    script = Script(finish_alike=[[(A, 1)]])
-    assert play(script, Succeeded(TWO, "1", "why"), Succeeded(ONE, "1", "why"))[:2] == ([ONE], [TWO])
+    script = Script(finish_alike=[[(2,)]])
+    assert play(script, Succeeded(TWO, "1", "why"), Succeeded(ONE, "1", "why"))[:2] == ([TWO, ONE], [])
     assert (script.asked, script.final, script.woken) == ([["finish_alike"]], True, set())
     (params,) = script.params("finish_alike")
     assert json.loads(params.pop("leases")) == {A: 1, B: 1}
@@ -79,8 +79,8 @@ def test_large_results_are_several_statements_of_one_step() -> None:
 
 
 def test_a_success_whose_lease_is_gone_is_refused() -> None:
-    script = Script(finish_alike=[[(B, 1)]])
-    assert play(script, Succeeded(ONE), Succeeded(TWO))[:2] == ([TWO], [ONE])
+    script = Script(finish_alike=[[(1,)]])
+    assert play(script, Succeeded(ONE), Succeeded(TWO))[:2] == ([], [ONE, TWO]), "it may be either"
     script = Script(finish_succeeded=[[(B, 1)]])
     assert play(script, Succeeded(ONE), Succeeded(TWO, "2"))[:2] == ([TWO], [ONE])
 
@@ -93,7 +93,7 @@ def test_a_stale_lease_is_told_from_the_live_one() -> None:
 
 
 def test_what_must_be_decided_is_locked_first() -> None:
-    script = Script(lock_running=[[running(A), running(B), running(C)]], finish_alike=[[(C, 1)]])
+    script = Script(lock_running=[[running(A), running(B), running(C)]], finish_alike=[[(1,)]])
     finished = play(script, Succeeded(THREE), Failed(TWO, "error", message="no"), Canceled(ONE, "enough"))
     assert finished[:2] == ([ONE, TWO, THREE], [])
     assert script.asked == [
@@ -104,6 +104,16 @@ def test_what_must_be_decided_is_locked_first() -> None:
     (params,) = script.params("lock_running")
     assert json.loads(params["leases"]) == [[A, 1], [B, 1], [C, 1]], "in the order of ids"
     assert [(change["id"], change["state"]) for change in changes(script)] == [(A, "canceled"), (B, "ready")]
+
+
+def test_beside_another_a_step_that_does_not_say_so_is_refused() -> None:
+    script = Script(
+        lock_workflows_of=[[("w", "running", 0, 1, 0, 0, False, None)]],
+        lock_running=[[running(A, workflow="w"), running(B)]],
+        finish_alike=[[(0,)]],
+    )
+    assert play(script, Succeeded(ONE), Failed(TWO, "error"))[:2] == ([TWO], [ONE])
+    assert "release" not in "".join(name for names in script.asked for name in names)
 
 
 def test_what_was_not_locked_is_refused() -> None:
@@ -211,7 +221,7 @@ def test_a_throttle_may_spare_the_queue() -> None:
 
 def test_a_cycle_claims_in_the_last_step() -> None:
     appetite = Appetite("w", ["work"], 2, ["b", "a"])
-    script = Script(finish_alike=[[(A, 1)]], claim_jobs=[[claimed(C, queue="a"), claimed(B, queue="b")]])
+    script = Script(finish_alike=[[(1,)]], claim_jobs=[[claimed(C, queue="a"), claimed(B, queue="b")]])
     finished, claims = script.play(cycle([Succeeded(ONE)], dice=half, claim=appetite))
     assert finished[:2] == ([ONE], [])
     assert [job.id for job in claims.jobs] == [B, C]
@@ -224,7 +234,7 @@ def test_a_cycle_claims_in_the_last_step() -> None:
 
 def test_a_cycle_without_appetite_only_finishes() -> None:
     for appetite in (Appetite("w", ["work"], 0), Appetite("w", [], 5)):
-        script = Script(finish_alike=[[(A, 1)]])
+        script = Script(finish_alike=[[(1,)]])
         finished, claims = script.play(cycle([Succeeded(ONE)], dice=half, claim=appetite))
         assert (finished.accepted, claims.jobs) == ([ONE], [])
         assert script.asked == [["finish_alike"]]

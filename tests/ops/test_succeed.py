@@ -69,6 +69,6 @@ def test_all_others_go_the_long_way(outcomes: list[Outcome], troubled: set[str] 
 
 
 def test_jobs_of_no_workflow_need_no_lock() -> None:
-    script = Script(finish_alike=[[(A, 1)]])
+    script = Script(finish_alike=[[(1,)]])
     script.play(finish([step(ONE, None)], dice=half, troubled=set()))
     assert script.asked == [["finish_alike"]]

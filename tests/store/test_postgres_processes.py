@@ -197,6 +197,36 @@ print(*statuses)
     assert output(script, postgres_url) == ["0"] * 20
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_forked_while_a_store_begins_is_not_stuck(admin, postgres_url: str) -> None:
+    """In the child another store, too, reads the statements that a thread of the parent was reading."""
+    script = """
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+from perdure.store.postgres import Statement
+parse, reading, read_on = Statement.parse, threading.Event(), threading.Event()
+def slowly(text):
+    reading.set()
+    read_on.wait()
+    return parse(text)
+Statement.parse = slowly
+thread = threading.Thread(target=lambda: store.perform(run, "one"))
+thread.start()
+reading.wait()
+pid = os.fork()
+if not pid:
+    signal.alarm(30)  # stuck, it would outlive us
+    Statement.parse = parse
+    store.perform(run, "one")
+    os._exit(0)
+status = os.waitpid(pid, 0)[1]
+read_on.set()
+thread.join()
+print(status)
+"""
+    assert output(script, postgres_url) == ["0"]
+
+
 def pooled(data: bytes) -> bytes:
     """What a pooler says at the start: a pid of its own making."""
     place = data.find(b"K\0\0\0\x0c")

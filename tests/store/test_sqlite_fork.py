@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from perdure import App
 from perdure.errors import UnsupportedDatabase
 from perdure.store import sqlite_fork
 from perdure.store.sqlite import SqliteStore
@@ -233,3 +235,24 @@ def test_a_database_in_memory_stays_with_the_parent() -> None:
     assert went_well(forked(work))
     assert store.perform(listed) == ["parent"]
     store.close()
+
+
+def test_an_app_that_was_being_opened_is_opened_by_the_child(tmp_path: Path) -> None:
+    """The thread that has the lock of the parent's does not live in the child."""
+    app = App(f"sqlite:///{tmp_path / 'jobs.db'}")
+    opening, opened = threading.Event(), threading.Event()
+
+    def open_slowly() -> None:
+        with app._opening:
+            opening.set()
+            opened.wait()
+
+    thread = threading.Thread(target=open_slowly)
+    thread.start()
+    opening.wait()
+    child = forked(lambda: (signal.alarm(30), app.list_jobs()))  # stuck, it would outlive us
+    well = went_well(child)
+    opened.set()
+    thread.join()
+    app.close()
+    assert well

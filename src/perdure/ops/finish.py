@@ -25,7 +25,7 @@ from perdure.ops.append import plant
 from perdure.ops.batch import CHARACTERS, CHUNK, portions, rows_of
 from perdure.ops.claim import Appetite, Claims, claim_query, read_claims
 from perdure.ops.enqueue import put
-from perdure.ops.op import Op, Query, Row, Rows, announce, ask_all, operation
+from perdure.ops.op import Answers, Op, Query, Row, announce, ask_all, operation
 from perdure.ops.release import Tallies, ends_of, release
 from perdure.ops.running import (
     Record,
@@ -51,6 +51,8 @@ PUT_OFF_KEPT = 100
 
 class Finished(NamedTuple):
     """Which outcomes were recorded and which came too late. One that is neither must be told again.
+
+    Where all are successes and alike, all are refused if one is: ``find_recorded`` tells them apart.
 
     ``changes``: what became of the accepted ones, except of plain successes.
     """
@@ -124,27 +126,30 @@ def _finish(
             return (yield from _succeed_at_once(outcomes, plain, [*workflows], claim))
     successes = _succeed(plain)
     if others:
-        decided = yield from _decide(told, others, steps, successes, dice)
+        decided = yield from _decide(told, others, plain, successes, dice)
     elif steps:
-        decided = yield from _succeed_steps(steps, successes)
+        decided = yield from _succeed_steps(plain, successes)
     else:
         decided = Decided(successes)
     writes = [*decided.writes]
     if claim:
         writes.append(claim_query(claim))
-    if not writes:
-        return Finished([*decided.accepted], [o.lease for o in outcomes]), Claims([])
-    answers = yield from ask_all(*writes, final=True, wake=decided.wake)
+    answers: Answers = []
+    if writes or decided.wake:
+        answers = yield from ask_all(*writes, final=True, wake=decided.wake)
     claims = read_claims(answers[-1], claim) if claim else Claims([])
     if decided.released:
         taken = {job.id for job in claims.jobs}
         left = {queue for id, queue in decided.released.items() if id not in taken}
         yield from announce(queue_topics(left))
-    recorded = decided.recorded
-    if recorded is None:
-        recorded = [row for rows in answers[: len(successes)] for row in rows]
-    finished = _sum_up(outcomes, [*decided.accepted], plain, recorded)
-    return finished._replace(changes=decided.changes), claims
+    accepted = decided.accepted
+    if accepted is None:
+        accepted = _recorded(plain, successes, answers)
+    refused: list[Lease] = []
+    if len(accepted) < len(outcomes):
+        settled = {*accepted}
+        refused = [o.lease for o in outcomes if o.lease not in settled]
+    return Finished([*accepted], refused, decided.changes), claims
 
 
 def _succeed_at_once(
@@ -159,25 +164,24 @@ def _succeed_at_once(
 
 
 class Decided(NamedTuple):
-    """What is left to write, and what is known so far. ``recorded``: the plain successes, if they are written."""
+    """What is left to write, and what is known so far. ``accepted``: None where what is left begins with successes."""
 
     writes: Sequence[Query]
-    recorded: Rows | None = None
-    accepted: Sequence[Lease] = ()
+    accepted: Sequence[Lease] | None = None
     changes: Sequence[Change] = ()
     wake: frozenset[str] = frozenset()
     released: Mapping[str, str] = EMPTY
     """Queues of steps that can run now, by their ids: whoever takes them at once need not be told."""
 
 
-def _succeed_steps(steps: Sequence[Succeeded], successes: Sequence[Query]) -> Op[Decided]:
+def _succeed_steps(plain: Sequence[Succeeded], successes: Sequence[Query]) -> Op[Decided]:
     """Plain successes, some of them of steps: under the locks of their workflows, and then it goes on there."""
-    workflows = {o.lease: o.workflow for o in steps}
+    workflows = {o.lease: o.workflow for o in plain}
     ids = sorted({id for id in workflows.values() if id is not None})
     locked, *answers = yield from ask_all(Query("lock_workflows", {"ids": rows_of(ids)}), *successes)
-    recorded = [row for rows in answers for row in rows]
+    recorded = _recorded(plain, successes, answers)
     tallies = Tallies(locked)
-    ends = ends_of((id, workflows.get(Lease(id, token)), "succeeded") for id, token in recorded)
+    ends = ends_of((lease.job, workflows.get(lease), "succeeded") for lease in recorded)
     released: Mapping[str, str] = {}
     if ends:
         released = (yield from release(tallies, ends)).queues
@@ -187,7 +191,7 @@ def _succeed_steps(steps: Sequence[Succeeded], successes: Sequence[Query]) -> Op
 def _decide(
     told: dict[Lease, Outcome],
     others: dict[Lease, Outcome],
-    steps: Sequence[Succeeded],
+    plain: Sequence[Succeeded],
     successes: Sequence[Query],
     dice: Dice,
 ) -> Op[Decided]:
@@ -197,25 +201,31 @@ def _decide(
     workflows, locked = yield from ask_all(
         Query("lock_workflows_of", {"leases": leases}), Query("lock_running", {"leases": leases})
     )
-    running = [*map(read_running, locked)]
+    # A planner that joins by merging gives them back in another order.
+    running = sorted(map(read_running, locked), key=attrgetter("lease"))
     jobs = [job for job in running if job.lease in others]
     changes = [settle(job, others[job.lease], roll=dice()) for job in jobs]
     writes = [*successes, *_reports(jobs, others), *apply(changes), *(yield from _cool(jobs, others))]
     wake = ready_topics(jobs, changes) | (yield from _enqueue_children(jobs, others))
-    accepted = [job.lease for job in jobs]
+    succeeding = _standing(plain, running)
+    accepted = [job.lease for job in (*jobs, *succeeding)]
     if not workflows:
-        return Decided(writes, None, accepted, changes, wake)
+        return Decided(writes, accepted, changes, wake)
     tallies = Tallies(workflows)
-    simple = {o.lease for o in steps}
-    ends = ends_of((job.id, job.workflow, "succeeded") for job in running if job.lease in simple)
+    ends = ends_of((job.id, job.workflow, "succeeded") for job in succeeding)
     ends |= ends_of((job.id, job.workflow, one.state) for job, one in zip(jobs, changes, strict=True))
     # Before their parents end, so that these release them.
     wake |= yield from _append(tallies, jobs, others)
     if not ends:
-        return Decided([*writes, *tallies.settle()], None, accepted, changes, wake)
-    answers, released, _ = yield from release(tallies, ends, *writes)
-    recorded = [row for rows in answers[: len(successes)] for row in rows]
-    return Decided(tallies.settle(), recorded, accepted, changes, wake | released)
+        return Decided([*writes, *tallies.settle()], accepted, changes, wake)
+    _, released, _ = yield from release(tallies, ends, *writes)
+    return Decided(tallies.settle(), accepted, changes, wake | released)
+
+
+def _standing(plain: Sequence[Succeeded], running: Sequence[Running]) -> list[Running]:
+    """The jobs whose plain success the statements will record."""
+    told = {o.lease: o.workflow for o in plain}
+    return [j for j in running if j.lease in told and (j.workflow is None or told[j.lease] is not None)]
 
 
 def _append(tallies: Tallies, jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -> Op[frozenset[str]]:
@@ -286,15 +296,13 @@ def _by_job(ordered: Iterable[Succeeded]) -> dict[str, tuple[int | str | None, .
     }
 
 
-def _sum_up(
-    outcomes: Sequence[Outcome], accepted: list[Lease], plain: Sequence[Succeeded], recorded: Rows
-) -> Finished:
-    if len(recorded) == len(outcomes):
-        return Finished([o.lease for o in outcomes], [])
-    done = {Lease(*row) for row in recorded}
-    accepted = accepted + [o.lease for o in plain if o.lease in done]
-    settled = set(accepted)
-    return Finished(accepted, [o.lease for o in outcomes if o.lease not in settled])
+def _recorded(plain: Sequence[Succeeded], successes: Sequence[Query], answers: Answers) -> list[Lease]:
+    """Which of them the statements have recorded; of those that are alike only how many is told."""
+    if [query.name for query in successes] == ["finish_alike"]:
+        ((n,),) = answers[0]
+        return [o.lease for o in plain] if n == len(plain) else []
+    done = {Lease(*row) for rows in answers[: len(successes)] for row in rows}
+    return [o.lease for o in plain if o.lease in done]
 
 
 def apply(changes: Sequence[Change]) -> list[Query]:

@@ -220,7 +220,8 @@ def _end(
     detail = {"filter": doing.filter.told(), "reason": doing.reason, "counts": counts}
     note = act(doing.verb, "jobs", doing.by, **detail) if doing.act is None else amend(doing.act, **detail)
     *_, rows = yield from ask_all(*writes, note, final=True, wake=wake)
-    return Batch(doing._replace(act=rows[0][0] if rows else doing.act, counts=counts), locked)
+    told = rows[0][0] if doing.act is None else doing.act
+    return Batch(doing._replace(act=told, counts=counts), locked)
 
 
 def _events(jobs: Sequence[Locked], kind: Callable[[Locked], str], doing: Doing) -> Query:

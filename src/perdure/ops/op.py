@@ -3,10 +3,12 @@
 One operation is one transaction. A store may run it again from the top (a deadlock, a lost connection, a group
 commit that broke), so code between two yields has no effect outside. A refusal is raised; the store rolls back.
 
-    @operation("write")
-    def pause(queue: str) -> Op[bool]:
-        rows = yield from ask("pause_queue", queue=queue)
+    @operation("read")
+    def is_paused(queue: str) -> Op[bool]:
+        rows = yield from ask("find_pause", queue=queue)
         return bool(rows)
+
+What changes rows and returns none answers as the database does: with nothing, or with how many it has changed.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from perdure.ops.op import Kind, Rows
 from perdure.store import borrowed_refusals as refusals
 from perdure.store.borrowed import Batch, Firm, Flavour, Manners, Opening, Said, State, Talk
 from perdure.store.sqlite import SqliteStore
+from perdure.store.sqlite_connect import rows_in
 from perdure.store.sqlite_errors import translate
 from perdure.store.store import Store
 
@@ -78,7 +79,7 @@ def _run(connection: sqlite3.Connection, batch: Batch) -> list[Rows]:
     cursor.row_factory = None
     texts, connection.text_factory = connection.text_factory, str
     try:
-        return [cursor.execute(sql, params).fetchall() for sql, params in batch]
+        return [rows_in(cursor.execute(sql, params)) for sql, params in batch]
     finally:
         connection.text_factory = texts
         cursor.close()
@@ -92,7 +93,7 @@ async def _run_async(connection: Any, batch: Batch) -> list[Rows]:
             answers = []
             for sql, params in batch:
                 await cursor.execute(sql, params)
-                answers.append(await cursor.fetchall())
+                answers.append(await cursor.fetchall() if cursor.description else [(cursor.rowcount,)])
             return answers
         finally:
             connection.text_factory = texts

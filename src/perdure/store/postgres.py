@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from functools import cached_property, partial
 from hashlib import sha256
 from typing import Any, Final, ParamSpec, TypeVar
-from weakref import WeakSet, finalize
+from weakref import finalize
 
 import psycopg
 
@@ -23,6 +23,7 @@ from perdure.store.daemons import Daemons
 from perdure.store.ear import Ear
 from perdure.store.history import Work
 from perdure.store.listeners import Listeners
+from perdure.store.living import Living
 from perdure.store.migrations import Migration, migrations
 from perdure.store.postgres_adapt import Statement
 from perdure.store.postgres_connect import connect, connect_async, servers, wishes
@@ -78,6 +79,7 @@ class PostgresStore:
         self._url = url
         self._clock = clock
         self._given = statements
+        self._once_parsed: Mapping[str, Statement] | None = None
         self._migrations = migrations
         self._size = size
         self._listeners = Listeners()
@@ -272,9 +274,12 @@ class PostgresStore:
         self.announce(transaction.wake)
         return value
 
-    @cached_property
+    @property
     def _parsed(self) -> Mapping[str, Statement]:
-        return {name: Statement.parse(text) for name, text in self.statements.items()}
+        """Not a cached_property: in Python 3.11 all stores share its lock, and a fork may find it taken for ever."""
+        if self._once_parsed is None:
+            self._once_parsed = {name: Statement.parse(text) for name, text in self.statements.items()}
+        return self._once_parsed
 
     def _migrate(self, applied: list[int], *, to: int | None) -> None:
         try:
@@ -311,7 +316,7 @@ class PostgresStore:
         self._hire()
 
 
-_stores: WeakSet[PostgresStore] = WeakSet()
+_stores: Living[PostgresStore] = Living()
 
 
 def _say_something(pool: Pool, channel: str) -> None:
@@ -326,7 +331,7 @@ def _dismiss(*threads: Daemons | Ear) -> None:
 
 
 def _after_fork() -> None:
-    for store in list(_stores):
+    for store in _stores.now():
         store._after_fork()
 
 

@@ -7,11 +7,11 @@ import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
-from weakref import WeakSet
 
 from perdure.errors import InvalidConfig, SchemaMissing, StoreAway, StoreReadOnly, UnsupportedDatabase
 from perdure.ops.op import Param, Rows
 from perdure.store.drive import Execute
+from perdure.store.living import Living
 from perdure.store.sqlite_errors import is_busy, translate
 from perdure.store.sqlite_files import Files, files_at, identify, make_private
 from perdure.store.sqlite_fork import keep_for_ever
@@ -103,7 +103,7 @@ class Database:
         if self.in_memory:
             return
         here = files_at(self.path)
-        known = [files for one in list(_databases) if one.path == self.path for files in one._known]
+        known = [files for one in _databases.now() if one.path == self.path for files in one._known]
         if any(files.left_behind(here) for files in known):
             raise StoreAway(LEFT_BEHIND, code="store.left_behind")
 
@@ -240,10 +240,15 @@ def executor(connection: sqlite3.Connection, statements: Mapping[str, str], now:
     """Run statements by their names, all at one time."""
 
     def execute(name: str, params: Mapping[str, Param]) -> Rows:
-        return connection.execute(statements[name], {**params, "now": now}).fetchall()
+        return rows_in(connection.execute(statements[name], {**params, "now": now}))
 
     return execute
 
 
+def rows_in(cursor: sqlite3.Cursor) -> Rows:
+    """What a statement answers: rows, or how many it has changed."""
+    return cursor.fetchall() if cursor.description else [(cursor.rowcount,)]
+
+
 # Of this process, with those that others of its apps have: they would all open the same path.
-_databases: WeakSet[Database] = WeakSet()
+_databases: Living[Database] = Living()

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Protocol
+
+from perdure.store.living import Living
 
 # A write takes milliseconds. Whoever reads longer than this finds a child that refuses to work.
 _PATIENCE = 10.0
@@ -43,14 +44,14 @@ def keep_for_ever(inherited: Collection[object]) -> None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
-_sessions: weakref.WeakSet[Pausable] = weakref.WeakSet()
+_sessions: Living[Pausable] = Living()
 _paused: list[Pausable] = []
 _one_fork_at_a_time = threading.Lock()
 
 
 def _before() -> None:
     _one_fork_at_a_time.acquire()
-    _paused.extend(session for session in list(_sessions) if session.pause(timeout=_PATIENCE))
+    _paused.extend(session for session in _sessions.now() if session.pause(timeout=_PATIENCE))
 
 
 def _after_in_parent() -> None:
@@ -62,7 +63,7 @@ def _after_in_parent() -> None:
 
 def _after_in_child() -> None:
     global _one_fork_at_a_time
-    _sessions.clear()
+    _sessions.forget()
     _paused.clear()
     _one_fork_at_a_time = threading.Lock()
 

@@ -14,7 +14,9 @@ import select
 import signal
 import sys
 from contextlib import suppress
-from weakref import WeakSet, finalize
+from weakref import finalize
+
+from perdure.store.living import Living
 
 
 class Tether:
@@ -32,12 +34,12 @@ class Tether:
         os.close(self.loose)
 
 
-_all: WeakSet[Tether] = WeakSet()
+_all: Living[Tether] = Living()
 
 
 def _forget_all() -> None:
     """A fork of the worker that lives on, such as a pool's, must not hold what the worker held."""
-    for tether in list(_all):
+    for tether in _all.now():
         tether.let_go()
 
 

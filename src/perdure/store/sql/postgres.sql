@@ -2,8 +2,8 @@
 
 -- name: claim_front
 -- differs: what most claims need of claim_jobs, from a plan a third as large, whose start is what a claim costs: one group,
--- which was all there was the last time. Before :since it held nothing but what is dead, and stays in the index while
--- somebody's snapshot sees it. Where another group comes first, or this one begins with tasks that this worker does not
+-- which was all there was the last time. What lies before :since is mostly dead and still in the index; what is not is
+-- looked for by others. Where another group comes first, or this one begins with tasks that this worker does not
 -- know, it takes nothing; where others come behind and it finds too little, it says so.
 WITH
 ahead AS MATERIALIZED (
@@ -304,14 +304,16 @@ RETURNING CAST(id AS text), token;
 
 -- name: finish_alike
 -- differs: see finish_succeeded. One look at the leases for each row, instead of three.
-WITH told AS MATERIALIZED (SELECT CAST(:leases AS jsonb) AS leases)
-UPDATE perdure.job
-   SET state = 'succeeded', worker = NULL, finished_at = :now,
-       result = CAST(CAST(:result AS text) AS json), reason = CAST(:reason AS text),
-       error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
- WHERE id = ANY (ARRAY(SELECT CAST(jsonb_object_keys(leases) AS uuid) FROM told)) AND worker IS NOT NULL
-   AND token = CAST((SELECT leases FROM told) ->> CAST(id AS text) AS integer) AND workflow_id IS NULL
-RETURNING CAST(id AS text), token;
+WITH told AS MATERIALIZED (SELECT CAST(:leases AS jsonb) AS leases),
+done AS (
+    UPDATE perdure.job
+       SET state = 'succeeded', worker = NULL, finished_at = :now,
+           result = CAST(CAST(:result AS text) AS json), reason = CAST(:reason AS text),
+           error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
+     WHERE id = ANY (ARRAY(SELECT CAST(jsonb_object_keys(leases) AS uuid) FROM told)) AND worker IS NOT NULL
+       AND token = CAST((SELECT leases FROM told) ->> CAST(id AS text) AS integer) AND workflow_id IS NULL
+    RETURNING 1)
+SELECT count(*) FROM done;
 
 -- name: lock_running
 -- differs: rows are locked, in the order given, each found by its primary key: see finish_succeeded. And json comes out

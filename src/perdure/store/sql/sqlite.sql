@@ -152,13 +152,12 @@ UPDATE perdure.job AS job
 RETURNING id, token;
 
 -- name: finish_alike
--- differs: how a JSON object becomes rows.
+-- differs: how a JSON object becomes rows, and the count comes by itself. RETURNING would be a sixth of it.
 UPDATE perdure.job AS job
    SET state = 'succeeded', worker = NULL, finished_at = :now, result = :result, reason = :reason,
        error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
   FROM json_each(:leases) x
- WHERE job.id = x.key AND job.token = x.value AND job.worker IS NOT NULL AND job.workflow_id IS NULL
-RETURNING id, token;
+ WHERE job.id = x.key AND job.token = x.value AND job.worker IS NOT NULL AND job.workflow_id IS NULL;
 
 -- name: lock_running
 -- differs: the writer's transaction is the lock.
