@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from perdure import App, Job
 from perdure.errors import BlockingCall
-from perdure.store.plan import blocking, waiting
+from perdure.store.plan import blocking, refuse_in_event_loop, waiting
 from perdure.task import Enqueuer
 from perdure.worker.ledger import Ledger
 
@@ -93,3 +95,10 @@ async def test_both_twins_do_the_same(url: str) -> None:
     seen = await asyncio.to_thread(app.get_job, job.id)
     assert (await app.aget_job(job.id)).row == seen.row is not None
     await app.aclose()
+
+
+def test_a_module_that_another_thread_is_importing_runs_no_event_loop_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "asyncio", ModuleType("asyncio"))
+    refuse_in_event_loop("enqueue")

@@ -20,6 +20,7 @@ from perdure.errors import (
     InvalidTask,
     StoreBusy,
     TaskNotSynced,
+    Unavailable,
 )
 from perdure.events import EventName, Listener
 from perdure.handle import Job
@@ -34,8 +35,10 @@ from perdure.ops import tasks as task_ops
 from perdure.ops.enqueue import enqueue_each
 from perdure.options import INTEGER, SMALLINT, flag, number, text, texts, unknown_option, whole
 from perdure.serving import Serving
+from perdure.store.envoy import Envoy
 from perdure.store.gather import Gather
-from perdure.store.plan import Plan, aside, blocking, perform, perform_at_once, waiting
+from perdure.store.living import Living
+from perdure.store.plan import Plan, aside, blocking, go, perform, perform_at_once, waiting
 from perdure.store.store import Store, open_store
 from perdure.task import AsyncTask, Handling, SyncTask, Task
 from perdure.verbs import Verbs
@@ -87,12 +90,14 @@ class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
         self._store: Store | None = None
         # Reentrant: a module of imports= may use the app while it is imported.
         self._opening = threading.RLock()
+        _apps.add(self)
         self.tasks: dict[str, Task[..., Any]] = {}
         """Every task by its name and by its aliases."""
         self.middleware: list[Middleware] = []
         self._singles = Gather(enqueue_each)
         self.listeners: dict[EventName, list[Listener]] = {}
         self._unsynced: dict[str, TaskDefinition] = {}
+        self._envoy = Envoy()
 
     @property
     def store(self) -> Store:
@@ -236,6 +241,22 @@ class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
 
     def _ready(self, conn: object | None) -> Plan[None]:
         """Before the first operation of a process, and after each new task: the database knows the tasks."""
+        if conn is not None:
+            yield from self._introduce(conn)
+            return
+        # However many tasks of an event loop call first, one of them looks; the others go on in their order.
+        while self._unsynced:
+            if (done := (yield from go(self._envoy))) is not None:
+                away = None
+                try:
+                    yield from self._introduce(None)
+                except Unavailable as error:
+                    away = error
+                    raise
+                finally:
+                    done(away)
+
+    def _introduce(self, conn: object | None) -> Plan[None]:
         if not self._unsynced:
             return
         definitions = list(self._unsynced.values())
@@ -273,6 +294,19 @@ class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
     def _decode_result(self, task: str, result: str) -> object:
         known = self.tasks.get(task)
         return PLAIN_RESULT(result) if known is None else known.results.decode(result)
+
+
+_apps: Living[App] = Living()
+
+
+def _after_fork() -> None:
+    """The thread that opens the store may not live in this process, and would never let go of the lock."""
+    for app in _apps.now():
+        app._opening = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Register:

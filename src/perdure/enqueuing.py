@@ -23,9 +23,9 @@ from perdure.model.codec import ResultCodec, encode_plain
 from perdure.model.job import NewJob
 from perdure.ops import enqueue as enqueue_ops
 from perdure.ops import tasks as task_ops
-from perdure.ops.enqueue import Enqueued
+from perdure.ops.enqueue import Enqueued, Single
 from perdure.ops.replay import find_replay_of, find_task_of, replay
-from perdure.ops.topics import queue_topics
+from perdure.ops.topics import all_of, queue_topics
 from perdure.options import KEY_BYTES, Asked, Named, checked, task_name, text
 from perdure.request import JobRequest, Template, checked_requests, inside
 from perdure.store.gather import Gather
@@ -51,7 +51,7 @@ class Enqueuing:
     if TYPE_CHECKING:
         tasks: dict[str, Task[..., Any]]
         middleware: list[Middleware]
-        _singles: Gather[tuple[NewJob, frozenset[str] | None], Enqueued]
+        _singles: Gather[Single, Enqueued]
 
         @property
         def store(self) -> Store: ...
@@ -160,11 +160,13 @@ class Enqueuing:
     def _write(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:
         """Insert jobs in whichever way asks least of the database."""
         app = cast("App", self)
+        if len(requests) == 1 and conn is None and not requests[0].template.options.keyed:
+            return [(yield from self._write_one(requests[0]))]
         template, *others = {request.template for request in requests}
         if len(requests) > 1 and not others and template.bulk:
             ids = new_ids(len(requests))
             jobs = dict(zip(ids, [request.payload for request in requests], strict=True))
-            task, options, wake = template.task, template.options, _whom_to_wake(requests[:1])
+            task, options, wake = template.task, template.options, _wake(template)
             queue = yield from self._noted(
                 ids, perform_on(conn, enqueue_ops.enqueue_alike, task, options, jobs, wake or frozenset())
             )
@@ -172,18 +174,20 @@ class Enqueuing:
         new = [request.new() for request in requests]
         if any(request.template.options.keyed for request in requests):
             plan = perform_on(conn, enqueue_ops.enqueue_keyed, new)
-        elif len(new) == 1 and conn is None:
-            plan = self._insert_one(new[0], _whom_to_wake(requests))
         else:
-            plan = perform_on(conn, enqueue_ops.enqueue, new, _whom_to_wake(requests))
+            plan = perform_on(conn, enqueue_ops.enqueue, new, all_of([*map(_wake, (template, *others))]))
         outcomes = yield from self._noted([job.id for job in new], plan, _keys(new))
         return [
             Job(app, request.template.decode, outcome.id, request.template.task)._enqueued(outcome)
             for request, outcome in zip(requests, outcomes, strict=True)
         ]
 
-    def _insert_one(self, job: NewJob, wake: frozenset[str] | None) -> Plan[list[Enqueued]]:
-        return [(yield from share(self._singles, (job, wake)))]
+    def _write_one(self, request: JobRequest[R]) -> Plan[Job[R]]:
+        """Together with whoever asks for one at the same time."""
+        template, new = request.template, request.new()
+        asked = Single(new, template.options, _wake(template))
+        outcome = yield from self._noted([new.id], share(self._singles, asked))
+        return Job(cast("App", self), template.decode, new.id, template.task)._enqueued(outcome)
 
     def _noted(self, ids: Sequence[str], plan: Plan[T], keys: Mapping[str, object] | None = None) -> Plan[T]:
         """The same, with notes in the diary where one is kept: also which jobs were there already."""
@@ -227,13 +231,10 @@ def _keys(jobs: Sequence[NewJob]) -> dict[str, tuple[str, str, str]] | None:
     }
 
 
-def _whom_to_wake(requests: Sequence[JobRequest[Any]]) -> frozenset[str] | None:
-    """The queues with something to do now; None where only the database knows what is due, or where."""
-    queues: set[str] = set()
-    for template in {request.template for request in requests}:
-        if template.options.delay:
-            continue
-        if template.queue is None or template.options.run_at is not None:
-            return None
-        queues.add(template.queue)
-    return queue_topics(queues)
+def _wake(template: Template) -> frozenset[str] | None:
+    """Topics of queues with something to do now; None where only the database knows what is due, or where."""
+    if template.options.delay:
+        return frozenset()
+    if template.queue is None or template.options.run_at is not None:
+        return None
+    return queue_topics([template.queue])

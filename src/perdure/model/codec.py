@@ -40,8 +40,7 @@ _CHANGED = "would arrive changed"
 _BAD_NAME = "the name of an argument must be text"
 
 # PostgreSQL's text takes no NUL, and UTF-8 no half of a surrogate pair.
-_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_UNSTORABLE, _SURROGATE = re.compile("[\0\ud800-\udfff]"), re.compile("[\ud800-\udfff]")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 Parts: TypeAlias = list[tuple[str | int, Any]]
@@ -52,9 +51,10 @@ class ArgumentCodec:
 
     def __init__(self, signature: Signature) -> None:
         parameters = signature.parameters
-        annotations = {parameter.name: parameter.readable() for parameter in parameters}
+        annotations = {each.name: each.readable() for each in parameters}
         self._names = tuple(annotations)
-        self._required = frozenset(parameter.name for parameter in parameters if parameter.required)
+        self._required = frozenset(each.name for each in parameters if each.required)
+        self._whole = len(self._required) == len(parameters)
         self._kinds = {name: plain_kinds(annotation) for name, annotation in annotations.items()}
         self._decoder = _arguments_decoder(annotations, self._required)
         self._bind = signature.bind
@@ -94,8 +94,8 @@ class ArgumentCodec:
         raise refused(fault)
 
     def _decoded(self, text: str | bytes) -> dict[str, object]:
-        values = msgspec.structs.astuple(self._decoder.decode(text))
-        return {name: value for name, value in zip(self._names, values, strict=True) if value is not UNSET}
+        named = zip(self._names, msgspec.structs.astuple(self._decoder.decode(text)))  # noqa: B905
+        return dict(named) if self._whole else {name: value for name, value in named if value is not UNSET}
 
 
 def encode_plain(values: Mapping[str, object]) -> str:

@@ -10,7 +10,7 @@ from perdure.model.canonical import difference
 from perdure.model.job import Lease, NewJob, State
 from perdure.ops.batch import portions, portions_by_key, rows_of
 from perdure.ops.op import Op, Query, ask_all, operation
-from perdure.ops.topics import queue_topics
+from perdure.ops.topics import all_of, queue_topics
 from perdure.options import Options
 
 PATIENCE = 20
@@ -42,13 +42,24 @@ def enqueue(jobs: Sequence[NewJob], wake: frozenset[str] | None = frozenset()) -
     return [Enqueued(job.id, True, queues.get(job.id)) for job in jobs]
 
 
+class Single(NamedTuple):
+    """A job without a key that somebody asked for alone, with which options, and whom to wake, as above."""
+
+    job: NewJob
+    options: Options
+    wake: frozenset[str] | None
+
+
 @operation("write")
-def enqueue_each(asked: Sequence[tuple[NewJob, frozenset[str] | None]]) -> Op[list[Enqueued]]:
+def enqueue_each(asked: Sequence[Single]) -> Op[list[Enqueued]]:
     """The same for several callers who each asked for one, all or none."""
-    wakes = [wake for _, wake in asked]
-    known = [wake for wake in wakes if wake is not None]
-    wake = frozenset[str]().union(*known) if len(known) == len(wakes) else None
-    return (yield from enqueue([job for job, _ in asked], wake))
+    (job, options, wake), *others = asked
+    alike = all(one.options is options and one.job.task == job.task for one in others)
+    if others and alike and wake is not None:
+        payloads = {one.job.id: one.job.payload for one in asked}
+        queue = yield from enqueue_alike(job.task, options, payloads, wake)
+        return [Enqueued(id, True, queue) for id in payloads]
+    return (yield from enqueue([one.job for one in asked], all_of([one.wake for one in asked])))
 
 
 @operation("write")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 ANYTHING = "*"
 """Something changed, and nobody knows what."""
@@ -24,3 +24,9 @@ def worker_topic(worker: str) -> str:
 
 def queue_topics(queues: Iterable[str]) -> frozenset[str]:
     return frozenset(map(queue_topic, queues))
+
+
+def all_of(wakes: Sequence[frozenset[str] | None]) -> frozenset[str] | None:
+    """Together; None if one of them is not known."""
+    known = [wake for wake in wakes if wake is not None]
+    return frozenset[str]().union(*known) if len(known) == len(wakes) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from perdure.errors import Unavailable
 from perdure.ops.op import Operation
@@ -30,6 +30,7 @@ class Gather(Generic[A, T]):
     def __init__(self, operation: Operation[[Sequence[A]], list[T]]) -> None:
         self.operation = operation
         self._lines: WeakKeyDictionary[AbstractEventLoop, Line[A, T]] = WeakKeyDictionary()
+        self._last: Line[A, T] | None = None
 
     def perform(self, store: Store, asked: A) -> T:
         (answer,) = store.perform(self.operation, [asked])
@@ -40,10 +41,16 @@ class Gather(Generic[A, T]):
         from asyncio import get_running_loop
 
         loop = get_running_loop()
+        line = self._last
+        if line is None or line.loop() is not loop or line.store is not store:
+            line = self._last = self._line(store, loop)
+        return await line.perform(asked, loop)
+
+    def _line(self, store: Store, loop: AbstractEventLoop) -> Line[A, T]:
         line = self._lines.get(loop)
         if line is None or line.store is not store:
-            line = self._lines[loop] = Line(store, self.operation)
-        return await line.perform(asked, loop)
+            line = self._lines[loop] = Line(store, self.operation, loop)
+        return line
 
 
 class Ticket(NamedTuple, Generic[A, T]):
@@ -54,8 +61,11 @@ class Ticket(NamedTuple, Generic[A, T]):
 class Line(Generic[A, T]):
     """Those who wait in one event loop."""
 
-    def __init__(self, store: Store, operation: Operation[[Sequence[A]], list[T]]) -> None:
+    def __init__(
+        self, store: Store, operation: Operation[[Sequence[A]], list[T]], loop: AbstractEventLoop
+    ) -> None:
         self.store = store
+        self.loop = ref(loop)
         self._operation = operation
         self._waiting: list[Ticket[A, T]] = []
         self._groups: set[Task[None]] = set()
@@ -63,7 +73,7 @@ class Line(Generic[A, T]):
 
     async def perform(self, asked: A, loop: AbstractEventLoop) -> T:
         if self._under_way == UNDER_WAY:
-            ticket = Ticket[A, T](asked, loop.create_future())
+            ticket: Ticket[A, T] = Ticket(asked, loop.create_future())
             self._waiting.append(ticket)
             return await ticket.answer
         self._under_way += 1
@@ -71,43 +81,51 @@ class Line(Generic[A, T]):
             (answer,) = await self.store.aperform(self._operation, [asked])
             return answer
         finally:
-            self._next(loop)
+            self._pass_on(loop)
 
-    def _next(self, loop: AbstractEventLoop) -> None:
+    def _pass_on(self, loop: AbstractEventLoop) -> None:
         """One is over: its place goes to all who wait."""
-        tickets, self._waiting = self._waiting, []
-        if not _wanted(tickets):
+        if not self._waiting:
             self._under_way -= 1
             return
-        task = loop.create_task(self._serve(tickets, loop))
+        task = loop.create_task(self._serve())
         self._groups.add(task)
-        task.add_done_callback(self._groups.discard)
+        task.add_done_callback(self._served)
 
-    async def _serve(self, tickets: Sequence[Ticket[A, T]], loop: AbstractEventLoop) -> None:
+    def _served(self, task: Task[None]) -> None:
+        """Also of a task that was cancelled before it began: those who wait still do."""
+        self._groups.discard(task)
+        self._pass_on(task.get_loop())
+
+    async def _serve(self) -> None:
+        """Group after group, each sent before those of the last one go on: the database works while they do."""
+        tickets: Sequence[Ticket[A, T]] = ()
         try:
-            await self._perform_together(tickets)
+            while tickets := self._take():
+                await self._perform_together(tickets)
         finally:
             for ticket in _wanted(tickets):
                 ticket.answer.cancel()  # with the loop that ends
-            self._next(loop)
+
+    def _take(self) -> list[Ticket[A, T]]:
+        tickets, self._waiting = self._waiting, []
+        return _wanted(tickets)
 
     async def _perform_together(self, tickets: Sequence[Ticket[A, T]]) -> None:
         """All or none. If it is none by somebody's fault, halves are tried until that one is alone with it."""
-        wanted = _wanted(tickets)
-        if not wanted:
-            return
         try:
-            answers = await self.store.aperform(self._operation, [ticket.asked for ticket in wanted])
+            answers = await self.store.aperform(self._operation, [ticket.asked for ticket in tickets])
         except Exception as error:
-            if len(wanted) == 1 or isinstance(error, Unavailable):
-                for ticket in _wanted(wanted):
+            if len(tickets) == 1 or isinstance(error, Unavailable):
+                for ticket in _wanted(tickets):
                     ticket.answer.set_exception(copy(error))
                 return
-            middle = len(wanted) // 2
-            await self._perform_together(wanted[:middle])
-            await self._perform_together(wanted[middle:])
+            middle = len(tickets) // 2
+            for half in (tickets[:middle], tickets[middle:]):
+                if wanted := _wanted(half):
+                    await self._perform_together(wanted)
             return
-        for ticket, answer in zip(wanted, answers, strict=True):
+        for ticket, answer in zip(tickets, answers, strict=True):
             if not ticket.answer.done():
                 ticket.answer.set_result(answer)
 

@@ -37,6 +37,7 @@ from perdure.errors import BlockingCall, UnsupportedConnection
 from perdure.ops.op import Operation
 from perdure.store import borrowed
 from perdure.store.bell import Bell
+from perdure.store.envoy import Done, Envoy
 from perdure.store.store import Store
 
 if TYPE_CHECKING:
@@ -83,7 +84,13 @@ class Hear(NamedTuple):
     seconds: float
 
 
-Need: TypeAlias = Call | Share | Aside | Pause | Hear
+class Go(NamedTuple):
+    """Do it for all tasks of the event loop, or wait for the one that does."""
+
+    envoy: Envoy
+
+
+Need: TypeAlias = Call | Share | Aside | Pause | Hear | Go
 Plan: TypeAlias = Generator[Need, Any, T]
 
 
@@ -117,6 +124,11 @@ def pause(seconds: float) -> Plan[None]:
 
 def hear(bell: Bell, *, seconds: float) -> Plan[None]:
     yield Hear(bell, seconds)
+
+
+def go(envoy: Envoy) -> Plan[Done | None]:
+    """What to call when it is done, or None when another one has done it. Threads do not wait for each other."""
+    return cast(Done | None, (yield Go(envoy)))
 
 
 def run(store: Store, plan: Plan[T], *, verb: str | None = None) -> T:
@@ -173,6 +185,8 @@ def _wait(store: Store, need: Need) -> object:
         case Hear(bell, seconds):
             bell.wait(seconds)
             return None
+        case Go():
+            return _nobody_waits
         case Share(gather, asked):
             return gather.perform(store, asked)
         case Aside(function):
@@ -194,6 +208,8 @@ async def _await(store: Store, need: Need) -> object:
         case Hear(bell, seconds):
             await bell.await_(seconds)
             return None
+        case Go(envoy):
+            return await envoy.go()
         case Share(gather, asked):
             return await gather.aperform(store, asked)
         case Aside(function):
@@ -204,6 +220,9 @@ async def _await(store: Store, need: Need) -> object:
             return await store.aperform(operation, *args, **kwargs)
         case Call(operation, args, kwargs, conn):
             return await borrowed.aperform(conn, store, operation, *args, **kwargs)
+
+
+def _nobody_waits(_: object) -> None: ...
 
 
 class Stored(Protocol):
@@ -276,7 +295,8 @@ def twin(name: str) -> str:
 
 def refuse_in_event_loop(name: str, instead: str | None = None) -> None:
     """A blocking verb would stop every task of the loop that runs in this thread. Most have a twin to await."""
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is not None and asyncio._get_running_loop() is not None:
+    # Another thread may be importing it just now: what it lacks yet does not run here.
+    running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+    if running_loop is not None and running_loop() is not None:
         instead = instead or f"await {twin(name)}()"
         raise BlockingCall(f"{name}() blocks and an event loop runs in this thread: {instead} instead.")
