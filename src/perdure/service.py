@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -16,6 +15,7 @@ from perdure.errors import InvalidConfig, StoreClosed, Unavailable, WorkerDied
 from perdure.serving import Serving
 from perdure.store.plan import arun
 from perdure.worker.executor import DaemonExecutor
+from perdure.worker.garbage import looked_for_by_time
 from perdure.worker.health import Health
 from perdure.worker.options import Exit, WorkerOptions
 from perdure.worker.unknown_queues import warn_of_unknown
@@ -29,16 +29,14 @@ def serve(app: Serving, options: WorkerOptions, target: str | None = None) -> in
     """Run a worker until it is stopped by a signal, or a burst is over; return its exit code."""
     loop = asyncio.new_event_loop()
     loop.set_default_executor(DaemonExecutor())
-    # What is there now stays: to look through all of it again and again would be a fifth of a busy worker's time.
-    gc.freeze()
-    try:
-        asyncio.set_event_loop(loop)
-        return loop.run_until_complete(_serve(app, options, target))
-    finally:
-        loop.run_until_complete(_clear_away())
-        asyncio.set_event_loop(None)
-        loop.close()
-        gc.unfreeze()
+    with looked_for_by_time(loop):
+        try:
+            asyncio.set_event_loop(loop)
+            return loop.run_until_complete(_serve(app, options, target))
+        finally:
+            loop.run_until_complete(_clear_away())
+            asyncio.set_event_loop(None)
+            loop.close()
 
 
 async def _clear_away() -> None:

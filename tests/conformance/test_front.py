@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from time import monotonic
+from typing import Any
 
 import psycopg
 import pytest
@@ -99,21 +101,127 @@ def test_a_named_queue_that_stands_before_comes_first(world: World) -> None:
     assert ids(world.claim(2, queues=["a", "b"])) == ids([first, last])
 
 
+@pytest.fixture
+def as_it_is(front_first: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The front is not tried where nothing is known."""
+    monkeypatch.setattr("perdure.worker.ledger.Lookout", front.Lookout)
+
+
+def committed_late(world: World, *, seconds: int) -> Any:
+    """A job that is committed when one was claimed that was enqueued so many seconds later."""
+    work = world.task()
+    with psycopg.connect(world.url) as connection:
+        late = work.using(conn=connection).enqueue()
+        world.advance(seconds)
+        busy = work.enqueue()
+        assert ids(world.claim(1)) == ids([busy])
+    return late
+
+
+@pytest.mark.usefixtures("as_it_is")
 def test_what_was_enqueued_long_before_its_commit_is_found_by_the_next_whole_look(
     postgres_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = postgres_world
-    work = world.task()
     monkeypatch.setattr(front, "DEAR", -1.0)  # every look has walked past too much
-    world.ledger._lookout = front.Lookout(worth=True)
+    late = committed_late(world, seconds=3)
+    assert world.claim(1, polls=True) == []
+    monkeypatch.setattr(front, "monotonic", lambda: monotonic() + front.WHOLE)
+    assert ids(world.claim(1, polls=True)) == ids([late])
+
+
+@pytest.mark.usefixtures("as_it_is")
+@pytest.mark.parametrize(
+    ("longer", "seconds"),
+    [(0.0, front.WHOLE), (0.001, front.WHOLE), (0.1, 0.1 * front.RARELY), (3600.0, front.LONGEST)],
+)
+def test_a_whole_look_that_takes_long_is_rare_and_comes_all_the_same(
+    postgres_world: World, monkeypatch: pytest.MonkeyPatch, *, longer: float, seconds: float
+) -> None:
+    """Longer than a bounded look: whatever both wait for is not what walking past the dead takes."""
+    world, work = postgres_world, postgres_world.task()
+    monkeypatch.setattr(front, "DEAR", -1.0)
+    now = monotonic()
+    took = 0.0
+    clock = 0.0
+
+    def later() -> float:
+        nonlocal clock
+        clock += took
+        return clock
+
+    monkeypatch.setattr("perdure.worker.ledger.monotonic", later)
+    monkeypatch.setattr(front, "monotonic", lambda: now)
     with psycopg.connect(world.url) as connection:
         late = work.using(conn=connection).enqueue()
         world.advance(3)
         busy = work.enqueue()
-        assert ids(world.claim(1)) == ids([busy])
+        assert ids(world.claim(1, polls=True)) == ids([busy])
+        took = 60.0
+        assert world.claim(1, polls=True) == [], "bounded"
+        now, took = now + front.WHOLE, 60.0 + longer
+        assert world.claim(1, polls=True) == [], "everywhere"
+    looked = now
+    now = looked + 0.99 * seconds
     assert world.claim(1, polls=True) == []
-    monkeypatch.setattr(front, "monotonic", lambda: monotonic() + front.WHOLE)
+    now = looked + seconds
     assert ids(world.claim(1, polls=True)) == ids([late])
+
+
+@pytest.mark.usefixtures("as_it_is")
+def test_that_claims_are_dear_is_not_forgotten_while_there_is_plenty(
+    postgres_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each end of plenty would be followed by a walk past everything."""
+    world, work = postgres_world, postgres_world.task()
+    monkeypatch.setattr(front, "DEAR", -1.0)
+    now = monotonic()
+    monkeypatch.setattr(front, "monotonic", lambda: now)
+    with psycopg.connect(world.url) as connection:
+        late = work.using(conn=connection).enqueue()
+        world.advance(3)
+        work.enqueue()
+        assert len(world.claim(2, polls=True)) == 1
+        world.app.enqueue_many([work.job() for _ in range(2 * front.PLENTY)])
+        for _ in range(2):
+            assert len(world.claim(front.PLENTY, polls=True)) == front.PLENTY
+    assert world.claim(1, polls=True) == []
+    assert world.claim(1, polls=True) == []
+    now += front.WHOLE
+    assert ids(world.claim(1, polls=True)) == ids([late])
+
+
+@pytest.mark.usefixtures("as_it_is")
+def test_a_whole_look_for_some_tasks_does_not_put_off_the_one_for_others(
+    postgres_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker has two lanes, one for handlers in processes. What that one looks at tells nothing of the other."""
+    world = postgres_world
+    monkeypatch.setattr(front, "DEAR", -1.0)
+    now = monotonic()
+    monkeypatch.setattr(front, "monotonic", lambda: now)
+    late = committed_late(world, seconds=3)
+    now += front.WHOLE
+    assert world.ledger.claim(world.worker, tasks=["of processes"], n=1, polls=True) == []
+    assert ids(world.claim(1, polls=True)) == ids([late])
+
+
+@pytest.mark.usefixtures("as_it_is")
+def test_where_claims_are_dear_a_transaction_of_a_second_is_not_waited_for(
+    postgres_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = postgres_world
+    monkeypatch.setattr(front, "DEAR", -1.0)  # as where the server is far away
+    late = committed_late(world, seconds=1)
+    assert ids(world.claim(1, polls=True)) == ids([late])
+
+
+def test_each_of_two_workers_of_a_process_looks_everywhere_in_its_own_queues(postgres_world: World) -> None:
+    """A whole look at one's queues must not put off the other's: the one that is slower would wait for ever."""
+    lookout = partial(postgres_world.ledger._lookout, ["work"])
+    assert lookout(["a"]) is not lookout(["b"])
+    assert lookout(["a", "b"]) is lookout(["b", "a"]), "weights draw the order anew each time"
+    assert lookout(None) not in (lookout(["a"]), lookout([]))
 
 
 @pytest.mark.parametrize(("dear", "polls"), [(60.0, True), (-1.0, False)])
@@ -121,11 +229,41 @@ def test_a_front_goes_back_to_the_beginning_where_that_is_cheap_or_nobody_looks_
     postgres_world: World, monkeypatch: pytest.MonkeyPatch, *, dear: float, polls: bool
 ) -> None:
     world = postgres_world
-    work = world.task()
     monkeypatch.setattr(front, "DEAR", dear)
+    late = committed_late(world, seconds=3)
+    assert ids(world.claim(1, polls=polls)) == ids([late])
+
+
+@pytest.mark.usefixtures("as_it_is")
+@pytest.mark.parametrize("polls", [True, False])
+@pytest.mark.parametrize("n", [front.PLENTY, front.PLENTY // 2])
+def test_while_there_is_plenty_what_came_late_waits_and_no_longer(
+    postgres_world: World, monkeypatch: pytest.MonkeyPatch, *, n: int, polls: bool
+) -> None:
+    world = postgres_world
+    monkeypatch.setattr(front, "DEAR", 60.0)  # however busy this machine is
+    work = world.task()
     with psycopg.connect(world.url) as connection:
         late = work.using(conn=connection).enqueue()
         world.advance(3)
-        busy = work.enqueue()
-        assert ids(world.claim(1)) == ids([busy])
-    assert ids(world.claim(1, polls=polls)) == ids([late])
+        jobs = [work.enqueue() for _ in range(front.PLENTY + n + 1)]
+        while len(jobs) > n + 1:
+            assert ids(world.claim(n)) == ids(jobs[:n])
+            del jobs[:n]
+    assert ids(world.claim(n, polls=polls)) == ids(jobs[:n]), "the bound holds"
+    found = world.claim(n, polls=polls)
+    assert (ids(found), found.more) == (ids(jobs[n:]), True)
+    assert ids(world.claim(n, polls=polls)) == ids([late])
+
+
+@pytest.mark.usefixtures("as_it_is")
+def test_one_that_finds_nothing_behind_the_bound_looks_before_it(postgres_world: World) -> None:
+    world = postgres_world
+    work = world.task()
+    with psycopg.connect(world.url) as connection:
+        late = work.using(conn=connection).enqueue()
+        world.advance(3)
+        for _ in range(2):
+            world.app.enqueue_many([work.job() for _ in range(front.PLENTY)])
+            assert len(world.claim(front.PLENTY)) == front.PLENTY
+    assert ids(world.claim(front.PLENTY)) == ids([late])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from perdure import CONTEXT, App, Context
@@ -13,12 +13,20 @@ TARGET = "tests.worker.lineage:app"
 
 
 class Lineage(Middleware):
-    """A job tells which one enqueued it."""
+    """A job tells which one enqueued it, and takes no offence at stumbling."""
 
     @contextmanager
     def enqueue(self, task: str, meta: dict[str, Any]) -> Iterator[None]:
         meta["by"] = Context.current().job
         yield
+
+    @contextmanager
+    def run(self, task: str, context: Context) -> Iterator[None]:
+        with suppress(Stumbled):
+            yield
+
+
+class Stumbled(Exception): ...
 
 
 def child() -> None: ...
@@ -34,6 +42,14 @@ async def aparent(at_once: bool, *, ctx: Context = CONTEXT) -> list[str]:
     return await ctx.aenqueue(child.job(), child.using(meta={"mine": 1}).job(), at_once=at_once)
 
 
+def stumble() -> str:
+    raise Stumbled
+
+
+async def astumble() -> str:
+    raise Stumbled
+
+
 def make(url: str | None = None) -> App:
     app = App(url, synchronous="normal")
     app.use(Lineage())
@@ -42,6 +58,10 @@ def make(url: str | None = None) -> App:
     app.task(name="thread")(parent)
     app.task(name="process", run_in="process")(parent)
     app.task(name="async process", run_in="process")(aparent)
+    app.task(name="stumbling loop")(astumble)
+    app.task(name="stumbling thread")(stumble)
+    app.task(name="stumbling process", run_in="process")(stumble)
+    app.task(name="stumbling async process", run_in="process")(astumble)
     return app
 
 

@@ -37,7 +37,9 @@ async def rest(seconds: float, note_to: str | None = None) -> str:
     return "rested"
 
 
-def rest_in_thread(seconds: float) -> str:
+def rest_in_thread(seconds: float = 60, note_to: str | None = None) -> str:
+    if note_to is not None:
+        note(note_to, "start")
     time.sleep(seconds)
     return "rested"
 

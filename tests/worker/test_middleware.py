@@ -122,6 +122,12 @@ async def test_jobs_that_a_handler_enqueues_pass_through_it_as_well(
     assert [child and child.meta for child in children] == [{"by": parent.id}, {"mine": 1, "by": parent.id}]
 
 
+@pytest.mark.parametrize("where", ["loop", "thread", "process", "async process"])
+async def test_an_error_that_a_middleware_swallows_is_none(url: str, where: str) -> None:
+    async with lineage.make(url) as app, app.worker(processes=1, target=lineage.TARGET):
+        assert await (await app.aenqueue(f"stumbling {where}")).aget(60) is None
+
+
 class Refusing(Middleware):
     """At its end, of a child only."""
 

@@ -63,10 +63,9 @@ def test_what_does_not_end_is_given_back_with_its_attempt(fleet: Fleet, tmp_path
 def test_a_handler_that_does_not_listen_is_given_back_all_the_same(
     fleet: Fleet, tmp_path: Path, task: str
 ) -> None:
-    hand = fleet.start(drain=0.1)
-    arguments = {"seconds": 60} if task == "rest_in_thread" else {"note_to": str(tmp_path / "notes")}
-    job = fleet.enqueue(task, **arguments)
-    fleet.until_running(job)
+    hand, notes = fleet.start(drain=0.1), tmp_path / "notes"
+    job = fleet.enqueue(task, note_to=str(notes))
+    until(notes.exists)  # a claim alone is given back without a word
     began = time.monotonic()
     assert hand.stop() == 10
     assert time.monotonic() - began < 15

@@ -131,7 +131,7 @@ async def test_what_expired_is_told_as_canceled(app: App, found_by: str) -> None
     told: list[JobEvent] = []
     app.on("canceled")(told.append)
     app.task(name="work")(lambda: None)
-    jobs = await app.aenqueue_many([app.tasks["work"].using(expires=0.01).job() for _ in range(3)])
+    jobs = await app.aenqueue_many([app.tasks["work"].using(expires=0.000_001).job() for _ in range(3)])
     if found_by == "the sweeper":
         await app.apause_queue("default")
     async with app.worker():

@@ -133,6 +133,7 @@ class Child:
     def _call(self, handler: Handler, context: ChildContext) -> Outcome | None:
         current_context.set(context)
         job = context.row
+        value = None  # also where a middleware swallows an error
         try:
             self._phase = "calling"
             try:
@@ -145,7 +146,7 @@ class Child:
             return None
         except BaseException as error:
             return raised(handler, job, error)
-        return returned(handler, job, value)
+        return returned(handler, job.lease, value)
 
     async def _live(self, handler: Handler, context: ChildContext) -> Outcome | None:
         current_context.set(context)
@@ -153,6 +154,7 @@ class Child:
         stop = partial(_cancel, asyncio.current_task(), context)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
         self._phase = "awaiting"
+        value = None
         try:
             with handler.around(context):
                 value = await handler.call(job.payload, context)
@@ -160,7 +162,7 @@ class Child:
             return None
         except BaseException as error:
             return raised(handler, job, error)
-        return returned(handler, job, value)
+        return returned(handler, job.lease, value)
 
     def _told_to_stop(self, number: int, _frame: object) -> None:
         if self._phase in ("loading", "idle"):

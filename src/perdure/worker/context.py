@@ -54,9 +54,7 @@ class JobContext(Context):
         "_ledger",
         "_lock",
         "_logs",
-        "_middleware",
         "_report",
-        "_results",
         "block",
         "config_text",
         "deadline_at",
@@ -89,14 +87,16 @@ class JobContext(Context):
         """Of a step, if they were read before its handler began."""
         self._ledger = ledger
         self._handlers = handlers
-        self._results = handlers[job.task].results
-        self._middleware = handlers[job.task].middleware
         self._lock = Lock()
         self._report: Report | None = None
         self._logs: list[LogLine] = []
         self._dropped = 0
         self._children: list[NewJob] = []
         self._appended: dict[str, tuple[Step[Any], NewStep]] = {}
+
+    @property
+    def _handler(self) -> Handler:
+        return self._handlers[self.row.task]
 
     @property
     def store(self) -> Store:
@@ -168,12 +168,16 @@ class JobContext(Context):
 
     def take_report(self) -> Report | None:
         """The same without the lines, which stay."""
+        if self._report is None:
+            return None
         with self._lock:
             report, self._report = self._report, None
         return report
 
     def take_logs(self) -> Said | None:
         """Only the lines."""
+        if not self._logs:
+            return None
         with self._lock:
             logs, self._logs, dropped, self._dropped = self._logs, [], self._dropped, 0
         if dropped:
@@ -219,7 +223,7 @@ class JobContext(Context):
         listed = checked_steps("ctx.append", steps)
         check([Shape(step.key) for step in listed], self._appended.__contains__)
         requests = [step.request for step in listed if step.request is not None]
-        with inside(self._middleware, requests) as changed:
+        with inside(self._handler.middleware, requests) as changed:
             new = [*new_steps(listed, changed, self.row.workflow_id, parent_job=self.row.id)]
             if at_once:
                 growth = growth_of(listed, new)
@@ -257,7 +261,7 @@ class JobContext(Context):
         ``at_once`` writes them now, if this attempt still has its lease.
         """
         later: list[NewJob] = []
-        with inside(self._middleware, checked_requests("ctx.enqueue", requests)) as changed:
+        with inside(self._handler.middleware, checked_requests("ctx.enqueue", requests)) as changed:
             new = [msgspec.structs.replace(request.new(), parent_job=self.row.id) for request in changed]
             if at_once:
                 self._note_children(new, at_once=True)
@@ -287,7 +291,7 @@ class JobContext(Context):
         """Record success as the last statements of the caller's own transaction, which the caller commits."""
         if self.success is not None:
             raise InvalidOption("This job has succeeded already: ctx.succeed() is called once.")
-        encoded, reason = self._results.encode(result)
+        encoded, reason = self._handler.results.encode(result)
         success = Succeeded(
             self.row.lease,
             encoded,
@@ -353,7 +357,7 @@ class JobContext(Context):
         return run(self.store, plan, verb=verb)
 
     def _discreet(self, said: object) -> str:
-        return self._handlers[self.row.task].discreet(spoken(said), self.row.payload)
+        return self._handler.discreet(spoken(said), self.row.payload)
 
     def _say(self, report: Report) -> None:
         with self._lock:

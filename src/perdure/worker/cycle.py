@@ -26,6 +26,9 @@ from perdure.worker.places import Places
 TURNS = 2
 """How many may be under way where the store takes another: not on SQLite, which works in this process."""
 
+SOON = 1.0
+"""Seconds from one look to the next within which what came late may wait for it."""
+
 INSIST = 1.0
 """Seconds between two tries to record an outcome whose row somebody holds."""
 
@@ -102,7 +105,7 @@ class Cycle:
         self._in_processes = Lane(places.process_tasks)
         self._queues = options.queues
         self._poll = options.poll
-        self._polls = not options.burst
+        self._polls = not options.burst and options.poll <= SOON
         self._look_at = 0.0
         self._turns = TURNS if ledger.store.dialect == "postgres" else 1
         self._most = max(1, places.slots // self._turns)
@@ -122,15 +125,19 @@ class Cycle:
         return min(self._under_way, default=self.begun + 1) - 1
 
     @property
+    def turning(self) -> bool:
+        return bool(self._under_way)
+
+    @property
     def busy(self) -> bool:
         """Whether outcomes are still to be recorded."""
-        return bool(self._ended or self._insisting or self._under_way)
+        return bool(self._ended or self._insisting or self.turning)
 
     @property
     def drained(self) -> bool:
         """The last claims found nothing, and nothing has rung since."""
         lanes = (self._here, self._in_processes)
-        return not self._under_way and all(lane.drained and not lane.hungry for lane in lanes)
+        return not self.turning and all(lane.drained and not lane.hungry for lane in lanes)
 
     def wake(self) -> None:
         self._grow_hungry()
@@ -175,7 +182,7 @@ class Cycle:
 
     @property
     def _there_is_work(self) -> bool:
-        if not self._under_way:
+        if not self.turning:
             return bool(self._ended) or any(self._appetites)
         # A turn costs as much as twenty jobs more in one: behind another only a full one is worth it.
         return len(self._ended) >= self._most and self._ledger.store.takes_another_turn

@@ -46,11 +46,11 @@ OURS = {
 """Where the frames are that called the handler, or the middleware around it."""
 
 
-def returned(handler: Handler, job: Claimed, value: object) -> Succeeded:
+def returned(handler: Handler, lease: Lease, value: object) -> Succeeded:
     """What a handler returned is recorded, and if that is impossible, at least that it returned."""
     if value is None:
-        return Succeeded(job.lease, "null")
-    return Succeeded(job.lease, *handler.results.encode(value))
+        return Succeeded(lease, "null")
+    return Succeeded(lease, *handler.results.encode(value))
 
 
 def raised(handler: Handler, job: Claimed, error: BaseException) -> Outcome | None:

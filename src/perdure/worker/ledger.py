@@ -6,6 +6,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from time import monotonic
 
 from perdure import failpoints
 from perdure.errors import Conflict, InternalError, Invalid, InvalidOption, RowsHeld, StoreBusy
@@ -56,8 +57,11 @@ class Ledger:
         self.store = store
         self._rng = rng or random.Random()
         self._watch = ClockWatch()
-        self._lookout = Lookout(worth=store.dialect == "postgres")
-        self._troubled: set[str] | None = set() if store.dialect == "postgres" else None
+        self._far = store.dialect == "postgres"
+        """Statements cost a round trip, and time before their first row."""
+        self._lookouts: dict[tuple[tuple[str, ...], frozenset[str] | None], Lookout] = {}
+        """By queues: of several workers in one process each looks at its own."""
+        self._troubled: set[str] | None = set() if self._far else None
         """Workflows in which something has failed; None where there are no round trips to save."""
         self.expired: deque[str] = deque(maxlen=MOST_EXPIRED)
         """Jobs that were found expired and canceled, until somebody tells of them."""
@@ -101,7 +105,7 @@ class Ledger:
     ) -> Plan[Batch]:
         """Take at most n due jobs, in order. Jobs met past their expiry are canceled and do not count.
 
-        ``polls``: whoever asks will ask again within a second, and what came late can wait so long.
+        ``polls``: whoever asks will ask again within a second, and what came late can wait until it is looked for.
         """
         order = self._order(queues)
         batch = Batch()
@@ -109,28 +113,41 @@ class Ledger:
             appetite = self._appetite(worker, tasks, n - len(batch), order, polls=polls)
             if not appetite:
                 return Batch(batch)
+            asked_at = monotonic()
             claims = yield from perform(claim_ops.claim, appetite)
-            yield from self._heed(appetite, claims)
-            batch = Batch([*batch, *claims.jobs], more=claims.more)
+            again = yield from self._heed(appetite, claims, since=asked_at, polls=polls)
+            batch = Batch([*batch, *claims.jobs], more=claims.more or again)
             if claims.locked and not batch:
                 claims = yield from perform(claim_ops.claim_around, appetite)
                 return Batch(claims.jobs)
-            if claims.locked or not claims.more:
+            if claims.locked or not batch.more or (again and batch):
                 break
         return batch
 
-    def _heed(self, appetite: Appetite, claims: Claims) -> Plan[None]:
-        """What a claim tells about the next one. Where one job has expired there are others to come upon."""
-        self._lookout.learn(appetite, claims)
+    def _heed(self, appetite: Appetite, claims: Claims, *, since: float, polls: bool) -> Plan[bool]:
+        """What a claim tells about the next one; return whether another is to look further back.
+
+        Where one job has expired there are others to come upon.
+        """
+        lookout = self._lookout(appetite.tasks, appetite.queues)
+        again = lookout.learn(appetite, claims, took=monotonic() - since, polls=polls)
         if claims.expired:
             self.expired += claims.expired
             yield from self._expire_page()
+        return again
 
     def _appetite(
         self, worker: str, tasks: Sequence[str], n: int, order: Sequence[str] | None, *, polls: bool
     ) -> Appetite:
         asked = tasks if order != [] else ()
-        return Appetite(worker, asked, n, order, self._lookout.front(asked, order, polls=polls))
+        return Appetite(worker, asked, n, order, self._lookout(asked, order).front(order, polls=polls))
+
+    def _lookout(self, tasks: Sequence[str], queues: Sequence[str] | None) -> Lookout:
+        """Of its own for each lane of each worker: a look at everything by one must not put off the other's."""
+        key = (tuple(tasks), None if queues is None else frozenset(queues))
+        if key not in self._lookouts:
+            self._lookouts[key] = Lookout(worth=self._far)
+        return self._lookouts[key]
 
     def _finish(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
         """Record outcomes; one that finds itself recorded already counts as accepted.
@@ -183,6 +200,7 @@ class Ledger:
         """Record outcomes and take the next jobs in one transaction."""
         order = self._order(queues)
         appetite = self._appetite(worker, tasks, n, order, polls=polls)
+        asked_at = monotonic()
         try:
             finished, claims = yield from perform(
                 finish_ops.cycle, outcomes, dice=self._rng.random, claim=appetite, troubled=self._troubled
@@ -195,12 +213,15 @@ class Ledger:
         except RowsHeld:
             finished = yield from self._finish_free(outcomes)
             return finished, (yield from self._claim(worker, tasks=tasks, n=n, queues=order))
+        again = yield from self._heed(appetite, claims, since=asked_at, polls=polls)
         finished = yield from self._complete(outcomes, finished)
-        yield from self._heed(appetite, claims)
-        if not claims.more or (claims.locked and claims.jobs):
-            return finished, Batch(claims.jobs, more=claims.more)
-        rest = yield from self._claim(worker, tasks=tasks, n=n - len(claims.jobs), queues=order, polls=polls)
-        return finished, Batch([*claims.jobs, *rest], more=rest.more)
+        batch = Batch(claims.jobs, more=claims.more or again)
+        # Not behind what was found: what lies before the front comes first, and who holds rows is not waited for.
+        if batch.more and not (batch and (again or claims.locked)):
+            left = n - len(batch)
+            rest = yield from self._claim(worker, tasks=tasks, n=left, queues=order, polls=polls)
+            batch = Batch([*batch, *rest], more=rest.more)
+        return finished, batch
 
     def _report(self, said: Sequence[Said]) -> Plan[list[Heard]]:
         """Store what running jobs say about themselves."""

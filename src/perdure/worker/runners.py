@@ -51,11 +51,21 @@ class LoopRunner:
         attempt.give_up()
 
     async def _run(self, attempt: Attempt) -> None:
+        current_context.set(attempt.context)
+        handler, job = attempt.handler, attempt.job
+        outcome: Outcome | None
+        value = None  # also where a middleware swallows an error
         try:
-            outcome = await _live(attempt)
+            with handler.around(attempt.context):
+                value = await handler.call(job.payload, attempt.context)
         except asyncio.CancelledError:
             self._end(attempt, None)
             raise
+        except BaseException as error:
+            # Also SystemExit: a handler may end itself, not its worker.
+            outcome = raised(handler, job, error)
+        else:
+            outcome = returned(handler, attempt.lease, value)
         # Here and not in a callback of its task: that would be another turn of the event loop.
         self._end(attempt, outcome)
 
@@ -69,21 +79,6 @@ class LoopRunner:
     def _end(self, attempt: Attempt, outcome: Outcome | None) -> None:
         self._tasks.pop(attempt, None)
         attempt.end(outcome, monotonic())
-
-
-async def _live(attempt: Attempt) -> Outcome | None:
-    current_context.set(attempt.context)
-    handler, job = attempt.handler, attempt.job
-    value = None  # also where a middleware swallows an error
-    try:
-        with handler.around(attempt.context):
-            value = await handler.call(job.payload, attempt.context)
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:
-        # Also SystemExit: a handler may end itself, not its worker.
-        return raised(handler, job, error)
-    return returned(handler, job, value)
 
 
 class ThreadRunner:
@@ -131,7 +126,7 @@ class ThreadRunner:
         except BaseException as error:
             outcome = raised(handler, job, error)
         else:
-            outcome = returned(handler, job, value)
+            outcome = returned(handler, attempt.lease, value)
         now = monotonic()
         with suppress(RuntimeError):  # the loop is gone, and with it everyone who would record this
             self._loop.call_soon_threadsafe(self._ended, attempt, outcome, now)

@@ -75,12 +75,16 @@ class Sweeper:
     async def _sweep_for_all(self) -> None:
         if failpoints.armed:
             failpoints.reach("before_rescue")
-        if rescued := await self._ledger.arescue(silent=monotonic() >= self._trusts_at):
+        await self.rescue(silent=monotonic() >= self._trusts_at)
+        await self._ledger.aexpire()
+
+    async def rescue(self, *, silent: bool) -> None:
+        """Without ``silent`` only the jobs of workers that are retired already."""
+        if rescued := await self._ledger.arescue(silent=silent):
             if failpoints.armed:
                 failpoints.reach("after_rescue")
             _log.warning("Rescued %d jobs of workers that fell silent", len(rescued))
             await self._tell_rescued(rescued)
-        await self._ledger.aexpire()
 
     async def tell_expired(self) -> None:
         """Also of those that a claim of this worker met and canceled."""

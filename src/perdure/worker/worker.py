@@ -13,12 +13,13 @@ from typing import Any
 from perdure import diary, failpoints
 from perdure.events import EventName, Listener
 from perdure.model.job import SECOND, Claimed, Lease
-from perdure.model.lifecycle import Change, Failed, Outcome, Released
+from perdure.model.lifecycle import Change, Failed, Outcome
 from perdure.ops.finish import find_recorded
 from perdure.ops.topics import ANYTHING, TASKS, worker_topic
 from perdure.ops.worker import Beat
 from perdure.store.plan import Plan
 from perdure.worker.attempt import STOPPED, Attempt
+from perdure.worker.burst import Burst
 from perdure.worker.context import JobContext
 from perdure.worker.cycle import Cycle, concerns
 from perdure.worker.deadlines import Deadlines
@@ -32,6 +33,7 @@ from perdure.worker.options import Exit, WorkerOptions
 from perdure.worker.places import Places
 from perdure.worker.pulse import Pulse
 from perdure.worker.reports import Reports
+from perdure.worker.returns import Returns
 from perdure.worker.steps import Steps
 from perdure.worker.sweeper import Sweeper
 from perdure.worker.telling import Teller, introduce
@@ -119,6 +121,10 @@ class Worker:
         return list(self._attempts)
 
     @property
+    def busy(self) -> bool:
+        return bool(self._attempts or self._returns)
+
+    @property
     def free(self) -> int:
         """How many more jobs it could run on the loop and in threads."""
         return self._places.free
@@ -150,7 +156,7 @@ class Worker:
             task.add_done_callback(self._loop_ended)
         self.ready.set()
         if self._options.burst:
-            self._errand(self._look_once_swept())
+            self._errand(self.unless_stopped(self._burst.run()))
         introduce(self._identity.name, self._store.address, options=self._options, places=self._places)
         try:
             await self._stop.wait()
@@ -184,6 +190,10 @@ class Worker:
         lease = options.lease / SECOND
         self._sweeper = Sweeper(self, ledger, self._health, self._hooks, lease=lease)
         self._pulse = Pulse(self, ledger, self._health, interval=lease / 3)
+        self._returns = Returns(ledger, self._health, errand=self._errand, due=self._cycle.wake)
+        self._burst = Burst(
+            self, self._cycle, self._sweeper, self._pulse, self._returns, ledger, self._health
+        )
 
     # Its identity
 
@@ -192,6 +202,8 @@ class Worker:
 
     def heard(self, identity: str, before: Sequence[Lease], beat: Beat) -> None:
         """Compare what the database believes with what runs here."""
+        if not beat.live:
+            self._cycle.wake()  # under the old identity it was given nothing
         self._identity.configs = beat.configs
         believed = set(beat.running) if beat.live and identity == self.identity else set[Lease]()
         for lease in before:
@@ -204,27 +216,19 @@ class Worker:
         unknown = believed.difference(before, self._attempts)
         if lost := self._unanswered.lost(unknown, begun=self._cycle.begun, over=self._cycle.over):
             _log.warning("Giving back %d jobs whose claim was never answered", len(lost))
-            self._give_back(lost)
+            self._returns.give_back(lost)
 
     # Jobs
 
     def begin(self, jobs: Sequence[Claimed], identity: str) -> None:
         self._changed.set()
         if jobs and (identity != self.identity or not self._cycle.claiming):
-            self._give_back([job.lease for job in jobs])
+            self._returns.give_back([job.lease for job in jobs])
             return
         for job in jobs:
             self._start(job)
-        if self._options.burst and not self._attempts and self._sweeper.swept.is_set():
-            if self._cycle.drained:
-                self.stop()
-            else:
-                self._cycle.wake()  # one more look: the last claim found something
-
-    async def _look_once_swept(self) -> None:
-        """A burst also takes what a worker that died has left."""
-        await self._sweeper.swept.wait()
-        self._cycle.wake()
+        if self._options.burst:
+            self._burst.look()
 
     def _start(self, job: Claimed) -> None:
         handler = self._handlers[job.task]
@@ -284,13 +288,8 @@ class Worker:
         del self._attempts[attempt.lease]
         self._places.leave(attempt)
         self._changed.set()
-
-    def _give_back(self, leases: Sequence[Lease] | set[Lease]) -> None:
-        outcomes = [Released(lease) for lease in sorted(leases)]
-        if diary.kept:
-            for lease in leases:
-                diary.note("released", [lease.job], token=lease.token)
-        self._errand(self._health.until_answered(lambda: self._ledger.afinish(outcomes)))
+        if not self._cycle.turning:
+            self._cycle.wake()  # for its slot, which no turn asks for
 
     # The end
 

@@ -1,0 +1,92 @@
+"""The end of a burst: nothing is left, and the database knows of nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from perdure.worker.cycle import Cycle
+from perdure.worker.health import Health
+from perdure.worker.ledger import Ledger
+from perdure.worker.pulse import Pulse
+from perdure.worker.returns import Returns
+from perdure.worker.sweeper import Sweeper
+
+
+class Bursting(Protocol):
+    """The worker, as its burst sees it."""
+
+    @property
+    def identity(self) -> str: ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether it runs jobs, or gives some back."""
+        ...
+
+    def stop(self) -> None: ...
+
+
+class Burst:
+    """It takes all that is due, also what a worker that died has left."""
+
+    def __init__(
+        self,
+        worker: Bursting,
+        cycle: Cycle,
+        sweeper: Sweeper,
+        pulse: Pulse,
+        returns: Returns,
+        ledger: Ledger,
+        health: Health,
+    ) -> None:
+        self._worker = worker
+        self._cycle = cycle
+        self._sweeper = sweeper
+        self._pulse = pulse
+        self._returns = returns
+        self._ledger = ledger
+        self._health = health
+        self._drained = asyncio.Event()
+        self._rescued_as = ""
+
+    async def run(self) -> None:
+        """Until it is over; then stop the worker."""
+        await self._sweeper.swept.wait()
+        self._cycle.wake()
+        while not await self._over():
+            pass
+        self._worker.stop()
+
+    def look(self) -> None:
+        """After each turn."""
+        if self._worker.busy or not self._sweeper.swept.is_set():
+            return
+        if self._cycle.drained:
+            self._drained.set()
+        else:
+            self._cycle.wake()  # one more look: the last claim found something
+
+    async def _over(self) -> bool:
+        """Whom the database believes dead it gives nothing, and of claims that were never answered it alone knows."""
+        await self._drained.wait()
+        self._drained.clear()
+        identity = self._worker.identity
+        await self._rescue_once(identity)
+        beat = await self._health.until_answered(lambda: self._ledger.aglance(identity))
+        if self._worker.busy or not self._cycle.drained:
+            return False
+        if not beat.live or identity != self._worker.identity:
+            self._pulse.kick()  # it sees to a new identity
+            return False
+        if beat.running:
+            self._returns.give_back(beat.running)
+        return not beat.running
+
+    async def _rescue_once(self, identity: str) -> None:
+        """Under another identity it may have left jobs, and whoever leads the sweepers need not be alive."""
+        if identity == self._rescued_as:
+            return
+        await self._health.until_answered(lambda: self._sweeper.rescue(silent=False))
+        self._rescued_as = identity
+        self._cycle.wake()  # also if it found nothing: it may have been asked twice, and answered once

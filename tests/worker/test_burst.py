@@ -1,0 +1,128 @@
+"""A burst ends when nothing is left, not when it was told of nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from perdure import App
+from perdure.errors import StoreAway
+from perdure.worker.worker import Worker
+from tests.store.waiting import auntil
+
+
+def test_a_burst_whose_worker_was_retired_goes_on_under_a_new_identity(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task(name="work")
+    def work(n: int) -> None:
+        if n == 0:
+            (worker,) = app.list_workers()
+            app.ledger.retire(worker.id)
+
+    app.enqueue_many([work.job(n) for n in range(3)])
+    assert app.run_worker(burst=True, concurrency=1, poll=60) == 0
+    assert app.count_jobs()["default"] == {"succeeded": 3}
+    assert "believed dead" in caplog.text
+
+
+def test_a_burst_takes_again_what_it_has_claimed_and_never_heard_of(
+    app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    acycle = app.ledger.acycle
+    unheard: list[str] = []
+
+    async def once_without_answer(*args: Any, **options: Any) -> Any:
+        finished, jobs = await acycle(*args, **options)
+        if jobs and not unheard:
+            unheard.extend(job.id for job in jobs)
+            raise StoreAway
+        return finished, jobs
+
+    monkeypatch.setattr(app.ledger, "acycle", once_without_answer, raising=False)
+
+    @app.task(name="work")
+    async def work() -> None: ...
+
+    app.enqueue_many([work.job() for _ in range(3)])
+    assert app.run_worker(burst=True, concurrency=2, poll=60) == 0
+    assert unheard
+    assert app.count_jobs()["default"] == {"succeeded": 3}
+
+
+def test_a_burst_waits_for_what_it_gives_back_under_another_identity(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim was answered when the worker had been believed dead: what it took is still to be released."""
+    acycle, afinish = app.ledger.acycle, app.ledger.afinish
+    workers: list[Worker] = []
+    monkeypatch.setattr(Worker, "_prepare", _noting(workers, Worker._prepare))
+    retired: list[str] = []
+
+    async def answered_late(identity: str, *args: Any, **options: Any) -> Any:
+        finished, jobs = await acycle(identity, *args, **options)
+        (worker,) = workers
+        if jobs and not retired and worker._sweeper.swept.is_set():
+            retired.append(identity)
+            await app.ledger.aretire(identity)
+            worker._pulse.kick()
+            await auntil(lambda: worker.identity != identity)
+        return finished, jobs
+
+    async def released_late(outcomes: Any) -> Any:
+        await auntil(lambda: not workers[0]._cycle.turning)  # it has looked, and found nothing
+        return await afinish(outcomes)
+
+    monkeypatch.setattr(app.ledger, "acycle", answered_late, raising=False)
+    monkeypatch.setattr(app.ledger, "afinish", released_late, raising=False)
+
+    @app.task(name="work")
+    async def work() -> None:
+        await workers[0]._sweeper.swept.wait()
+
+    app.enqueue_many([work.job() for _ in range(8)])
+    assert app.run_worker(burst=True, concurrency=4, poll=60) == 0
+    assert retired
+    assert app.count_jobs()["default"] == {"succeeded": 8}
+    assert {job.attempt for job in app.list_jobs()} == {1}, "given back, not rescued"
+
+
+def test_a_burst_that_was_retired_rescues_what_it_ran_itself(
+    brisk_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else may ever do it. And whatever ends when all turns are over is looked behind at once."""
+    app, runs, workers = brisk_app, list[int](), list[Worker]()
+    monkeypatch.setattr(Worker, "_prepare", _noting(workers, Worker._prepare))
+
+    @app.task(name="work")
+    async def work(n: int) -> None:
+        runs.append(n)
+        if n == 0 and runs.count(0) == 1:
+            (worker,) = await app.alist_workers()
+            await app.ledger.aretire(worker.id)
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                cycle = workers[0]._cycle
+                await auntil(lambda: not cycle.turning and not cycle._here.hungry)
+
+    app.enqueue_many([work.job(n) for n in range(3)])
+    begun = monotonic()
+    assert app.run_worker(burst=True, concurrency=4, poll=60) == 0
+    assert app.count_jobs()["default"] == {"succeeded": 3}
+    assert runs.count(0) == 2
+    assert monotonic() - begun < 30, "it waited for the next poll"
+
+
+def _noting(found: list[Worker], prepare: Callable[[Worker], None]) -> Callable[[Worker], None]:
+    def noted(worker: Worker) -> None:
+        found.append(worker)
+        prepare(worker)
+
+    return noted
