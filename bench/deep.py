@@ -20,13 +20,19 @@ from bench.ledgers import Jobs, Ledger
 from bench.pages import Pages
 from bench.report import Report
 from bench.servers import Databases, databases
+from perdure.ops.claim import Front
+from perdure.worker.front import SLACK
 from tests.postgres import with_database
 from tests.sql.plans_postgres import Plan
 
 FINISHED, FUTURE = 10_000_000, 1_000_000
 JOBS, ROUNDS = 40_000, 3
 BATCH = 100
+TAKEN = 500
+"""Before a claim is looked at: their entries are dead and still there."""
 DAY = 86_400
+DRAINED = {"mail": "jobs like the others", "nothing": "jobs narrower than any other"}
+"""By task. PostgreSQL puts a job wherever a page has room: of narrower ones, one into each of many old pages."""
 
 DEEP = 0.85
 """Of the empty table's rate."""
@@ -59,26 +65,29 @@ def _measure(report: Report, made: Databases, kind: str, scale: float) -> None:
     deep = made.new(kind, "deep")
     _fill(report, deep, kind, scale)
     jobs = int(JOBS * min(1, 10 * scale)) // BULK * BULK or BULK
-    rates: list[tuple[float, float]] = []
+    rates: dict[str, list[tuple[float, float]]] = {task: [] for task in DRAINED}
     for number in range(ROUNDS):
-        empty = made.new(kind, f"empty-{number}")
-        # Neither side always comes first.
-        if number % 2:
-            with_mass, without = drain(deep, jobs), drain(empty, jobs)
-        else:
-            without, with_mass = drain(empty, jobs), drain(deep, jobs)
-        report.fact(round=number, database=kind, without=without, with_mass=with_mass)
-        rates.append((with_mass, without))
-    ratios = sorted(one / other for one, other in rates)
-    report.figure(
-        f"{kind}: drain with {int(FINISHED * scale)} finished and {int(FUTURE * scale)} future jobs / without",
-        median(ratios),
-        "ratio",
-        at_least=DEEP,
-        spread=[round(ratios[0], 3), round(ratios[-1], 3)],
-        jobs_a_second=median(one for one, _ in rates),
-        without=median(other for _, other in rates),
-    )
+        for task in DRAINED:
+            empty = made.new(kind, f"empty-{task}-{number}")
+            # Neither side always comes first.
+            first, second = (deep, empty) if number % 2 else (empty, deep)
+            drained = {url: drain(url, jobs, task=task) for url in (first, second)}
+            report.fact(
+                round=number, database=kind, task=task, without=drained[empty], with_mass=drained[deep]
+            )
+            rates[task].append((drained[deep], drained[empty]))
+    for task, such in DRAINED.items():
+        ratios = sorted(one / other for one, other in rates[task])
+        report.figure(
+            f"{kind}: drain of {such} with {int(FINISHED * scale)} finished and {int(FUTURE * scale)} future ones"
+            " / without",
+            median(ratios),
+            "ratio",
+            at_least=DEEP,
+            spread=[round(ratios[0], 3), round(ratios[-1], 3)],
+            jobs_a_second=median(one for one, _ in rates[task]),
+            without=median(other for _, other in rates[task]),
+        )
     if kind == "postgres":
         _count_pages(report, deep, made.new(kind, "pages"))
     _drop(deep)
@@ -87,8 +96,8 @@ def _measure(report: Report, made: Databases, kind: str, scale: float) -> None:
 def _fill(report: Report, url: str, kind: str, scale: float) -> None:
     with closing(Ledger(url)) as ledger:
         ledger.fill(
-            Jobs(int(FINISHED * scale), task="nothing", queue="default", finished=True),
-            Jobs(int(FUTURE * scale), task="nothing", queue="default", due=7 * DAY),
+            Jobs(int(FINISHED * scale), task="mail", queue="default", finished=True),
+            Jobs(int(FUTURE * scale), task="mail", queue="default", due=7 * DAY),
         )
     if kind == "postgres":
         with psycopg.connect(url, autocommit=True) as connection:
@@ -108,16 +117,20 @@ def _size(url: str) -> int:
 
 
 def _count_pages(report: Report, deep: str, empty: str) -> None:
-    counted = {}
+    """Of a cycle, whose claim looks everywhere, and of a claim as most are: behind others that were just taken."""
+    counted: dict[str, dict[str, Plan]] = {}
     for url in (deep, empty):
-        enqueue(url, BULK)
+        enqueue(url, BULK, task="mail")
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("VACUUM ANALYZE perdure.job")
-        with closing(Pages(url, ["nothing"])) as pages:
-            counted[url] = pages.of_a_cycle(BATCH)
-    assert {cycle.claimed for cycle in counted.values()} == {BATCH}
-    for name in ("claim", "finish"):
-        with_mass, without = getattr(counted[deep], name), getattr(counted[empty], name)
+        with closing(Ledger(url)) as ledger, closing(Pages(url, ["mail"])) as pages:
+            last = ledger.take(TAKEN, tasks=["mail"])[-1]
+            near = pages.of_a_front(BATCH, Front(last.queue, last.priority, last.run_at - SLACK))
+            cycle = pages.of_a_cycle(BATCH)
+        assert cycle.claimed == BATCH
+        counted[url] = {"claim": near, "claim that looks everywhere": cycle.claim, "finish": cycle.finish}
+    for name, with_mass in counted[deep].items():
+        without = counted[empty][name]
         _tell(report, f"jobs looked at by a {name}", *map(_jobs, (with_mass, without)), at_most=MORE_ROWS)
         _tell(report, f"pages of a {name}", with_mass.pages, without.pages, at_most=MORE_PAGES)
         report.fact(statement=name, rows_by_node=with_mass.rows)

@@ -7,21 +7,24 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from typing import Any
 
 import psycopg
 
+from bench.ledgers import SUBJECT
 from perdure import App
+from perdure.request import JobRequest
 
 CONCURRENCY = 100
 BULK = 1000
-WORKER = f"from bench.worker_app import app; app.run_worker(burst=True, concurrency={CONCURRENCY})"
+WORKER = f"from bench.worker_app import app; raise SystemExit(app.run_worker(burst=True, concurrency={CONCURRENCY}))"
 
 _SPAN = "SELECT count(*), {first}, {last} FROM {job} WHERE id BETWEEN {p} AND {p} AND state = 'succeeded'"
 
 
-def drain(url: str, jobs: int) -> float:
+def drain(url: str, jobs: int, *, task: str = "nothing") -> float:
     """Enqueue so many that do nothing, then run them: jobs a second, from the first claim to the last outcome."""
-    ids = enqueue(url, jobs)
+    ids = enqueue(url, jobs, task=task)
     if url.startswith("postgresql"):
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("VACUUM ANALYZE perdure.job")
@@ -31,18 +34,20 @@ def drain(url: str, jobs: int) -> float:
     return done / seconds
 
 
-def enqueue(url: str, jobs: int) -> list[str]:
+def enqueue(url: str, jobs: int, *, task: str = "nothing") -> list[str]:
     with App(url) as app:
         app.migrate()
 
         @app.task(name="nothing")
         async def nothing() -> None: ...
 
-        return [
-            job.id
-            for _ in range(0, jobs, BULK)
-            for job in app.enqueue_many([nothing.job() for _ in range(BULK)])
-        ]
+        @app.task(name="mail")
+        async def mail(to: str, subject: str) -> None: ...
+
+        bulk: list[JobRequest[Any]] = [nothing.job() for _ in range(BULK)]
+        if task == "mail":
+            bulk = [mail.job("user@example.com", SUBJECT[n % len(SUBJECT) :]) for n in range(BULK)]
+        return [job.id for _ in range(0, jobs, BULK) for job in app.enqueue_many(bulk)]
 
 
 def _span(url: str, first: str, last: str) -> tuple[int, float]:

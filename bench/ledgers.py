@@ -28,15 +28,25 @@ class Jobs(NamedTuple):
     finished: bool = False
 
 
-_FILL = """
+_ENQUEUE = """
 WITH RECURSIVE series (i) AS (SELECT {first} UNION ALL SELECT i + 1 FROM series WHERE i < {last})
-INSERT INTO {job} (id, task, queue, payload, state, priority, token, attempt, max_attempts, timeout, run_at,
-                   created_at, started_at, finished_at, result)
-SELECT {id}, '{task}', '{queue}', '{{"to":"user@example.com","subject":"Welcome aboard"}}', {rest}
+INSERT INTO {job} (id, task, queue, payload, state, priority, max_attempts, timeout, run_at, created_at)
+SELECT {id}, '{task}', '{queue}',
+       CAST('{{"to":"user@example.com","subject":"' || substr('{subject}', 1 + i % 30) || '"}}' AS {json}),
+       'ready', {priority}, {most}, {timeout}, {at}, {at}
   FROM series
 """
-_READY = "'ready', {priority}, 0, 0, {most}, {timeout}, {at}, {at}, NULL, NULL, NULL"
-_FINISHED = "'succeeded', {priority}, 1, 1, {most}, {timeout}, {at}, {at}, {at}, {at}, '{{\"sent\":true}}'"
+SUBJECT = "Welcome aboard, and thank you!"
+"""Of which each job has a part: rows of one length would leave the same room in every page."""
+
+_CLAIM = """
+UPDATE {job} SET state = 'running', worker = '{worker}', token = 1, attempt = 1, started_at = run_at
+ WHERE id BETWEEN {first} AND {last}
+"""
+_FINISH = """
+UPDATE {job} SET state = 'succeeded', worker = NULL, finished_at = run_at, result = '{{"sent":true}}'
+ WHERE id BETWEEN {first} AND {last}
+"""
 
 
 class _Dialect(NamedTuple):
@@ -45,20 +55,23 @@ class _Dialect(NamedTuple):
     at: str
     """A moment ``due`` seconds from now, later by a microsecond for each job."""
     now: str
+    json: str
 
 
 _DIALECTS = {
     "sqlite": _Dialect(
         "perdure_job",
-        "printf('0190a000-0000-7000-8000-%012x', i)",
+        "printf('0190a000-0000-7000-8000-%012x', {i})",
         "(unixepoch() + {due}) * 1000000 + i",
         "(unixepoch() + 1) * 1000000",
+        "text",
     ),
     "postgres": _Dialect(
         "perdure.job",
-        "('0190a000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid",
+        "('0190a000-0000-7000-8000-' || lpad(to_hex({i}), 12, '0'))::uuid",
         "date_trunc('second', now()) + interval '{due} seconds' + i * interval '1 microsecond'",
         "now()",
+        "json",
     ),
 }
 
@@ -81,24 +94,40 @@ class Ledger:
 
     def fill(self, *kinds: Jobs) -> None:
         """Add jobs, and leave the database as if it had rested since."""
-        words = _DIALECTS[self._dialect]
         for jobs in kinds:
             for n in _chunks(jobs.n):
-                at = words.at.format(due=jobs.due)
-                rest = _FINISHED if jobs.finished else _READY
-                self._write(
-                    _FILL.format(
-                        first=self._filled + 1,
-                        last=self._filled + n,
-                        job=words.job,
-                        id=words.id,
-                        task=jobs.task,
-                        queue=jobs.queue,
-                        rest=rest.format(priority=jobs.priority, most=MAX_ATTEMPTS, timeout=TIMEOUT, at=at),
-                    )
-                )
+                self._enqueue(jobs, self._filled + 1, self._filled + n)
+                if jobs.finished:
+                    self._finish(self._filled + 1, self._filled + n)
                 self._filled += n
         self._rest(analyze=True)
+
+    def _enqueue(self, jobs: Jobs, first: int, last: int) -> None:
+        words = _DIALECTS[self._dialect]
+        self._write(
+            _ENQUEUE.format(
+                first=first,
+                last=last,
+                job=words.job,
+                json=words.json,
+                id=words.id.format(i="i"),
+                task=jobs.task,
+                queue=jobs.queue,
+                subject=SUBJECT,
+                priority=jobs.priority,
+                most=MAX_ATTEMPTS,
+                timeout=TIMEOUT,
+                at=words.at.format(due=jobs.due),
+            )
+        )
+
+    def _finish(self, first: int, last: int) -> None:
+        """Let them end as others do: where the rows before them were is then room for the next ones."""
+        words = _DIALECTS[self._dialect]
+        ids = {"first": words.id.format(i=first), "last": words.id.format(i=last)}
+        for statement in (_CLAIM, _FINISH):
+            self._write(statement.format(job=words.job, worker=WORKER, **ids))
+        self._tidy()
 
     def remove(self, jobs: Jobs) -> None:
         """Remove what is due of such jobs."""
@@ -117,6 +146,9 @@ class Ledger:
         self._claimed = self._ledger.claim(WORKER, tasks=tasks, n=n, queues=queues)
         return perf_counter() - start
 
+    def take(self, n: int, *, tasks: list[str]) -> list[Claimed]:
+        return self._ledger.claim(WORKER, tasks=tasks, n=n)
+
     def give_back(self) -> int:
         """Release what was claimed, and let no dead entry of an index tell of it; return how much it was."""
         jobs, self._claimed = self._claimed, []
@@ -130,12 +162,16 @@ class Ledger:
 
     def _rest(self, *, analyze: bool = False) -> None:
         """What time does by itself: autovacuum on PostgreSQL, a checkpoint on SQLite (nobody analyzes)."""
+        self._tidy(analyze=analyze)
         if self._dialect == "postgres":
-            self._write(f"VACUUM (INDEX_CLEANUP ON, ANALYZE {analyze}) perdure.job")
             # The statement is planned anew after that, once.
             self._ledger.claim(WORKER, tasks=["nobody's"], n=1)
         elif analyze:
             self._write("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _tidy(self, *, analyze: bool = False) -> None:
+        if self._dialect == "postgres":
+            self._write(f"VACUUM (INDEX_CLEANUP ON, ANALYZE {analyze}) perdure.job")
 
     def _write(self, statement: str) -> None:
         if self._dialect == "postgres":

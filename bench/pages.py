@@ -21,12 +21,6 @@ class Cycle(NamedTuple):
     finish: Plan
 
 
-class Looks(NamedTuple):
-    front: Plan
-    """A claim as most are: from a little before the last one on."""
-    whole: Plan
-
-
 class Pages:
     """A worker that only looks what its work would cost."""
 
@@ -46,13 +40,10 @@ class Pages:
                 finished = self._connection.plan(finish.finish(outcomes, dice=lambda: 0.5))
         return Cycle(len(outcomes), claimed, finished)
 
-    def of_claims(self, n: int, front: claim.Front) -> Looks:
-        """Of the two ways to claim."""
-        asked = claim.Appetite(WORKER, self._tasks, n)
+    def of_a_front(self, n: int, front: claim.Front) -> Plan:
+        """Of a claim as most are: from a little before the last one on."""
         with self._connection.taken_back():
-            near = self._connection.plan(claim.claim(asked._replace(front=front)))
-        with self._connection.taken_back():
-            return Looks(near, self._connection.plan(claim.claim(asked)))
+            return self._connection.plan(claim.claim(claim.Appetite(WORKER, self._tasks, n, front=front)))
 
     def close(self) -> None:
         self._connection.close()

@@ -10,46 +10,56 @@ import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
 
 import psycopg
 
 from bench.calls import Process, Program, ask, workers
-from bench.pages import Looks, Pages
 from bench.report import Report
 from bench.servers import databases
-from bench.workload import QUEUE, TASK
-from perdure.ops.claim import Front
-from perdure.worker.front import SLACK, WHOLE
 
 RATE = 800
 MINUTES = 3
-BATCH = RATE // 100
-"""Of the claim that is looked at: as many jobs as come at a time."""
-LOOK = 1.0
-COUNTED = 10
-"""Every so many looks the pages of a claim are counted, for which it is carried out: more often it would disturb."""
 
 UNPINNED = 0.95
 MORE_PAGES = 2.0
 
+# Of the worker's claims, by the server's count: claim_jobs begins with a recursive query, claim_front does not.
+# Without claim_around, which one worker alone hardly asks.
+CLAIMED = """
+SELECT query LIKE 'WITH RECURSIVE%' AS whole, sum(calls), sum(shared_blks_hit + shared_blks_read)
+  FROM public.pg_stat_statements(true)
+ WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database()) AND query LIKE '%claimed AS (%'
+ GROUP BY whole
+"""
 TOUCHED = """
 SELECT sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read)
   FROM pg_statio_user_tables WHERE schemaname = 'perdure' AND relname = 'job'
 """
 
 
+class Claims(NamedTuple):
+    """So far, as the server counts."""
+
+    calls: int = 0
+    pages: int = 0
+
+    def since(self, before: Claims) -> Claims:
+        return Claims(self.calls - before.calls, self.pages - before.pages)
+
+
 class Look(NamedTuple):
+    """Between two minutes."""
+
     at: float
     """Seconds from the start."""
-    minute: int
     begun: int
     """Handlers, so far."""
-    claims: Looks | None
-    """What a claim touches, where it was counted."""
+    front: Claims
+    whole: Claims
     touched: int
     """Pages of the table and its indexes, by everybody, so far."""
 
@@ -60,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     minute = 60 * asked.scale
     report = Report()
-    with databases(report) as made:
+    with databases(report, shared_preload_libraries="pg_stat_statements") as made:
         rates = {}
         for name in ("without", "with"):
             looks = _run(made.new("postgres", f"{name}-snapshot"), minute, pinned=name == "with")
@@ -81,33 +91,27 @@ def _run(url: str, minute: float, *, pinned: bool) -> list[Look]:
     ask(program, "setup", key="ready")
     looks: list[Look] = []
     with (
-        _snapshot(url, pinned=pinned),
-        closing(Pages(url, [TASK])) as pages,
         psycopg.connect(url, autocommit=True) as server,
+        _snapshot(url, pinned=pinned),
         workers(program, 100) as running,
     ):
+        server.execute("CREATE EXTENSION pg_stat_statements SCHEMA public")
         ask(program, "fill", 1, key="ready")
         running.first()
-        with Process(program, "enqueue-paced", RATE, MINUTES * minute + LOOK):
+        with Process(program, "enqueue-paced", RATE, MINUTES * minute + 1):
             running.begun(RATE // 10, timeout=30)
             start = time.monotonic()
-            while (passed := time.monotonic() - start) < MINUTES * minute:
-                row = server.execute(TOUCHED).fetchone()
-                assert row is not None
-                claims = None if len(looks) % COUNTED else pages.of_claims(BATCH, _front())
-                looks.append(Look(passed, int(passed // minute), running.entered(), claims, int(row[0] or 0)))
-                time.sleep(LOOK)
+            for number in range(MINUTES + 1):
+                time.sleep(max(0, start + number * minute - time.monotonic()))
+                looks.append(_look(server, time.monotonic() - start, running.entered()))
     return looks
 
 
-def _front() -> Front:
-    """Where a busy worker looks: its last job was enqueued just now."""
-    return Front(QUEUE, 0, time.time_ns() // 1000 - SLACK)
-
-
-def _pages(looks: Looks) -> float:
-    """Of claims, for each job, as a worker claims beside a snapshot."""
-    return looks.front.pages / BATCH + looks.whole.pages / (WHOLE * RATE)
+def _look(server: psycopg.Connection, at: float, begun: int) -> Look:
+    claims = {whole: Claims(int(calls), int(pages)) for whole, calls, pages in server.execute(CLAIMED)}
+    row = server.execute(TOUCHED).fetchone()
+    assert row is not None
+    return Look(at, begun, claims.get(False, Claims()), claims.get(True, Claims()), int(row[0] or 0))
 
 
 @contextmanager
@@ -121,22 +125,21 @@ def _snapshot(url: str, *, pinned: bool) -> Iterator[None]:
 
 def _tell(report: Report, name: str, looks: list[Look], rate: float, *, target: bool) -> None:
     report.figure(f"throughput {name}", rate, "jobs/s", asked=RATE)
-    minutes = [[look for look in looks if look.minute == minute] for minute in range(MINUTES)]
-    counted = [[look.claims for look in minute if look.claims is not None] for minute in minutes]
-    claims = [median(map(_pages, looks)) for looks in counted]
+    pages, touched = [], []
+    for number, (first, last) in enumerate(pairwise(looks), 1):
+        begun = last.begun - first.begun
+        front, whole = last.front.since(first.front), last.whole.since(first.whole)
+        pages.append((front.pages + whole.pages) / begun)
+        touched.append((last.touched - first.touched) / begun)
+        report.fact(where=name, minute=number, jobs=begun, front=front._asdict(), whole=whole._asdict())
     report.figure(
         f"pages of claims for each job {name}, minute {MINUTES} / minute 1",
-        claims[-1] / claims[0],
+        pages[-1] / pages[0],
         "ratio",
         at_most=MORE_PAGES if target else None,
-        pages=[round(each, 1) for each in claims],
-        front=[median(each.front.pages for each in looks) for looks in counted],
-        whole=[median(each.whole.pages for each in looks) for looks in counted],
+        pages=[round(each, 1) for each in pages],
+        touched_by_all=[round(each, 1) for each in touched],
     )
-    touched = [
-        (last.touched - first.touched) / max(1, last.begun - first.begun) for first, *_, last in minutes
-    ]
-    report.fact(pages_touched_for_each_job=[round(each, 1) for each in touched], where=name)
 
 
 if __name__ == "__main__":

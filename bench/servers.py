@@ -46,18 +46,18 @@ class Databases:
 
 
 @contextmanager
-def databases(report: Report, *, synchronous: bool = True) -> Iterator[Databases]:
+def databases(report: Report, *, synchronous: bool = True, **settings: str) -> Iterator[Databases]:
     """A directory and a server for as long as the block lasts; nothing of them is left behind.
 
-    ``synchronous``: whether a commit of the server waits for the disk.
+    ``synchronous``: whether a commit of the server waits for the disk. ``settings``: more of the server's.
     """
     with tempfile.TemporaryDirectory(prefix="perdure-bench-", dir=_disk()) as name:
         directory = Path(name)
         directory.chmod(0o755)  # for the server's own user, where we are root
         _tell_about_machine(report, directory)
         commit = "on" if synchronous else "off"
-        settings = {**DURABLE, "synchronous_commit": commit, "shared_buffers": "512MB"}
-        with Server.start(settings, directory) as server:
+        usual = {**DURABLE, "synchronous_commit": commit, "shared_buffers": "512MB"}
+        with Server.start({**usual, **settings}, directory) as server:
             _tell_about_postgres(report, server.url())
             yield Databases(directory, server)
 

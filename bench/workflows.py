@@ -16,6 +16,7 @@ from typing import Any
 
 import psycopg
 
+from bench.drain import WORKER
 from bench.report import Report
 from bench.servers import Databases, databases
 from perdure import App, Workflow
@@ -160,8 +161,7 @@ def _drain(made: Databases, kind: str, name: str, n: int, begin: Callable[[App, 
     """Jobs per second from the first claim to the last outcome, by one worker in a process of its own."""
     app, task, url = _app(made, kind, name)
     begin(app, task)
-    program = "from bench.worker_app import app; app.run_worker(burst=True, concurrency=100)"
-    subprocess.run([sys.executable, "-c", program], env={**os.environ, "PERDURE_URL": url}, check=True)
+    subprocess.run([sys.executable, "-c", WORKER], env={**os.environ, "PERDURE_URL": url}, check=True)
     counts = app.count_jobs()
     assert counts == {"default": {"succeeded": n}}, counts
     app.close()

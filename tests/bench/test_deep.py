@@ -12,17 +12,17 @@ import pytest
 
 from bench import deep, pinned
 from bench.drain import drain, enqueue
-from bench.pages import Looks, Pages
-from bench.pinned import Look
+from bench.pages import Pages
+from bench.pinned import Claims, Look
 from bench.report import Report
 from perdure import App
-from tests.sql.plans_postgres import Plan
+from perdure.store.statements import load
 
 
 def test_a_drain_leaves_nothing_and_times_only_its_own_jobs(url: str) -> None:
     first = drain(url, 1000)
     assert first > 0
-    assert drain(url, 1000) > first / 20, "the jobs of the first would count as hours"
+    assert drain(url, 1000, task="mail") > first / 20, "the jobs of the first would count as hours"
     with App(url) as app:
         assert app.count_jobs() == {"default": {"succeeded": 2000}}
 
@@ -47,16 +47,23 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_written(
         deep._refuse_small_disk(tmp_path, 1.0)
 
 
+def test_the_claims_that_are_counted_are_those_of_a_worker() -> None:
+    marks = {name: text for name, text in load("postgres").items() if "claimed AS (" in text}
+    assert {name: text.startswith("WITH RECURSIVE") for name, text in marks.items()} == {
+        "claim_front": False,
+        "claim_jobs": True,
+    }
+
+
 def test_a_claim_that_walks_past_more_and_more_misses_its_target(capsys: pytest.CaptureFixture[str]) -> None:
     report = Report()
-    looks = [
-        Look(
-            60.0 * minute, minute, 100 * (minute + 1), Looks(Plan({}, 8 * pages), Plan({}, 0)), 1000 * minute
-        )
-        for minute, pages in enumerate((10, 20, 30))
-    ]
-    looks = [look for look in looks for look in (look, look._replace(begun=look.begun + 50))]
+    looks = [Look(0.0, 0, Claims(), Claims(), 0)]
+    for minute, pages in enumerate((10, 20, 30), 1):
+        _, begun, front, whole, touched = looks[-1]
+        front = Claims(front.calls + 5, front.pages + 30 * pages)
+        whole = Claims(whole.calls + 1, whole.pages + 20 * pages)
+        looks.append(Look(60.0 * minute, begun + 50, front, whole, touched + 1000))
     pinned._tell(report, "with a pinned snapshot", looks, 800.0, target=True)
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert (told[1]["value"], told[1]["ok"], told[1]["pages"]) == (3.0, False, [10, 20, 30])
+    assert (told[-1]["value"], told[-1]["ok"], told[-1]["pages"]) == (3.0, False, [10, 20, 30])
     assert report.status() == 1

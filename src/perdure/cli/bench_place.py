@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple
 import click
 
 from perdure.app import App, _url_from_environment
-from perdure.cli.failures import Failure, Misuse
+from perdure.cli.failures import Failure
 from perdure.cli.target import PATIENCE
-from perdure.errors import PerdureError
+from perdure.errors import InvalidConfig, PerdureError
 from perdure.store.store import Store, open_store
 
 ENDS = ("SIGTERM", "SIGHUP")
@@ -129,10 +129,12 @@ def _bare_file(settings: Settings) -> Store:
 
 def _beside(path: str, name: str) -> Path:
     if path == ":memory:":
-        raise Misuse("A database in memory ends with its process: name a file, or PostgreSQL.")
+        raise InvalidConfig("A database in memory ends with its process: name a file, or PostgreSQL.")
     file = Path(os.path.realpath(path))
     if not file.parent.is_dir():
-        raise Misuse("The directory of the SQLite file does not exist.")
+        raise InvalidConfig("The directory of the SQLite file does not exist.")
+    if file.is_dir():
+        raise InvalidConfig("The path of the SQLite file is a directory.")
     return file.with_name(f"{file.name}.{name}")
 
 
@@ -152,9 +154,7 @@ def _signals_raise() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        if not told:
-            raise
-        sys.exit(128 + told[0])
+        sys.exit(128 + (told[0] if told else signal.SIGINT))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

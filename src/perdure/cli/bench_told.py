@@ -81,7 +81,7 @@ def _commit(figures: Figures) -> float:
 
 
 def _percent(ours: dict[str, float], bare: dict[str, float], name: str) -> str:
-    return f"{ours[name] / bare[name]:.0%} of what bare SQL does"
+    return f"{_short(ours[name] / bare[name]):.0%} of what bare SQL does"
 
 
 def _bare(line: dict[str, Any]) -> str:
@@ -89,7 +89,7 @@ def _bare(line: dict[str, Any]) -> str:
 
 
 def _part(line: dict[str, Any]) -> str:
-    return f"{line['value'] / line['bare']:.0%}" if "bare" in line else ""
+    return f"{line['ratio']:.0%}" if "bare" in line else ""
 
 
 def _said(value: float, unit: str) -> str:

@@ -53,8 +53,9 @@ def measure(place: Place, seconds: float) -> Figures:
         each = seconds / sum(step.share for step in steps)
         with click.progressbar(
             length=sum(step.share for step in steps),
-            label=f"Measuring {place.address}",
+            label="Measuring",
             item_show_func=_title,
+            width=24,
             file=sys.stderr,
         ) as bar:
             for step in steps:
