@@ -10,6 +10,8 @@ PYTEST := $(BIN)/python -m pytest
 
 # Pyright comes with its wheel, node with another: nothing is fetched at run time, not even news of a new version.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+# Half of the time until the first test is the compiling of tests, unless what was compiled is kept.
+unexport PYTHONDONTWRITEBYTECODE
 # No usable home directory: what tools want to keep goes beside what they are.
 ifneq ($(shell test -n "$$HOME" && test -w "$$HOME" && echo yes),yes)
 export HOME := $(CURDIR)/.venv/home

@@ -7,6 +7,7 @@ import sqlite3
 import traceback
 from collections.abc import Callable
 from contextlib import closing
+from functools import cache
 from typing import Any
 
 import psycopg
@@ -25,8 +26,12 @@ MOST_JOBS = 300
 """Rows are thrown away beyond: what is looked through for each example must stay small."""
 
 _COUNT = "SELECT " + ", ".join(f"(SELECT count(*) FROM perdure.{table})" for table in TABLES)
-CODES = {error.code for error in CLASSES.values()} | {code for _, code in codes_in_the_package()}
-"""Those of docs/errors.md."""
+
+
+@cache
+def codes() -> set[str]:
+    """Those of docs/errors.md."""
+    return {error.code for error in CLASSES.values()} | {code for _, code in codes_in_the_package()}
 
 
 class Ground:
@@ -107,7 +112,7 @@ class Ground:
 
 
 def judge(error: PerdureError) -> None:
-    assert error.code in CODES, f"{error.code} is not in docs/errors.md"
+    assert error.code in codes(), f"{error.code} is not in docs/errors.md"
     # Something is wrong with us, never with what was passed.
     assert error.code not in ("perdure.internal", "perdure.error", "store.refused", "store.constraint")
     assert len(str(error)) > 10
