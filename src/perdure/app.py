@@ -8,7 +8,6 @@ import re
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
-from functools import cached_property
 from importlib import import_module
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
@@ -24,6 +23,7 @@ from perdure.errors import (
 )
 from perdure.events import EventName, Listener
 from perdure.handle import Job
+from perdure.lazy import lazy
 from perdure.many_verbs import ManyVerbs
 from perdure.middleware import Middleware
 from perdure.model.backoff import DEFAULT_BACKOFF, Backoff, as_backoff, dump_backoff
@@ -118,7 +118,7 @@ class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
                     )
         return self._store
 
-    @cached_property
+    @lazy
     def ledger(self) -> Ledger:
         """What a worker performs: claim, finish, heartbeat, rescue."""
         return Ledger(self.store)

@@ -152,7 +152,7 @@ class ManyVerbs:
             counted = yield from perform(count_stretch, filter, by, before=edge, length=length)
             numbers.update(counted.numbers)
             edge, length = counted.end, longer(length, filter)
-        return dict(numbers.most_common())
+        return dict(sorted(numbers.items(), key=lambda one: (-one[1], one[0] or "")))
 
     def _list_acts(
         self,

@@ -6,11 +6,11 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 from perdure.errors import InvalidConfig, InvalidOption
 from perdure.events import EventName, Listener
+from perdure.lazy import lazy
 from perdure.middleware import Middleware
 from perdure.model.job import Span
 from perdure.options import number, text
@@ -40,7 +40,7 @@ class Serving:
         middleware: list[Middleware]
         listeners: dict[EventName, list[Listener]]
 
-        @cached_property
+        @lazy
         def ledger(self) -> Ledger: ...
 
         def _sync(self, *, exact: bool = False) -> Plan[None]: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from functools import cached_property, update_wrapper
+from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, Unpack, cast
 
 import msgspec
@@ -13,6 +13,7 @@ from perdure.context import CONTEXT, Context
 from perdure.errors import BadArguments, InvalidOption, InvalidTask
 from perdure.events import Listener
 from perdure.handle import Job
+from perdure.lazy import lazy
 from perdure.model.codec import ArgumentCodec, ResultCodec
 from perdure.model.job import SECOND, TaskDefinition
 from perdure.model.redact import load_names
@@ -159,7 +160,7 @@ class Task(Enqueuer[P, R], Named):
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
-    @cached_property
+    @lazy
     def handler(self) -> Handler:
         """What a worker needs to run it."""
         is_async = isinstance(self, AsyncTask)
@@ -179,7 +180,7 @@ class Task(Enqueuer[P, R], Named):
             self.redact,
         )
 
-    @cached_property
+    @lazy
     def references(self) -> ReferenceCodec:
         """For arguments that are results of steps."""
         return ReferenceCodec(self.signature)

@@ -95,6 +95,12 @@ def test_a_step_is_not_doomed_before_all_its_parents_ended(flow: Flow) -> None:
     assert flow.reasons(started)["c"] == "after a, which failed"
 
 
+def test_of_several_parents_that_failed_the_first_that_was_made_is_told(flow: Flow) -> None:
+    started = flow.start(flow.of(a=[], b=[], c=["b", "a"]))
+    flow.run_all(fail=["a", "b"])
+    assert flow.reasons(started)["c"] == "after a, which failed"
+
+
 def test_one_flush_ends_many_steps_of_many_workflows(flow: Flow) -> None:
     graphs = [flow.start(flow.of(a=[], b=[], c=["a", "b"], d=["~b"], e=["c"])) for _ in range(5)]
     plain = [flow.work.enqueue(n) for n in range(5)]

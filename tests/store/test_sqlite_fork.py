@@ -20,6 +20,7 @@ from perdure import App
 from perdure.errors import UnsupportedDatabase
 from perdure.store import sqlite_fork
 from perdure.store.sqlite import SqliteStore
+from perdure.store.store import Store
 from tests.store.notes import (
     add,
     eventually,
@@ -255,4 +256,28 @@ def test_an_app_that_was_being_opened_is_opened_by_the_child(tmp_path: Path) -> 
     opened.set()
     thread.join()
     app.close()
+    assert well
+
+
+def test_a_child_forked_while_an_attribute_is_made_makes_its_own(tmp_path: Path) -> None:
+    """That of another app: the lock of functools.cached_property in Python 3.11 belongs to all."""
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    making, made = threading.Event(), threading.Event()
+
+    class Slow(App):
+        @property
+        def store(self) -> Store:
+            making.set()
+            made.wait()
+            return super().store
+
+    slow, app = Slow(url), App(url)
+    thread = threading.Thread(target=lambda: slow.ledger)
+    thread.start()
+    making.wait()
+    child = forked(lambda: (signal.alarm(30), app.ledger.expire()))  # stuck, it would outlive us
+    well = went_well(child)
+    made.set()
+    thread.join()
+    slow.close()
     assert well

@@ -12,8 +12,12 @@ import pytest
 
 from perdure import App
 from perdure.errors import StoreAway
+from perdure.worker import processes
+from perdure.worker.cycle import Cycle
+from perdure.worker.processes import ProcessRunner
 from perdure.worker.worker import Worker
 from tests.store.waiting import auntil
+from tests.worker import press
 
 
 def test_a_burst_whose_worker_was_retired_goes_on_under_a_new_identity(
@@ -118,6 +122,29 @@ def test_a_burst_that_was_retired_rescues_what_it_ran_itself(
     assert app.count_jobs()["default"] == {"succeeded": 3}
     assert runs.count(0) == 2
     assert monotonic() - begun < 30, "it waited for the next poll"
+
+
+def test_a_burst_waits_quietly_until_processes_can_be_started_again(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn, check, turns = Cycle._turn, ProcessRunner.check, list[Cycle]()
+
+    async def counted(cycle: Cycle) -> None:
+        turns.append(cycle)
+        await turn(cycle)
+
+    async def paused(runner: ProcessRunner, stop: asyncio.Event) -> None:
+        await check(runner, stop)
+        runner._pause("As after a child that could not be started")
+
+    monkeypatch.setattr(Cycle, "_turn", counted)
+    monkeypatch.setattr(ProcessRunner, "check", paused)
+    monkeypatch.setattr(processes, "PAUSE", 1)
+    with press.make(url) as app:
+        job = app.enqueue("pid", {})
+        assert app.run_worker(burst=True, poll=60, processes=1, target=press.TARGET) == 0
+        assert job.refresh().state == "succeeded"
+    assert len(turns) < 20
 
 
 def _noting(found: list[Worker], prepare: Callable[[Worker], None]) -> Callable[[Worker], None]:

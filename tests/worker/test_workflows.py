@@ -64,6 +64,27 @@ async def test_results_of_parents_and_ancestors_reach_a_step(app: App) -> None:
     assert started.status == "succeeded"
 
 
+async def test_parents_come_in_the_order_in_which_they_were_made(app: App) -> None:
+    """Whatever order the database keeps them in."""
+
+    @app.task(name="start")
+    async def start() -> None: ...
+
+    @app.task(name="gather")
+    async def gather(*, ctx: Context = CONTEXT) -> list[str]:
+        return [*ctx.results]
+
+    flow = Workflow("flow", result="all")
+    for key in "abc":
+        flow.step(key, start.job())
+    flow.step("all", gather.job(), after=["c", "a", "b"])
+    async with app.worker():
+        started = await app.astart_workflow(flow)
+        assert await started.aget(PATIENCE) == ["a", "b", "c"]
+    (end,) = [step for step in await started.asteps() if step.key == "all"]
+    assert end.after == ["a", "b", "c"]
+
+
 async def test_a_result_is_an_argument_typed_and_checked_when_it_starts(app: App) -> None:
     @app.task(name="today")
     async def today() -> date:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from functools import cached_property, partial
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final, ParamSpec, TypeVar
 from weakref import finalize
@@ -15,6 +15,7 @@ from weakref import finalize
 import psycopg
 
 from perdure.errors import InvalidConfig
+from perdure.lazy import lazy
 from perdure.ops.op import Operation
 from perdure.ops.ring import ring
 from perdure.ops.topics import ANYTHING
@@ -79,7 +80,6 @@ class PostgresStore:
         self._url = url
         self._clock = clock
         self._given = statements
-        self._once_parsed: Mapping[str, Statement] | None = None
         self._migrations = migrations
         self._size = size
         self._listeners = Listeners()
@@ -115,14 +115,14 @@ class PostgresStore:
         """Those of this version, in order."""
         return migrations("postgres") if self._migrations is None else self._migrations
 
-    @cached_property
+    @lazy
     def channel(self) -> str:
         """Where topics are announced."""
         if self.schema == DEFAULT_SCHEMA:
             return "perdure"
         return f"perdure_{sha256(self.schema.encode()).hexdigest()[:16]}"
 
-    @cached_property
+    @lazy
     def database(self) -> str | None:
         """The database's name, where the URL tells it."""
         name = wishes(self._url).get("dbname")
@@ -274,12 +274,9 @@ class PostgresStore:
         self.announce(transaction.wake)
         return value
 
-    @property
+    @lazy
     def _parsed(self) -> Mapping[str, Statement]:
-        """Not a cached_property: in Python 3.11 all stores share its lock, and a fork may find it taken for ever."""
-        if self._once_parsed is None:
-            self._once_parsed = {name: Statement.parse(text) for name, text in self.statements.items()}
-        return self._once_parsed
+        return {name: Statement.parse(text) for name, text in self.statements.items()}
 
     def _migrate(self, applied: list[int], *, to: int | None) -> None:
         try:

@@ -65,7 +65,7 @@ class Burst:
         if self._cycle.drained:
             self._drained.set()
         else:
-            self._cycle.wake()  # one more look: the last claim found something
+            self._cycle.look_again()
 
     async def _over(self) -> bool:
         """Whom the database believes dead it gives nothing, and of claims that were never answered it alone knows."""

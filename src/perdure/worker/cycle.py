@@ -143,6 +143,13 @@ class Cycle:
         self._grow_hungry()
         self._bell.set()
 
+    def look_again(self) -> None:
+        """Where the last claim found something: a lane that has no slot to look for does not wake the other."""
+        for lane in (self._here, self._in_processes):
+            if not lane.drained:
+                lane.ring()
+        self._bell.set()
+
     def record(self, attempt: Attempt) -> None:
         """To be written with the next turn."""
         if attempt.job.workflow_id is not None:

@@ -50,6 +50,11 @@ class Batch(list[Claimed]):
         self.more = more
 
 
+def _goes_on(batch: Batch, claims: Claims, again: bool) -> bool:
+    """Not behind what was found: what lies before the front comes first, and who holds rows is not waited for."""
+    return batch.more and not (batch and (again or claims.locked))
+
+
 class Ledger:
     """The ledger as a worker sees it."""
 
@@ -120,7 +125,7 @@ class Ledger:
             if claims.locked and not batch:
                 claims = yield from perform(claim_ops.claim_around, appetite)
                 return Batch(claims.jobs)
-            if claims.locked or not batch.more or (again and batch):
+            if not _goes_on(batch, claims, again):
                 break
         return batch
 
@@ -216,8 +221,7 @@ class Ledger:
         again = yield from self._heed(appetite, claims, since=asked_at, polls=polls)
         finished = yield from self._complete(outcomes, finished)
         batch = Batch(claims.jobs, more=claims.more or again)
-        # Not behind what was found: what lies before the front comes first, and who holds rows is not waited for.
-        if batch.more and not (batch and (again or claims.locked)):
+        if _goes_on(batch, claims, again):
             left = n - len(batch)
             rest = yield from self._claim(worker, tasks=tasks, n=left, queues=order, polls=polls)
             batch = Batch([*batch, *rest], more=rest.more)

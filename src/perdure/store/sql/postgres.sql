@@ -658,18 +658,19 @@ counted AS (
 SELECT id, workflow_id, state, queue, due FROM counted WHERE deps_pending = 0;
 
 -- name: list_edges
--- differs: the order is fixed: see list_waiting_edges.
+-- differs: the order is fixed, and that of the parents: see list_waiting_edges.
 SELECT d.parent, d.child, d.mode
   FROM perdure.job c CROSS JOIN LATERAL (
-       SELECT parent, child, mode FROM perdure.dependency WHERE child = c.id OFFSET 0) d
+       SELECT parent, child, mode FROM perdure.dependency WHERE child = c.id ORDER BY parent) d
  WHERE c.workflow_id = :workflow AND c.workflow_id IS NOT NULL;
 
 -- name: list_waiting_edges
 -- differs: the order is fixed, from child to edge to parent. Joined, a table whose rows had just been deleted looks like one
--- row, and each child was tried with each parent: 5 s for 2,000 steps, and more than a statement has for 10,000.
+-- row, and each child was tried with each parent: 5 s for 2,000 steps, and more than a statement has for 10,000. Parents
+-- come in the order in which they were made, as SQLite's index has them.
 SELECT d.child, d.parent, d.mode, p.step_key, p.state
   FROM perdure.job c CROSS JOIN LATERAL (
-       SELECT child, parent, mode FROM perdure.dependency WHERE child = c.id OFFSET 0) d CROSS JOIN LATERAL (
+       SELECT child, parent, mode FROM perdure.dependency WHERE child = c.id ORDER BY parent) d CROSS JOIN LATERAL (
        SELECT step_key, state FROM perdure.job WHERE id = d.parent LIMIT 1) p
  WHERE c.workflow_id = :workflow AND c.workflow_id IS NOT NULL AND c.state = 'waiting';
 
@@ -719,10 +720,11 @@ WITH RECURSIVE up(id) AS (
 SELECT a.step_key FROM perdure.job a WHERE a.id IN (SELECT up.id FROM up);
 
 -- name: read_parents
--- differs: how a JSON array becomes rows. Of a step with over a thousand parents only that is told.
+-- differs: how a JSON array becomes rows, and the order of the parents: see list_waiting_edges. Of a step with over a
+-- thousand of them only that is told.
 SELECT x.child, p.step_key, p.task, p.state, p.result, p.reason
   FROM json_array_elements_text(CAST(:children AS json)) AS x (child) CROSS JOIN LATERAL (
-       SELECT parent FROM perdure.dependency WHERE child = CAST(x.child AS uuid) LIMIT 1001) d CROSS JOIN LATERAL (
+       SELECT parent FROM perdure.dependency WHERE child = CAST(x.child AS uuid) ORDER BY parent LIMIT 1001) d CROSS JOIN LATERAL (
        SELECT step_key, task, state, result, reason FROM perdure.job WHERE id = d.parent LIMIT 1) p
  WHERE (SELECT count(*) FROM (SELECT FROM perdure.dependency e WHERE e.child = CAST(x.child AS uuid) LIMIT 1001) e) <= 1000;
 
