@@ -11,9 +11,11 @@ import pytest
 
 from perdure import App
 from perdure.errors import PerdureError, SchemaMissing, StoreAway, TaskDisabled, UnknownTask
+from perdure.handle import Job
 from perdure.ops.enqueue import enqueue_each
 from perdure.ops.op import Operation
 from perdure.ops.tasks import list_tasks
+from perdure.store import envoy
 from perdure.store.gather import Gather
 from tests.store.waiting import auntil
 
@@ -118,12 +120,30 @@ async def test_a_database_that_is_away_is_waited_for_by_one_for_all(
     @app.task(name="note")
     async def note(n: int) -> None: ...
 
+    monkeypatch.setattr(envoy, "monotonic", lambda: 0.0)  # they all come at once
     looks = Looks(app, monkeypatch, error=StoreAway())
     answers = await asyncio.gather(*(note.aenqueue(n) for n in range(MANY)), return_exceptions=True)
     assert {type(answer) for answer in answers} == {StoreAway}
     assert len(set(map(id, answers))) == MANY, "each has a traceback of its own"
     assert looks.n == 1
     assert (await note.aenqueue(0)).created
+
+
+async def test_who_came_late_has_patience_of_its_own(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    @app.task(name="note")
+    async def note(n: int) -> None: ...
+
+    looks, waiting, calls = Looks(app, monkeypatch, error=StoreAway()), app._envoy._waiting, list[Any]()
+    looks.hold.clear()
+    for now in (0.0, 1.0, 4.0):
+        monkeypatch.setattr(envoy, "monotonic", lambda now=now: now)
+        calls.append(asyncio.create_task(note.aenqueue(len(calls))))
+        await auntil(lambda: looks.n == 1 and [*map(len, waiting.values())] == [len(calls) - 1])
+    monkeypatch.setattr(envoy, "monotonic", lambda: 5.0)
+    looks.hold.set()
+    first, second, third = await asyncio.gather(*calls, return_exceptions=True)
+    assert (type(first), type(second)) == (StoreAway, StoreAway)
+    assert isinstance(third, Job)
 
 
 async def test_who_looks_in_vain_leaves_it_to_the_next(app: App, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 import msgspec
 
 from perdure.errors import JobCanceled, JobFailed, JobGone, WaitTimeout
-from perdure.model.job import ENDED, JobRow, State
+from perdure.model.job import ENDED, SECOND, JobRow, State
 from perdure.model.stored import read_json
-from perdure.moments import moment
+from perdure.moments import LONGEST, moment, span
 from perdure.ops import browse
 from perdure.ops.operate import CancelOutcome, RequeueOutcome
 from perdure.ops.topics import ANYTHING
@@ -196,9 +196,10 @@ def until_over(
     store: Store, is_over: Callable[[], Plan[bool]], timeout: float | timedelta | None
 ) -> Plan[None]:
     """Look until it is over: at once where an end is heard, and now and then where nothing is."""
-    if isinstance(timeout, timedelta):
-        timeout = timeout.total_seconds()
-    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    deadline = math.inf
+    if timeout is not None:
+        # What is left until a caller's own deadline may be less than nothing.
+        deadline = time.monotonic() + span("timeout", timeout, least=-LONGEST) / SECOND
     if (yield from is_over()):
         return
     if time.monotonic() >= deadline:

@@ -13,7 +13,7 @@ from perdure.events import EventName, Listener
 from perdure.lazy import lazy
 from perdure.middleware import Middleware
 from perdure.model.job import Span
-from perdure.options import number, text
+from perdure.options import flag, number, text
 from perdure.store.plan import Plan, refuse_in_event_loop
 from perdure.worker.handler import Handler
 from perdure.worker.ledger import Ledger, Queues
@@ -170,6 +170,7 @@ def worker_options(app: Serving, **asked: Any) -> WorkerOptions:
     number("concurrency", asked["concurrency"], 1, MOST_SLOTS)
     if asked["processes"] is not None:
         number("processes", asked["processes"], 0, MOST_SLOTS)
+    flag("burst", asked.get("burst", False))
     for name in ("drain", "poll"):
         seconds = asked[name]
         if type(seconds) not in (int, float) or not 0 <= seconds < 1e9:

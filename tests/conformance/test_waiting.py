@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from perdure import handle
-from perdure.errors import WaitTimeout
+from perdure.errors import InvalidOption, WaitTimeout
 from perdure.handle import Job
 from perdure.model.lifecycle import Succeeded
 from perdure.ops import browse
@@ -155,6 +156,14 @@ def test_polling_finds_what_nobody_rang_for(world: World) -> None:
     job = world.task().enqueue()
     with meanwhile(while_somebody_waits(world, lambda: world.attempt(Succeeded, "42"))):
         assert job.get(timeout=60) == 42
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, "x", True])
+def test_a_timeout_that_is_none_is_refused(world: World, wrong: Any) -> None:
+    job = world.task().enqueue()
+    for verb in (job.join, job.get):
+        with pytest.raises(InvalidOption, match=r"^timeout must be "):
+            verb(timeout=wrong)
 
 
 def test_whoever_need_not_wait_does_not_listen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

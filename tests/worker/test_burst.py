@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure import App
-from perdure.errors import StoreAway
+from perdure.errors import InvalidOption, StoreAway
 from perdure.worker import processes
 from perdure.worker.cycle import Cycle
 from perdure.worker.processes import ProcessRunner
@@ -153,3 +153,11 @@ def _noting(found: list[Worker], prepare: Callable[[Worker], None]) -> Callable[
         prepare(worker)
 
     return noted
+
+
+def test_what_is_neither_yes_nor_no_is_refused(sqlite_url: str) -> None:
+    app = App(sqlite_url)
+    app.task(name="work")(lambda: None)
+    wrong: Any = "no"
+    with pytest.raises(InvalidOption, match=r"^burst must be True or False\.$"):
+        app.run_worker(burst=wrong)
