@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from perdure import App
-from perdure.store.postgres_connect import wishes
+from perdure.store.postgres_url import wishes
 from tests.migrations.database import Database
 
 PROGRAM = """

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure.store.postgres_connect import servers
+from perdure.errors import InvalidConfig
+from perdure.store.postgres_url import servers
 from perdure.store.store import open_store
 
 
@@ -19,6 +20,8 @@ from perdure.store.store import open_store
         ("postgresql:///shop?host=a,b&port=6432", "a:6432,b:6432"),
         ("postgresql:///shop?host=/run/postgresql&password=hunter2", "/run/postgresql:5432"),
         ("postgresql://[::1]:6432/shop", "::1:6432"),
+        ("postgresql://ann:hun#ter?2:%40%2F@db:6432/shop?user=ann@corp&application_name=a@b", "db:6432"),
+        ("postgresql:///shop?host=@abstract", "@abstract:5432"),
     ],
 )
 def test_host_and_port_are_all_of_a_url_that_is_shown(
@@ -29,6 +32,46 @@ def test_host_and_port_are_all_of_a_url_that_is_shown(
     assert servers(url) == shown
     assert open_store(url).address == f"postgresql://{shown}/shop"
     assert open_store(url, schema="jobs").address == f"postgresql://{shown}/shop, schema jobs"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://zoe:hunter@two@db:1/shop",
+        "postgresql://zoe:hunter@two@three@db:1/shop",
+        "postgresql://zoe:hunter@@db:1/shop",
+        "postgresql://zoe@corp:hunter@db:1/shop",
+        "postgresql://zoe:12/hunter@db:1/shop",
+        "postgresql://zoe:hunter/two@db:1/shop",
+        "postgresql://zoe:hunter@12/two@db:1/shop",
+        "postgresql://zoe:hunter?two@three@db:1/shop",
+        "postgresql://zoe:hunter#two@three@db:1/shop",
+        "postgresql://zoe:12?hunter=two/three@db:1/shop",
+        "postgresql://zoe:hunter%@db:1/shop",
+        "postgresql://zoe:hunter@db,bob:two@other/shop",
+        "postgresql://hunter%40db/shop",
+        "postgresql:///shop?host=hunter@db",
+        "postgresql:///shop?password=two&hunter=three",
+        "postgresql:///shop?hunter2=three",
+        "postgresql://zoe:hunter",
+        "postgresql://zoe:hunter@[db/shop",
+    ],
+)
+def test_a_url_whose_password_is_not_where_it_seems_is_refused_and_nothing_of_it_shown(url: str) -> None:
+    store = open_store(url, patience=0)
+    for ask in (lambda: store.address, lambda: servers(url), store.check_schema):
+        with pytest.raises(InvalidConfig) as refused:
+            ask()
+        assert refused.value.code == "config.invalid"
+        assert refused.value.__suppress_context__ or refused.value.__context__ is None
+        assert not any(part in str(refused.value) for part in ("hunter", "two", "three", "zoe", "12", "db"))
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["postgresql%3A%2F%2Fann%3Ahunter2%40db", "password%3Dhunter2", "a%40b"])
+def test_a_database_whose_name_looks_like_a_connection_string_is_not_named(name: str) -> None:
+    assert open_store(f"postgresql://db/{name}").address == "postgresql://db:5432/…"
+    assert open_store(f"postgresql://db/?dbname={name}").address == "postgresql://db:5432/…"
 
 
 def test_a_file_is_shown_with_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

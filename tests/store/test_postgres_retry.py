@@ -16,8 +16,8 @@ from perdure.ops.op import Op, ask, ask_last, operation
 from perdure.store import postgres_session, postgres_transaction
 from perdure.store.postgres import PostgresStore
 from perdure.store.postgres_adapt import Statement
-from perdure.store.postgres_connect import servers
 from perdure.store.postgres_retry import Retry
+from perdure.store.postgres_url import servers
 from tests.store.proxy import Proxy
 from tests.store.things import insert, insert_once, postgres_store, read, run, run_urgently
 from tests.store.waiting import until

@@ -27,7 +27,7 @@ from perdure.store.listeners import Listeners
 from perdure.store.living import Living
 from perdure.store.migrations import Migration, migrations
 from perdure.store.postgres_adapt import Statement
-from perdure.store.postgres_connect import connect, connect_async, servers, wishes
+from perdure.store.postgres_connect import connect, connect_async
 from perdure.store.postgres_ear import ANSWER_SECONDS, PostgresEar
 from perdure.store.postgres_errors import diagnose
 from perdure.store.postgres_facts import facts
@@ -37,6 +37,7 @@ from perdure.store.postgres_pool import LANES, Pool, lanes
 from perdure.store.postgres_retry import Retry
 from perdure.store.postgres_session import Session, Waiting
 from perdure.store.postgres_transaction import TooLong, Transaction
+from perdure.store.postgres_url import servers, shown, wishes
 from perdure.store.script import script
 from perdure.store.statements import DEFAULT_SCHEMA, Dialect, load
 from perdure.store.store import Facts
@@ -99,7 +100,7 @@ class PostgresStore:
     @property
     def address(self) -> str:
         schema = "" if self.schema == DEFAULT_SCHEMA else f", schema {self.schema}"
-        return f"postgresql://{servers(self._url)}/{self.database or ''}{schema}"
+        return f"postgresql://{servers(self._url)}/{shown(self.database)}{schema}"
 
     @property
     def patience(self) -> float | None:

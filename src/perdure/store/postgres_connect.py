@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, Final
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
-from perdure.errors import InvalidConfig, UnsupportedDatabase
+from perdure.errors import UnsupportedDatabase
+from perdure.store.postgres_url import refuse_wrong_options, wishes
 
 OLDEST_SERVER: Final = 14
 
@@ -26,9 +26,12 @@ _DEFAULTS: Mapping[str, str | int] = {
 
 def connect(url: str) -> psycopg.Connection[Any]:
     """A connection that commits at once and has no state of its own."""
-    # The encoding alone is not the URL's to choose: our texts are Unicode.
-    settings: dict[str, Any] = {**_DEFAULTS, **wishes(url), "client_encoding": "utf8"}
-    connection = _Connection.connect(make_conninfo(**settings), autocommit=True, prepare_threshold=None)
+    asked = wishes(url)
+    try:
+        connection = _Connection.connect(_conninfo(asked), autocommit=True, prepare_threshold=None)
+    except psycopg.Error:
+        refuse_wrong_options(asked)  # to libpq, they are a server that is away
+        raise
     try:
         _refuse_old(connection)
     except UnsupportedDatabase:
@@ -39,34 +42,17 @@ def connect(url: str) -> psycopg.Connection[Any]:
 
 async def connect_async(url: str) -> psycopg.AsyncConnection[Any]:
     """A connection of a caller's own, with transactions."""
-    return await psycopg.AsyncConnection.connect(
-        make_conninfo(**{**_DEFAULTS, **wishes(url), "client_encoding": "utf8"}), prepare_threshold=None
-    )
-
-
-def servers(url: str) -> str:
-    """Host and port of each server that a URL leads to; nothing else in it is fit to be shown."""
     asked = wishes(url)
-    hosts = _list(asked.get("host") or asked.get("hostaddr") or os.environ.get("PGHOST") or "localhost")
-    ports = _list(asked.get("port") or os.environ.get("PGPORT") or "5432")
-    if len(ports) < len(hosts):
-        ports *= len(hosts)
-    return ",".join(f"{host or 'localhost'}:{port or 5432}" for host, port in zip(hosts, ports, strict=False))
-
-
-def _list(asked: object) -> list[str]:
-    return str(asked).split(",")
-
-
-def wishes(url: str) -> dict[str, Any]:
-    """What a URL asks for."""
     try:
-        asked = conninfo_to_dict(url)
-        for port in str(asked.get("port") or 0).split(","):
-            int(port or 0)
-    except (psycopg.ProgrammingError, ValueError):
-        raise InvalidConfig("The PostgreSQL URL cannot be read.") from None
-    return asked
+        return await psycopg.AsyncConnection.connect(_conninfo(asked), prepare_threshold=None)
+    except psycopg.Error:
+        refuse_wrong_options(asked)
+        raise
+
+
+def _conninfo(asked: Mapping[str, Any]) -> str:
+    # The encoding alone is not the URL's to choose: our texts are Unicode.
+    return make_conninfo(**{**_DEFAULTS, **asked, "client_encoding": "utf8"})
 
 
 def _refuse_old(connection: psycopg.Connection[Any]) -> None:

@@ -107,6 +107,8 @@ class PostgresEar(Ear):
         # A connection that was cut is no news; a second one that fails is.
         if self._failures == 2 and not self._deaf:
             reason = getattr(error, "sqlstate", None) or type(error).__name__
+            if isinstance(error, PerdureError):
+                reason = str(error).rstrip(".")  # in a listen_url of its own, something may be wrong for good
             _log.warning("Notifications are lost (%s); jobs are found by polling until they are back", reason)
         longest = DEAF_SECONDS if self._deaf else _LONGEST_PAUSE
         pause = min(_FIRST_PAUSE * 2.0 ** min(self._failures, 30), longest)

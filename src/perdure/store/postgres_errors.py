@@ -16,6 +16,7 @@ import psycopg
 from perdure.errors import (
     InternalError,
     Invalid,
+    InvalidConfig,
     PerdureError,
     Refused,
     RowsHeld,
@@ -29,6 +30,10 @@ from perdure.errors import (
 
 MOVED: Final = "PDMVD"
 """The SQLSTATE of triggers that a move has made, see move_postgres.py."""
+
+REFUSED_SETTINGS: Final = "PDSET"
+"""Stands for the many codes of a server that does not begin a session with the settings asked for: they are the
+same that a statement may get for other reasons."""
 
 
 class Cure(Enum):
@@ -49,9 +54,19 @@ class Diagnosis(NamedTuple):
     sqlstate: str
     error: PerdureError
 
+    @property
+    def reason(self) -> str:
+        """For the log, in a few words."""
+        if self.sqlstate or str(self.error) == str(StoreAway()):
+            return self.sqlstate or "connection lost"
+        said = str(self.error).rstrip(".")
+        return said[:1].lower() + said[1:]
+
 
 def diagnose(error: psycopg.Error) -> Diagnosis:
     sqlstate = error.sqlstate or _sqlstate_of_refusal(error)
+    if not sqlstate and (misfit := _misfit(error)):
+        return Diagnosis(Cure.RECONNECT, "", StoreAway(misfit))
     return understand(sqlstate, error, lost=isinstance(error, psycopg.OperationalError))
 
 
@@ -81,6 +96,9 @@ _BAD_VALUE = "A value does not fit into the database."
 _UNSUPPORTED = "The database does not support a statement of perdure's."
 _MOVED = "The jobs of this database were moved to another one, or are being moved: perdure check tells more."
 _UNPREPARED = "The database lost prepared statements: behind a pooler, use prepare=False."
+_SETTINGS = (
+    "The server refuses settings that are asked for: see options and replication in the URL, and $PGOPTIONS."
+)
 
 # The whole code, or else its class, the first two letters.
 _MEANINGS: Mapping[str, _Meaning] = {
@@ -89,6 +107,7 @@ _MEANINGS: Mapping[str, _Meaning] = {
     "23505": (Cure.LOOK_AGAIN, _says(InternalError, "The schema refused a row.", code="store.constraint")),
     "23": (Cure.NONE, _says(InternalError, "The schema refused a row.", code="store.constraint")),
     MOVED: (Cure.NONE, _says(Refused, _MOVED, code="store.moved")),
+    REFUSED_SETTINGS: (Cure.NONE, _says(InvalidConfig, _SETTINGS)),
     "26000": (Cure.AFRESH, _says(InternalError, _UNPREPARED, code="store.unprepared")),
     "42P05": (Cure.AFRESH, _says(InternalError, _UNPREPARED, code="store.unprepared")),
     # "Cached plan must not change result type": somebody migrated the schema under us.
@@ -122,11 +141,44 @@ _REFUSALS: Mapping[str, re.Pattern[str]] = {
     ),
     "3D000": re.compile(r"database .* does not exist"),
     "53300": re.compile(r"too many (connections|clients)|remaining connection slots"),
+    REFUSED_SETTINGS: re.compile(
+        r"(unrecognized configuration|unsupported startup|permission denied to set|invalid value for) parameter"
+        r"|invalid command-line argument|parameter \S+ (requires|cannot be)|-\S.* requires a value"
+    ),
+}
+
+# Nor for a server that answers and is not what was asked for. It may become so: a standby is promoted, SSL turned on.
+_MISFITS: Mapping[str, re.Pattern[str]] = {
+    "The server does not support SSL, which sslmode asks for.": re.compile("server does not support SSL"),
+    "The server is no standby, which target_session_attrs asks for.": re.compile("not in hot standby mode"),
+    "The server is a standby, and target_session_attrs asks for another.": re.compile(
+        "is in hot standby mode"
+    ),
+    "The server can be written to, and target_session_attrs asks for another.": re.compile(
+        "session is not read-only"
+    ),
+    "The server is read-only, and target_session_attrs asks for another.": re.compile("session is read-only"),
+    "The server's certificate is not trusted.": re.compile("certificate verify failed"),
+    "The server's certificate is for another host.": re.compile("server certificate for .* does not match"),
+    "A file that SSL needs cannot be used: see sslrootcert, sslcert and sslkey.": re.compile(
+        r"(certificate|private key) file .* (does not exist|has group or world access|must be)"
+        r"|could not (read|load|open) .*(certificate|private key)"
+    ),
+    "The server does not offer what channel_binding or require_auth asks for.": re.compile(
+        "channel binding (is )?required|authentication method requirement"
+    ),
+    "The encryption by GSSAPI that gssencmode asks for is not to be had.": re.compile(
+        "GSSAPI encryption required|server doesn't support GSSAPI"
+    ),
 }
 
 
 def _sqlstate_of_refusal(error: psycopg.Error) -> str:
     return next((state for state, pattern in _REFUSALS.items() if pattern.search(str(error))), "")
+
+
+def _misfit(error: psycopg.Error) -> str:
+    return next((said for said, pattern in _MISFITS.items() if pattern.search(str(error))), "")
 
 
 def _meaning(sqlstate: str, *, lost: bool) -> _Meaning:

@@ -117,8 +117,7 @@ class Retry:
         # A connection that was cut while idle is no news; a second one that fails is.
         if diagnosis.cure is Cure.RECONNECT and tries > 1 and not self._away:
             self._away = True
-            why = diagnosis.sqlstate or "connection lost"
-            _log.warning("The database is away (%s, %s); trying again", why, self._server())
+            _log.warning("The database is away (%s, %s); trying again", diagnosis.reason, self._server())
 
     def _patience_with(self, cure: Cure) -> float:
         patience = self._patience_away if cure is Cure.RECONNECT else self.patience
