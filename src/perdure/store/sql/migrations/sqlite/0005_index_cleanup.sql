@@ -1,0 +1,1 @@
+-- Nothing to do: SQLite leaves nothing dead in an index.
