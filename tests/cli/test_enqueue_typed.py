@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ class Typed:
         self.name = f"typed_{directory.name.replace('-', '_')}"
         (directory / f"{self.name}.py").write_text(CODE)
         sys.path.insert(0, str(directory))
-        self.code = import_module(self.name)
+        self.code: Any = import_module(self.name)
         self.twin = App(shop.url)
         self.charge: Task[..., Any] = self.twin.task(name="shop.charge")(self.code.charge)
 
@@ -107,7 +108,7 @@ class Typed:
 
 
 @pytest.fixture
-def typed(shop: Shop, tmp_path: Path) -> Any:
+def typed(shop: Shop, tmp_path: Path) -> Iterator[Typed]:
     typed = Typed(shop, tmp_path)
     yield typed
     typed.close()
@@ -129,7 +130,7 @@ def test_a_number_is_read_as_it_was_written(typed: Typed) -> None:
     """By way of a float it would be another one."""
     result = typed.enqueue('{"order": 1, "amount": 1.10}')
     assert (result.exit_code, result.stderr) == (0, "")
-    (arrived,) = [typed.charge.arguments.decode(typed.payload(result.stdout))["amount"]]
+    arrived = typed.charge.arguments.decode(typed.payload(result.stdout))["amount"]
     assert str(arrived) == "1.10"
 
 
