@@ -164,6 +164,15 @@ def test_a_place_that_will_not_do_is_told(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("seconds", ["nan", "NaN", "inf", "1"])
+def test_a_time_that_is_none_is_refused(seconds: str, tmp_path: Path) -> None:
+    result = run("bench", "--seconds", seconds, "--url", f"sqlite:///{tmp_path}/jobs.db")
+    assert (result.exit_code, result.stdout) == (2, "")
+    said = f"Error: Invalid value for '--seconds': {float(seconds)} is not in the range 2<=x<=600."
+    assert result.stderr.splitlines()[-1] == said
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_database_that_is_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perdure.cli.bench_place.PATIENCE", 0.1)
     result = run("bench", "--url", "postgresql://localhost:1/x")
