@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from perdure.cli.bench_place import Place, Settings
-from perdure.cli.failures import Failure, failure
+from perdure.cli.failures import Away, Failure, Misuse, Unfit, failure
 from perdure.errors import PerdureError
 
 PICK_UP = "bench-pick-up"
@@ -53,9 +53,7 @@ def _told(said: str) -> Failure:
     if not said:
         return Failure("The worker that bench started has ended by itself. [worker.died]")
     code, message = json.loads(said)
-    failed = Failure(message)
-    failed.exit_code = code
-    return failed
+    return {kind.exit_code: kind for kind in (Failure, Misuse, Away, Unfit)}[code](message)
 
 
 async def _work(settings: Settings) -> None:
