@@ -107,11 +107,11 @@ _FORBIDDEN = (
 )
 
 
-# As a migration: neither what the role, nor what the URL has set may stand against it.
+# As a migration: neither what the role nor what the URL has set may stand against it.
 _DROP = (
     "BEGIN READ WRITE",
     "SET LOCAL statement_timeout = '5min'",
-    "SET LOCAL lock_timeout = '1min'",
+    "SET LOCAL lock_timeout = '10s'",
     'DROP SCHEMA IF EXISTS "{schema}" CASCADE',
     "COMMIT",
 )
@@ -158,11 +158,13 @@ def _ours(error: Exception, dialect: Dialect) -> Exception:
         from perdure.store.sqlite_errors import translate
 
         return translate(error)
-    import psycopg
+    from perdure.store.postgres_errors import understand
 
-    from perdure.store.postgres_errors import diagnose
-
-    return diagnose(error).error if isinstance(error, psycopg.Error) else error
+    # The driver is the store's alone to import: its errors are known by what they have.
+    if not hasattr(error, "sqlstate"):
+        return error
+    lost = any(kind.__name__ == "OperationalError" for kind in type(error).__mro__)
+    return understand(error.sqlstate or "", error, lost=lost).error
 
 
 @contextmanager
