@@ -174,9 +174,37 @@ def test_the_story_as_json(shop: Shop) -> None:
         "started",
         "succeeded",
     ]
-    (attempt,) = told["attempts"]
+    attempt, last = told["attempts"]
     assert (attempt["kind"], attempt["code"], attempt["trace"]) == ("error", "smtp.down", "Traceback")
     assert attempt["finished_at"].endswith("Z")
+    assert (last["attempt"], last["kind"], last["code"], last["trace"]) == (2, "succeeded", None, None)
+    assert last.keys() == attempt.keys()
+
+
+def test_the_json_tells_the_same_attempts_as_the_text(shop: Shop) -> None:
+    shop.serve()
+
+    def told(id: str) -> list[list[object]]:
+        text = shop.run("job", id).stdout
+        _, _, section = text.partition("\nAttempts\n")
+        rows = [row[:3] for row in lines(section.partition("\n\n")[0])[1:]]
+        attempts = shop.json("job", id)["attempts"]
+        assert [[str(one["run"]), str(one["attempt"]), one["kind"]] for one in attempts] == rows
+        return [[one["attempt"], one["kind"], one["code"], one["message"], one["trace"]] for one in attempts]
+
+    fatal = shop.end(Failed, "fatal", code="smtp.no", message="boom", trace="Traceback")
+    assert told(fatal.id) == [[1, "fatal", "smtp.no", "boom", "Traceback"]]
+    before = [1, "error", "smtp.down", "no route", "Traceback"]
+    retried = shop.end(
+        Failed, "error", code="smtp.down", message="no route", trace="Traceback", delay=3600 * SECOND
+    )
+    assert told(retried.id) == [before]
+    shop.app.run_now(retried.id)
+    lease = shop.claim().lease
+    assert told(retried.id) == [before, [2, "running", None, None, None]]
+    shop.app.ledger.finish([Succeeded(lease)])
+    assert told(retried.id) == [before, [2, "succeeded", None, None, None]]
+    assert told(shop.send.enqueue().id) == []
 
 
 def test_explain_says_why_and_what_else(shop: Shop) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from perdure import App
 from perdure.cli import VERBS
 from perdure.store.store import open_store
-from tests.cli.shop import NOBODY, Shop, run, start
+from tests.cli.shop import NOBODY, Shop, run, send, start
 
 HEAVY = {"asyncio", "sqlite3", "psycopg", "rich", "msgspec", "perdure.app", "logging"}
 
@@ -161,6 +162,24 @@ def test_a_process_exits_so_too(tmp_path: Path) -> None:
     ran = start("jobs", cwd=tmp_path)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "No jobs.\n")
     assert (tmp_path / "perdure.db").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has it")
+@pytest.mark.parametrize("args", [["jobs"], ["jobs", "--json"], ["stats"], ["sql"], ["--help"]], ids=" ".join)
+def test_an_output_that_cannot_be_written_is_one_line(sqlite_url: str, args: list[str]) -> None:
+    """Whether it fails at once, or only what was kept back does."""
+    with App(sqlite_url) as app:
+        app.task(name="mail.send")(send).enqueue()
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-W", "error", "-m", "perdure", "--url", sqlite_url, *args],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert ran.returncode == 1
+    assert ran.stderr == "Error: The output cannot be written: No space left on device.\n"
 
 
 def test_the_installed_command_is_this_program(tmp_path: Path) -> None:

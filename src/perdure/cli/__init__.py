@@ -54,12 +54,23 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        program(prog_name="perdure")
+        _run()
     except SystemExit as end:
         if "asyncio" in sys.modules:  # a worker ran, and with it the code of others
             from perdure.cli.last_resort import end_in_time
 
             end_in_time(end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
+
+
+def _run() -> None:
+    try:
+        program(prog_name="perdure")
+    except OSError as error:
+        from perdure.cli.lost_output import tell_lost_output
+
+        if tell_lost_output(error):
+            sys.exit(1)
         raise
 
 

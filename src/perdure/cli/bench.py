@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import math
+
 import click
 
 from perdure.cli.target import Target, pass_target, where
+
+LEAST, MOST = 2, 600
+
+
+def _number(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    """A nan is neither too small nor too large, and would do."""
+    if math.isnan(value):
+        raise click.BadParameter(f"{value} is not in the range {LEAST}<=x<={MOST}.")
+    return value
 
 
 @click.command()
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=2, max=600),
+    type=click.FloatRange(min=LEAST, max=MOST),
+    callback=_number,
     default=20.0,
     show_default=True,
     help="About how long to measure.",

@@ -6,13 +6,10 @@ than perdure, but at no price.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, Protocol
 
-from perdure.cli.bench_place import Place
-from perdure.cli.failures import Away
-from perdure.errors import PerdureError
+from perdure.cli.bench_place import Place, drivers_errors
 from perdure.store.statements import Dialect, name_tables
 
 BULK, BATCH = 1000, 100
@@ -50,19 +47,8 @@ class Bare(Protocol):
 
 
 def open_bare(place: Place) -> Bare:
-    with drivers_errors():
+    with drivers_errors(place.bare.dialect):
         return BarePostgres(place) if place.bare.dialect == "postgres" else BareSqlite(place)
-
-
-@contextmanager
-def drivers_errors() -> Iterator[None]:
-    """What a driver says is not fit to be shown; which error it was may help."""
-    try:
-        yield
-    except PerdureError:
-        raise
-    except Exception as error:
-        raise Away(f"The database failed at bare SQL: {type(error).__name__}.") from None
 
 
 class BareSqlite:

@@ -7,7 +7,7 @@ import secrets
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -16,11 +16,14 @@ import click
 from perdure.app import App, _url_from_environment
 from perdure.cli.failures import Failure
 from perdure.cli.target import PATIENCE
-from perdure.errors import InvalidConfig, PerdureError
+from perdure.errors import InvalidConfig, PerdureError, SchemaError, StoreAway, StoreBusy
+from perdure.store.statements import Dialect
 from perdure.store.store import Store, open_store
 
 ENDS = ("SIGTERM", "SIGHUP")
 """What else than Ctrl-C ends a program that should clear away first, where the system has it."""
+TRIES = 5
+"""Of a drop."""
 
 
 class Settings(NamedTuple):
@@ -68,6 +71,9 @@ def throw_away(theirs: App) -> Iterator[Place]:
                 yield Place(Settings(url, name, *options), app, app.store, address)
         else:
             file = _beside(url.removeprefix("sqlite:///"), name)
+            # Whether it is a database at all; in which state its tables are, if there are any, is no matter here.
+            with suppress(SchemaError, StoreBusy):
+                theirs.check_schema()
             settings = Settings(f"sqlite:///{file}", name, *options)
             with _files(settings, file) as app, closing(_bare_file(settings)) as bare:
                 yield Place(settings, app, bare, address)
@@ -76,19 +82,23 @@ def throw_away(theirs: App) -> Iterator[Place]:
 @contextmanager
 def _schema(settings: Settings) -> Iterator[App]:
     with settings.app() as app:
-        made = True
         try:
-            try:
-                app.migrate()
-            except PerdureError as error:
-                made = False  # all of it, or nothing
-                if error.code == "store.forbidden":
-                    raise Failure(_FORBIDDEN) from None
-                raise
+            app.migrate()
+        except PerdureError as error:
+            if error.code == "store.forbidden":
+                raise Failure(_FORBIDDEN) from None
+            if not isinstance(error, StoreAway):
+                # One migration may be there, and the next one not. What went wrong is told, not what came of it.
+                with suppress(Exception):
+                    _drop(app, settings.schema)
+            raise
+        except BaseException:
+            _tidy_up(app, settings.schema)
+            raise
+        try:
             yield app
         finally:
-            if made:
-                _drop(app, settings.schema)
+            _tidy_up(app, settings.schema)
 
 
 _FORBIDDEN = (
@@ -97,17 +107,64 @@ _FORBIDDEN = (
 )
 
 
+# As a migration: neither what the role nor what the URL has set may stand against it.
+_DROP = (
+    "BEGIN READ WRITE",
+    "SET LOCAL statement_timeout = '5min'",
+    "SET LOCAL lock_timeout = '10s'",
+    'DROP SCHEMA IF EXISTS "{schema}" CASCADE',
+    "COMMIT",
+)
+
+
+def _tidy_up(app: App, schema: str) -> None:
+    try:
+        _drop(app, schema)
+    except Exception:
+        by_hand = f'DROP SCHEMA IF EXISTS "{schema}" CASCADE;'
+        click.echo(f"The database could not be tidied up; please do: {by_hand}", err=True)
+        raise
+
+
 def _drop(app: App, schema: str) -> None:
-    drop = f'DROP SCHEMA IF EXISTS "{schema}" CASCADE'
-    with _undisturbed():
-        try:
-            connection: Any = app.store.connect()
-            with closing(connection):
-                connection.autocommit = True
-                connection.execute(drop.encode())
-        except Exception:
-            click.echo(f"The database could not be tidied up; please do: {drop};", err=True)
-            raise
+    for _ in range(TRIES - 1):
+        # Until it is lifted, a limit of a few milliseconds may end even a BEGIN.
+        with suppress(StoreBusy):
+            _drop_once(app, schema)
+            return
+    _drop_once(app, schema)
+
+
+def _drop_once(app: App, schema: str) -> None:
+    with _undisturbed(), drivers_errors("postgres"):
+        connection: Any = app.store.connect()
+        with closing(connection):
+            connection.autocommit = True
+            for statement in _DROP:
+                connection.execute(statement.format(schema=schema).encode())
+
+
+@contextmanager
+def drivers_errors(dialect: Dialect) -> Iterator[None]:
+    """What a driver says is not fit to be shown: the same as ours."""
+    try:
+        yield
+    except Exception as error:
+        raise _ours(error, dialect) from None
+
+
+def _ours(error: Exception, dialect: Dialect) -> Exception:
+    if dialect == "sqlite":
+        from perdure.store.sqlite_errors import translate
+
+        return translate(error)
+    from perdure.store.postgres_errors import understand
+
+    # The driver is the store's alone to import: its errors are known by what they have.
+    if not hasattr(error, "sqlstate"):
+        return error
+    lost = any(kind.__name__ == "OperationalError" for kind in type(error).__mro__)
+    return understand(error.sqlstate or "", error, lost=lost).error
 
 
 @contextmanager

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import click
 
-from perdure.cli.bench_bare import BULK, Bare, drivers_errors, open_bare
-from perdure.cli.bench_place import Place
+from perdure.cli.bench_bare import BULK, Bare, open_bare
+from perdure.cli.bench_place import Place, drivers_errors
 from perdure.cli.bench_worker import PICK_UP, TASK, another_worker, begun
 
 ROUNDS = 3
@@ -108,13 +108,13 @@ class Work:
     def _warm_up(self, seconds: float) -> None:
         """Connections open, statements get prepared."""
         _rate(self._one, seconds / 2, most=20)
-        with drivers_errors():
+        with drivers_errors(self._place.bare.dialect):
             _rate(self._bare.insert, seconds / 2, most=20)
 
     def _bare_rate(
         self, name: str, do: Callable[[], int], seconds: float, *, most: float = float("inf")
     ) -> None:
-        with drivers_errors():
+        with drivers_errors(self._place.bare.dialect):
             self._theirs.setdefault(name, []).append(_rate(do, seconds, most=most))
 
     def _singles(self, seconds: float) -> None:

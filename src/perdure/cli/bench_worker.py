@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from perdure.cli.bench_place import Place, Settings
-from perdure.cli.failures import Failure
+from perdure.cli.failures import Away, Failure, Misuse, Unfit, failure
+from perdure.errors import PerdureError
 
 PICK_UP = "bench-pick-up"
 TASK = "perdure.bench.begun"
+READY = "ready"
 
 
 async def begun() -> int:
@@ -39,20 +41,32 @@ def another_worker(place: Place) -> Iterator[None]:
             # Not by its arguments: everybody can read those, and the URL may hold a password.
             process.stdin.write(f"{json.dumps(place.settings)}\n")
             process.stdin.flush()
-            if not process.stdout.readline():
-                raise Failure("The worker that bench started has ended by itself.")
+            if (said := process.stdout.readline().strip()) != READY:
+                raise _told(said)
             yield
         finally:
             process.kill()
+
+
+def _told(said: str) -> Failure:
+    """Why the worker ended before it began, if it could say so."""
+    if not said:
+        return Failure("The worker that bench started has ended by itself. [worker.died]")
+    code, message = json.loads(said)
+    return {kind.exit_code: kind for kind in (Failure, Misuse, Away, Unfit)}[code](message)
 
 
 async def _work(settings: Settings) -> None:
     async with settings.app() as app:
         app.task(name=TASK, queue=PICK_UP)(begun)
         async with app.worker(queues=[PICK_UP]):
-            print("ready", flush=True)
+            print(READY, flush=True)
             await asyncio.to_thread(sys.stdin.read)  # whoever started it has gone
 
 
 if __name__ == "__main__":
-    asyncio.run(_work(Settings(*json.loads(sys.stdin.readline()))))
+    try:
+        asyncio.run(_work(Settings(*json.loads(sys.stdin.readline()))))
+    except PerdureError as error:
+        ended = failure(error)
+        print(json.dumps([ended.exit_code, ended.message]), flush=True)

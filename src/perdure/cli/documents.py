@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from perdure.many_verbs import Act
     from perdure.model.job import JobRow
     from perdure.model.latency import Latency
-    from perdure.ops.browse import AttemptRow
     from perdure.ops.worker import WorkerRow
     from perdure.ops.workflow import WorkflowRow
     from perdure.stats import QueueStats, RecentStats, Stats
@@ -39,8 +38,8 @@ def job_document(row: JobRow, *, whole: bool = True) -> dict[str, Any]:
     return _document({name: getattr(row, name) for name in names})
 
 
-def attempt_document(row: AttemptRow) -> dict[str, Any]:
-    return _document(row._asdict())
+def attempt_document(attempt: Mapping[str, Any]) -> dict[str, Any]:
+    return _document(attempt)
 
 
 def workflow_document(row: WorkflowRow) -> dict[str, Any]:

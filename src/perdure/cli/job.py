@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from perdure.history import Entry
     from perdure.model.explain import Explanation, Reason
     from perdure.model.job import JobRow
-    from perdure.ops.browse import AttemptRow, Traces
+    from perdure.ops.browse import Traces
 
 TIMELINE = (Column("WHEN"), Column("WHAT"), Column("RUN", rank=2, right=True), Column("DETAIL", least=20))
 ATTEMPTS = (
@@ -110,7 +110,7 @@ def _document(traces: Traces, why: Explanation) -> dict[str, Any]:
         **job_document(traces.job),
         "explanation": _explanation(why),
         "history": [entry_document(entry) for entry in tell(traces)],
-        "attempts": [attempt_document(attempt) for attempt in traces.attempts],
+        "attempts": [attempt_document(attempt) for attempt in _attempts(traces)],
     }
 
 
@@ -130,10 +130,9 @@ def _tell(traces: Traces, why: Explanation) -> None:
     entries = tell(traces)
     _section("Timeline")
     table(TIMELINE, [_entry(entry) for entry in entries if entry.what != "log"])
-    attempts = [_attempt(attempt) for attempt in traces.attempts] + _current_attempt(row)
-    if attempts:
+    if attempts := _attempts(traces):
         _section("Attempts")
-        table(ATTEMPTS, attempts)
+        table(ATTEMPTS, [_attempt(**attempt) for attempt in attempts])
     if row.error_kind is not None:
         _section("Error" if row.state != "running" else "Error of the attempt before")
         click.echo(printable(f"{row.error_kind} {row.error_code}: {row.error_message}"))
@@ -195,22 +194,44 @@ def _entry(entry: Entry) -> list[str]:
     return [f"{entry.at:%Y-%m-%d %H:%M:%S.%f}"[:-3], entry.what, str(entry.run or ""), detail]
 
 
-def _attempt(attempt: AttemptRow) -> list[str]:
-    took = "" if attempt.started_at is None else length((attempt.finished_at - attempt.started_at) / 1e6)
-    who = (attempt.worker or "", attempt.code or "", attempt.message or "")
-    return [str(attempt.run), str(attempt.attempt), attempt.kind, took, *who]
-
-
-def _current_attempt(row: JobRow) -> list[list[str]]:
-    """The one that the row tells, not the ledger."""
+def _attempts(traces: Traces) -> list[dict[str, Any]]:
+    """Those of the ledger, and the one that the job's row tells: that which runs, or the last."""
+    row, ledger = traces.job, [attempt._asdict() for attempt in traces.attempts]
     if row.started_at is None:
-        return []
-    took = "" if row.finished_at is None else length((row.finished_at - row.started_at) / 1e6)
-    if row.state == "running":
-        # The error that the row still tells is that of the attempt before.
-        return [[str(row.run), str(row.attempt), "running", took, row.worker or "", "", ""]]
-    who = (row.worker or "", row.error_code or "", row.error_message or "")
-    return [[str(row.run), str(row.attempt), row.error_kind or row.state, took, *who]]
+        return ledger
+    # While it runs, the error that the row still tells is that of the attempt before.
+    ended = row.state != "running"
+    current = {
+        "token": row.token,
+        "run": row.run,
+        "attempt": row.attempt,
+        "kind": (row.error_kind if ended else None) or row.state,
+        "code": row.error_code if ended else None,
+        "message": row.error_message if ended else None,
+        "trace": row.error_trace if ended else None,
+        "worker": row.worker,
+        "started_at": row.started_at,
+        "finished_at": row.finished_at,
+        "delay": None,
+        "decided_by": None,
+    }
+    return [*ledger, current]
+
+
+def _attempt(
+    *,
+    run: int,
+    attempt: int,
+    kind: str,
+    code: str | None,
+    message: str | None,
+    worker: str | None,
+    started_at: int | None,
+    finished_at: int | None,
+    **_: object,
+) -> list[str]:
+    took = "" if started_at is None or finished_at is None else length((finished_at - started_at) / 1e6)
+    return [str(run), str(attempt), kind, took, worker or "", code or "", message or ""]
 
 
 def _section(title: str) -> None:

@@ -112,7 +112,7 @@ def load_app(path: str) -> App:
         return app
     apps = [known for known, value in vars(module).items() if isinstance(value, App)]
     what = "is not a perdure App" if app is not None else "does not exist"
-    raise Misuse(f"{name!r} in {module_name} {what}.{did_you_mean(name, apps)}")
+    raise Misuse(f"{name!r} in {module_name} {what}.{did_you_mean(name, apps)} [config.invalid]")
 
 
 def full_path(path: str) -> str:
@@ -128,7 +128,7 @@ def _import(name: str) -> Any:
         said = f"{type(error).__name__}: {error}".partition("\n")[0]
         if isinstance(error, ModuleNotFoundError) and error.name is not None and _is_part(error.name, name):
             said = f"there is no module {error.name!r} here or in this Python"
-        raise Misuse(f"Cannot import {name!r}: {said}{_place(error)}.") from None
+        raise Misuse(f"Cannot import {name!r}: {said}{_place(error)}. [config.invalid]") from None
 
 
 def _is_part(missing: str, name: str) -> bool:

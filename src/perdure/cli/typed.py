@@ -58,21 +58,35 @@ def moment_or_ago(ctx: click.Context, param: click.Parameter, value: str | None)
         raise click.BadParameter(said) from None
 
 
-def json_object(ctx: click.Context, param: click.Parameter, value: str | None) -> dict[str, object] | None:
-    """A JSON object; ``-`` reads it from stdin."""
+def json_text(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """A JSON object as it was written: what reads it may know more numbers than floats. ``-`` reads it from stdin."""
     if value is None:
         return None
     import json
 
+    text = sys.stdin.read() if value == "-" else value
     try:
-        read = json.loads(sys.stdin.read() if value == "-" else value)
+        read = json.loads(text, parse_constant=_no_number)
     except ValueError as error:
         raise click.BadParameter(f"this is no JSON: {error}.") from None
     except RecursionError:
         raise click.BadParameter("this JSON is nested too deeply.") from None
     if not isinstance(read, dict):
         raise click.BadParameter('it must be a JSON object, such as {"to": "a@b.c"}.')
-    return read
+    return text
+
+
+def json_object(ctx: click.Context, param: click.Parameter, value: str | None) -> dict[str, object] | None:
+    """The same, read."""
+    import json
+
+    text = json_text(ctx, param, value)
+    return None if text is None else dict(json.loads(text))
+
+
+def _no_number(name: str) -> object:
+    """Python takes NaN and Infinity for JSON."""
+    raise ValueError(f"{name} is no number")
 
 
 def queues(
