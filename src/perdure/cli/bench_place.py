@@ -150,21 +150,11 @@ def drivers_errors(dialect: Dialect) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise _ours(error, dialect) from None
-
-
-def _ours(error: Exception, dialect: Dialect) -> Exception:
-    if dialect == "sqlite":
-        from perdure.store.sqlite_errors import translate
-
-        return translate(error)
-    from perdure.store.postgres_errors import understand
-
-    # The driver is the store's alone to import: its errors are known by what they have.
-    if not hasattr(error, "sqlstate"):
-        return error
-    lost = any(kind.__name__ == "OperationalError" for kind in type(error).__mro__)
-    return understand(error.sqlstate or "", error, lost=lost).error
+        if dialect == "sqlite":
+            from perdure.store.sqlite_errors import translate
+        else:
+            from perdure.store.postgres_errors import translate
+        raise translate(error) from None
 
 
 @contextmanager

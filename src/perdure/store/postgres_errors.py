@@ -63,6 +63,11 @@ class Diagnosis(NamedTuple):
         return said[:1].lower() + said[1:]
 
 
+def translate(error: Exception) -> Exception:
+    """Ours for the driver's; any other is returned as it is."""
+    return diagnose(error).error if isinstance(error, psycopg.Error) else error
+
+
 def diagnose(error: psycopg.Error) -> Diagnosis:
     sqlstate = error.sqlstate or _sqlstate_of_refusal(error)
     if not sqlstate and (misfit := _misfit(error)):
