@@ -105,7 +105,7 @@ def test_a_database_that_goes_away_meanwhile_is_one_line(postgres_url: str) -> N
             with psycopg.connect(postgres_url, autocommit=True) as connection:
                 connection.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                    " WHERE query LIKE '%.bare %' AND pid <> pg_backend_pid()"
+                    " WHERE query LIKE '%.bare %' AND pid <> pg_backend_pid() AND datname = current_database()"
                 )
             time.sleep(0.01)
         _, err = process.communicate(timeout=SOON)
@@ -123,6 +123,7 @@ def test_nothing_is_left_behind_by_one_that_is_stopped(
     with started("--url", url, "--seconds", "20") as process:
         deadline = time.monotonic() + SOON
         while not come_so_far(url):
+            assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.01)
         process.send_signal(number)
