@@ -257,6 +257,30 @@ def test_pages_touched_on_postgres(lone_postgres_url: str) -> None:
     assert too_much(measured) == {}
 
 
+def test_a_claim_from_the_front_walks_once_past_what_was_claimed_before(lone_postgres_url: str) -> None:
+    ann, server = Worker(lone_postgres_url), Connection(lone_postgres_url)
+
+    def look() -> int:
+        appetite = claim.Appetite("ann", ["work"], 1, front=claim.Front("default", 0))
+        with server.taken_back():
+            return server.plan(claim.claim(appetite)).pages
+
+    ann.enqueue()
+    look()  # the first one learns what the tables are
+    alone = look()
+    ann.claim(1)
+    ann.enqueue_alike(5000)
+    ann.claim(5000)
+    ann.enqueue()
+    look()  # the first one also finds out which entries are dead
+    behind = look()
+    ann.store.close()
+    server.close()
+    assert (
+        behind - alone <= 45
+    )  # the entries fill 36 pages: 40 were seen, and 75 where they were passed twice
+
+
 def too_much(measured: dict[str, tuple[int, int]], *, slack: float = 1.1) -> dict[str, tuple[int, int]]:
     """What takes more than that many times as much as when it was last measured: found and expected."""
     return {

@@ -18,9 +18,9 @@ DEAR = 0.01
 PLENTY = 20
 """Jobs taken by claims that got all they asked for: there is more where they come from."""
 
-SLACK = SECOND // 2
+SLACK = SECOND // 10
 """Where there is plenty, the front begins so long before the last job that was taken: one counts from its enqueue, not
-from its commit."""
+from its commit. Where thousands were enqueued at once, as many dead entries as came in that time are walked past."""
 
 PATIENCE = 2 * SECOND
 """The same where claims are dear: one that gets too little does not look again at once, only the next poll does."""

@@ -6,6 +6,11 @@
 -- looked for by others. Where another group comes first, or this one begins with tasks that this worker does not
 -- know, it takes nothing; where others come behind and it finds too little, it says so.
 WITH
+head AS MATERIALIZED (
+    SELECT j.task, j.run_at FROM perdure.job j
+     WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority
+       AND j.run_at BETWEEN coalesce(instant(:since), '-infinity') AND :now
+     ORDER BY j.run_at, j.id LIMIT :n),
 ahead AS MATERIALIZED (
     SELECT EXISTS (SELECT FROM perdure.job j
                     WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority > :priority)
@@ -15,11 +20,7 @@ ahead AS MATERIALIZED (
         OR CAST(:ahead AS text) IS NULL AND (
            EXISTS (SELECT FROM perdure.job j WHERE j.state = 'ready' AND j.held IS NULL AND j.queue < :queue)
         OR EXISTS (SELECT FROM perdure.job j WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > :queue))
-        OR EXISTS (SELECT FROM (
-                   SELECT j.task FROM perdure.job j
-                    WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority
-                      AND j.run_at BETWEEN coalesce(instant(:since), '-infinity') AND :now
-                    ORDER BY j.run_at, j.id LIMIT :n) head
+        OR EXISTS (SELECT FROM head
                     WHERE head.task <> ALL (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json)))))
         AS any),
 taken AS MATERIALIZED (
@@ -29,7 +30,8 @@ taken AS MATERIALIZED (
       FROM perdure.job j
      WHERE NOT (SELECT ahead.any FROM ahead)
        AND j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority
-       AND j.run_at BETWEEN coalesce(instant(:since), '-infinity') AND :now
+       -- From the first on, not to walk past the dead a second time.
+       AND j.run_at BETWEEN (SELECT min(head.run_at) FROM head) AND :now
        AND j.task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))
        -- A step that expired is left to the sweeper, which also decides for those that wait for it.
        AND (j.expires_at IS NULL OR j.expires_at > :now OR j.workflow_id IS NULL)
