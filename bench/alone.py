@@ -11,7 +11,7 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import mean
+from statistics import median
 
 from bench import measures
 from bench.arena import arena
@@ -38,7 +38,9 @@ TITLES = {
     "queues": "jobs of four queues with weights",
 }
 GROWTH = (1_000, 10_000, 100_000, 1_000_000)
-SOME = 10_000
+SOME, BESIDE = 10_000, 3
+"""The start of a shorter run weighs as much as its jobs. So many of these stand before the longest, and so many after
+it: one takes half a second, and the next may take half as much again."""
 FLAT_TIME, FLAT_RSS = 1.25, 1.1
 """A job among a million may cost so many times as much as one among ten thousand; so much may the worker grow."""
 
@@ -97,12 +99,12 @@ def _measure_kinds(report: Report, setting: Setting, contestant: Contestant) -> 
 
 def _measure_growth(report: Report, setting: Setting, contestant: Contestant) -> None:
     each: dict[int, list[float]] = {}
-    for jobs in (*GROWTH, SOME):
+    for jobs in (GROWTH[0], *[SOME] * BESIDE, *GROWTH[2:], *[SOME] * BESIDE):
         n = int(jobs * setting.sizes.alone)
         memory = Memory(n)
         seconds, _ = drained(setting, contestant, n, during=memory.look)
-        each.setdefault(jobs, []).append(seconds / n * 1e6)
-        report.figure(f"{contestant.name}: time per job, {n} jobs", seconds / n * 1e6, "µs", jobs=n)
+        each.setdefault(n, []).append(seconds / n * 1e6)
+        report.fact(run=f"time per job, {n} jobs", contestant=contestant.name, value=seconds / n * 1e6)
         setting.arena.sweep()
         if jobs == GROWTH[-1]:
             report.figure(
@@ -111,9 +113,12 @@ def _measure_growth(report: Report, setting: Setting, contestant: Contestant) ->
                 "ratio",
                 at_most=FLAT_RSS,
             )
-    # The start of a shorter run weighs as much as its jobs. These stood before the longest and after it.
-    flat = mean(each[GROWTH[-1]]) / mean(each[SOME])
-    report.figure(f"{contestant.name}: time per job, 1 M / 10 k jobs", flat, "ratio", at_most=FLAT_TIME)
+    for n, times in each.items():
+        report.figure(f"{contestant.name}: time per job, {n} jobs", median(times), "µs", jobs=n)
+    some, most = (median(each[int(jobs * setting.sizes.alone)]) for jobs in (SOME, GROWTH[-1]))
+    report.figure(
+        f"{contestant.name}: time per job, 1 M / 10 k jobs", most / some, "ratio", at_most=FLAT_TIME
+    )
 
 
 def _measure_notify(report: Report, setting: Setting, contestant: Contestant) -> None:
