@@ -83,7 +83,7 @@ CONTESTANTS = (
 
 QUICK: dict[str, tuple[str, ...]] = {
     "perdure": ("singles", "singles blocking", "concurrent", "bulk", "drain", "drain by two", "idle"),
-    "perdure-500": ("drain",),
+    "perdure-500": ("drain", "drain by two"),
     "perdure-sqlite": ("singles", "singles blocking", "concurrent", "drain"),
     "perdure-sqlite-500": ("drain",),
     "bare-psycopg": ("drain",),

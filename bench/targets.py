@@ -51,6 +51,11 @@ def _drains() -> list[Target]:
             _of("drain by two", *PGQUEUER),
             at_least=1.2,
         ),
+        Target(
+            "drain by two, by 100: perdure / PgQueuer",
+            _of("drain by two", "perdure"),
+            _of("drain by two", *PGQUEUER),
+        ),
     ]
     for suffix, batch in (("", 100), ("-500", 500)):
         one = _of("drain", f"perdure{suffix}")
