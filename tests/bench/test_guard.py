@@ -50,8 +50,8 @@ def test_what_was_not_measured_counts_as_lost() -> None:
     assert "not measured" in loss
 
 
-def test_noise_is_the_farthest_round_and_never_less_than_a_tenth() -> None:
-    assert noise(about(2.0)) == 0.1
+def test_noise_is_the_farthest_round_and_never_less_than_a_quarter() -> None:
+    assert noise(about(2.0)) == 0.25
     assert noise(Summary(2.0, 1.9, 2.6, 3)) == 0.3
 
 
@@ -60,7 +60,7 @@ def test_the_guard_fails_once_a_ratio_that_was_written_is_lost(
 ) -> None:
     expected = tmp_path / "expected.json"
     good = run_of(tmp_path / "good", drain=2.0, pick_up=0.9)
-    bad = run_of(tmp_path / "bad", drain=1.5, pick_up=0.9)
+    bad = run_of(tmp_path / "bad", drain=1.4, pick_up=0.9)
 
     def guarded(run: Path, *more: str) -> int:
         return guard.main(["--from", str(run), "--expected", str(expected), *more])
