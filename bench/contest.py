@@ -40,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     contestants = quick() if asked.quick else CONTESTANTS
     if asked.only:
         contestants = tuple(each for each in contestants if each.name in asked.only.split(","))
+        if not contestants:
+            raise SystemExit(f"Nobody is called {asked.only}.")
     contestants = tuple(each._replace(drain=max(1, int(each.drain * asked.scale))) for each in contestants)
     with ExitStack() as stack:
         copy = None
