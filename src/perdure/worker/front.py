@@ -85,7 +85,13 @@ class Lookout:
             self._detour = max(0, self._detour - 1)
         elif claims.more:
             self._detour = DETOUR
-        if claims.jobs:
+        if claims.jobs and not self._has_gone_back(front):
             one = front is not None or len({(job.queue, job.priority) for job in claims.jobs}) == 1
             self._last = claims.jobs[-1] if one else None
         return short and bounded and not (polls and self._dear)
+
+    def _has_gone_back(self, front: Front | None) -> bool:
+        """Whether a turn beside this one has found what came late: the rest of that is not to be led past."""
+        if front is None or front.since is None or self._last is None:
+            return False
+        return self._last.run_at < front.since
