@@ -26,6 +26,10 @@ help: ## Show this list
 test: .venv/.installed ## Run the tests, except the long ones, on SQLite and PostgreSQL
 	$(PYTEST) -n auto -m "not long"
 
+.PHONY: test-quick
+test-quick: .venv/.installed ## Run the rules, operations and methods on SQLite, without PostgreSQL (a minute)
+	$(PYTEST) -n auto -m "not long" -k "not postgres" tests/model tests/ops tests/conformance tests/test_house_rules.py
+
 .PHONY: test-long
 test-long: .venv/.installed ## Run the long tests
 	$(PYTEST) -n auto -m long --timeout 900
@@ -36,6 +40,13 @@ test-matrix: test-postgres-14 test ## Run the tests on the oldest and the newest
 .PHONY: test-postgres-%
 test-postgres-%: build/postgresql-%/.unpacked .venv/.installed
 	PERDURE_TEST_POSTGRES_BIN="$(CURDIR)/$(<D)/bin" $(PYTEST) -n auto -m "not long"
+
+# Versions that test-pythons looks for, or paths of interpreters.
+PYTHONS ?= 3.12 3.13 3.14
+
+.PHONY: test-pythons
+test-pythons: .venv/.installed ## Run the tests on each newer Python that is found here, or on PYTHONS
+	$(BIN)/python -m tests.pythons $(PYTHONS)
 
 .PHONY: check
 check: .venv/.installed ## Check format, style, types and the direction of imports

@@ -16,12 +16,12 @@ from statistics import median
 import psycopg
 
 from bench.drain import BULK, drain, enqueue
-from bench.ledgers import Jobs, Ledger
+from bench.filled_database import FilledDatabase, Jobs
 from bench.pages import Pages
 from bench.report import Report
 from bench.servers import Databases, databases
-from perdure.ops.claim import Front
-from perdure.worker.front import SLACK
+from perdure.ops.claim import ClaimWindow
+from perdure.worker.claim_window import SLACK
 from tests.postgres import with_database
 from tests.sql.plans_postgres import Plan
 
@@ -102,8 +102,8 @@ def _drain(url: str, jobs: int, task: str) -> float:
 
 
 def _fill(report: Report, url: str, kind: str, scale: float) -> None:
-    with closing(Ledger(url)) as ledger:
-        ledger.fill(
+    with closing(FilledDatabase(url)) as filled:
+        filled.fill(
             Jobs(int(FINISHED * scale), task="mail", queue="default", finished=True),
             Jobs(int(FUTURE * scale), task="mail", queue="default", due=7 * DAY),
         )
@@ -128,9 +128,9 @@ def _count_pages(report: Report, deep: str, empty: str) -> None:
         enqueue(url, BULK, task="mail")
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("VACUUM ANALYZE perdure.job")
-        with closing(Ledger(url)) as ledger, closing(Pages(url, ["mail"])) as pages:
-            last = ledger.take(TAKEN, tasks=["mail"])[-1]
-            near = pages.of_a_front(BATCH, Front(last.queue, last.priority, last.run_at - SLACK))
+        with closing(FilledDatabase(url)) as filled, closing(Pages(url, ["mail"])) as pages:
+            last = filled.take(TAKEN, tasks=["mail"])[-1]
+            near = pages.of_a_front(BATCH, ClaimWindow(last.queue, last.priority, last.run_at - SLACK))
             cycle = pages.of_a_cycle(BATCH)
         assert cycle.claimed == BATCH
         counted[url] = {"claim": near, "claim that looks everywhere": cycle.claim, "finish": cycle.finish}

@@ -1,6 +1,6 @@
 """What a claim costs when the table is full of jobs that it cannot take: `make bench-depth`.
 
-Two ledgers, one with the mass and one without, are claimed from in turns; each batch is given back before
+Two databases, one with the mass and one without, are claimed from in turns; each batch is given back before
 the next.
 """
 
@@ -14,7 +14,7 @@ from statistics import median
 from time import monotonic
 from typing import NamedTuple
 
-from bench.ledgers import Jobs, Ledger
+from bench.filled_database import FilledDatabase, Jobs
 from bench.report import Report
 from bench.servers import Databases, databases
 from bench.workload import QUEUE, TASK
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _measure_mass(report: Report, made: Databases, kind: str) -> None:
-    with _ledgers(made, kind, "shallow", "deep") as (shallow, deep):
+    with _filled_databases(made, kind, "shallow", "deep") as (shallow, deep):
         deep.fill(Jobs(FINISHED, finished=True), Jobs(FUTURE, due=86_400))
         for place, priority in {"higher": -1, "equal": 0, "lower": 1}.items():
             name = f"{kind}: future jobs at {place} priority"
@@ -72,13 +72,19 @@ def _measure_mass(report: Report, made: Databases, kind: str) -> None:
 
 
 def _measure_ready(
-    report: Report, name: str, shallow: Ledger, deep: Ledger, claim: Claim, *, priority: int = 0
+    report: Report,
+    name: str,
+    shallow: FilledDatabase,
+    deep: FilledDatabase,
+    claim: Claim,
+    *,
+    priority: int = 0,
 ) -> None:
     """The same claim on both, with nothing to take, with little, and with plenty."""
     for n in READY:
         ready = Jobs(n, priority=priority)
-        for ledger in (shallow, deep):
-            ledger.fill(ready)
+        for filled in (shallow, deep):
+            filled.fill(ready)
         without, with_mass = _take_turns((shallow, claim), (deep, claim), claimed=min(n, BATCH))
         report.figure(
             f"{name}, {n} ready",
@@ -88,14 +94,14 @@ def _measure_ready(
             without=without,
             ratio=with_mass / without,
         )
-        for ledger in (shallow, deep):
-            ledger.remove(ready)
+        for filled in (shallow, deep):
+            filled.remove(ready)
 
 
 def _measure_spread(report: Report, made: Databases, kind: str) -> None:
     """Many tasks and priorities against one of each, with as many jobs."""
     tasks = tuple(f"{TASK}-{number}" for number in range(TASKS))
-    with _ledgers(made, kind, "narrow", "wide") as (narrow, wide):
+    with _filled_databases(made, kind, "narrow", "wide") as (narrow, wide):
         narrow.fill(Jobs(TASKS * PRIORITIES * EACH))
         wide.fill(
             *(Jobs(EACH, task=task, priority=priority) for task in tasks for priority in range(PRIORITIES))
@@ -105,32 +111,32 @@ def _measure_spread(report: Report, made: Databases, kind: str) -> None:
     report.figure(name, many, "ms", at_most=SPREAD * one, without=one, ratio=many / one)
 
 
-def _take_turns(*sides: tuple[Ledger, Claim], claimed: int) -> list[float]:
+def _take_turns(*sides: tuple[FilledDatabase, Claim], claimed: int) -> list[float]:
     """Milliseconds each side's claim takes, the median; every claim must yield as many jobs."""
     times: list[list[float]] = [[] for _ in sides]
     until = monotonic() + SECONDS
     for number in range(-WARM_UP, REPEATS):
         # Neither side always comes first.
-        for taken, (ledger, claim) in list(zip(times, sides, strict=True))[:: -1 if number % 2 else 1]:
+        for taken, (filled, claim) in list(zip(times, sides, strict=True))[:: -1 if number % 2 else 1]:
             queues = None if claim.queues is None else list(claim.queues)
-            seconds = ledger.claim(claim.n, tasks=list(claim.tasks), queues=queues)
+            seconds = filled.claim(claim.n, tasks=list(claim.tasks), queues=queues)
             if number >= 0:
                 taken.append(seconds * 1000)
-        for ledger, _ in sides:
-            assert ledger.give_back() == claimed
+        for filled, _ in sides:
+            assert filled.give_back() == claimed
         if number >= 5 and monotonic() > until:
             break
     return [median(taken) for taken in times]
 
 
 @contextmanager
-def _ledgers(made: Databases, kind: str, *names: str) -> Iterator[list[Ledger]]:
-    ledgers = [Ledger(made.new(kind, name)) for name in names]
+def _filled_databases(made: Databases, kind: str, *names: str) -> Iterator[list[FilledDatabase]]:
+    filled_databases = [FilledDatabase(made.new(kind, name)) for name in names]
     try:
-        yield ledgers
+        yield filled_databases
     finally:
-        for ledger in ledgers:
-            ledger.close()
+        for filled in filled_databases:
+            filled.close()
 
 
 if __name__ == "__main__":

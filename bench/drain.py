@@ -11,9 +11,9 @@ from typing import Any
 
 import psycopg
 
-from bench.ledgers import SUBJECT
+from bench.filled_database import SUBJECT
 from perdure import App
-from perdure.request import JobRequest
+from perdure.request.job import JobRequest
 
 CONCURRENCY = 100
 BULK = 1000

@@ -16,8 +16,8 @@ class Ours:
     def __init__(self, url: str) -> None:
         self.app = App(url)
         self.app.migrate()
-        self.ledger = self.app.ledger
-        self.ledger.register(WORKER, name=WORKER, lease=3600 * SECOND)
+        self.operations = self.app.ledger
+        self.operations.register(WORKER, name=WORKER, lease=3600 * SECOND)
         self._url = url
         self._outcomes: list[Succeeded] = []
 
@@ -35,7 +35,7 @@ class Ours:
         self.app.enqueue_many([self._send.job(mail.to, mail.subject, number=mail.number) for mail in mails])
 
     def cycle(self, n: int) -> int:
-        finished, jobs = self.ledger.cycle(WORKER, self._outcomes, tasks=[TASK], n=n)
+        finished, jobs = self.operations.cycle(WORKER, self._outcomes, tasks=[TASK], n=n)
         assert not finished.refused
         self._outcomes = [Succeeded(job.lease, RESULT) for job in jobs]
         return len(jobs)

@@ -32,18 +32,20 @@ class Pages:
 
     def of_a_cycle(self, n: int) -> Cycle:
         with self._connection.taken_back():
-            claimed = self._connection.plan(claim.claim(claim.Appetite(WORKER, self._tasks, n)))
+            claimed = self._connection.plan(claim.claim(claim.ClaimRequest(WORKER, self._tasks, n)))
             rows = self._connection.execute(RUNNING, {"worker": WORKER}).fetchall()
             outcomes = [Succeeded(Lease(*row), RESULT) for row in rows]
             finished = Plan({}, 0)
             if outcomes:
-                finished = self._connection.plan(finish.finish(outcomes, dice=lambda: 0.5))
+                finished = self._connection.plan(finish.finish(outcomes, jitter=lambda: 0.5))
         return Cycle(len(outcomes), claimed, finished)
 
-    def of_a_front(self, n: int, front: claim.Front) -> Plan:
+    def of_a_front(self, n: int, window: claim.ClaimWindow) -> Plan:
         """Of a claim as most are: from a little before the last one on."""
         with self._connection.taken_back():
-            return self._connection.plan(claim.claim(claim.Appetite(WORKER, self._tasks, n, front=front)))
+            return self._connection.plan(
+                claim.claim(claim.ClaimRequest(WORKER, self._tasks, n, window=window))
+            )
 
     def close(self) -> None:
         self._connection.close()

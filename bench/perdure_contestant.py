@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bench.peers.protocol import SUBJECT, TO, UNTAGGED, Peer, main, notes
 from bench.workload import QUEUE, TASK
 from perdure import App, Context, Retry
-from perdure.task import Task
+from perdure.client.task import Task
 
 if TYPE_CHECKING:
     import psycopg
@@ -52,10 +52,10 @@ class Perdure(Peer):
         else:
             await self._app.async_()
         if os.environ.get(SILENT):
-            from perdure.store import postgres_transaction
+            from perdure.store.postgres import transaction
 
-            assert callable(postgres_transaction.notice), "nothing to silence any more"
-            postgres_transaction.notice = lambda channel, topics: None
+            assert callable(transaction.notice), "nothing to silence any more"
+            transaction.notice = lambda channel, topics: None
 
     async def one(self, tag: int) -> None:
         if self.blocking:

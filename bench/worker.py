@@ -20,8 +20,8 @@ from bench.drain import drain
 from bench.report import Report
 from bench.servers import Databases, databases
 from perdure import App
-from perdure.handle import Job
-from perdure.task import AsyncTask
+from perdure.client.job import Job
+from perdure.client.task import AsyncTask
 
 JOBS = 20_000
 SINGLES, BLOCK = 300, 30

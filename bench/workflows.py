@@ -20,10 +20,10 @@ from bench.drain import WORKER
 from bench.report import Report
 from bench.servers import Databases, databases
 from perdure import App, Workflow
-from perdure.ids import new_id
+from perdure.client.task import AsyncTask
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Succeeded
-from perdure.task import AsyncTask
+from perdure.request.ids import new_id
 
 STEPS = 10_000
 CHAIN = 1_000
@@ -187,13 +187,13 @@ def _bare(made: Databases, kind: str) -> float:
     """Seconds for one job that is finished and the next that is claimed, in one commit."""
     app, task, _ = _app(made, kind, "bare")
     app.enqueue_many([task.job() for _ in range(SINGLES + 1)])
-    ledger = app.ledger
-    ledger.register("bare", name="bare", lease=600 * SECOND)
-    (job,) = ledger.claim("bare", tasks=["nothing"], n=1)
+    operations = app.ledger
+    operations.register("bare", name="bare", lease=600 * SECOND)
+    (job,) = operations.claim("bare", tasks=["nothing"], n=1)
     times: list[float] = []
     for _ in range(SINGLES):
         before = perf_counter()
-        _, (job,) = ledger.cycle("bare", [Succeeded(job.lease, "null")], tasks=["nothing"], n=1)
+        _, (job,) = operations.cycle("bare", [Succeeded(job.lease, "null")], tasks=["nothing"], n=1)
         times.append(perf_counter() - before)
     app.close()
     return median(times)

@@ -16,8 +16,8 @@ import hypothesis
 import psycopg
 import pytest
 
-from tests.front import Eager
-from tests.postgres import Server, Ticket, with_database
+from tests.claim_window import Eager
+from tests.postgres import Server, ServerHandle, with_database
 
 SERVER = pytest.StashKey[Server]()
 
@@ -27,7 +27,7 @@ hypothesis.settings.load_profile("perdure")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The process that was started by hand owns the server; processes of xdist get a ticket to it."""
+    """The process that was started by hand owns the server; processes of xdist get a handle to it."""
     if not hasattr(config, "workerinput") and "PERDURE_TEST_POSTGRES_URL" not in os.environ:
         config.stash[SERVER] = Server()
 
@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     if SERVER in node.config.stash:
-        node.workerinput["postgres"] = tuple(node.config.stash[SERVER].ticket)
+        node.workerinput["postgres"] = tuple(node.config.stash[SERVER].handle)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -58,7 +58,7 @@ def postgres_server(request: pytest.FixtureRequest) -> str:
         return url
     config = request.config
     if hasattr(config, "workerinput"):
-        return Ticket(*config.workerinput["postgres"]).url()
+        return ServerHandle(*config.workerinput["postgres"]).url()
     return config.stash[SERVER].url()
 
 
@@ -91,6 +91,6 @@ def _administer(server: str, statement: str) -> None:
 
 
 @pytest.fixture
-def front_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Claims try the front first, whatever the ones before have found."""
-    monkeypatch.setattr("perdure.worker.ledger.Lookout", Eager)
+def window_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims try the window first, whatever the ones before have found."""
+    monkeypatch.setattr("perdure.worker.operations.ClaimWindowTracker", Eager)

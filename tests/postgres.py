@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 USER = "perdure"
 
@@ -27,6 +27,8 @@ FAST: Mapping[str, str] = {
     "full_page_writes": "off",
     "deadlock_timeout": "100ms",
     "max_connections": "200",
+    # The tests of hostile objects drop thousands of them in one transaction.
+    "max_locks_per_transaction": "512",
 }
 
 # For benchmarks: what an installation has, every commit on the disk before it returns.
@@ -49,7 +51,7 @@ class Address(NamedTuple):
     data_directory: Path
 
 
-class Ticket(NamedTuple):
+class ServerHandle(NamedTuple):
     """All that another process needs to use a server: plain data, so that it can be sent there."""
 
     keeper_port: int
@@ -72,14 +74,14 @@ class Server:
     """A PostgreSQL server that lives as long as this object is not stopped and its process lives."""
 
     def __init__(self, settings: Mapping[str, str] = FAST, directory: Path | None = None) -> None:
-        """Prepare a server; it starts at the first use of its ticket or URL.
+        """Prepare a server; it starts at the first use of its handle or URL.
 
         Its data goes into a new directory inside `directory`: by default memory where there is room, else the
         place for temporary files. To measure a disk, name a directory on it.
         """
         password = secrets.token_hex(16)
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.ticket = Ticket(listener.getsockname()[1], password)
+            self.handle = ServerHandle(listener.getsockname()[1], password)
             self._keeper = subprocess.Popen(
                 [sys.executable, "-P", str(Path(__file__).with_name("postgres_keeper.py"))],
                 stdin=subprocess.PIPE,
@@ -105,7 +107,7 @@ class Server:
         """A server that already answers."""
         server = cls(settings, directory)
         try:
-            server.ticket.start()
+            server.handle.start()
         except BaseException:
             server.stop()
             raise
@@ -113,10 +115,10 @@ class Server:
 
     @property
     def data_directory(self) -> Path:
-        return self.ticket.start().data_directory
+        return self.handle.start().data_directory
 
     def url(self, database: str = "postgres") -> str:
-        return self.ticket.url(database)
+        return self.handle.url(database)
 
     def stop(self) -> None:
         """Stop the server and wait until its data is gone."""
@@ -136,6 +138,13 @@ class Server:
 def with_database(url: str, database: str) -> str:
     """The same server, another database."""
     return urlsplit(url)._replace(path=f"/{database}").geturl()
+
+
+def with_user(url: str, user: str, password: str) -> str:
+    """The same database, another role."""
+    parts = urlsplit(url)
+    place = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=f"{quote(user)}:{quote(password)}@{place}").geturl()
 
 
 def _binaries() -> str | None:

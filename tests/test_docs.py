@@ -15,9 +15,9 @@ import pytest
 
 import perdure
 from perdure import App
-from perdure.filter import Wanted
-from perdure.options import Asked
-from perdure.task import Handling
+from perdure.client.task import Handling
+from perdure.request.filter import Wanted
+from perdure.request.options import Asked
 from tests import draw_errors, draw_states
 from tests.test_errors import CLASSES, codes_in_the_package
 
@@ -162,7 +162,7 @@ def test_the_web_application_of_the_guide_runs_jobs(shop: Path) -> None:
 DJANGO = """
 import django
 from django.conf import settings
-from tests.flavours.table import django_database
+from tests.drivers.table import django_database
 
 settings.configure(DATABASES={{"default": django_database("{url}")}})
 django.setup()

@@ -85,11 +85,15 @@ FINER_CODES = """
     InternalError          job.key_unstable
     InternalError          store.constraint
     InternalError          store.refused
+    InternalError          store.too_large
+    InternalError          store.undecodable
     InternalError          store.unprepared
+    InternalError          task.damaged
     InternalError          workflow.bad_snapshot
     InternalError          workflow.key_unstable
     Invalid                schema.no_such_version
     Invalid                store.bad_value
+    Invalid                store.limit
     InvalidOption          workflow.append_mutation_key_blank
     InvalidOption          workflow.gate_invalid_terminal_status
     InvalidTask            task.duplicate

@@ -16,14 +16,14 @@ from typing import get_args
 import pytest
 
 import perdure
-from perdure import diary, failpoints
 from perdure.app import App
-from perdure.failpoints import Failpoint, Fault, Place, parse
+from perdure.internal import failpoints, journal
+from perdure.internal.failpoints import Failpoint, Fault, Place, parse
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Succeeded
 
 PASS_THRICE = """
-from perdure import failpoints
+from perdure.internal import failpoints
 for n in range(3):
     print(n, flush=True)
     if failpoints.armed:
@@ -110,8 +110,8 @@ def test_a_place_may_hang_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_diary_tells_that_it_happened(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[object] = []
-    monkeypatch.setattr(diary, "kept", True)
-    monkeypatch.setattr(diary, "note", lambda what, **more: told.append((what, more)))
+    monkeypatch.setattr(journal, "enabled", True)
+    monkeypatch.setattr(journal, "note", lambda what, **more: told.append((what, more)))
     arm(monkeypatch, "before_claim:sleep@2")
     failpoints.reach("before_claim")
     assert told == []

@@ -118,6 +118,19 @@ def no_path_of_one_machine(source: Source) -> Iterator[str]:
             yield f"line {number} names {match.group()}…, which exists on one machine only"
 
 
+def commands_print_in_one_place(source: Source) -> Iterator[str]:
+    if not (source.is_module and source.is_in("cli")) or source.path.name == "output.py":
+        return
+    for node in source.nodes():
+        match node:
+            case ast.Attribute(value=ast.Name(id="click"), attr="echo" | "secho" | "echo_via_pager" as name):
+                yield f"line {node.lineno} calls click.{name}: use cli/output.py, which makes text harmless"
+            case ast.Call(func=ast.Name(id="print")) | ast.ImportFrom(module="click"):
+                yield f"line {node.lineno}: print with cli/output.py, which makes text harmless"
+            case ast.Attribute(value=ast.Attribute(attr="stdout" | "stderr"), attr="write"):
+                yield f"line {node.lineno} writes to a stream: use cli/output.py, which makes text harmless"
+
+
 def imported(source: Source) -> set[str]:
     """The top-level packages a module imports, wherever in it and in whichever way."""
     names: set[str] = set()
@@ -163,7 +176,7 @@ RULES = [
     Rule(
         only_stores_import_drivers,
         sample("ops/claim.py", "def f():\n    from psycopg.rows import dict_row\n"),
-        sample("store/postgres.py", "import psycopg\n"),
+        sample("store/postgres/store.py", "import psycopg\n"),
     ),
     Rule(
         only_stores_import_drivers,
@@ -172,8 +185,8 @@ RULES = [
     ),
     Rule(
         nothing_is_pickled,
-        sample("store/sqlite.py", "import json, pickle\n"),
-        sample("store/sqlite.py", "# Never pickle.\nimport json\n"),
+        sample("store/sqlite/store.py", "import json, pickle\n"),
+        sample("store/sqlite/store.py", "# Never pickle.\nimport json\n"),
     ),
     Rule(
         types_are_not_ignored,
@@ -183,12 +196,22 @@ RULES = [
     Rule(
         rules_take_time_as_an_argument,
         sample("ops/claim.py", "import datetime\nnow = datetime.datetime.now(datetime.UTC)\n"),
-        sample("store/sqlite.py", "import datetime\nnow = datetime.datetime.now(datetime.UTC)\n"),
+        sample("store/sqlite/store.py", "import datetime\nnow = datetime.datetime.now(datetime.UTC)\n"),
     ),
     Rule(
         rules_take_time_as_an_argument,
         sample("model/backoff.py", "from time import time_ns\n"),
         sample("model/backoff.py", "import datetime\ndef f(now): return now.time(), datetime.time(1)\n"),
+    ),
+    Rule(
+        commands_print_in_one_place,
+        sample("cli/jobs.py", "import click\nclick.echo(name)\n"),
+        sample("cli/output.py", "import click\nclick.echo(name)\n"),
+    ),
+    Rule(
+        commands_print_in_one_place,
+        sample("cli/jobs.py", "import sys\nsys.stderr.write(name)\n"),
+        sample("cli/jobs.py", "from perdure.cli.output import say\nsay(name)\n"),
     ),
     Rule(
         no_path_of_one_machine,

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import pytest
 
-from perdure import ids
-from perdure.ids import new_id, new_ids
+from perdure.request import ids
+from perdure.request.ids import new_id, new_ids
 
 MILLISECOND = 1_000_000
 
@@ -141,7 +141,7 @@ def test_many_ids_carry_over_into_the_digits_before(
 
 FORK = """
 import os, threading
-from perdure import ids
+from perdure.request import ids
 
 # One millisecond, and no luck: only what a child does after a fork can make its ids others than its parent's.
 class Clock:

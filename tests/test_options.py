@@ -11,7 +11,7 @@ import pytest
 
 from perdure import App
 from perdure.errors import InvalidOption, InvalidTask
-from perdure.options import Asked, Options, checked
+from perdure.request.options import Asked, Options, checked
 
 SECOND = 1_000_000
 CENTURY = 36_525 * 86_400

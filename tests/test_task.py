@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from perdure import CONTEXT, App, Backoff, Context
-from perdure.context import current_context
+from perdure.client.task import AsyncTask, SyncTask
 from perdure.errors import BadArguments, InvalidOption, InvalidTask
-from perdure.task import AsyncTask, SyncTask
+from perdure.request.context import current_context
 
 app = App("postgresql://nobody@nowhere.invalid/nothing")
 """No database: whatever reaches for one fails."""
@@ -52,7 +52,7 @@ class TestAPlainCall:
 
     def test_has_a_context_outside_any_job(self) -> None:
         ctx = add(1)[1]
-        assert (ctx.job, ctx.run, ctx.attempt, ctx.tenant, ctx.worker, ctx.checkpoint) == (
+        assert (ctx.job_id, ctx.run, ctx.attempt, ctx.tenant, ctx.worker, ctx.checkpoint) == (
             None,
             1,
             1,
@@ -109,7 +109,7 @@ class TestAPlainCall:
         assert add(2, 5, mine) == (7, mine)
 
     def test_inside_a_job_sees_the_context_of_that_job(self) -> None:
-        around = Context(job="0198a1b2-0000-7000-8000-000000000000", attempt=3)
+        around = Context(job_id="0198a1b2-0000-7000-8000-000000000000", attempt=3)
         token = current_context.set(around)
         try:
             assert Context.current() is around

@@ -41,7 +41,7 @@ from perdure.errors import (
     StoreClosed,
     UnsupportedConnection,
 )
-from perdure.middleware import Middleware
+from perdure.request.middleware import Middleware
 from perdure.testing import Testing
 
 ROOT = Path(__file__).parent.parent
@@ -148,14 +148,14 @@ def test_the_own_database_of_the_app_is_restored_and_was_never_opened(tmp_path: 
 def test_an_app_in_use_goes_on_after_the_block_as_before_it(sqlite_url: str) -> None:
     shop = Shop(sqlite_url)
     before = shop.send.enqueue("ann")
-    store, ledger = shop.app.store, shop.app.ledger
+    store, operations = shop.app.store, shop.app.ledger
     with shop.app.testing() as t:
-        assert shop.app.ledger is not ledger
+        assert shop.app.ledger is not operations
         inside = shop.send.enqueue("bob")
         with pytest.raises(JobNotFound):
             shop.app.get_job(before.id)
         t.run_until_idle()
-    assert (shop.app.store, shop.app.ledger) == (store, ledger)
+    assert (shop.app.store, shop.app.ledger) == (store, operations)
     assert shop.app.get_job(before.id).state == "ready"
     with pytest.raises(JobNotFound):
         shop.app.get_job(inside.id)
@@ -316,9 +316,9 @@ def test_what_was_not_started_in_time_expires(shop: Shop) -> None:
 def test_a_worker_that_falls_silent_loses_its_job_to_the_next_run(shop: Shop) -> None:
     with shop.app.testing() as t:
         job = shop.send.enqueue("ann")
-        ledger = shop.app.ledger
-        ledger.register("gone", name="gone", lease=30_000_000)
-        assert [one.id for one in ledger.claim("gone", tasks=["send"], n=1)] == [job.id]
+        operations = shop.app.ledger
+        operations.register("gone", name="gone", lease=30_000_000)
+        assert [one.id for one in operations.claim("gone", tasks=["send"], n=1)] == [job.id]
         assert t.run_until_idle() == []
         t.advance(seconds=30)
         assert [(one.id, one.state, one.attempt) for one in t.run_until_idle()] == [(job.id, "succeeded", 2)]
@@ -516,7 +516,7 @@ def test_a_run_leaves_the_threads_event_loop_as_it_was(shop: Shop) -> None:
         with shop.app.testing() as t:
             shop.send.enqueue("ann")
             t.run_until_idle()
-        assert asyncio.get_event_loop_policy().get_event_loop() is loop
+        assert asyncio.get_event_loop() is loop
     finally:
         asyncio.set_event_loop(None)
         loop.close()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from perdure import App, Step, Workflow, chain, group
+from perdure.client.task import SyncTask
 from perdure.errors import InvalidOption, InvalidWorkflow
-from perdure.task import SyncTask
 
 app = App("sqlite:///unused.db")
 

@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from perdure.app import App as App
-    from perdure.context import CONTEXT as CONTEXT
-    from perdure.context import Context as Context
+    from perdure.client.job import Job as Job
+    from perdure.client.task import Task as Task
+    from perdure.client.workflow import Workflow as Workflow
+    from perdure.client.workflow import chain as chain
+    from perdure.client.workflow import group as group
+    from perdure.client.workflow_handle import StartedWorkflow as StartedWorkflow
+    from perdure.client.workflow_handle import WorkflowStep as WorkflowStep
     from perdure.errors import BadArguments as BadArguments
     from perdure.errors import IdempotencyConflict as IdempotencyConflict
     from perdure.errors import JobCanceled as JobCanceled
@@ -22,31 +27,26 @@ if TYPE_CHECKING:
     from perdure.errors import WorkerDied as WorkerDied
     from perdure.errors import WorkflowCanceled as WorkflowCanceled
     from perdure.errors import WorkflowFailed as WorkflowFailed
-    from perdure.events import JobEvent as JobEvent
-    from perdure.handle import Job as Job
-    from perdure.middleware import Middleware as Middleware
     from perdure.model.backoff import Backoff as Backoff
-    from perdure.signals import Cancel as Cancel
-    from perdure.signals import Continue as Continue
-    from perdure.signals import Fatal as Fatal
-    from perdure.signals import Retry as Retry
-    from perdure.signals import Snooze as Snooze
-    from perdure.signals import Throttle as Throttle
-    from perdure.step import Gate as Gate
-    from perdure.step import Step as Step
-    from perdure.task import Task as Task
-    from perdure.workflow import Workflow as Workflow
-    from perdure.workflow import chain as chain
-    from perdure.workflow import group as group
-    from perdure.workflow_handle import StartedWorkflow as StartedWorkflow
-    from perdure.workflow_handle import WorkflowStep as WorkflowStep
+    from perdure.request.context import CONTEXT as CONTEXT
+    from perdure.request.context import Context as Context
+    from perdure.request.events import JobEvent as JobEvent
+    from perdure.request.middleware import Middleware as Middleware
+    from perdure.request.signals import Cancel as Cancel
+    from perdure.request.signals import Continue as Continue
+    from perdure.request.signals import Fatal as Fatal
+    from perdure.request.signals import Retry as Retry
+    from perdure.request.signals import Snooze as Snooze
+    from perdure.request.signals import Throttle as Throttle
+    from perdure.request.step import Gate as Gate
+    from perdure.request.step import Step as Step
 
 __version__ = "0.2.0.dev0"
 
 _HOMES = {
     "App": "app",
-    "CONTEXT": "context",
-    "Context": "context",
+    "CONTEXT": "request.context",
+    "Context": "request.context",
     "BadArguments": "errors",
     "IdempotencyConflict": "errors",
     "JobCanceled": "errors",
@@ -57,24 +57,24 @@ _HOMES = {
     "WorkerDied": "errors",
     "WorkflowCanceled": "errors",
     "WorkflowFailed": "errors",
-    "JobEvent": "events",
-    "Job": "handle",
-    "Middleware": "middleware",
+    "JobEvent": "request.events",
+    "Job": "client.job",
+    "Middleware": "request.middleware",
     "Backoff": "model.backoff",
-    "Cancel": "signals",
-    "Continue": "signals",
-    "Fatal": "signals",
-    "Retry": "signals",
-    "Snooze": "signals",
-    "Throttle": "signals",
-    "Gate": "step",
-    "Step": "step",
-    "Task": "task",
-    "Workflow": "workflow",
-    "chain": "workflow",
-    "group": "workflow",
-    "StartedWorkflow": "workflow_handle",
-    "WorkflowStep": "workflow_handle",
+    "Cancel": "request.signals",
+    "Continue": "request.signals",
+    "Fatal": "request.signals",
+    "Retry": "request.signals",
+    "Snooze": "request.signals",
+    "Throttle": "request.signals",
+    "Gate": "request.step",
+    "Step": "request.step",
+    "Task": "client.task",
+    "Workflow": "client.workflow",
+    "chain": "client.workflow",
+    "group": "client.workflow",
+    "StartedWorkflow": "client.workflow_handle",
+    "WorkflowStep": "client.workflow_handle",
 }
 
 __all__ = [

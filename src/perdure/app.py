@@ -3,54 +3,59 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import re
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from importlib import import_module
-from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
 
 import msgspec
 
-from perdure.enqueuing import PLAIN_RESULT, Enqueuing
+from perdure.client.bulk import BulkMethods
+from perdure.client.enqueue import PLAIN_RESULT, EnqueueMethods
+from perdure.client.job import Job
+from perdure.client.jobs import JobMethods
+from perdure.client.task import AsyncTask, Handling, SyncTask, Task
+from perdure.client.worker_api import WorkerMethods
+from perdure.client.workflows import WorkflowMethods
 from perdure.errors import (
     InvalidConfig,
     InvalidTask,
     StoreBusy,
+    StoreReadOnly,
     TaskNotSynced,
     Unavailable,
 )
-from perdure.events import EventName, Listener
-from perdure.handle import Job
-from perdure.lazy import lazy
-from perdure.many_verbs import ManyVerbs
-from perdure.middleware import Middleware
+from perdure.internal.instances import WeakRegistry
+from perdure.internal.lazy import lazy
 from perdure.model.backoff import DEFAULT_BACKOFF, Backoff, as_backoff, dump_backoff
 from perdure.model.graph import GATE
 from perdure.model.job import JobRow, Span, TaskDefinition
 from perdure.model.redact import dump_names
-from perdure.moments import span
 from perdure.ops import tasks as task_ops
 from perdure.ops.enqueue import enqueue_each
-from perdure.options import INTEGER, SMALLINT, flag, number, text, texts, unknown_option, whole
-from perdure.serving import Serving
-from perdure.store.envoy import Envoy
-from perdure.store.gather import Gather
-from perdure.store.living import Living
-from perdure.store.plan import Plan, aside, blocking, go, perform, perform_at_once, waiting
+from perdure.plan.coalesce import Coalescer
+from perdure.plan.once_per_loop import OncePerLoop
+from perdure.plan.plan import Plan, async_method, in_thread, perform, perform_at_once, run_once, sync_method
+from perdure.request.events import EventName, Listener
+from perdure.request.middleware import Middleware
+from perdure.request.options import INTEGER, SMALLINT, flag, number, text, texts, unknown_option, whole
+from perdure.request.times import duration_us
 from perdure.store.store import Store, open_store
-from perdure.task import AsyncTask, Handling, SyncTask, Task
-from perdure.verbs import Verbs
 from perdure.worker.handler import RunIn
-from perdure.worker.ledger import Ledger
-from perdure.workflow_verbs import WorkflowVerbs
+from perdure.worker.operations import WorkerOperations
+
+if TYPE_CHECKING:
+    from perdure.testing import Testing
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
+class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethods):
     """Tasks and a database. Nothing is opened or read before the first use."""
 
     # Seconds for which a call goes on trying while the database is busy; the command line has less.
@@ -85,8 +90,8 @@ class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
         self._synchronous: Literal["full", "normal"] = synchronous
         self._prepare = prepare
         self.listen_url = listen_url
-        self.lease = span("lease", lease, least=1)
-        self._keep_keys_for = None if keep_keys_for is None else span("keep_keys_for", keep_keys_for)
+        self.lease = duration_us("lease", lease, least=1)
+        self._keep_keys_for = None if keep_keys_for is None else duration_us("keep_keys_for", keep_keys_for)
         self._store: Store | None = None
         # Reentrant: a module of imports= may use the app while it is imported.
         self._opening = threading.RLock()
@@ -94,10 +99,10 @@ class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
         self.tasks: dict[str, Task[..., Any]] = {}
         """Every task by its name and by its aliases."""
         self.middleware: list[Middleware] = []
-        self._singles = Gather(enqueue_each)
+        self._singles = Coalescer(enqueue_each)
         self.listeners: dict[EventName, list[Listener]] = {}
         self._unsynced: dict[str, TaskDefinition] = {}
-        self._envoy = Envoy()
+        self._sync_once = OncePerLoop()
 
     @property
     def store(self) -> Store:
@@ -119,9 +124,9 @@ class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
         return self._store
 
     @lazy
-    def ledger(self) -> Ledger:
+    def ledger(self) -> WorkerOperations:
         """What a worker performs: claim, finish, heartbeat, rescue."""
-        return Ledger(self.store)
+        return WorkerOperations(self.store)
 
     @property
     def keep_keys_for(self) -> Span | None:
@@ -161,6 +166,18 @@ class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
             raise InvalidTask("task() takes a function; a name goes by its name: @app.task(name=...).")
         return self._register(first, **options)
 
+    def testing(
+        self, *, at: datetime | None = None, inline: bool = False, raise_errors: bool | None = None
+    ) -> Testing:
+        """A block, for ``with`` or ``async with``, on a throw-away database whose clock stands still.
+
+        ``inline``: an enqueue runs its job before it returns. ``raise_errors``: whether the error of a handler is
+        raised to whoever made it run; by default in inline mode only.
+        """
+        from perdure.testing import Testing
+
+        return Testing(self, at=at, inline=inline, raise_errors=raise_errors)
+
     def _register(
         self,
         function: Callable[..., Any],
@@ -181,7 +198,7 @@ class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
             queue=text("queue", queue),
             priority=number("priority", priority, -SMALLINT - 1, SMALLINT),
             max_attempts=number("max_attempts", max_attempts, 1, INTEGER),
-            timeout=None if timeout is None else span("timeout", timeout, least=1),
+            timeout=None if timeout is None else duration_us("timeout", timeout, least=1),
             backoff=dump_backoff(as_backoff(backoff)),
             max_crashes=whole("max_crashes", max_crashes, 1, INTEGER),
             redact=dump_names(texts("redact", redact)),
@@ -205,27 +222,34 @@ class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
     def _sync(self, *, exact: bool = False) -> Plan[None]:
         """Write the tasks of this program into the database; ``exact`` disables those it does not have."""
         definitions = [_renamed(task.definition, name) for name, task in self.tasks.items()]
-        yield from perform(task_ops.sync, definitions, exact=flag("exact", exact))
+        known = yield from perform(task_ops.list_tasks)
+        names = {one.name for one in definitions}
+        others = flag("exact", exact) and any(
+            task.enabled for name, task in known.items() if name not in names
+        )
+        # A role without the right to write tasks suffices where there is nothing to write.
+        if others or _differing(definitions, known):
+            yield from perform(task_ops.sync, definitions, exact=exact)
         self._synced(definitions)
 
-    sync, async_ = blocking(_sync), waiting(_sync)
+    sync, async_ = sync_method(_sync), async_method(_sync)
 
     def _migrate(self, *, to: int | None = None) -> Plan[list[int]]:
         """Apply the migrations the database lacks, up to version ``to``; return the versions finished here."""
         whole("to", to, 0, INTEGER)
-        return (yield from aside(lambda: self.store.migrate(to=to)))
+        return (yield from in_thread(lambda: self.store.migrate(to=to)))
 
     def _check_schema(self) -> Plan[None]:
         """Raise a SchemaError unless the database fits this version. Changes nothing."""
-        yield from aside(self.store.check_schema)
+        yield from in_thread(self.store.check_schema)
 
     def _close(self) -> Plan[None]:
         """Give back connections and threads. The app cannot be used afterwards."""
-        yield from aside(self.store.close)
+        yield from in_thread(self.store.close)
 
-    migrate, amigrate = blocking(_migrate), waiting(_migrate)
-    check_schema, acheck_schema = blocking(_check_schema), waiting(_check_schema)
-    close, aclose = blocking(_close), waiting(_close)
+    migrate, amigrate = sync_method(_migrate), async_method(_migrate)
+    check_schema, acheck_schema = sync_method(_check_schema), async_method(_check_schema)
+    close, aclose = sync_method(_close), async_method(_close)
 
     def __enter__(self) -> Self:
         return self
@@ -239,24 +263,27 @@ class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
-    def _ready(self, conn: object | None) -> Plan[None]:
-        """Before the first operation of a process, and after each new task: the database knows the tasks."""
+    def _ready(self, conn: object | None, *, strict: bool = False) -> Plan[None]:
+        """Before the first operation of a process, and after each new task: the database knows the tasks.
+
+        ``strict``: a role that may not write them is refused, as a job of such a task was.
+        """
         if conn is not None:
-            yield from self._introduce(conn)
+            yield from self._introduce(conn, strict=strict)
             return
         # However many tasks of an event loop call first, one of them looks; the others go on in their order.
         while self._unsynced:
-            if (done := (yield from go(self._envoy))) is not None:
+            if (done := (yield from run_once(self._sync_once))) is not None:
                 away = None
                 try:
-                    yield from self._introduce(None)
+                    yield from self._introduce(None, strict=strict)
                 except Unavailable as error:
                     away = error
                     raise
                 finally:
                     done(away)
 
-    def _introduce(self, conn: object | None) -> Plan[None]:
+    def _introduce(self, conn: object | None, *, strict: bool) -> Plan[None]:
         if not self._unsynced:
             return
         definitions = list(self._unsynced.values())
@@ -265,8 +292,7 @@ class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
         do = perform if conn is None else perform_at_once
         try:
             known = yield from do(task_ops.list_tasks)
-            stale = [one for one in definitions if one.name not in known or known[one.name].definition != one]
-            if stale:
+            if stale := _differing(definitions, known):
                 yield from do(task_ops.sync, stale)
         except StoreBusy:
             if conn is None:
@@ -274,6 +300,11 @@ class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
             if missing := [one.name for one in definitions if one.name not in known]:
                 raise TaskNotSynced(_not_synced(missing)) from None
             return
+        except StoreReadOnly as error:
+            # Jobs of tasks that the database knows do not suffer for one that it does not.
+            if strict or not known or error.code != "store.forbidden":
+                raise
+            _log.warning("Tasks of this program are not written to the database: %s", error)
         self._synced(definitions)
 
     def _synced(self, definitions: Sequence[TaskDefinition]) -> None:
@@ -296,7 +327,8 @@ class App(Enqueuing, Verbs, ManyVerbs, WorkflowVerbs, Serving):
         return PLAIN_RESULT(result) if known is None else known.results.decode(result)
 
 
-_apps: Living[App] = Living()
+_log = logging.getLogger("perdure")
+_apps: WeakRegistry[App] = WeakRegistry()
 
 
 def _after_fork() -> None:
@@ -330,6 +362,13 @@ def _name_of(function: Callable[..., Any]) -> str:
     if module in (None, "__main__") or name is None:
         raise InvalidTask("A task in the program's main module needs a name: @app.task(name=...).")
     return f"{module}.{name}"
+
+
+def _differing(
+    definitions: Sequence[TaskDefinition], known: Mapping[str, task_ops.KnownTask]
+) -> list[TaskDefinition]:
+    """Those that the database does not have as they are."""
+    return [one for one in definitions if one.name not in known or known[one.name].definition != one]
 
 
 def _not_synced(names: Sequence[str]) -> str:

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
-from perdure.errors import InvalidConfig, Refused
-from perdure.ids import new_id
-from perdure.store import move as mover
-from perdure.store.move import Moved, Progress
-from perdure.store.move_marks import refuse_kept
-from perdure.store.move_side import Side
-from perdure.store.plan import refuse_in_event_loop
+from perdure.errors import InvalidConfig, PerdureError, Refused
+from perdure.plan.plan import refuse_in_event_loop
+from perdure.request.ids import new_id
+from perdure.store.move import move as mover
+from perdure.store.move.marks import refuse_kept
+from perdure.store.move.move import Moved, Progress
+from perdure.store.move.side import Side
 from perdure.store.statements import DEFAULT_SCHEMA
 from perdure.store.store import Store, open_store
 
 __all__ = ["Moved", "Progress", "abandon", "keep", "move"]
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 PATIENCE, PATIENCE_AWAY = 30.0, 5.0
 """Seconds to wait where somebody else writes, and where nobody answers."""
 
 
+def _without_driver_errors(verb: Callable[P, T]) -> Callable[P, T]:
+    """What a block translates is raised while the driver's error is handled, and would carry it, with a row in it."""
+
+    @wraps(verb)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return verb(*args, **kwargs)
+        except PerdureError as error:
+            error.__context__ = None
+            raise
+
+    return wrapped
+
+
+@_without_driver_errors
 def move(
     source: str,
     target: str,
@@ -48,6 +68,7 @@ def move(
         return mover.move(here, there, id=new_id(), progress=progress)
 
 
+@_without_driver_errors
 def abandon(
     source: str, target: str | None = None, *, schema: str = DEFAULT_SCHEMA, target_schema: str | None = None
 ) -> bool:
@@ -69,6 +90,7 @@ def abandon(
         return mover.abandon(there, here) or given_up
 
 
+@_without_driver_errors
 def keep(target: str, *, schema: str = DEFAULT_SCHEMA) -> bool:
     """Open a target to which all has come and whose source is gone, and tell whether it was closed.
 
@@ -109,12 +131,12 @@ def _check(store: Store) -> None:
 @contextmanager
 def _side(store: Store, url: str, schema: str) -> Iterator[Side]:
     if store.dialect == "sqlite":
-        from perdure.store.move_sqlite import sqlite_side
+        from perdure.store.move.sqlite import sqlite_side
 
         with sqlite_side(url.removeprefix("sqlite:///"), patience=PATIENCE) as side:
             yield side
     else:
-        from perdure.store.move_postgres import postgres_side
+        from perdure.store.move.postgres import postgres_side
 
         with postgres_side(url, schema, address=store.address) as other:
             yield other

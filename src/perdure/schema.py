@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from perdure.errors import InvalidConfig
-from perdure.store.migrate import refuse_unknown
-from perdure.store.migrations import migrations
-from perdure.store.script import install
+from perdure.store.schema.files import migrations
+from perdure.store.schema.migrate import refuse_unknown
+from perdure.store.schema.script import install
 from perdure.store.statements import DEFAULT_SCHEMA, Dialect
 
 

@@ -1,4 +1,4 @@
-"""An app on a real clock, a worker's ledger, and ways to run the command line."""
+"""An app on a real clock, the operations of a worker, and ways to run the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from perdure import App
 from perdure.cli import program
-from perdure.handle import Job
+from perdure.client.job import Job
 from perdure.model.job import SECOND, Claimed
 from perdure.model.lifecycle import Outcome
 

@@ -8,7 +8,7 @@ import shlex
 from typing import Any
 
 from perdure import Workflow
-from perdure.cli import VERBS as COMMANDS
+from perdure.cli import COMMANDS
 from perdure.model.advice import ADVICE, VERBS, advise
 from perdure.model.lifecycle import Failed, Succeeded
 from tests.cli.shop import Shop

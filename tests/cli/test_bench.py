@@ -17,10 +17,10 @@ import psycopg
 import pytest
 
 from perdure import App
-from perdure.cli.bench_place import Place, Settings, drivers_errors
-from perdure.cli.bench_told import lines, verdict
-from perdure.cli.bench_work import Figures
-from perdure.cli.bench_worker import another_worker
+from perdure.cli.bench.report import lines, verdict
+from perdure.cli.bench.tables import Place, Settings, drivers_errors
+from perdure.cli.bench.worker import another_worker
+from perdure.cli.bench.workloads import Figures
 from perdure.cli.failures import Failure
 from perdure.errors import StoreFull
 from tests.cli.shop import Shop, run
@@ -225,7 +225,7 @@ def test_a_time_that_is_none_is_refused(seconds: str, tmp_path: Path) -> None:
 
 
 def test_a_database_that_is_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.cli.bench_place.PATIENCE", 0.1)
+    monkeypatch.setattr("perdure.cli.bench.tables.PATIENCE", 0.1)
     result = run("bench", "--url", "postgresql://localhost:1/x")
     assert result.exit_code == 3
     assert result.stderr == "Error: The database cannot be reached (localhost:1). [store.away]\n"

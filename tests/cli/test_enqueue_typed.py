@@ -13,7 +13,7 @@ import pytest
 from click.testing import Result
 
 from perdure import App
-from perdure.task import Task
+from perdure.client.task import Task
 from tests.cli.shop import Shop
 
 CODE = """

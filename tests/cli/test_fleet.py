@@ -13,7 +13,7 @@ import pytest
 from perdure import App
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Failed
-from perdure.store.migrations import migrations
+from perdure.store.schema.files import migrations
 from tests.cli.shop import Shop, run
 from tests.postgres import with_database
 
@@ -27,7 +27,7 @@ def test_queues_are_counted(shop: Shop) -> None:
     mail, idle = reversed(shop.json("queues"))
     assert (mail["name"], mail["counts"]) == ("mail", {"ready": 1, "retrying": 1, "scheduled": 1})
     assert 0 < mail["lag"] < 60
-    assert (mail["paused"], mail["cool_until"], mail["unserved"]) == (False, None, [])
+    assert (mail["paused"], mail["cool_until"], mail["unserved"], mail["held"]) == (False, None, [], 0)
     assert (idle["name"], idle["counts"], idle["lag"], idle["paused"]) == ("idle", {}, 0, True)
     title, *rows = shop.run("queues").stdout.splitlines()
     assert title.split()[:4] == ["QUEUE", "READY", "SCHEDULED", "RETRYING"]

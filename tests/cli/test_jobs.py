@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from perdure.cli import typed
-from perdure.filter import STATES
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Failed, Report, Succeeded
-from perdure.ops.report import LogLine, Said
+from perdure.ops.report import JobReport, LogLine
+from perdure.request.filter import STATES
 from tests.cli.shop import Shop
 
 
@@ -139,7 +139,7 @@ def test_a_job_tells_its_whole_story(shop: Shop) -> None:
     job = shop.send.using(tenant="acme").enqueue("ann", n=3)
     claimed = shop.claim()
     report = Report(stage="half", done=1, total=2, message="so far", checkpoint='{"page": 7}')
-    shop.app.ledger.report([Said(claimed.lease, report, [LogLine("info", "wrote \x1b[2J a line")])])
+    shop.app.ledger.report([JobReport(claimed.lease, report, [LogLine("info", "wrote \x1b[2J a line")])])
     trace = "Traceback\n  File x\nboom"
     shop.app.ledger.finish([Failed(claimed.lease, "fatal", code="smtp.no", message="boom", trace=trace)])
     told = shop.run("job", job.id).stdout
@@ -152,7 +152,7 @@ def test_a_job_tells_its_whole_story(shop: Shop) -> None:
     timeline = [row[2] for row in lines(sections["Timeline"])[1:]]
     assert timeline == ["enqueued", "started", "stage", "failed"]
     assert lines(sections["Attempts"])[1][:3] == ["1", "1", "fatal"]
-    assert sections["Error"] == f"fatal smtp.no: boom\n{trace}"
+    assert sections["Error"] == "fatal smtp.no: boom\n    Traceback\n      File x\n    boom"
     assert json.loads(sections["Arguments"]) == {"to": "ann", "n": 3}
     assert json.loads(sections["Checkpoint"]) == {"page": 7}
     assert sections["Log"].endswith("info     wrote �[2J a line")

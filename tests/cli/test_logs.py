@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import sys
+import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -85,6 +86,7 @@ def root() -> Iterator[logging.Logger]:
     handlers, level = root.handlers[:], root.level
     yield root
     root.handlers[:], root.level = handlers, level
+    logging.captureWarnings(False)
 
 
 def test_logs_go_to_stderr_from_their_level_on(
@@ -96,3 +98,17 @@ def test_logs_go_to_stderr_from_their_level_on(
     out, err = capsys.readouterr()
     assert out == ""
     assert [json.loads(line)["message"] for line in err.splitlines()] == ["heard"]
+
+
+def test_warnings_are_logged_without_control_characters(
+    root: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(False)  # another test may have left it on
+        set_up("warning", "text")
+        warnings.warn("\x1b[31mred", stacklevel=1)
+    err = capsys.readouterr().err
+    assert "py.warnings" in err
+    assert "[31mred" in err
+    assert "\x1b" not in err

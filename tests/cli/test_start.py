@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from perdure import App
-from perdure.cli import VERBS
+from perdure.cli import COMMANDS
 from perdure.store.store import open_store
 from tests.cli.shop import NOBODY, Shop, run, send, start
 
 HEAVY = {"asyncio", "sqlite3", "psycopg", "rich", "msgspec", "perdure.app", "logging"}
 
 
-@pytest.mark.parametrize("args", [["--help"], *([verb, "--help"] for verb in VERBS)], ids=" ".join)
+@pytest.mark.parametrize("args", [["--help"], *([verb, "--help"] for verb in COMMANDS)], ids=" ".join)
 def test_help_is_there_before_anything_heavy_is_loaded(args: list[str]) -> None:
     program = (
         f"import atexit, sys; from perdure.cli import main; sys.argv = ['perdure', *{args!r}];"
@@ -32,17 +32,17 @@ def test_help_is_there_before_anything_heavy_is_loaded(args: list[str]) -> None:
 def test_the_help_tells_verbs_exit_codes_and_completion() -> None:
     told = run("--help").stdout
     assert re.findall(r"^  ([\w-]+) +(\S.*\.)$", told.partition("Commands:")[2], re.MULTILINE) == [
-        (verb, does) for verb, (_, does) in VERBS.items()
+        (verb, does) for verb, (_, does) in COMMANDS.items()
     ]
     assert "4  the database's schema is missing" in told
     assert 'eval "$(_PERDURE_COMPLETE=bash_source perdure)"' in told
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", COMMANDS)
 def test_every_verb_has_examples(verb: str) -> None:
     result = run(verb, "--help")
     assert result.exit_code == 0
-    assert VERBS[verb][1] in result.stdout, "as the list of verbs has it"
+    assert COMMANDS[verb][1] in result.stdout, "as the list of verbs has it"
     examples = result.stdout.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
     assert len(examples) >= 2
     assert all(f" {verb}" in line for line in examples)
@@ -60,7 +60,7 @@ def test_the_completion_that_the_help_shows_works(tmp_path: Path) -> None:
 
 def test_the_page_about_the_command_line_names_every_verb_and_option_of_the_worker() -> None:
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-    assert re.findall(r"^\| `perdure ([\w-]+)", page, re.MULTILINE) == list(VERBS)
+    assert re.findall(r"^\| `perdure ([\w-]+)", page, re.MULTILINE) == list(COMMANDS)
     told = run("worker", "--help").stdout
     names = set(re.findall(r"(--[a-z-]+|PERDURE_[A-Z_]+)", told)) - {"--help"}
     assert len(names) > 12

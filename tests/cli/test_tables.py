@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from perdure import App
-from perdure.cli.tables import Column, cells, draw, layout, one_line, printable
+from perdure.cli.output import one_line, printable
+from perdure.cli.tables import Column, cells, draw, layout
 
 COLUMNS = [
     Column("ID"),

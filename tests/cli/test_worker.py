@@ -17,7 +17,7 @@ from perdure import App
 from perdure.cli.last_resort import GRACE
 from tests.cli.shop import Shop, run, start
 from tests.store.waiting import until
-from tests.worker.mill import make
+from tests.worker.worker_app import make
 
 ASKED: dict[str, Any] = {
     "queues": None,
@@ -160,7 +160,7 @@ def test_a_process_task_runs_where_its_app_is_no_name_of_its_module(tmp_path: Pa
 def test_a_thread_that_a_handler_left_behind_does_not_hold_up_the_exit(shop: Shop, tmp_path: Path) -> None:
     """Cancelled, an executor is no longer awaited, and Python would wait for its thread for ever."""
     notes = tmp_path / "notes"
-    command = [sys.executable, "-m", "perdure", "worker", "tests.worker.mill:app", "--drain", "0.1"]
+    command = [sys.executable, "-m", "perdure", "worker", "tests.worker.worker_app:app", "--drain", "0.1"]
     worker = subprocess.Popen(
         command, env={**os.environ, "PERDURE_URL": shop.url}, stderr=subprocess.PIPE, text=True
     )

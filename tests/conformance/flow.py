@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from perdure import StartedWorkflow, Workflow
+from perdure.client.task import SyncTask
 from perdure.model.job import Claimed
 from perdure.model.lifecycle import Failed, Outcome, Succeeded
-from perdure.task import SyncTask
 from tests.conformance.world import World
 
 

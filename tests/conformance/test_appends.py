@@ -8,12 +8,12 @@ import pytest
 
 from perdure import Step
 from perdure.errors import LeaseLost
-from perdure.ids import new_id
-from perdure.model.growth import Growth
 from perdure.model.job import Claimed, Lease
 from perdure.model.lifecycle import Continued, Snoozed
+from perdure.model.new_steps import NewSteps
 from perdure.ops.append import append_under
-from perdure.step import growth_of
+from perdure.request.ids import new_id
+from perdure.request.step import new_steps_of
 from tests.conformance.flow import Flow, outcome
 
 
@@ -21,19 +21,19 @@ def step(flow: Flow, key: str, n: int = 1, **after: Any) -> Step[int]:
     return Step(key, flow.work.job(n), **after)
 
 
-def growth(job: Claimed, *steps: Step[Any]) -> Growth:
+def appended(job: Claimed, *steps: Step[Any]) -> NewSteps:
     workflow = job.workflow_id or ""
-    return growth_of(steps, [one.new(new_id(), workflow, one.request, None) for one in steps])
+    return new_steps_of(steps, [one.new(new_id(), workflow, one.request, None) for one in steps])
 
 
 def append(flow: Flow, job: Claimed, *steps: Step[Any]) -> list[str]:
-    return flow.world.store.perform(append_under, job.lease, job.workflow_id or "", growth(job, *steps))
+    return flow.world.store.perform(append_under, job.lease, job.workflow_id or "", appended(job, *steps))
 
 
 def test_steps_of_a_step_are_written_with_its_success(flow: Flow) -> None:
     started = flow.start(flow.of(a=[], b=["a"]))
     (job,) = flow.claim()
-    more = growth(job, step(flow, "x", after=["a"]), step(flow, "y", after=["x"]), step(flow, "z"))
+    more = appended(job, step(flow, "x", after=["a"]), step(flow, "y", after=["x"]), step(flow, "z"))
     assert flow.world.finish(outcome(job, appended=more)).refused == []
     assert flow.states(started) == {
         "a": "succeeded",
@@ -51,8 +51,8 @@ def test_steps_that_do_not_fit_fail_the_attempt_which_says_why(flow: Flow) -> No
     started = flow.start(flow.of(a=[], b=["a"], c=[]))
     first, second = flow.claim()
     flow.world.finish(
-        outcome(first, appended=growth(first, step(flow, "b"))),
-        outcome(second, appended=growth(second, step(flow, "x", after=["nobody"]))),
+        outcome(first, appended=appended(first, step(flow, "b"))),
+        outcome(second, appended=appended(second, step(flow, "x", after=["nobody"]))),
     )
     row = flow.world.row(first.id)
     assert row.error_code == "job.steps_refused"
@@ -66,9 +66,9 @@ def test_steps_that_do_not_fit_fail_the_attempt_which_says_why(flow: Flow) -> No
 def test_a_step_that_runs_again_finds_its_steps_there(flow: Flow) -> None:
     started = flow.start(flow.of(a=[], b=["a"]))
 
-    def split(n: int = 1) -> Growth:
+    def split(n: int = 1) -> NewSteps:
         (job,) = [one for one in flow.claim() if one.step_key == "a"]
-        more = growth(job, step(flow, "x", n, after=["a"]), step(flow, "y", after=["x"]))
+        more = appended(job, step(flow, "x", n, after=["a"]), step(flow, "y", after=["x"]))
         flow.world.finish(outcome(job, appended=more))
         return more
 
@@ -88,11 +88,11 @@ def test_a_step_that_runs_again_finds_its_steps_there(flow: Flow) -> None:
 def test_a_step_that_appends_something_else_under_the_same_key_is_refused(flow: Flow) -> None:
     started = flow.start(flow.of(a=[]))
     (job,) = flow.claim()
-    flow.world.finish(outcome(job, appended=growth(job, step(flow, "x", after=["a"]))))
+    flow.world.finish(outcome(job, appended=appended(job, step(flow, "x", after=["a"]))))
     flow.run_all(fail=["x"])
     started.requeue(steps="all")
     (job,) = flow.claim()
-    other = growth(job, step(flow, "x", 2, after=["a"]), step(flow, "new", after=["a"]))
+    other = appended(job, step(flow, "x", 2, after=["a"]), step(flow, "new", after=["a"]))
     flow.world.finish(outcome(job, appended=other))
     row = flow.world.row(job.id)
     assert (row.state, row.error_code) == ("ready", "job.steps_refused")
@@ -106,7 +106,7 @@ def test_what_is_new_beside_what_is_there_is_added(flow: Flow) -> None:
     append(flow, job, step(flow, "x"), step(flow, "y", after=["x"]))
     flow.world.finish(Snoozed(job.lease, 0))
     (job,) = [one for one in flow.claim() if one.step_key == "a"]
-    more = growth(job, step(flow, "z", after=["y", "a"]), step(flow, "x"))
+    more = appended(job, step(flow, "z", after=["y", "a"]), step(flow, "x"))
     flow.world.finish(outcome(job, appended=more))
     assert flow.states(started) == {"a": "succeeded", "x": "running", "y": "waiting", "z": "waiting"}
     flow.check(started)
@@ -116,7 +116,7 @@ def test_another_steps_key_is_taken(flow: Flow) -> None:
     flow.start(flow.of(a=[], b=[]))
     first, second = flow.claim()
     append(flow, first, step(flow, "x"))
-    flow.world.finish(outcome(second, appended=growth(second, step(flow, "x"))))
+    flow.world.finish(outcome(second, appended=appended(second, step(flow, "x"))))
     assert "two steps named x" in (flow.world.row(second.id).error_message or "")
 
 
@@ -124,7 +124,7 @@ def test_runs_that_continue_may_add_different_steps(flow: Flow) -> None:
     started = flow.start(flow.of(a=[]))
     for key in ("x", "y"):
         (job,) = [one for one in flow.claim() if one.step_key == "a"]
-        flow.world.finish(Continued(job.lease, appended=growth(job, step(flow, key, after=["a"]))))
+        flow.world.finish(Continued(job.lease, appended=appended(job, step(flow, key, after=["a"]))))
     flow.run_all()
     assert flow.states(started) == {"a": "succeeded", "x": "succeeded", "y": "succeeded"}
 
@@ -147,7 +147,7 @@ def test_a_lost_lease_appends_nothing(flow: Flow) -> None:
     (job,) = flow.claim()
     stale = Lease(job.id, job.token - 1)
     with pytest.raises(LeaseLost):
-        flow.world.store.perform(append_under, stale, started.id, growth(job, step(flow, "x")))
+        flow.world.store.perform(append_under, stale, started.id, appended(job, step(flow, "x")))
     flow.world.finish(outcome(job))
     with pytest.raises(LeaseLost):
         append(flow, job, step(flow, "x"))
@@ -167,8 +167,8 @@ def test_two_steps_that_append_the_same_in_one_flush_are_told_apart(flow: Flow) 
     started = flow.start(flow.of(a=[], b=[]))
     first, second = flow.claim()
     flow.world.finish(
-        outcome(first, appended=growth(first, step(flow, "more", after=[first.step_key or ""]))),
-        outcome(second, appended=growth(second, step(flow, "more"))),
+        outcome(first, appended=appended(first, step(flow, "more", after=[first.step_key or ""]))),
+        outcome(second, appended=appended(second, step(flow, "more"))),
     )
     flow.check(started)
     rows = [flow.world.row(job.id) for job in (first, second)]

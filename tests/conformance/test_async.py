@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from perdure.errors import IdempotencyConflict, JobFailed, JobNotFound, TaskDisabled, UnknownTask, WaitTimeout
 from perdure.model.lifecycle import Failed, Report, Succeeded
-from perdure.ops.report import LogLine, Said
+from perdure.ops.report import JobReport, LogLine
 from tests.conformance.world import LEASE, World, ids
 
 
@@ -23,24 +23,24 @@ async def aworld(url: str) -> AsyncIterator[World]:
 
 
 async def test_a_life_from_enqueue_to_result(aworld: World) -> None:
-    work, app, ledger = aworld.task(queue="mail", backoff=0), aworld.app, aworld.ledger
+    work, app, operations = aworld.task(queue="mail", backoff=0), aworld.app, aworld.operations
     job = await work.using(idempotency_key="k").aenqueue(7)
     again = await work.using(idempotency_key="k").aenqueue(7)
     assert (job.created, again.created, again.id) == (True, False, job.id)
     with pytest.raises(IdempotencyConflict):
         await work.using(idempotency_key="k").aenqueue(8)
-    await ledger.aregister("async", name="async", lease=LEASE)
-    (claimed,) = await ledger.aclaim("async", tasks=["work"], n=5, queues=["mail"])
-    said = Said(claimed.lease, Report(done=1, total=2), [LogLine("info", "hi")])
-    assert await ledger.areport([said]) == ["ok"]
-    assert (await ledger.aheartbeat("async")).running == [claimed.lease]
+    await operations.aregister("async", name="async", lease=LEASE)
+    (claimed,) = await operations.aclaim("async", tasks=["work"], n=5, queues=["mail"])
+    said = JobReport(claimed.lease, Report(done=1, total=2), [LogLine("info", "hi")])
+    assert await operations.areport([said]) == ["ok"]
+    assert (await operations.aheartbeat("async")).running == [claimed.lease]
     aworld.advance(1)
-    assert (await ledger.afinish([Failed(claimed.lease, "error")])).accepted == [claimed.lease]
+    assert (await operations.afinish([Failed(claimed.lease, "error")])).accepted == [claimed.lease]
     with pytest.raises(WaitTimeout):
         await job.aget(timeout=0.01)
-    _, (second,) = await ledger.acycle("async", [], tasks=["work"], n=1)
+    _, (second,) = await operations.acycle("async", [], tasks=["work"], n=1)
     waiter = asyncio.create_task(job.aget())
-    await ledger.afinish([Succeeded(second.lease, "7")])
+    await operations.afinish([Succeeded(second.lease, "7")])
     assert await waiter == 7
     assert [entry.what for entry in await app.ajob_history(job.id)] == [
         "enqueued",
@@ -67,7 +67,7 @@ async def test_operators_have_twins(aworld: World) -> None:
     with pytest.raises(JobNotFound):
         await app.aget_job(other.id)
     await app.apause_queue("default")
-    assert await aworld.ledger.aclaim(aworld.worker, tasks=["work"], n=1) == []
+    assert await aworld.operations.aclaim(aworld.worker, tasks=["work"], n=1) == []
     await app.aresume_queue("default")
     await app.aset_queue("default", backoff=3)
     assert [queue.name for queue in await app.alist_queues()] == ["default"]
@@ -85,8 +85,8 @@ async def test_refusals_are_the_same(aworld: World) -> None:
         await app.aenqueue("nobody.has.it")
     await app.aset_task("work", enabled=True)
     job = await app.aenqueue("work", {"n": 1})
-    (claimed,) = await aworld.ledger.aclaim(aworld.worker, tasks=["work"], n=1)
-    await aworld.ledger.afinish([Failed(claimed.lease, "fatal")])
+    (claimed,) = await aworld.operations.aclaim(aworld.worker, tasks=["work"], n=1)
+    await aworld.operations.afinish([Failed(claimed.lease, "fatal")])
     await job.ajoin()
     with pytest.raises(JobFailed):
         await job.aget()
@@ -98,11 +98,11 @@ async def test_a_sweep_has_twins(aworld: World) -> None:
     running, expiring = await aworld.app.aenqueue_many(
         [work.using(priority=1).job(), work.using(expires=1).job()]
     )
-    await aworld.ledger.aclaim(aworld.worker, tasks=["work"], n=1)
-    await aworld.ledger.aretire(aworld.worker)
-    assert [change.id for change in await aworld.ledger.arescue()] == [running.id]
+    await aworld.operations.aclaim(aworld.worker, tasks=["work"], n=1)
+    await aworld.operations.aretire(aworld.worker)
+    assert [change.id for change in await aworld.operations.arescue()] == [running.id]
     aworld.advance(1)
-    assert await aworld.ledger.aexpire() == 1
+    assert await aworld.operations.aexpire() == 1
     assert (await expiring.arefresh()).state == "canceled"
 
 
@@ -111,10 +111,10 @@ async def test_many_callers_at_once(aworld: World) -> None:
     jobs: list[Any] = await asyncio.gather(*(work.aenqueue(n) for n in range(40)))
     assert len({job.id for job in jobs}) == 40
     taken = await asyncio.gather(
-        *(aworld.ledger.aclaim(aworld.worker, tasks=["work"], n=7) for _ in range(8))
+        *(aworld.operations.aclaim(aworld.worker, tasks=["work"], n=7) for _ in range(8))
     )
     assert sorted(job.id for batch in taken for job in batch) == sorted(ids(jobs))
     leases = [job.lease for batch in taken for job in batch]
-    finished = await asyncio.gather(*(aworld.ledger.afinish([Succeeded(lease)]) for lease in leases))
+    finished = await asyncio.gather(*(aworld.operations.afinish([Succeeded(lease)]) for lease in leases))
     assert [one.refused for one in finished] == [[]] * 40
     assert await aworld.app.acount_jobs() == {"default": {"succeeded": 40}}

@@ -12,7 +12,7 @@ from perdure.app import App
 from perdure.errors import InvalidOption
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Failed, Released, Report, Snoozed, Succeeded
-from perdure.worker.ledger import Batch
+from perdure.worker.operations import Batch
 from tests.conformance.world import World
 
 
@@ -21,8 +21,10 @@ def test_one_result_that_no_database_takes_stops_no_other(world: World, bad: str
     task = world.task()
     jobs = world.app.enqueue_many([task.job() for _ in range(5)])
     claimed = world.claim(5)
-    finished = world.finish(*(Succeeded(job.lease, bad if n == 2 else "1") for n, job in enumerate(claimed)))
-    assert finished.refused == []
+    outcomes = [Succeeded(job.lease, bad if n == 2 else "1") for n, job in enumerate(claimed)]
+    assert world.finish(*outcomes).refused == []
+    assert [world.row(job).state for job in jobs if job is not jobs[2]] == ["succeeded"] * 4
+    assert world.finish(outcomes[2]).refused == [], "at the latest the second time it is told"
     assert {world.row(job).state for job in jobs} == {"succeeded"}
 
 
@@ -130,7 +132,7 @@ def test_one_row_that_somebody_holds_stops_no_other_outcome(postgres_world: Worl
         world.app.cancel_job(claimed[2].id, conn=connection)
         others = [outcome.lease for outcome in outcomes if outcome.lease != claimed[2].lease]
         assert world.finish(*outcomes)[:2] == (others, [])
-        again, more = world.ledger.cycle(world.worker, outcomes[2:3], tasks=["work"], n=5)
+        again, more = world.operations.cycle(world.worker, outcomes[2:3], tasks=["work"], n=5)
         assert (again[:2], more) == (([], []), [])
         connection.rollback()
     assert world.finish(outcomes[2]).accepted == [claimed[2].lease]
@@ -157,11 +159,11 @@ def test_rows_that_somebody_holds_leave_the_rest_to_the_next_look(postgres_world
     with psycopg.connect(world.url) as connection:
         for job in held:
             world.app.cancel_job(job.id, conn=connection)
-        batch = world.ledger.claim(world.worker, tasks=["work"], n=5)
+        batch = world.operations.claim(world.worker, tasks=["work"], n=5)
         assert ([job.id for job in batch], batch.more) == (free[:2], True)
-        batch = world.ledger.claim(world.worker, tasks=["work"], n=3)
+        batch = world.operations.claim(world.worker, tasks=["work"], n=3)
         assert ([job.id for job in batch], batch.more) == (free[2:], False)
-        assert world.ledger.claim(world.worker, tasks=["work"], n=3) == []
+        assert world.operations.claim(world.worker, tasks=["work"], n=3) == []
         connection.rollback()
 
 
@@ -172,6 +174,6 @@ def test_a_claim_that_meets_too_many_expired_jobs_says_that_there_is_more(world:
     world.advance(2)
     batches: list[Batch] = []
     while not batches or batches[-1].more:
-        batches.append(world.ledger.claim(world.worker, tasks=["work"], n=1))
+        batches.append(world.operations.claim(world.worker, tasks=["work"], n=1))
     assert len(batches) > 1
     assert [job.id for batch in batches for job in batch] == [live.id]

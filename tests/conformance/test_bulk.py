@@ -9,8 +9,8 @@ import pytest
 
 from perdure.app import App
 from perdure.errors import InvalidOption, TaskDisabled, UnknownTask
-from perdure.moments import moment
-from perdure.request import JobRequest
+from perdure.request.job import JobRequest
+from perdure.request.times import from_us
 from tests.conformance.world import NOON, World, ids, work
 
 
@@ -45,7 +45,7 @@ def test_a_request_may_be_enqueued_twice(world: World) -> None:
     assert one.id != other.id
 
 
-@pytest.mark.parametrize("when", [{}, {"delay": 5}, {"run_at": moment(NOON + 5)}], ids=str)
+@pytest.mark.parametrize("when", [{}, {"delay": 5}, {"run_at": from_us(NOON + 5)}], ids=str)
 def test_a_job_of_many_is_written_like_one_alone(world: World, when: Any) -> None:
     asked = world.task(queue="mail").using(
         **when,

@@ -10,9 +10,9 @@ from perdure.errors import InvalidOption, UnknownTask
 from perdure.model.backoff import Backoff
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Failed, Succeeded
-from perdure.moments import moment
 from perdure.ops.topics import TASKS
-from perdure.options import CONFIG_BYTES
+from perdure.request.options import CONFIG_BYTES
+from perdure.request.times import from_us
 from tests.conformance.world import LEASE, NOON, World
 
 CONFIGS: list[dict[str, Any]] = [
@@ -26,7 +26,7 @@ REFUSED: list[tuple[Any, str]] = [
     ([], "a dict, or None"),
     ("{}", "a dict, or None"),
     ({1: 2}, "plain JSON"),
-    ({"when": {"at": moment(NOON)}}, r"see config\.when"),
+    ({"when": {"at": from_us(NOON)}}, r"see config\.when"),
     ({"x": float("nan")}, r"see config\.x"),
     ({"x": {1, 2}}, r"see config\.x"),
     ({"x": "\ud800"}, r"see config\.x"),
@@ -100,13 +100,13 @@ def test_workers_hear_of_a_config_and_read_it_with_each_beat(world: World) -> No
     heard = world.listen()
     world.app.set_task("work", config={"limit": 3})
     assert heard == [frozenset([TASKS])]
-    assert world.ledger.heartbeat(world.worker).configs == {"work": '{"limit":3}'}
-    assert world.ledger.glance(world.worker).configs == {"work": '{"limit":3}'}
-    assert world.ledger.register("next", name="bob", lease=LEASE) == {"work": '{"limit":3}'}
+    assert world.operations.heartbeat(world.worker).configs == {"work": '{"limit":3}'}
+    assert world.operations.peek(world.worker).configs == {"work": '{"limit":3}'}
+    assert world.operations.register("next", name="bob", lease=LEASE) == {"work": '{"limit":3}'}
     world.app.set_task("work", enabled=True)
     assert len(heard) == 1, "whether it may be enqueued concerns no worker"
     world.app.set_task("work", config=None)
-    assert world.ledger.heartbeat(world.worker).configs == {}
+    assert world.operations.heartbeat(world.worker).configs == {}
 
 
 def test_the_tasks_there_are(world: World) -> None:
@@ -114,7 +114,7 @@ def test_the_tasks_there_are(world: World) -> None:
     world.task("idle", timeout=None)
     world.app.sync()
     world.advance(60)
-    world.ledger.register("server", name="ann", lease=LEASE, tasks=["work", "other"])
+    world.operations.register("server", name="ann", lease=LEASE, tasks=["work", "other"])
     work.enqueue()
     world.attempt(Failed, "error", delay=60 * SECOND)
     work.enqueue()
@@ -129,7 +129,7 @@ def test_the_tasks_there_are(world: World) -> None:
         True,
         None,
         ("mail", 2, 3, 1.5, Backoff(base=7), None),
-        moment(NOON),
+        from_us(NOON),
         ["ann"],
         {"ready": 2, "scheduled": 1, "retrying": 1, "running": 1},
     )

@@ -9,11 +9,11 @@ from perdure.model.lifecycle import Failed, Released
 from tests.conformance.world import NOON, World, ids
 
 
-@pytest.fixture(autouse=True, params=["learned", "front first"])
-def front(request: pytest.FixtureRequest) -> None:
+@pytest.fixture(autouse=True, params=["learned", "window first"])
+def window(request: pytest.FixtureRequest) -> None:
     """Whichever statement is asked first, the answers are the same."""
-    if request.param == "front first":
-        request.getfixturevalue("front_first")
+    if request.param == "window first":
+        request.getfixturevalue("window_first")
 
 
 def test_a_claim_is_the_record_of_the_start(world: World) -> None:
@@ -67,9 +67,9 @@ def test_a_job_is_due_at_its_instant_and_not_before(world: World) -> None:
 def test_only_named_tasks_are_taken(world: World) -> None:
     work, play, rest = world.task("work"), world.task("play"), world.task("rest")
     jobs = world.app.enqueue_many([work.job(), play.job(), rest.job(), work.job()])
-    taken = world.ledger.claim(world.worker, tasks=["rest", "work"], n=9)
+    taken = world.operations.claim(world.worker, tasks=["rest", "work"], n=9)
     assert ids(taken) == ids([jobs[0], jobs[2], jobs[3]])
-    assert world.ledger.claim(world.worker, tasks=["nobody.has.it"], n=9) == []
+    assert world.operations.claim(world.worker, tasks=["nobody.has.it"], n=9) == []
     assert world.row(jobs[1]).state == "ready"
 
 
@@ -88,7 +88,7 @@ def test_unknown_tasks_in_front_do_not_hide_known_ones(world: World, n: int) -> 
     known = [job for job in reversed(world.app.list_jobs()) if job.task != "alien"]
     expected = sorted(known, key=lambda job: (-world.row(job).priority, job.id))
     taken: list[str] = []
-    while claimed := world.ledger.claim(world.worker, tasks=["work", "play"], n=n):
+    while claimed := world.operations.claim(world.worker, tasks=["work", "play"], n=n):
         assert len(claimed) == min(n, len(expected) - len(taken))
         taken += ids(claimed)
     assert taken == ids(expected)
@@ -99,7 +99,7 @@ def test_a_task_named_twice_is_one_task(world: World) -> None:
     work, alien = world.task("work"), world.task("alien")
     alien.enqueue()
     jobs = [work.enqueue() for _ in range(3)]
-    assert ids(world.ledger.claim(world.worker, tasks=["work", "work"], n=3)) == ids(jobs)
+    assert ids(world.operations.claim(world.worker, tasks=["work", "work"], n=3)) == ids(jobs)
 
 
 def test_held_jobs_are_not_taken(world: World) -> None:
@@ -134,11 +134,11 @@ def test_the_token_grows_at_each_claim_and_is_never_reset(world: World) -> None:
 
 def test_nothing_asked_for_needs_no_database(world: World) -> None:
     world.close()
-    claim = world.ledger.claim
+    claim = world.operations.claim
     assert claim(world.worker, tasks=["work"], n=0) == []
     assert claim(world.worker, tasks=["work"], n=-1) == []
     assert claim(world.worker, tasks=[], n=1) == []
     assert claim(world.worker, tasks=["work"], n=1, queues=[]) == []
     assert claim(world.worker, tasks=["work"], n=1, queues={}) == []
     assert world.finish()[:2] == ([], [])
-    assert world.ledger.report([]) == []
+    assert world.operations.report([]) == []

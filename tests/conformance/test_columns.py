@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from perdure.model.job import Claimed, JobRow
-from perdure.ops.acts import ActRow
+from perdure.ops.audit import ActRow
 from perdure.ops.browse import AttemptRow, EventRow, LogRow
 from perdure.ops.enqueue import Enqueued
 from perdure.ops.worker import WorkerRow

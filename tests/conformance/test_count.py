@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from perdure import many_verbs
+from perdure.client import bulk
 from perdure.errors import InvalidOption
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Failed, Succeeded
-from perdure.moments import moment
 from perdure.ops.count import By
+from perdure.request.times import from_us
 from tests.conformance.world import World
 
 
@@ -48,7 +48,7 @@ BY: list[tuple[By, dict[str | None, int]]] = [
 def test_jobs_are_counted_by_what_they_have(
     counted: World, monkeypatch: pytest.MonkeyPatch, stretch: int
 ) -> None:
-    monkeypatch.setattr(many_verbs, "CHUNK", stretch)
+    monkeypatch.setattr(bulk, "CHUNK", stretch)
     for by, numbers in BY:
         found = counted.app.count_jobs_by(by)
         assert found == numbers
@@ -57,7 +57,7 @@ def test_jobs_are_counted_by_what_they_have(
 
 async def test_only_those_that_fit_are_counted(counted: World) -> None:
     app = counted.app
-    now = moment(counted.now)
+    now = from_us(counted.now)
     assert await app.acount_jobs_by("error_code", state="failed", finished_before=now) == {"http.503": 2}
     assert await app.acount_jobs_by("task", queue="slow", task=app.tasks["other"]) == {"other": 2}
     assert await app.acount_jobs_by("state", state="scheduled") == {"scheduled": 1}

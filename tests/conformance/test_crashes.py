@@ -61,6 +61,27 @@ def test_the_claim_says_how_often_a_job_crashed(world: World) -> None:
     assert world.claim_one().crashes == 1
 
 
+def test_interruptions_are_counted_and_never_fail_a_job(world: World) -> None:
+    job = world.task(max_attempts=1, max_crashes=1, backoff=0).enqueue()
+    for n in range(1, 9):
+        world.attempt(Failed, "interrupted")
+        row = world.row(job)
+        assert (row.state, row.attempt, row.crashes, row.interruptions) == ("ready", 0, 0, n)
+    assert world.claim_one().interruptions == 8
+
+
+def test_a_new_run_forgets_interruptions(world: World) -> None:
+    job = world.task(backoff=0).enqueue()
+    world.attempt(Failed, "interrupted")
+    world.attempt(Continued)
+    assert world.row(job).interruptions == 0
+    world.attempt(Failed, "interrupted")
+    world.attempt(Failed, "fatal")
+    assert world.row(job).interruptions == 1
+    world.app.requeue_job(job.id)
+    assert world.row(job).interruptions == 0
+
+
 def test_a_new_run_forgets_crashes(world: World) -> None:
     job = world.task(backoff=0).enqueue()
     world.attempt(Failed, "panic")

@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 
 from perdure.errors import InvalidOption, TaskDisabled, UnknownTask
-from perdure.ids import new_id
 from perdure.model.job import SECOND
-from perdure.moments import moment
 from perdure.ops import enqueue as ops
-from perdure.options import Options
+from perdure.request.ids import new_id
+from perdure.request.options import Options
+from perdure.request.times import from_us
 from tests.conformance.world import NOON, World, ids
 
 
@@ -52,7 +52,7 @@ def test_what_is_asked_comes_before_the_defaults(world: World) -> None:
 
 
 def test_an_instant_may_be_asked_for_instead_of_a_delay(world: World) -> None:
-    later, latest = moment(NOON + 5), moment(NOON + 9)
+    later, latest = from_us(NOON + 5), from_us(NOON + 9)
     row = world.row(world.task().using(run_at=later, expires=latest).enqueue())
     assert (row.run_at, row.expires_at) == (NOON + 5, NOON + 9)
 
@@ -151,5 +151,5 @@ def test_a_lost_answer_is_asked_for_again_without_a_second_job(world: World) -> 
 
 def test_a_delay_and_an_instant_exclude_each_other(world: World) -> None:
     with pytest.raises(InvalidOption):
-        world.task().using(delay=1, run_at=moment(NOON)).enqueue()
+        world.task().using(delay=1, run_at=from_us(NOON)).enqueue()
     assert world.count("job") == 0

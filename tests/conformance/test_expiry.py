@@ -7,15 +7,15 @@ import pytest
 from perdure import Workflow
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Failed
-from perdure.moments import moment
+from perdure.request.times import from_us
 from tests.conformance.world import NOON, World, ids
 
 
-@pytest.fixture(autouse=True, params=["learned", "front first"])
-def front(request: pytest.FixtureRequest) -> None:
+@pytest.fixture(autouse=True, params=["learned", "window first"])
+def window(request: pytest.FixtureRequest) -> None:
     """Whichever statement is asked first, the answers are the same."""
-    if request.param == "front first":
-        request.getfixturevalue("front_first")
+    if request.param == "window first":
+        request.getfixturevalue("window_first")
 
 
 def test_a_claim_cancels_what_it_meets_too_late(world: World) -> None:
@@ -28,11 +28,11 @@ def test_a_claim_cancels_what_it_meets_too_late(world: World) -> None:
 
 
 def test_a_job_is_handed_out_until_it_expires(world: World) -> None:
-    job = world.task().using(expires=moment(NOON + 10)).enqueue()
+    job = world.task().using(expires=from_us(NOON + 10)).enqueue()
     world.now += 9
     assert ids(world.claim()) == [job.id]
     world.advance(99)
-    assert world.ledger.expire() == 0
+    assert world.operations.expire() == 0
     assert world.row(job).state == "running", "what was started in time goes on"
 
 
@@ -52,7 +52,7 @@ def test_a_cycle_goes_on_to_those_that_live(world: World) -> None:
         work.using(expires=1, priority=9).enqueue()
     live = [work.enqueue() for _ in range(3)]
     world.advance(1)
-    _, jobs = world.ledger.cycle(world.worker, [], tasks=["work"], n=2)
+    _, jobs = world.operations.cycle(world.worker, [], tasks=["work"], n=2)
     assert ids(jobs) == ids(live[:2])
 
 
@@ -63,8 +63,8 @@ def test_expire_cancels_the_rest(world: World) -> None:
     for_ever = work.enqueue()
     world.advance(7)
     world.app.pause_queue("default")
-    assert world.ledger.expire(page=3) == 7, "more than a page"
-    assert world.ledger.expire(page=3) == 0
+    assert world.operations.expire(page=3) == 7, "more than a page"
+    assert world.operations.expire(page=3) == 0
     assert {(world.row(job).state, world.row(job).reason) for job in dead} == {("canceled", "expired")}
     assert world.row(alive).state == world.row(for_ever).state == "ready"
 
@@ -73,7 +73,7 @@ def test_expire_ends_exactly_at_a_full_page(world: World) -> None:
     work = world.task()
     for _ in range(4):
         work.using(expires=0).enqueue()
-    assert world.ledger.expire(page=2) == 4
+    assert world.operations.expire(page=2) == 4
 
 
 def test_a_job_that_waits_for_its_parents_or_is_held_expires_too(world: World) -> None:
@@ -82,14 +82,14 @@ def test_a_job_that_waits_for_its_parents_or_is_held_expires_too(world: World) -
     world.sql("UPDATE perdure.job SET state = 'waiting' WHERE id = :id", id=waiting.id)
     world.sql("UPDATE perdure.job SET held = 'limit' WHERE id = :id", id=held.id)
     world.advance(1)
-    assert world.ledger.expire() == 2
+    assert world.operations.expire() == 2
 
 
 def test_a_job_that_expired_while_it_waited_for_a_retry_says_so(world: World) -> None:
     job = world.task().using(expires=10).enqueue()
     world.attempt(Failed, "error", message="first", delay=20 * SECOND)
     world.advance(15)
-    assert world.ledger.expire() == 1
+    assert world.operations.expire() == 1
     assert [(entry.what, entry.detail.get("reason")) for entry in world.app.job_history(job.id)][-1] == (
         "canceled",
         "expired",
@@ -99,7 +99,7 @@ def test_a_job_that_expired_while_it_waited_for_a_retry_says_so(world: World) ->
 def test_a_requeued_job_no_longer_expires(world: World) -> None:
     job = world.task().using(expires=1).enqueue()
     world.advance(1)
-    world.ledger.expire()
+    world.operations.expire()
     assert world.app.requeue_job(job.id) == "requeued"
     world.advance(99)
     assert ids(world.claim()) == [job.id]
@@ -114,5 +114,5 @@ def test_a_step_that_expired_stands_in_nobody_s_way(world: World) -> None:
     world.advance(1)
     assert ids(world.claim(2)) == [live.id], "it is left to the sweeper, which decides for those behind it"
     assert [step.state for step in started.steps()] == ["ready"]
-    assert world.ledger.expire() == 1
+    assert world.operations.expire() == 1
     assert [step.state for step in started.steps()] == ["canceled"]

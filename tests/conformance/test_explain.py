@@ -14,7 +14,7 @@ from tests.conformance.world import LEASE, World
 
 
 def serve(world: World, *, tasks: tuple[str, ...] = ("work",), queues: list[str] | None = None) -> None:
-    world.ledger.register("server", name="ann", lease=LEASE, tasks=tasks, queues=queues)
+    world.operations.register("server", name="ann", lease=LEASE, tasks=tasks, queues=queues)
     world.worker = "server"
 
 
@@ -44,7 +44,7 @@ def test_a_life_as_it_is_explained(world: World) -> None:
     assert code(world, job.id) == "cancel_requested"
     world.advance(LEASE / SECOND)
     assert code(world, job.id) == "lost"
-    world.ledger.rescue()
+    world.operations.rescue()
     assert code(world, job.id) == "ended"
 
 
@@ -74,7 +74,7 @@ def test_who_serves(world: World) -> None:
 def test_a_queue_nobody_serves(world: World) -> None:
     job = world.task().enqueue()
     serve(world, queues=["other"])
-    world.ledger.retire("worker-1")
+    world.operations.retire("worker-1")
     assert code(world, job.id) == "queue_unserved"
 
 
@@ -141,7 +141,7 @@ def test_a_gate_is_open_until_its_time_runs_out(flow: Flow) -> None:
     flow.world.advance(60)
     late = flow.app.explain_job(gate)
     assert (late.code, [reason.code for reason in late.also]) == ("gate_overdue", ["no_worker"])
-    flow.world.ledger.expire()
+    flow.world.operations.expire()
     assert code(flow.world, gate) == "ended"
 
 
@@ -169,7 +169,7 @@ def test_workers_without_a_free_slot(world: World) -> None:
     world.claim_one()
     told = world.app.explain_job(second.id)
     assert (told.code, told.also) == ("workers_busy", [])
-    world.ledger.register("another", name="bob", lease=LEASE, tasks=["work"])
+    world.operations.register("another", name="bob", lease=LEASE, tasks=["work"])
     assert code(world, second.id) == "ready"
     assert code(world, first.id) == "running"
 

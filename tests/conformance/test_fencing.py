@@ -19,7 +19,7 @@ from perdure.model.lifecycle import (
     Succeeded,
     Throttled,
 )
-from perdure.ops.report import LogLine, Said
+from perdure.ops.report import JobReport, LogLine
 from tests.conformance.world import World
 
 ENDINGS: dict[str, Callable[[Lease], Outcome]] = {
@@ -94,7 +94,7 @@ def test_late_outcomes_are_accepted_until_the_rescue(world: World) -> None:
 
 def test_late_outcomes_are_accepted_from_a_retired_worker_whose_jobs_nobody_freed(world: World) -> None:
     leases = start(world)
-    world.ledger.retire(world.worker)
+    world.operations.retire(world.worker)
     assert finish_all(world, leases) == all_are("accepted")
     assert world.rescue() == []
 
@@ -186,10 +186,10 @@ def test_a_report_needs_the_lease(world: World, lost: bool) -> None:
     lease = world.claim_one().lease
     if lost:
         world.lose_worker()
-    said = Said(
+    said = JobReport(
         lease, Report(stage="s", done=1, total=2, message="m", checkpoint="1"), [LogLine("info", "hi")]
     )
-    assert world.ledger.report([said]) == ["lease lost" if lost else "ok"]
+    assert world.operations.report([said]) == ["lease lost" if lost else "ok"]
     row = world.row(job)
     assert (row.stage, row.progress_done, row.checkpoint) == ((None, None, None) if lost else ("s", 1, "1"))
     assert len(world.logs(job)) == len(world.events(job)) == (0 if lost else 1)

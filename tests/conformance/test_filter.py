@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from perdure.client.job import Job
 from perdure.errors import InvalidOption
-from perdure.filter import Filter
-from perdure.handle import Job
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Failed, Snoozed, Succeeded
-from perdure.moments import moment
 from perdure.ops import browse
-from perdure.ops.many import DELETE, look
+from perdure.ops.bulk_actions import DELETE, look
+from perdure.request.filter import Filter
+from perdure.request.times import from_us
 from tests.conformance.world import NOON, World, ids
 
 
@@ -80,7 +80,7 @@ def test_windows_of_time_are_open_at_their_end(world: World) -> None:
         jobs.append(work.enqueue())
         world.advance(10)
         world.attempt(Succeeded)
-    begun, ended = [moment(NOON + n * 10 * SECOND) for n in range(3)], moment(NOON + 20 * SECOND)
+    begun, ended = [from_us(NOON + n * 10 * SECOND) for n in range(3)], from_us(NOON + 20 * SECOND)
     assert found(world, created_after=begun[1]) == ids([jobs[2], jobs[1]])
     assert found(world, created_before=begun[1]) == [jobs[0].id]
     assert found(world, created_after=begun[1], created_before=begun[2]) == [jobs[1].id]
@@ -136,14 +136,14 @@ def test_all_conditions_hold_at_once(world: World) -> None:
         "unique_key": "u",
         "error_code": "x.y",
         "text": "7",
-        "created_after": moment(NOON),
-        "created_before": moment(NOON + 1),
-        "finished_after": moment(NOON),
-        "finished_before": moment(NOON + 1),
+        "created_after": from_us(NOON),
+        "created_before": from_us(NOON + 1),
+        "finished_after": from_us(NOON),
+        "finished_before": from_us(NOON + 1),
     }
     assert found(world, **wanted) == [job.id]
     other = {**dict.fromkeys(wanted, "other"), "state": "ready"}
-    earlier, later = moment(NOON - 1), moment(NOON + 2)
+    earlier, later = from_us(NOON - 1), from_us(NOON + 2)
     times = {"created_after": later, "created_before": earlier}
     times |= {"finished_after": later, "finished_before": earlier}
     for name, value in {**other, **times}.items():
@@ -182,7 +182,7 @@ def test_a_task_stands_for_its_name(world: World) -> None:
         ({"finished_before": "yesterday"}, "finished_before must be a datetime with a time zone."),
         ({"colour": "red"}, "colour is no condition: use queue, task, state"),
         (
-            {"created_after": moment(NOON), "created_before": moment(NOON)},
+            {"created_after": from_us(NOON), "created_before": from_us(NOON)},
             "created_after must be earlier than created_before",
         ),
     ],
@@ -207,9 +207,9 @@ def test_few_among_many_are_found_in_stretches(world: World) -> None:
         pages += page
         before = page[-1]
     assert pages == rare
-    stretch = world.store.perform(look, Filter(queue="rare"), among=DELETE.takes, length=100)
-    assert [job.id for job in stretch.jobs] == [id for id in rare if id in ids(jobs[-100:])]
-    assert stretch.end == jobs[-100].id
+    scan = world.store.perform(look, Filter(queue="rare"), among=DELETE.takes, length=100)
+    assert [job.id for job in scan.jobs] == [id for id in rare if id in ids(jobs[-100:])]
+    assert scan.end == jobs[-100].id
 
 
 def test_what_runs_and_what_is_not_due_is_found_through_its_index(world: World) -> None:
@@ -222,7 +222,7 @@ def test_what_runs_and_what_is_not_due_is_found_through_its_index(world: World) 
     assert found(world, state="running", text="nothing") == []
     assert found(world, state="retrying", queue="default") == [jobs[0].id]
     assert found(world, state="scheduled", before=jobs[1].id) == []
-    assert found(world, state="scheduled", created_after=moment(NOON) - timedelta(1)) == [jobs[1].id]
+    assert found(world, state="scheduled", created_after=from_us(NOON) - timedelta(1)) == [jobs[1].id]
 
 
 def test_a_page_of_everything_is_everything(world: World) -> None:

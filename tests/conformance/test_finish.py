@@ -249,17 +249,17 @@ def test_a_cycle_finishes_and_claims_in_one_transaction(world: World) -> None:
     work = world.task()
     jobs = world.app.enqueue_many([work.job() for _ in range(5)])
     first = world.claim(2)
-    finished, claimed = world.ledger.cycle(
+    finished, claimed = world.operations.cycle(
         world.worker, [Succeeded(first[0].lease), Released(first[1].lease)], tasks=["work"], n=2
     )
     assert sorted(finished.accepted) == sorted(job.lease for job in first)
     assert ids(claimed) == ids([jobs[1], jobs[2]]), "what was given back is due again"
-    finished, claimed = world.ledger.cycle(world.worker, [], tasks=["work"], n=9, queues=["default"])
+    finished, claimed = world.operations.cycle(world.worker, [], tasks=["work"], n=9, queues=["default"])
     assert finished[:2] == ([], [])
     assert ids(claimed) == ids(jobs[3:])
     lease = claimed[0].lease
     for n, tasks, queues in ((0, ["work"], None), (9, [], None), (9, ["work"], [])):
-        finished, claimed = world.ledger.cycle(
+        finished, claimed = world.operations.cycle(
             world.worker, [Succeeded(lease)], tasks=tasks, n=n, queues=queues
         )
         assert (finished.accepted, claimed) == ([lease], []), "finished, or known to be"

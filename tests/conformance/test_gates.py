@@ -16,7 +16,7 @@ from perdure.errors import (
     InvalidWorkflow,
     WorkflowNotFound,
 )
-from perdure.ids import new_id
+from perdure.request.ids import new_id
 from tests.conformance.flow import Flow
 
 
@@ -101,13 +101,13 @@ def test_the_time_of_a_gate_begins_when_it_opens(flow: Flow, end: Any) -> None:
     built.step("b", flow.work.job(1), after=[gate])
     started = flow.start(built)
     flow.world.advance(600)
-    flow.world.ledger.expire()
+    flow.world.operations.expire()
     assert flow.run() == ["a"]
     flow.world.advance(59)
-    flow.world.ledger.expire()
+    flow.world.operations.expire()
     assert flow.status(started) == "open"
     flow.world.advance(1)
-    flow.world.ledger.expire()
+    flow.world.operations.expire()
     assert flow.states(started)["gate"] == end
     assert flow.reasons(started)["gate"] == "timeout"
     assert flow.states(started)["b"] == ("ready" if end == "succeeded" else "canceled")

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from perdure.client.job import JobError, Progress
 from perdure.errors import JobCanceled, JobFailed, JobGone, WaitTimeout
-from perdure.handle import JobError, Progress
 from perdure.model.lifecycle import Canceled, Failed, Report, Snoozed, Succeeded
 from tests.conformance.world import World
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from perdure.client.job import Job
 from perdure.errors import JobNotFound
-from perdure.handle import Job
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import (
     Canceled,
@@ -20,14 +20,14 @@ from perdure.model.lifecycle import (
     Succeeded,
     Throttled,
 )
-from perdure.moments import moment
-from perdure.ops.report import LogLine, Said
+from perdure.ops.report import JobReport, LogLine
+from perdure.request.times import from_us
 from tests.conformance.world import NOON, World
 
 
 def story(world: World, job: Job[Any]) -> list[str]:
     """What happened, each with the seconds since the world began."""
-    begin = moment(NOON)
+    begin = from_us(NOON)
     return [
         f"{(entry.at - begin).total_seconds():.0f} {entry.what}" for entry in world.app.job_history(job.id)
     ]
@@ -48,7 +48,7 @@ def test_a_job_that_succeeds_at_once_is_told_by_its_row_alone(world: World) -> N
     assert world.events(job) == []
     enqueued, started, succeeded = world.app.job_history(job.id)
     assert (enqueued.at, enqueued.run, enqueued.token, enqueued.detail) == (
-        moment(NOON),
+        from_us(NOON),
         1,
         0,
         {"queue": "mail"},
@@ -169,7 +169,7 @@ def test_a_job_that_expires_is_told_so_and_did_not_start_again(world: World, way
     if way == "claim":
         assert world.claim() == []
     else:
-        assert world.ledger.expire() == 1
+        assert world.operations.expire() == 1
     before = ["1 started", "2 lost"] if tried else []
     assert story(world, job) == ["0 enqueued", *before, f"{22 if tried else 20} canceled"]
     assert world.app.job_history(job.id)[-1].detail == {"reason": "expired"}
@@ -197,7 +197,9 @@ def test_stages_and_log_lines_stand_where_they_were_said(world: World) -> None:
     claimed = world.claim_one()
     for second, stage in enumerate(["fetch", "fetch", "store"], 1):
         world.advance(1)
-        world.ledger.report([Said(claimed.lease, Report(stage=stage), [LogLine("info", f"line {second}")])])
+        world.operations.report(
+            [JobReport(claimed.lease, Report(stage=stage), [LogLine("info", f"line {second}")])]
+        )
     world.advance(1)
     world.finish(Succeeded(claimed.lease))
     assert story(world, job) == [
@@ -220,7 +222,7 @@ def test_stages_and_log_lines_stand_where_they_were_said(world: World) -> None:
 def test_what_was_said_with_the_end_stands_before_it(world: World, end: Any, told: str) -> None:
     job = world.task(max_attempts=1).enqueue()
     (claimed,) = world.claim()
-    world.ledger.report([Said(claimed.lease, Report(), [LogLine("info", "hi")])])
+    world.operations.report([JobReport(claimed.lease, Report(), [LogLine("info", "hi")])])
     words = ("error",) if end is Failed else ()
     world.finish(end(claimed.lease, *words, report=Report(stage="last", done=2, total=1)))
     assert story(world, job) == [

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.errors import IdempotencyConflict, JobGone, TaskDisabled
 from perdure.model.lifecycle import Canceled, Failed, Succeeded
-from perdure.moments import moment
+from perdure.request.times import from_us
 from tests.conformance.world import NOON, World
 
 
@@ -41,7 +41,7 @@ DIFFERENT_OPTIONS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("timeout", {"timeout": 900}, {}),
     ("delay", {"delay": 1}, {"delay": 2}),
     ("delay", {"delay": 0}, {}),
-    ("run_at", {"run_at": moment(NOON)}, {"run_at": moment(NOON + 1)}),
+    ("run_at", {"run_at": from_us(NOON)}, {"run_at": from_us(NOON + 1)}),
     ("expires", {"expires": 60}, {"expires": timedelta(hours=1)}),
     ("tags", {"tags": ["a", "b"]}, {"tags": ["b", "a"]}),
     ("unique_key", {"unique_key": "u"}, {"unique_key": "v"}),

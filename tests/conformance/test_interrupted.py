@@ -12,31 +12,31 @@ import psycopg
 import pytest
 
 from perdure.errors import IdempotencyConflict, PerdureError, UnsupportedConnection
-from tests.conformance.test_flavours import FLAVOURS, rows, world_at
+from tests.conformance.test_drivers import DRIVERS, rows, world_at
 from tests.conformance.world import World
-from tests.flavours.caller import Caller, done, theirs
-from tests.flavours.table import SQLITE
+from tests.drivers.caller import Caller, done, theirs
+from tests.drivers.table import SQLITE
 
-KINDS: dict[str, Any] = {name: getattr(kind, "func", kind) for name, kind in FLAVOURS.items()}
+KINDS: dict[str, Any] = {name: getattr(kind, "func", kind) for name, kind in DRIVERS.items()}
 ASYNC = [name for name, kind in KINDS.items() if kind.colour == "async"]
 ROUNDS = 60
 
 
 @pytest.fixture(params=ASYNC)
-def flavour(request: pytest.FixtureRequest) -> str:
+def driver(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
 
 
 @pytest.fixture
-def world(flavour: str, request: pytest.FixtureRequest) -> Iterator[World]:
-    with world_at(request.getfixturevalue("sqlite_url" if flavour in SQLITE else "postgres_url")) as world:
+def world(driver: str, request: pytest.FixtureRequest) -> Iterator[World]:
+    with world_at(request.getfixturevalue("sqlite_url" if driver in SQLITE else "postgres_url")) as world:
         yield world
 
 
 @pytest.fixture
-def caller(flavour: str, world: World) -> Iterator[Caller]:
-    caller = FLAVOURS[flavour](world.url)
+def caller(driver: str, world: World) -> Iterator[Caller]:
+    caller = DRIVERS[driver](world.url)
     yield caller
     caller.ends()
 
@@ -98,9 +98,9 @@ def test_a_second_cancel_does_not_stop_the_undoing_of_the_first(
 def test_nothing_is_given_up_before_there_is_a_savepoint_to_go_back_to(
     world: World, caller: Caller, work: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from perdure.store import borrowed
+    from perdure.store.borrowed import join
 
-    carry = borrowed._carry
+    carry = join._carry
     batches: list[Any] = []
 
     async def keep(run: Any, batch: Any) -> Any:
@@ -112,23 +112,23 @@ def test_nothing_is_given_up_before_there_is_a_savepoint_to_go_back_to(
         await work.aenqueue()
         await done(caller.commit())
 
-    monkeypatch.setattr(borrowed, "_carry", keep)
+    monkeypatch.setattr(join, "_carry", keep)
     caller.does(act)
-    [place] = [n for n, batch in enumerate(batches) if borrowed._SAVEPOINT in batch]
-    firm = [isinstance(batch, borrowed.Firm) for batch in batches]
+    [place] = [n for n, batch in enumerate(batches) if join._SAVEPOINT in batch]
+    firm = [isinstance(batch, join.Uninterruptible) for batch in batches]
     assert firm == [*[True] * (place + 1), False, True]
 
 
 def test_a_cancel_that_comes_when_all_is_done_comes_a_little_later(
     world: World, caller: Caller, work: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from perdure.store import borrowed
+    from perdure.store.borrowed import join
 
-    carry = borrowed._carry
+    carry = join._carry
     told: list[str] = []
 
     async def cancel_at_the_end(run: Any, batch: Any) -> Any:
-        if borrowed._RELEASE in batch:
+        if join._RELEASE in batch:
             task = asyncio.current_task()
             assert task is not None
             asyncio.get_running_loop().call_soon(task.cancel)
@@ -146,7 +146,7 @@ def test_a_cancel_that_comes_when_all_is_done_comes_a_little_later(
     async def act_in_a_task() -> None:
         await asyncio.create_task(act())
 
-    monkeypatch.setattr(borrowed, "_carry", cancel_at_the_end)
+    monkeypatch.setattr(join, "_carry", cancel_at_the_end)
     caller.does(act_in_a_task)
     assert (len(told), told[-1]) == (2, "canceled")
     assert rows(world) == (1, 1)

@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import pytest
 
+from perdure.client.stats import RecentStats
 from perdure.errors import InvalidOption
 from perdure.model.latency import Spread
 from perdure.model.lifecycle import Failed, Succeeded
-from perdure.moments import moment
 from perdure.ops import latency
-from perdure.stats import RecentStats
+from perdure.request.times import from_us
 from tests.conformance.world import NOON, World
 
 
@@ -35,7 +35,7 @@ def test_what_waited_and_ran_is_told_by_queue_and_by_task(world: World) -> None:
     live(world, waits=3, runs=4, queue="mail")
     live(world, waits=5, runs=6, queue="mail", task="play")
     told = recent(world, 21)
-    assert (told.since, told.looked_at, told.whole) == (moment(NOON), 3, True)
+    assert (told.since, told.looked_at, told.whole) == (from_us(NOON), 3, True)
     assert told.queues == {
         "default": (1, 0, 0, 1 / 21, (1, 1, 1, 1), (2, 2, 2, 2)),
         "mail": (2, 0, 0, 2 / 21, (3, 5, 5, 5), (4, 6, 6, 6)),
@@ -70,9 +70,9 @@ def test_only_what_ended_in_the_window_is_told(world: World) -> None:
     assert recent(world, timedelta(seconds=60)).queues["default"].succeeded == 1
     world.app.tasks["work"].enqueue()
     assert recent(world, 59).queues == {}
-    at = world.app.stats(since=moment(NOON)).recent
+    at = world.app.stats(since=from_us(NOON)).recent
     assert at is not None
-    assert (at.since, list(at.queues)) == (moment(NOON), ["default"])
+    assert (at.since, list(at.queues)) == (from_us(NOON), ["default"])
     assert world.app.stats(since=None).recent is None
     for since in (-1, "1h", True):
         with pytest.raises(InvalidOption, match="since"):
@@ -110,4 +110,4 @@ def test_a_queue_with_a_backlog_is_looked_at_where_it_is(
 
 
 async def test_the_async_twin(world: World) -> None:
-    assert (await world.app.astats(since=60)).recent == (moment(NOON - 60_000_000), 0, True, {}, {})
+    assert (await world.app.astats(since=60)).recent == (from_us(NOON - 60_000_000), 0, True, {}, {})

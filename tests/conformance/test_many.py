@@ -13,15 +13,15 @@ from typing import Any, cast
 import psycopg
 import pytest
 
-from perdure import many_verbs
+from perdure.client import bulk
+from perdure.client.job import Job
 from perdure.errors import InvalidOption
-from perdure.filter import Filter
-from perdure.handle import Job
 from perdure.model.job import Lease
 from perdure.model.lifecycle import Canceled, Failed, Outcome, Succeeded
 from perdure.model.redact import HIDDEN
-from perdure.moments import moment
-from perdure.ops import many
+from perdure.ops import bulk_actions
+from perdure.request.filter import Filter
+from perdure.request.times import from_us
 from perdure.store.store import Store
 from tests.conformance.flow import Flow
 from tests.conformance.test_operate import detail
@@ -34,8 +34,8 @@ HOSTILE = "x'); DELETE FROM perdure.job; --"
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stretches of seven jobs at first, batches of three."""
-    monkeypatch.setattr(many_verbs, "BATCH", 3)
-    monkeypatch.setattr(many_verbs, "CHUNK", 7)
+    monkeypatch.setattr(bulk, "BATCH", 3)
+    monkeypatch.setattr(bulk, "CHUNK", 7)
 
 
 def in_every_state(world: World) -> dict[str, Job[Any]]:
@@ -152,8 +152,8 @@ def test_a_filter_may_choose_any_of_them(world: World) -> None:
     jobs = in_every_state(world)
     assert world.app.cancel_jobs(state="retrying", error_code="x.error").counts == {"canceled": 1}
     assert world.app.delete_jobs(state="running").counts == {"cancel_requested": 1}
-    assert world.app.delete_jobs(state="failed", finished_before=moment(NOON)).counts == {}
-    assert world.app.delete_jobs(state="failed", finished_after=moment(NOON)).counts == {"deleted": 1}
+    assert world.app.delete_jobs(state="failed", finished_before=from_us(NOON)).counts == {}
+    assert world.app.delete_jobs(state="failed", finished_after=from_us(NOON)).counts == {"deleted": 1}
     expected = {**{name: name for name in jobs}, "retrying": "canceled", "failed": "gone"}
     assert states(world, jobs) == {**expected, "scheduled": "ready"}
 
@@ -277,9 +277,10 @@ def test_an_act_that_is_stopped_goes_on_when_it_is_called_again(world: World) ->
 
 PROGRAM = """
 import sys
-from perdure import App, many_verbs
+from perdure import App
+from perdure.client import bulk
 
-many_verbs.BATCH = 3
+bulk.BATCH = 3
 app = App(sys.argv[1])
 app.delete_jobs(queue="default", by="ann", progress=lambda counts: (print(counts, flush=True), sys.stdin.read()))
 """
@@ -308,7 +309,7 @@ def test_twenty_thousand_jobs_cost_twenty_times_as_much_as_a_thousand(world: Wor
         assert world.app.cancel_jobs(queue="default").counts == {"canceled": number}
         world.app._store = world.store
         asked[number] = len(recorder.queries)
-    batches = {number: number // many.BATCH for number in asked}
+    batches = {number: number // bulk_actions.BATCH for number in asked}
     assert all(asked[number] <= 4 * batches[number] + 6 for number in asked), asked
 
 
@@ -349,7 +350,7 @@ def test_a_row_that_somebody_holds_is_asked_for_again(postgres_world: World) -> 
 def test_a_row_that_is_held_for_ever_is_counted(
     postgres_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(many_verbs, "PATIENCE", 0.1)
+    monkeypatch.setattr(bulk, "PATIENCE", 0.1)
     world = postgres_world
     flow = Flow(world)
     started = flow.start(flow.of(a=[], b=["a"]))
@@ -364,28 +365,35 @@ def test_a_row_that_is_held_for_ever_is_counted(
 def test_what_no_longer_fits_under_its_lock_is_left_alone(world: World) -> None:
     work = world.task()
     jobs = [work.using(delay=60).enqueue() for _ in range(4)]
-    doing = many.Doing("delete_jobs", Filter(state="scheduled"), many.Counts())
-    found = world.store.perform(many.look, doing.filter, among=many.DELETE.takes, length=9).jobs
+    action = bulk_actions.BulkProgress("delete_jobs", Filter(state="scheduled"), bulk_actions.Counts())
+    found = world.store.perform(
+        bulk_actions.look, action.filter, among=bulk_actions.DELETE.takes, length=9
+    ).jobs
     assert len(found) == 4
     world.app.run_now(jobs[0].id)
     world.claim()
     world.app.cancel_job(jobs[1].id)
     world.app.delete_job(jobs[2].id)
-    doing, locked = world.store.perform(many.DELETE.batch, found, doing)
-    assert (doing.counts, locked) == ({"deleted": 1}, [])
+    action, locked = world.store.perform(bulk_actions.DELETE.batch, found, action)
+    assert (action.counts, locked) == ({"deleted": 1}, [])
     assert [world.row(job).state for job in jobs[:2]] == ["running", "canceled"]
 
 
 def test_a_batch_takes_a_handful_of_statements(world: World) -> None:
     work = world.task()
-    world.app.enqueue_many([work.using(delay=60, unique_key=str(n)).job() for n in range(many.BATCH)])
+    world.app.enqueue_many([work.using(delay=60, unique_key=str(n)).job() for n in range(bulk_actions.BATCH)])
     recorder = Recorder(world.store)
-    doing = many.Doing("act", Filter(queue="default"), many.Counts())
-    for verb, most in ((many.RUN_NOW, 4), (many.CANCEL, 4), (many.REQUEUE, 7), (many.DELETE, 10)):
-        found = recorder.perform(many.look, doing.filter, among=verb.takes, length=1000).jobs
-        assert len(found) == many.BATCH
+    action = bulk_actions.BulkProgress("act", Filter(queue="default"), bulk_actions.Counts())
+    for verb, most in (
+        (bulk_actions.RUN_NOW, 4),
+        (bulk_actions.CANCEL, 4),
+        (bulk_actions.REQUEUE, 7),
+        (bulk_actions.DELETE, 10),
+    ):
+        found = recorder.perform(bulk_actions.look, action.filter, among=verb.takes, length=1000).jobs
+        assert len(found) == bulk_actions.BATCH
         recorder.queries.clear()
-        recorder.perform(verb.batch, found, doing)
+        recorder.perform(verb.batch, found, action)
         assert len(recorder.queries) <= most, [query.name for query in recorder.queries]
 
 
@@ -444,13 +452,13 @@ def test_an_act_on_many_is_told_once(world: World) -> None:
     for _ in range(2):
         world.app.pause_queue("mail", by="bob")
     acts = world.app.list_acts()
-    world.app.enqueue_many([work.job() for _ in range(2 * many.BATCH + 1)])
-    acted = world.app.cancel_jobs(queue="default", created_after=moment(NOON), reason="late", by="ann")
+    world.app.enqueue_many([work.job() for _ in range(2 * bulk_actions.BATCH + 1)])
+    acted = world.app.cancel_jobs(queue="default", created_after=from_us(NOON), reason="late", by="ann")
     told, *others = world.app.list_acts()
     assert others == acts
     assert (told.id, told.at, told.actor, told.verb, told.subject) == (
         acted.act,
-        moment(NOON),
+        from_us(NOON),
         "ann",
         "cancel_jobs",
         "jobs",
@@ -458,7 +466,7 @@ def test_an_act_on_many_is_told_once(world: World) -> None:
     assert told.detail == {
         "filter": {"queue": "default", "created_after": "2027-01-15T08:00:00+00:00"},
         "reason": "late",
-        "counts": {"canceled": 2 * many.BATCH + 1},
+        "counts": {"canceled": 2 * bulk_actions.BATCH + 1},
     }
     assert world.app.cancel_jobs(queue="default") == ({}, None), "what changes nothing is not told"
     assert world.app.list_acts() == [told, *others]

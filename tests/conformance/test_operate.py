@@ -60,7 +60,7 @@ def test_cancel_asks_a_running_job_to_stop(world: World) -> None:
     assert (row.state, row.worker, row.finished_at) == ("running", world.worker, None)
     assert (row.cancel_requested_at, row.reason) == (NOON + SECOND, "first"), "the first request counts"
     assert [event.kind for event in world.events(job)] == ["cancel requested"] * 2
-    assert world.ledger.heartbeat(world.worker).cancel_requested == [claimed.lease]
+    assert world.operations.heartbeat(world.worker).cancel_requested == [claimed.lease]
 
 
 def test_cancel_finds_what_has_ended_already(world: World) -> None:

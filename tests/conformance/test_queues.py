@@ -81,7 +81,7 @@ def test_a_queue_may_be_paused_before_it_has_jobs_and_what_runs_goes_on(world: W
     world.app.pause_queue("a")
     fill(world, "a")
     assert world.claim() == []
-    assert world.ledger.heartbeat(world.worker).running == [(running[0], claimed.token)]
+    assert world.operations.heartbeat(world.worker).running == [(running[0], claimed.token)]
 
 
 def test_a_cooling_queue_gives_nothing_until_it_has_cooled(world: World) -> None:
@@ -103,6 +103,9 @@ def test_settings_of_a_queue_are_listed(world: World) -> None:
     a, b = world.app.list_queues()
     assert (a.name, a.paused, a.cool_until, a.throttles, a.backoff) == ("a", True, None, 0, None)
     assert (b.name, b.paused, b.backoff) == ("b", False, backoff)
+    with pytest.raises(InvalidOption, match="nothing to set"):
+        world.app.set_queue("b")
+    assert world.app.list_queues()[1].backoff == backoff
     world.app.set_queue("b", backoff=None)
     assert world.app.list_queues()[1].backoff is None
 

@@ -62,13 +62,13 @@ def test_those_who_claim_never_share_a_job(world: World) -> None:
 
     def drain(worker: str) -> list[str]:
         taken: list[str] = []
-        while batch := world.ledger.claim(worker, tasks=["work"], n=7):
+        while batch := world.operations.claim(worker, tasks=["work"], n=7):
             taken += ids(batch)
         return taken
 
     taken = at_once(*(partial(drain, worker) for worker in workers))
     assert sorted(id for batch in taken for id in batch) == sorted(ids(jobs))
-    believed = [world.ledger.heartbeat(worker).running for worker in workers]
+    believed = [world.operations.heartbeat(worker).running for worker in workers]
     assert [len(leases) for leases in believed] == [len(batch) for batch in taken]
 
 
@@ -185,7 +185,7 @@ def test_a_finish_and_a_rescue_agree_on_one_outcome(world: World) -> None:
     work = world.task(max_attempts=1)
     jobs = world.app.enqueue_many([work.job() for _ in range(40)])
     leases = [job.lease for job in world.claim(40)]
-    world.ledger.retire(world.worker)
+    world.operations.retire(world.worker)
 
     def finish_one_by_one() -> list[str]:
         return [lease.job for lease in leases if world.finish(Succeeded(lease)).accepted]

@@ -10,7 +10,7 @@ import pytest
 from perdure.errors import InvalidOption, JobNotFound
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Canceled, Failed, Snoozed, Succeeded
-from perdure.moments import moment
+from perdure.request.times import from_us
 from tests.conformance.world import NOON, World, ids
 
 NOBODY = "0198a1b2-0000-7000-8000-000000000000"
@@ -22,7 +22,7 @@ def test_a_job_is_found_by_its_id(world: World) -> None:
     job = world.task(queue="mail").using(tenant="acme", tags=["a"], meta={"x": [1]}, delay=5).enqueue(7)
     seen = world.app.get_job(job.id.upper())
     assert (seen.id, seen.task, seen.queue, seen.state, seen.run) == (job.id, "work", "mail", "ready", 1)
-    assert (seen.tags, seen.meta, seen.run_at) == (["a"], {"x": [1]}, moment(NOON + 5 * SECOND))
+    assert (seen.tags, seen.meta, seen.run_at) == (["a"], {"x": [1]}, from_us(NOON + 5 * SECOND))
     assert not seen.created, "it was only looked at"
 
 
@@ -173,8 +173,8 @@ def test_the_lag_of_a_queue_is_its_oldest_job_that_could_run(world: World) -> No
     world.advance(3)
     work.using(queue="a").enqueue()
     work.using(queue="b").enqueue()
-    assert world.app.oldest_ready() == {"a": moment(NOON), "b": moment(NOON + 3 * SECOND)}
-    assert world.app.oldest_ready(queue="b") == {"b": moment(NOON + 3 * SECOND)}
+    assert world.app.oldest_ready() == {"a": from_us(NOON), "b": from_us(NOON + 3 * SECOND)}
+    assert world.app.oldest_ready(queue="b") == {"b": from_us(NOON + 3 * SECOND)}
     world.claim(1, queues=["a"])
-    assert world.app.oldest_ready(queue="a") == {"a": moment(NOON + 3 * SECOND)}
+    assert world.app.oldest_ready(queue="a") == {"a": from_us(NOON + 3 * SECOND)}
     assert world.app.oldest_ready(queue="later") == {}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from perdure import Workflow
+from perdure.client.job import Job
 from perdure.errors import IdempotencyConflict, JobNotFound, Refused, TaskDisabled, UnknownTask
-from perdure.handle import Job
 from perdure.model.job import Claimed
 from perdure.model.lifecycle import Failed, Succeeded
 from perdure.ops.topics import queue_topics

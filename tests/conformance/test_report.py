@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Failed, Report, Succeeded
-from perdure.ops.report import Heard, LogLine, Said
+from perdure.ops.report import JobReport, LogLine, ReportAnswer
 from tests.conformance.world import NOON, World
 
 BEYOND = 2**63
 """One more than either database can store."""
 
 
-def say(world: World, *reports: Report) -> list[Heard]:
+def say(world: World, *reports: Report) -> list[ReportAnswer]:
     """Several reports of the one running job, in one call."""
-    (lease,) = world.ledger.heartbeat(world.worker).running
-    return world.ledger.report([Said(lease, report) for report in reports])
+    (lease,) = world.operations.heartbeat(world.worker).running
+    return world.operations.report([JobReport(lease, report) for report in reports])
 
 
 def pair(world: World) -> tuple[int | None, int | None]:
-    (lease,) = world.ledger.heartbeat(world.worker).running
+    (lease,) = world.operations.heartbeat(world.worker).running
     row = world.row(lease.job)
     return row.progress_done, row.progress_total
 
@@ -66,7 +66,7 @@ def test_an_invalid_pair_writes_nothing_of_its_report(world: World) -> None:
     job = world.task().enqueue()
     lease = world.claim_one().lease
     bad = Report(stage="s", done=2, total=1, message="m", checkpoint="1")
-    assert world.ledger.report([Said(lease, bad, [LogLine("info", "hi")])]) == ["invalid progress"]
+    assert world.operations.report([JobReport(lease, bad, [LogLine("info", "hi")])]) == ["invalid progress"]
     row = world.row(job)
     assert (row.stage, row.progress_done, row.progress_message, row.checkpoint) == (None, None, None, None)
     assert (world.events(job), world.logs(job)) == ([], [])
@@ -93,8 +93,8 @@ def test_a_call_may_speak_for_many_jobs(world: World) -> None:
     leases = [job.lease for job in world.claim(3)]
     world.app.cancel_job(jobs[1].id)
     world.finish(Succeeded(leases[2]))
-    said = [Said(lease, Report(done=n)) for n, lease in enumerate(leases)]
-    assert world.ledger.report(said) == ["ok", "cancel requested", "lease lost"]
+    said = [JobReport(lease, Report(done=n)) for n, lease in enumerate(leases)]
+    assert world.operations.report(said) == ["ok", "cancel requested", "lease lost"]
     assert [world.row(job).progress_done for job in jobs] == [0, 1, None]
 
 
@@ -114,7 +114,7 @@ def test_log_lines_keep_their_order_and_their_token(world: World) -> None:
     job = world.task(backoff=0).enqueue()
     for lines in (("a", "b"), ("c",)):
         lease = world.claim_one().lease
-        world.ledger.report([Said(lease, logs=[LogLine("info", line) for line in lines])])
+        world.operations.report([JobReport(lease, logs=[LogLine("info", line) for line in lines])])
         world.finish(Failed(lease, "error"))
     assert [(line.token, line.level, line.message) for line in world.logs(job)] == [
         (1, "info", "a"),
@@ -146,7 +146,7 @@ def test_a_bad_pair_in_an_ending_is_dropped_with_an_event(world: World) -> None:
     for report in (Report(done=9), Report(done=BEYOND, total=BEYOND), Report(total=-1)):
         job = work.enqueue()
         lease = world.claim_one().lease
-        world.ledger.report([Said(lease, Report(done=1, total=2))])
+        world.operations.report([JobReport(lease, Report(done=1, total=2))])
         said = Report(done=report.done, total=report.total, stage="end", checkpoint="7")
         assert world.finish(Failed(lease, "fatal", report=said)).accepted == [lease]
         row = world.row(job)

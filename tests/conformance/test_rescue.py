@@ -16,11 +16,11 @@ def test_the_jobs_of_a_silent_worker_are_freed(world: World) -> None:
     silent, alive = world.worker, world.new_worker()
     world.claim(1)
     world.now += LEASE - 5_000_000
-    assert world.ledger.heartbeat(alive).live
+    assert world.operations.heartbeat(alive).live
     assert world.rescue() == ids(jobs[:2])
     assert [world.row(job).state for job in jobs] == ["ready", "ready", "running"]
     assert [worker.id for worker in world.app.list_workers()] == [alive]
-    assert not world.ledger.heartbeat(silent).live
+    assert not world.operations.heartbeat(silent).live
     assert world.rescue() == []
 
 
@@ -36,16 +36,16 @@ def test_a_rescued_job_says_what_happened(world: World) -> None:
 def test_a_claim_that_was_under_way_at_the_retirement_is_freed(world: World) -> None:
     job = world.task().enqueue()
     world.claim_one()
-    world.ledger.retire(world.worker)
+    world.operations.retire(world.worker)
     assert world.row(job).state == "running"
     assert world.rescue() == [job.id]
 
 
 def test_a_retired_worker_claims_nothing(world: World) -> None:
     job = world.task().enqueue()
-    world.ledger.retire(world.worker)
+    world.operations.retire(world.worker)
     assert world.claim() == []
-    assert world.ledger.cycle(world.worker, [], tasks=["work"], n=1)[1] == []
+    assert world.operations.cycle(world.worker, [], tasks=["work"], n=1)[1] == []
     assert world.row(job).state == "ready"
 
 
@@ -59,7 +59,7 @@ def test_a_claim_of_a_worker_nobody_knows_is_freed(world: World) -> None:
 def test_a_job_that_ended_in_time_is_left_alone(world: World) -> None:
     job = world.task().enqueue()
     world.attempt(Succeeded)
-    world.ledger.retire(world.worker)
+    world.operations.retire(world.worker)
     assert world.rescue() == []
     assert world.row(job).state == "succeeded"
 
@@ -69,7 +69,7 @@ def test_more_than_a_page_is_freed_in_one_call(world: World, jobs: int) -> None:
     work = world.task()
     made = world.app.enqueue_many([work.job() for _ in range(jobs)])
     world.claim(jobs)
-    world.ledger.retire(world.worker)
+    world.operations.retire(world.worker)
     assert world.rescue(page=2) == ids(made)
 
 
@@ -79,7 +79,7 @@ def test_a_row_that_cannot_be_written_blocks_no_other(world: World, sqlstate: st
     tenants = [None, POISON, None, POISON, POISON, None]
     jobs = world.app.enqueue_many([work.using(tenant=tenant).job() for tenant in tenants])
     world.claim(len(jobs))
-    world.ledger.retire(world.worker)
+    world.operations.retire(world.worker)
     world.poison(sqlstate)
     assert world.rescue(page=2) == [jobs[0].id, jobs[2].id, jobs[5].id]
     assert world.rescue(page=2) == [], "they stay for the next sweep"
@@ -92,7 +92,7 @@ def test_a_full_page_of_them_blocks_no_other(world: World) -> None:
     poisoned = [work.using(tenant=POISON).job() for _ in range(5)]
     jobs = world.app.enqueue_many([*poisoned, work.job()])
     world.claim(6)
-    world.ledger.retire(world.worker)
+    world.operations.retire(world.worker)
     world.poison()
     assert world.rescue(page=2) == [jobs[-1].id]
     assert world.app.count_jobs()["default"] == {"running": 5, "ready": 1}
@@ -104,7 +104,7 @@ def test_a_policy_that_was_damaged_by_hand_blocks_nothing(world: World) -> None:
     jobs = [world.task(name).enqueue() for name in ("one", "other")]
     world.claim(2)
     world.sql("UPDATE perdure.task SET backoff = '{\"base\": -1}' WHERE name = 'one'")
-    world.ledger.retire(world.worker)
+    world.operations.retire(world.worker)
     assert world.rescue() == ids(jobs)
     world.sql("INSERT INTO perdure.queue (name, backoff) VALUES ('default', '[]')")
     world.new_worker()

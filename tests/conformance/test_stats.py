@@ -8,16 +8,16 @@ from pathlib import Path
 import psycopg
 
 from perdure import App
+from perdure.model.coverage import Unserved
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Failed, Throttled
-from perdure.model.serving import Unserved
-from perdure.moments import moment
+from perdure.request.times import from_us
 from tests.conformance.world import LEASE, NOON, World
 
 
 def test_an_empty_database(world: World) -> None:
     stats = world.app.stats()
-    assert (stats.at, stats.queues, stats.unserved) == (moment(NOON), {}, [])
+    assert (stats.at, stats.queues, stats.unserved) == (from_us(NOON), {}, [])
     assert [worker.id for worker in stats.workers] == [world.worker]
     assert stats.database.dialect == world.store.dialect
     assert stats.database.bytes > 50_000
@@ -37,9 +37,9 @@ def test_queues_have_counts_and_lag(world: World) -> None:
     default, idle = stats.queues["default"], stats.queues["idle"]
     assert list(stats.queues) == ["default", "idle"]
     assert default.counts == {"ready": 2, "retrying": 1, "scheduled": 1}
-    assert (default.lag, default.oldest_ready) == (2.0, moment(NOON))
+    assert (default.lag, default.oldest_ready) == (2.0, from_us(NOON))
     assert (default.paused, default.cool_until) == (False, None)
-    assert idle == ({}, 0.0, None, True, None)
+    assert idle == ({}, 0.0, None, True, None, 0)
 
 
 def test_a_cooling_queue_is_told_for_as_long_as_it_cools(world: World) -> None:
@@ -56,8 +56,8 @@ def test_what_nobody_serves_is_named(world: World) -> None:
     for task in (work, work.using(queue="slow"), play):
         task.enqueue()
     play.using(delay=60).enqueue()
-    world.ledger.retire(world.worker)
-    world.ledger.register("w", name="ann", lease=LEASE, tasks=["work"], queues=["default"])
+    world.operations.retire(world.worker)
+    world.operations.register("w", name="ann", lease=LEASE, tasks=["work"], queues=["default"])
     assert world.app.stats().unserved == [
         Unserved("default", "play", 1, "task"),
         Unserved("slow", "work", 1, "queue"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perdure.model.lifecycle import LONG, SHORT, TRACE, Canceled, Failed, Outcome, Report, Succeeded
-from perdure.ops.report import LogLine, Said
+from perdure.ops.report import JobReport, LogLine
 from tests.conformance.world import World
 
 UGLY = "nul \0, half a character \ud800, " + "and far too much of it. " * 1000
@@ -34,8 +34,8 @@ def test_an_ugly_failure_is_kept_and_stops_no_other_outcome(world: World) -> Non
 def test_an_ugly_report_is_kept(world: World) -> None:
     world.task().enqueue()
     job = world.claim_one()
-    said = Said(job.lease, Report(stage=UGLY, message=UGLY), [LogLine(UGLY, UGLY)])
-    assert world.ledger.report([said]) == ["ok"]
+    said = JobReport(job.lease, Report(stage=UGLY, message=UGLY), [LogLine(UGLY, UGLY)])
+    assert world.operations.report([said]) == ["ok"]
     (line,) = world.logs(job)
     assert (len(line.level), len(line.message)) == (SHORT, TRACE)
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from perdure import App
-from perdure.enqueuing import TRIES
+from perdure.client.enqueue import TRIES
 from perdure.errors import InternalError, TaskDisabled, UnknownTask
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Succeeded
 from perdure.ops import tasks as ops
 from perdure.ops.tasks import KnownTask
-from perdure.store.plan import Plan
+from perdure.plan.plan import Plan
 from tests.conformance.world import World
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from perdure.model.backoff import Backoff
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import QUIET, Throttled
+from perdure.request.times import to_us
 from tests.conformance.world import World
 
 
@@ -13,7 +14,9 @@ def cooling(world: World, name: str = "default") -> tuple[int, float | None]:
     for queue in world.app.list_queues():
         if queue.name == name:
             until = queue.cool_until
-            return queue.throttles, None if until is None else (until - world.now) / SECOND
+            return queue.throttles, None if until is None else (
+                to_us("cool_until", until) - world.now
+            ) / SECOND
     return 0, None
 
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from perdure import handle
+from perdure.client import job as job_module
+from perdure.client.job import LEAST_PAUSE, Job
 from perdure.errors import InvalidOption, WaitTimeout
-from perdure.handle import Job
 from perdure.model.lifecycle import Succeeded
 from perdure.ops import browse
-from perdure.ops.ring import ring
+from perdure.ops.notify import notify
 from perdure.ops.topics import ENDED
-from perdure.store.bell import Bell
-from perdure.store.plan import Call, Hear
+from perdure.plan.plan import Call, WaitFor
+from perdure.plan.wakeup import Wakeup
 from tests.companion import companion
 from tests.conformance.test_handle import meanwhile
 from tests.conformance.world import World
@@ -33,17 +33,17 @@ SOME_ENDED = frozenset([ENDED])
 
 @pytest.fixture
 def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handle, "FIRST_LOOK", 3600.0)
-    monkeypatch.setattr(handle, "SLOWEST_LOOK", 3600.0)
+    monkeypatch.setattr(job_module, "FIRST_LOOK", 3600.0)
+    monkeypatch.setattr(job_module, "SLOWEST_LOOK", 3600.0)
 
 
-def end_and_ring(world: World) -> None:
+def end_and_notify(world: World) -> None:
     world.attempt(Succeeded, "42")
-    world.store.perform(ring, SOME_ENDED)
+    world.store.perform(notify, SOME_ENDED)
 
 
 def listeners(world: World) -> int:
-    """Besides the world's own ear."""
+    """Besides the world's own listener."""
     return len(world.store._listeners._listeners) - 1  # type: ignore[attr-defined]
 
 
@@ -73,21 +73,21 @@ def looks(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]
 
 @contextmanager
 def another_worker(world: World) -> Iterator[Callable[[], None]]:
-    """A process that ends one job and rings, when it is called."""
+    """A process that ends one job and notifies, when it is called."""
     script = """
 import sys
 from perdure.model.lifecycle import Succeeded
-from perdure.ops.ring import ring
+from perdure.ops.notify import notify
 from perdure.store.store import open_store
-from perdure.worker.ledger import Ledger
+from perdure.worker.operations import WorkerOperations
 store = open_store(sys.argv[1], clock=lambda: int(sys.argv[2]))
-ledger = Ledger(store)
-ledger.register("other", name="other", lease=30_000_000)
+operations = WorkerOperations(store)
+operations.register("other", name="other", lease=30_000_000)
 print("ready", flush=True)
 for line in sys.stdin:
-    (job,) = ledger.claim("other", tasks=["work"], n=1)
-    ledger.finish([Succeeded(job.lease, "42")])
-    store.perform(ring, frozenset(["ended"]))
+    (job,) = operations.claim("other", tasks=["work"], n=1)
+    operations.finish([Succeeded(job.lease, "42")])
+    store.perform(notify, frozenset(["ended"]))
     print("ended", flush=True)
 store.close()
 """
@@ -120,7 +120,7 @@ async def test_async_callers_hear_of_it_too(no_polling: None, world: World) -> N
 
 def test_a_job_that_ended_in_this_process_is_heard_of(no_polling: None, world: World) -> None:
     job = world.task().enqueue()
-    with meanwhile(while_somebody_waits(world, lambda: end_and_ring(world))):
+    with meanwhile(while_somebody_waits(world, lambda: end_and_notify(world))):
         assert job.get(timeout=60) == 42
 
 
@@ -130,7 +130,7 @@ def test_an_end_before_it_listens_is_seen(
     job, listen = world.task().enqueue(), world.store.listen
 
     def too_late(listener: Any) -> Callable[[], None]:
-        end_and_ring(world)
+        end_and_notify(world)
         return listen(listener)
 
     monkeypatch.setattr(world.store, "listen", too_late)
@@ -140,13 +140,13 @@ def test_an_end_before_it_listens_is_seen(
 def test_an_end_between_look_and_wait_is_heard(no_polling: None, world: World) -> None:
     job = world.task().enqueue()
     plan = job._join(60)
-    need: Any = next(plan)
-    while not isinstance(need, Hear):
-        assert isinstance(need, Call)
-        need = plan.send(world.store.perform(need.operation, *need.args, **need.kwargs))
-    end_and_ring(world)
+    effect: Any = next(plan)
+    while not isinstance(effect, WaitFor):
+        assert isinstance(effect, Call)
+        effect = plan.send(world.store.perform(effect.operation, *effect.args, **effect.kwargs))
+    end_and_notify(world)
     before = time.monotonic()
-    need.bell.wait(60)
+    effect.wakeup.wait(60)
     assert time.monotonic() - before < 30
     plan.close()
     assert listeners(world) == 0
@@ -175,16 +175,16 @@ def test_whoever_need_not_wait_does_not_listen(world: World, monkeypatch: pytest
     assert job.get() == 42
 
 
-def test_however_often_it_rings_looks_have_pauses_and_patience_ends(
+def test_however_often_it_is_notified_looks_have_pauses_and_patience_ends(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, done = world.task().enqueue(), threading.Event()
 
-    def ring_on() -> None:
+    def notify_repeatedly() -> None:
         while not done.wait(0.001):
             world.store.announce(SOME_ENDED)
 
-    with meanwhile(ring_on), looks(world, monkeypatch) as times:
+    with meanwhile(notify_repeatedly), looks(world, monkeypatch) as times:
         before = time.monotonic()
         try:
             with pytest.raises(WaitTimeout):
@@ -194,25 +194,25 @@ def test_however_often_it_rings_looks_have_pauses_and_patience_ends(
             done.set()
     # The first look comes before it listens, the last one at the end of its patience.
     pauses = [later - earlier for earlier, later in pairwise(times[1:-1])]
-    assert min(pauses) >= handle.LEAST_PAUSE * 0.9
-    assert len(times) > 10, "it does look when it rings"
+    assert min(pauses) >= LEAST_PAUSE * 0.9
+    assert len(times) > 10, "it does look when it is notified"
 
 
 def test_other_topics_wake_nobody(no_polling: None, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    job, rings, ring_bell = world.task().enqueue(), list[int](), Bell.ring
+    job, calls, set_wakeup = world.task().enqueue(), list[int](), Wakeup.set
 
-    def counted(bell: Bell) -> None:
-        rings.append(1)
-        ring_bell(bell)
+    def counted(wakeup: Wakeup) -> None:
+        calls.append(1)
+        set_wakeup(wakeup)
 
     def announce() -> None:
         world.store.announce(frozenset(["queue/mail", "worker/one"]))
-        assert rings == []
-        end_and_ring(world)
+        assert calls == []
+        end_and_notify(world)
 
-    # An ear that has just begun tells of anything, at a time of its own: not what is asked here.
+    # A listener thread that has just started tells of anything, at a time of its own: not what is asked here.
     monkeypatch.setattr(world.store, "listen", world.store.subscribe)
-    monkeypatch.setattr(Bell, "ring", counted)
+    monkeypatch.setattr(Wakeup, "set", counted)
     with meanwhile(while_somebody_waits(world, announce)):
         job.join(60)
 
@@ -225,11 +225,11 @@ async def test_a_thousand_wait_without_a_thread_each(world: World) -> None:
     threads = threading.active_count()
     claimed = await asyncio.to_thread(world.claim, 1000)
     await asyncio.to_thread(world.finish, *[Succeeded(job.lease, "42") for job in claimed])
-    await world.store.aperform(ring, SOME_ENDED)
+    await world.store.aperform(notify, SOME_ENDED)
     assert await asyncio.gather(*waiters) == [42] * 1000
     assert threads < 40
     assert listeners(world) == 0
-    assert not handle._waiters
+    assert not job_module._waiters
 
 
 async def test_who_is_cancelled_stops_listening(world: World) -> None:
@@ -245,43 +245,43 @@ async def test_who_is_cancelled_stops_listening(world: World) -> None:
 def test_who_is_interrupted_stops_listening(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     job: Job[int] = world.task().enqueue()
 
-    def interrupt(bell: Bell, seconds: float) -> None:
+    def interrupt(wakeup: Wakeup, seconds: float) -> None:
         assert listeners(world) == 1
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Bell, "wait", interrupt)
+    monkeypatch.setattr(Wakeup, "wait", interrupt)
     with pytest.raises(KeyboardInterrupt) as kept:
         job.join()
     assert listeners(world) == 0, f"although {kept} still refers to it"
 
 
-def test_a_bell_keeps_a_ring_until_somebody_waits() -> None:
-    bell = Bell()
-    bell.ring()
+def test_a_wakeup_is_kept_until_somebody_waits() -> None:
+    wakeup = Wakeup()
+    wakeup.set()
     before = time.monotonic()
-    bell.wait(60)
-    asyncio.run(_ring_and_await(bell))
+    wakeup.wait(60)
+    asyncio.run(_set_and_await(wakeup))
     assert time.monotonic() - before < 30
-    bell.wait(0.01)
+    wakeup.wait(0.01)
     assert time.monotonic() - before >= 0.01, "and no longer"
 
 
-async def _ring_and_await(bell: Bell) -> None:
-    bell.ring()
-    await bell.await_(60)
-    waiter = asyncio.create_task(bell.await_(60))
+async def _set_and_await(wakeup: Wakeup) -> None:
+    wakeup.set()
+    await wakeup.await_(60)
+    waiter = asyncio.create_task(wakeup.await_(60))
     await asyncio.sleep(0)
-    threading.Thread(target=bell.ring).start()
+    threading.Thread(target=wakeup.set).start()
     await waiter
 
 
-def test_a_ring_into_a_loop_that_is_gone_is_no_error() -> None:
-    bell = Bell()
+def test_a_wakeup_for_a_loop_that_is_gone_is_no_error() -> None:
+    wakeup = Wakeup()
     loop = asyncio.new_event_loop()
-    waiter = loop.create_task(bell.await_(60))
+    waiter = loop.create_task(wakeup.await_(60))
     loop.run_until_complete(asyncio.sleep(0))
     waiter.cancel()
     with pytest.raises(asyncio.CancelledError):
         loop.run_until_complete(waiter)
     loop.close()
-    bell.ring()
+    wakeup.set()

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Continued, Failed, Released, Snoozed, Succeeded
-from perdure.moments import moment
+from perdure.request.times import from_us
 from tests.conformance.world import NOON, World
 
 MAIL = frozenset(["queue/mail"])
@@ -40,7 +40,7 @@ def test_a_job_for_later_wakes_nobody(world: World, keys: Any) -> None:
     work = world.task(queue="mail").using(**keys)
     heard = world.listen()
     work.using(delay=0.000001).enqueue()
-    work.using(run_at=moment(NOON + 1), tenant="a").enqueue()
+    work.using(run_at=from_us(NOON + 1), tenant="a").enqueue()
     world.app.enqueue_many([work.using(delay=1, tenant="b").job(), work.using(queue="now", tenant="c").job()])
     assert heard == [{"queue/now"}]
 
@@ -49,8 +49,8 @@ def test_a_job_for_later_wakes_nobody(world: World, keys: Any) -> None:
 def test_a_job_asked_for_at_an_instant_that_has_come_wakes_its_queue(world: World, keys: Any) -> None:
     work = world.task(queue="mail").using(**keys)
     heard = world.listen()
-    work.using(run_at=moment(NOON)).enqueue()
-    work.using(run_at=moment(NOON - SECOND), tenant="a").enqueue()
+    work.using(run_at=from_us(NOON)).enqueue()
+    work.using(run_at=from_us(NOON - SECOND), tenant="a").enqueue()
     work.using(delay=0, tenant="b").enqueue()
     assert heard == [MAIL, MAIL, MAIL]
 
@@ -122,7 +122,7 @@ def test_operators_wake_whom_they_should(world: World) -> None:
     assert heard == [{f"worker/{world.worker}"}] * 2
     world.app.requeue_job(job.id)
     assert len(heard) == 2, "nobody, because it still runs"
-    (lease,) = world.ledger.heartbeat(world.worker).running
+    (lease,) = world.operations.heartbeat(world.worker).running
     world.finish(Released(lease))
     heard = world.listen()
     world.app.requeue_job(job.id)

@@ -22,11 +22,11 @@ from perdure.errors import (
     WorkflowFailed,
     WorkflowNotFound,
 )
-from perdure.ids import new_id
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Canceled, Failed, Snoozed, Succeeded
-from perdure.ops.ring import ring
-from perdure.store import postgres_transaction
+from perdure.ops.notify import notify
+from perdure.request.ids import new_id
+from perdure.store.postgres import transaction
 from perdure.store.statements import load
 from perdure.store.store import Store
 from tests.conformance.flow import Flow, outcome
@@ -208,10 +208,10 @@ def test_a_step_that_expires_dooms_what_follows(flow: Flow) -> None:
     # A claim that meets it leaves it alone: it cannot end it without its workflow.
     assert flow.claim() == []
     assert flow.states(started)["a"] == "ready"
-    assert flow.world.ledger.expire() == 2
+    assert flow.world.operations.expire() == 2
     assert flow.states(started) == {"a": "canceled", "b": "canceled", "c": "canceled", "d": "ready"}
     flow.check(started)
-    assert flow.world.ledger.expire() == 0
+    assert flow.world.operations.expire() == 0
 
 
 def test_a_released_step_wakes_its_queue(flow: Flow) -> None:
@@ -332,7 +332,7 @@ def test_a_step_that_is_released_rings_here_and_elsewhere(postgres_world: World)
     with App(flow.world.url) as other:
         end = other.store.listen(elsewhere.append)
         # What is heard first is that it listens.
-        until(lambda: elsewhere or flow.world.store.perform(ring, frozenset(["queue/test"])))
+        until(lambda: elsewhere or flow.world.store.perform(notify, frozenset(["queue/test"])))
         flow.world.finish(outcome(a))
         until(lambda: any("queue/default" in topics for topics in elsewhere))
         end()
@@ -367,7 +367,7 @@ def test_a_table_that_was_just_emptied_makes_no_graph_dear(postgres_world: World
     with psycopg.connect(flow.world.url, autocommit=True) as connection:
         connection.execute("VACUUM ANALYZE perdure.job")
         connection.execute("VACUUM ANALYZE perdure.dependency")
-        connection.execute(postgres_transaction._SETTINGS["write"].text.replace(b"$1", b"false"))
+        connection.execute(transaction._SETTINGS["write"].text.replace(b"$1", b"false"))
         started = flow.start(line(3000))
         for name in ("list_edges", "list_waiting_edges"):
             text = load("postgres")[name].replace("%(workflow)s", f"'{started.id}'")

@@ -1,4 +1,4 @@
-"""A ledger with a clock that the test moves, a worker that claims, and an ear for wake-ups."""
+"""A store with a clock that the test moves, a worker that claims, and a listener for wake-ups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import psycopg
 
 from perdure.app import App
-from perdure.handle import Job
+from perdure.client.job import Job
+from perdure.client.task import SyncTask
 from perdure.model.job import SECOND, Claimed, JobRow
 from perdure.model.lifecycle import Outcome
 from perdure.ops import browse
@@ -18,8 +19,7 @@ from perdure.ops.browse import AttemptRow, EventRow, LogRow, Traces
 from perdure.ops.finish import Finished
 from perdure.store.statements import render
 from perdure.store.store import open_store
-from perdure.task import SyncTask
-from perdure.worker.ledger import Batch, Ledger, Queues
+from perdure.worker.operations import Batch, Queues, WorkerOperations
 
 NOON = 1_800_000_000 * SECOND
 """When every world begins: far from the host's clock, so that a use of that one is noticed."""
@@ -42,7 +42,7 @@ class World:
         self.store = open_store(url, synchronous="normal", clock=lambda: self.now)
         self.app = App(url, **options)
         self.app._store = self.store
-        self.ledger = Ledger(self.store, rng=random.Random(7))
+        self.operations = WorkerOperations(self.store, rng=random.Random(7))
         self.woken: list[frozenset[str]] = []
         self.store.subscribe(self.woken.append)
         self.workers = 0
@@ -66,14 +66,16 @@ class World:
 
     def claim(self, n: int = 1, *, queues: Queues = None, polls: bool = False) -> Batch:
         """Claim as a worker that knows every task of the app."""
-        return self.ledger.claim(self.worker, tasks=sorted(self.app.tasks), n=n, queues=queues, polls=polls)
+        return self.operations.claim(
+            self.worker, tasks=sorted(self.app.tasks), n=n, queues=queues, polls=polls
+        )
 
     def claim_one(self) -> Claimed:
         (job,) = self.claim()
         return job
 
     def finish(self, *outcomes: Outcome) -> Finished:
-        return self.ledger.finish(outcomes)
+        return self.operations.finish(outcomes)
 
     def attempt(self, end: Callable[..., Outcome], *args: Any, **options: Any) -> Claimed:
         """Claim one job and end its attempt so; the outcome must be accepted."""
@@ -85,7 +87,7 @@ class World:
         """A worker that has just registered; the next claims are its own."""
         self.workers += 1
         self.worker = f"worker-{self.workers}"
-        self.ledger.register(self.worker, name="one", lease=lease)
+        self.operations.register(self.worker, name="one", lease=lease)
         return self.worker
 
     def lose_worker(self) -> list[str]:
@@ -100,7 +102,7 @@ class World:
 
     def rescue(self, *, page: int = 500) -> list[str]:
         """Sweep; return the jobs that were rescued."""
-        return [change.id for change in self.ledger.rescue(page=page)]
+        return [change.id for change in self.operations.rescue(page=page)]
 
     def row(self, job: Job[Any] | Claimed | str) -> JobRow:
         row = self.store.perform(browse.get_job, _id(job))

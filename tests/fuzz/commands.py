@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from perdure.filter import STATES
+from perdure.request.filter import STATES
 from tests.fuzz.explore import Subject
 from tests.fuzz.ground import Ground
 from tests.fuzz.looks import run
@@ -133,6 +133,14 @@ COMMANDS: dict[str, Values] = {
     "migrate": verb(rest=(option("--to", numbers), flags("--sql", "--help"))),
     "check": verb(),
     "sql": verb(rest=(option("--to", numbers), option("--dialect", words))),
+    "grants": verb(
+        rest=(
+            option("--producer", words),
+            option("--worker", words),
+            option("--reader", words),
+            option("--operator", words),
+        )
+    ),
     "worker": verb(
         words,
         rest=(

@@ -13,7 +13,7 @@ from perdure.model.codec import MAX_PAYLOAD
 from perdure.model.lifecycle import SHORT, TRACE
 from perdure.worker.attempt import Attempt
 from perdure.worker.context import JobContext
-from perdure.worker.ending import raised, returned
+from perdure.worker.outcome import raised, returned
 from tests.fuzz.explore import Subject
 from tests.fuzz.ground import Ground, judge
 from tests.fuzz.looks import look_at
@@ -79,9 +79,9 @@ def _end(ground: Ground, example: tuple[list[tuple[str, Any]], tuple[str, Any]])
     said, (how, what) = example
     ground.tidy()
     job = ground.work.using(max_attempts=1, queue="fuzz").enqueue(1)
-    ledger, handlers = ground.app.ledger, ground.app.handlers()
-    (claimed,) = ledger.claim("fuzz", tasks=["work"], queues=["fuzz"], n=1)
-    context = JobContext(claimed, handlers, worker="fuzz", ledger=ledger)
+    operations, handlers = ground.app.ledger, ground.app.handlers()
+    (claimed,) = operations.claim("fuzz", tasks=["work"], queues=["fuzz"], n=1)
+    context = JobContext(claimed, handlers, worker="fuzz", operations=operations)
     for verb, words in said:
         _say(context, verb, words)
     handler = handlers["work"]
@@ -91,8 +91,8 @@ def _end(ground: Ground, example: tuple[list[tuple[str, Any]], tuple[str, Any]])
     attempt.outcome = outcome
     final = attempt.final()
     if (logs := context.take_logs()) is not None:
-        ledger.report([logs])
-    assert ledger.finish([final]).accepted == [claimed.lease]
+        operations.report([logs])
+    assert operations.finish([final]).accepted == [claimed.lease]
     assert job.refresh().state in ("succeeded", "failed", "canceled")
     _measure(job)
     look_at(ground, job.id)

@@ -13,10 +13,10 @@ from typing import Any
 import psycopg
 
 from perdure import App, Step, Workflow
+from perdure.client.job import Job
 from perdure.errors import PerdureError
-from perdure.handle import Job
 from perdure.model.job import SECOND
-from perdure.store.plan import twin
+from perdure.plan.plan import twin
 from perdure.store.statements import Dialect, render
 from tests.fuzz.odd import SECRET
 from tests.sql.tally import TABLES

@@ -10,14 +10,15 @@ from typing import Any, Literal
 from hypothesis import strategies as st
 
 from perdure import App, Step, Workflow, chain, group
+from perdure.client.worker_api import worker_options
 from perdure.errors import PerdureError
 from perdure.model.job import SECOND
-from perdure.moments import moment
-from perdure.serving import worker_options
-from perdure.signals import Cancel, Continue, Fatal, Retry, Snooze, Throttle
+from perdure.request.signals import Cancel, Continue, Fatal, Retry, Snooze, Throttle
+from perdure.request.times import from_us
 from tests.fuzz.alike import alike
 from tests.fuzz.explore import Subject
 from tests.fuzz.ground import Ground, judge
+from tests.fuzz.methods import backoff, key, keyed, name, options
 from tests.fuzz.odd import (
     Values,
     anything,
@@ -29,7 +30,6 @@ from tests.fuzz.odd import (
     spans,
     texts,
 )
-from tests.fuzz.verbs import backoff, key, keyed, name, options
 
 
 def _using(ground: Ground, asked: dict[str, Any]) -> None:
@@ -52,9 +52,9 @@ def _using(ground: Ground, asked: dict[str, Any]) -> None:
     if (delay := asked.get("delay")) is not None:
         assert abs(row.run_at - row.created_at - _micros(delay)) <= 1
     if (run_at := asked.get("run_at")) is not None:
-        assert moment(row.run_at) == run_at
+        assert from_us(row.run_at) == run_at
     if isinstance(expires := asked.get("expires"), datetime):
-        assert moment(row.expires_at) == expires
+        assert from_us(row.expires_at) == expires
     elif expires is not None:
         assert abs(row.expires_at - row.created_at - _micros(expires)) <= 1
     assert job.tags == [str(tag) for tag in asked.get("tags") or []]

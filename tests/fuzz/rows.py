@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from perdure.worker.context import JobContext
-from perdure.worker.ending import raised, returned
+from perdure.worker.outcome import raised, returned
 from tests.fuzz.explore import Subject
 from tests.fuzz.ground import Ground
 from tests.fuzz.looks import PRINTS, look_at
@@ -128,16 +128,16 @@ def _write(ground: Ground, id: str, column: str, *values: Any) -> None:
 
 def _work(ground: Ground) -> None:
     """What a worker does with it."""
-    ledger, handlers = ground.app.ledger, ground.app.handlers()
-    ledger.expire()
-    for job in ledger.claim("fuzz", tasks=["work"], queues=None, n=10):
+    operations, handlers = ground.app.ledger, ground.app.handlers()
+    operations.expire()
+    for job in operations.claim("fuzz", tasks=["work"], queues=None, n=10):
         handler = handlers[job.task]
-        context = JobContext(job, handlers, worker="fuzz", ledger=ledger)
+        context = JobContext(job, handlers, worker="fuzz", operations=operations)
         try:
             outcome: Any = returned(handler, job.lease, handler.call(job.payload, context))
         except BaseException as error:
             outcome = raised(handler, job, error)
-        assert ledger.finish([outcome]).accepted == [job.lease]
+        assert operations.finish([outcome]).accepted == [job.lease]
 
 
 HOW = ("ready", "canceled", "claimed", "acted")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.fuzz import arguments, commands, endings, options, rows
 from tests.fuzz.explore import Subject
 from tests.fuzz.ground import Ground
-from tests.fuzz.verbs import NOTHING, VERBS, settle
+from tests.fuzz.methods import NOTHING, VERBS, settle
 
 
 def _asking(verb: str) -> Callable[[Ground, Any], None]:

@@ -11,9 +11,9 @@ from tests.fuzz.commands import COMMANDS
 from tests.fuzz.commands import NOT_HERE as NOT_TYPED
 from tests.fuzz.explore import explore
 from tests.fuzz.ground import Ground
+from tests.fuzz.methods import NOT_HERE, VERBS
 from tests.fuzz.subjects import SUBJECTS
-from tests.fuzz.verbs import NOT_HERE, VERBS
-from tests.test_verbs import VERBS as ALL_VERBS
+from tests.test_sync_and_async import METHODS
 
 A_LITTLE = 4
 
@@ -39,8 +39,8 @@ def test_all_of_it_is_twenty_thousand_examples() -> None:
 
 
 def test_every_verb_of_the_app_is_asked() -> None:
-    assert sorted({*VERBS, *NOT_HERE}) == sorted(ALL_VERBS[App].split())
+    assert sorted({*VERBS, *NOT_HERE}) == sorted(METHODS[App].split())
 
 
 def test_every_verb_of_the_command_line_is_typed() -> None:
-    assert {*COMMANDS, *NOT_TYPED} == cli.VERBS.keys()
+    assert {*COMMANDS, *NOT_TYPED} == cli.COMMANDS.keys()

@@ -8,7 +8,8 @@ import random
 import time
 from typing import cast
 
-from perdure import CONTEXT, App, Backoff, Context, Continue, Fatal, Retry, Snooze, diary
+from perdure import CONTEXT, App, Backoff, Context, Continue, Fatal, Retry, Snooze
+from perdure.internal import journal
 from perdure.worker.context import JobContext
 
 LEASE = "KILLS_LEASE"
@@ -119,17 +120,17 @@ async def is_doomed(n: int) -> None:
 
 
 def payment(ctx: Context) -> str:
-    return f"INSERT INTO {EFFECTS} (job) VALUES ('{ctx.job}')"
+    return f"INSERT INTO {EFFECTS} (job) VALUES ('{ctx.job_id}')"
 
 
 def find(ctx: Context) -> int:
     """The checkpoint of the attempts before this one."""
-    diary.note("found", [_job(ctx)], token=_token(ctx), checkpoint=ctx.checkpoint)
+    journal.note("found", [_job(ctx)], token=_token(ctx), checkpoint=ctx.checkpoint)
     return ctx.checkpoint or 0
 
 
 def saved(ctx: Context, checkpoint: int) -> None:
-    diary.note("saved", [_job(ctx)], token=_token(ctx), checkpoint=checkpoint)
+    journal.note("saved", [_job(ctx)], token=_token(ctx), checkpoint=checkpoint)
 
 
 def _job(ctx: Context) -> str:

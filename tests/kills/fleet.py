@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from subprocess import Popen
 
-from perdure import diary, failpoints
+from perdure.internal import failpoints, journal
 from tests.kills.app import LEASE
 from tests.kills.history import Note, notes_of
 from tests.store.waiting import until
@@ -80,7 +80,7 @@ class Fleet:
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")},
             "PERDURE_URL": url,
-            diary.VARIABLE: str(self.history),
+            journal.VARIABLE: str(self.history),
             LEASE: "1",
         }
         self._hands: list[Hand] = []
@@ -96,7 +96,7 @@ class Fleet:
 
     def survivors(self) -> list[int]:
         """Who still runs with our environment, also as somebody's child."""
-        mark = f"{diary.VARIABLE}={self.history}\0".encode()
+        mark = f"{journal.VARIABLE}={self.history}\0".encode()
         return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if _has(path, mark)]
 
     def _start(self, failpoint: str, *command: str) -> Hand:

@@ -1,4 +1,4 @@
-"""What processes wrote into their diaries (see perdure/diary.py), read back."""
+"""What processes wrote into their journals (see perdure/internal/journal.py), read back."""
 
 from __future__ import annotations
 

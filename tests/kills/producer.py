@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from perdure.client.task import Task
 from perdure.model.job import ENDED
 from perdure.ops import browse
-from perdure.task import Task
 from tests.kills import app as tasks
 from tests.kills.app import app
 

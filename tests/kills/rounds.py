@@ -6,10 +6,10 @@ import random
 import signal
 from typing import Literal, NamedTuple, TypeAlias
 
-from perdure.failpoints import Place
-from perdure.filter import Filter
+from perdure.internal.failpoints import Place
 from perdure.ops import browse
 from perdure.ops import worker as worker_ops
+from perdure.request.filter import Filter
 from perdure.store.store import Store
 from tests.kills.fleet import KILLED, PATIENCE, Fleet, Hand
 from tests.kills.history import size_of

@@ -1,4 +1,4 @@
-"""Workers and producers are killed wherever they are; the diaries and the ledger agree about every job."""
+"""Workers and producers are killed wherever they are; the journals and the ledger agree about every job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 
 from perdure.app import App
-from perdure.failpoints import Place
+from perdure.internal.failpoints import Place
 from perdure.model.job import ENDED, JobRow
 from perdure.ops import browse
 from perdure.store.store import Store

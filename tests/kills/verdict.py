@@ -1,11 +1,11 @@
-"""Do the diaries of all processes and the ledger tell the same story?
+"""Do the journals of all processes and the ledger tell the same story?
 
 ``verdict(directory, url)`` reads both, once everything has ended, and returns what contradicts: nothing, if all is
 well. Each rule is a function from both to violations. They hold whoever was killed, and wherever; they do not
 know of jobs that an operator touched (requeued, deleted, pruned).
 
 A lease is a job and a token. The ledger tells of a lease in one of three ways: an attempt under its token, the
-job's own row if it ended under that token, or not at all. Only a claim given back is not told; the diaries count it.
+job's own row if it ended under that token, or not at all. Only a claim given back is not told; the journals count it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Rule: TypeAlias = Callable[[History, Books], Iterator[Finding]]
 
 
 def verdict(directory: Path, url: str) -> list[Violation]:
-    """Everything in the diaries of this directory that the database contradicts, and the other way round."""
+    """Everything in the journals of this directory that the database contradicts, and the other way round."""
     store = open_store(url)
     try:
         return judge(History.read(directory), read_books(store))

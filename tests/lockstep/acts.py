@@ -13,37 +13,39 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from perdure.filter import Filter
 from perdure.model.job import Claimed, Lease, NewJob
 from perdure.model.lifecycle import Outcome, Released, Succeeded
-from perdure.ops import enqueue, many, operate, queues, tasks
+from perdure.ops import bulk_actions, enqueue, job_actions, queues, tasks
 from perdure.ops.find import Found
 from perdure.ops.finish import Finished
 from perdure.ops.op import Op, Operation, operation
-from perdure.ops.report import Said
+from perdure.ops.report import JobReport
 from perdure.ops.topics import queue_topics, worker_topic
-from perdure.worker.ledger import Ledger
+from perdure.request.filter import Filter
+from perdure.worker.operations import WorkerOperations
 from tests.lockstep import requests
 from tests.lockstep.endings import YEAR, Job
 from tests.lockstep.model import Model
-from tests.lockstep.pair import Clock, Dice, Pair
+from tests.lockstep.pair import Clock, FixedRandom, Pair
 from tests.lockstep.promises import Witness
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 MODELLED = [field.name for field in fields(Job)]
-EVERYTHING = requests.Hunger(3, list(requests.NAMES), None)
+EVERYTHING = requests.ClaimArguments(3, list(requests.NAMES), None)
 NO_JOB = str(UUID(int=0))
 FIRST_ID = 0x018BCFE5_6800_7000_8000_000000000000
 
 
 @operation("write")
-def carry_out(verb: many.Verb, jobs: Sequence[Found], doing: many.Doing) -> Op[many.Counts]:
+def carry_out(
+    verb: bulk_actions.BulkAction, jobs: Sequence[Found], bulk: bulk_actions.BulkProgress
+) -> Op[bulk_actions.Counts]:
     """Both stores count acts for themselves; what came of the jobs is the same."""
-    batch = yield from verb.batch(jobs, doing)
+    batch = yield from verb.batch(jobs, bulk)
     assert batch.locked == []
-    return batch.doing.counts
+    return batch.bulk.counts
 
 
 class Draw(Protocol):
@@ -67,7 +69,7 @@ class Company:
         self.pair = pair
         self.pair.begin()
         self.pair.perform(tasks.sync, requests.TASKS)
-        self.model = Model(requests.TASKS, now=Clock.START, roll=Dice.START)
+        self.model = Model(requests.TASKS, now=Clock.START, roll=FixedRandom.START)
         self.witness = Witness()
         self.numbers, self.births = count(), count(1)
         self.workers = [self.hire() for _ in range(3)]
@@ -80,9 +82,9 @@ class Company:
     # The world
 
     def move_on(self, draw: Draw) -> None:
-        """Time passes, and the dice fall."""
+        """Time passes, and the random number changes."""
         self.wait(draw(requests.TICKS))
-        self.pair.dice.face = self.model.roll = draw(requests.ROLLS)
+        self.pair.rng.value = self.model.roll = draw(requests.ROLLS)
 
     def wait(self, span: int) -> None:
         self.pair.clock.now = self.model.now = self.model.now + span
@@ -138,7 +140,7 @@ class Company:
             self.wait(span)
 
     def claim(self, draw: Draw) -> None:
-        self.take(self.some_worker(draw), draw(requests.HUNGER))
+        self.take(self.some_worker(draw), draw(requests.CLAIM_ARGUMENTS))
 
     def claim_and_never_hear(self, draw: Draw) -> None:
         worker = self.some_worker(draw)
@@ -165,24 +167,24 @@ class Company:
             self.settle([draw(st.sampled_from(self.told[::-1]))])
 
     def finish_and_claim(self, draw: Draw) -> None:
-        worker, hunger = self.some_worker(draw), draw(requests.HUNGER)
+        worker, wanted = self.some_worker(draw), draw(requests.CLAIM_ARGUMENTS)
         outcomes = [draw(requests.ENDINGS).of(lease) for lease in worker.leases]
         finished, claimed = self.ask(
-            lambda ledger: ledger.cycle(
-                worker.id, outcomes, tasks=hunger.tasks, n=hunger.n, queues=hunger.queues
+            lambda operations: operations.cycle(
+                worker.id, outcomes, tasks=wanted.tasks, n=wanted.n, queues=wanted.queues
             )
         )
         self.check_finished(outcomes, finished)
-        self.check_claimed(worker, hunger, claimed)
+        self.check_claimed(worker, wanted, claimed)
 
     def report(self, draw: Draw) -> None:
-        said = [Said(lease, draw(requests.REPORTS)) for lease in self.some_leases(draw)]
-        assert self.ask(lambda ledger: ledger.report(said)) == self.model.report(said)
+        said = [JobReport(lease, draw(requests.REPORTS)) for lease in self.some_leases(draw)]
+        assert self.ask(lambda operations: operations.report(said)) == self.model.report(said)
 
     def heartbeat(self, draw: Draw) -> None:
         """A retired worker begins anew; a live one gives back what it never heard of."""
         worker = self.some_worker(draw)
-        beat = self.ask(lambda ledger: ledger.heartbeat(worker.id))
+        beat = self.ask(lambda operations: operations.heartbeat(worker.id))
         assert beat[:3] == self.model.heartbeat(worker.id)
         if not beat.live:
             self.replace(worker)
@@ -199,7 +201,7 @@ class Company:
     def retire(self, draw: Draw) -> None:
         """In order: it may still tell how its attempts ended."""
         worker = self.some_worker(draw)
-        self.ask(lambda ledger: ledger.retire(worker.id))
+        self.ask(lambda operations: operations.retire(worker.id))
         self.model.retire(worker.id)
 
     def change_hands(self, draw: Draw) -> None:
@@ -207,7 +209,7 @@ class Company:
         one, other = draw(st.permutations(self.workers))[:2]
         self.take(one, EVERYTHING)
         late = list(one.leases)
-        self.ask(lambda ledger: ledger.retire(one.id))
+        self.ask(lambda operations: operations.retire(one.id))
         self.model.retire(one.id)
         self.rescue()
         self.take(other, EVERYTHING)
@@ -223,16 +225,19 @@ class Company:
         self.rescue()
 
     def rescue(self, _: Draw | None = None) -> None:
-        assert self.ask(lambda ledger: [change.id for change in ledger.rescue(page=2)]) == self.model.rescue()
+        assert (
+            self.ask(lambda operations: [change.id for change in operations.rescue(page=2)])
+            == self.model.rescue()
+        )
 
     def expire(self, _: Draw) -> None:
-        assert self.ask(lambda ledger: ledger.expire(page=2)) == self.model.expire()
+        assert self.ask(lambda operations: operations.expire(page=2)) == self.model.expire()
 
     # Operators
 
     def cancel(self, draw: Draw) -> None:
         id, reason = self.some_id(draw, "running"), draw(st.sampled_from([None, "withdrawn"]))
-        answer = self.perform(operate.cancel, id, reason=reason)
+        answer = self.perform(job_actions.cancel, id, reason=reason)
         assert answer == self.model.cancel(id, reason)
         if answer == "cancel_requested":
             assert worker_topic(self.model.jobs[id].worker or "") in self.pair.woken
@@ -240,16 +245,16 @@ class Company:
     def requeue(self, draw: Draw) -> None:
         id = self.some_id(draw, "failed", "canceled")
         run, keep = draw(st.sampled_from([None, None, 1, 2])), draw(st.booleans())
-        answer = self.perform(operate.requeue, id, run=run, keep_checkpoint=keep)
+        answer = self.perform(job_actions.requeue, id, run=run, keep_checkpoint=keep)
         assert answer == self.model.requeue(id, run, keep)
 
     def run_now(self, draw: Draw) -> None:
         id = self.some_id(draw)
-        assert self.perform(operate.run_now, id) == self.model.run_now(id)
+        assert self.perform(job_actions.run_now, id) == self.model.run_now(id)
 
     def delete(self, draw: Draw) -> None:
         id, keep = self.some_id(draw), draw(st.sampled_from([None, 3_600_000_000]))
-        answer = self.perform(operate.delete, id, keep_key=keep)
+        answer = self.perform(job_actions.delete, id, keep_key=keep)
         assert answer == self.model.delete(id, keep is not None)
         if answer == "deleted":
             self.batches = [batch for batch in self.batches if id not in {job.id for job in batch}]
@@ -259,20 +264,22 @@ class Company:
         verb, alone = draw(
             st.sampled_from(
                 [
-                    (many.CANCEL, lambda id: self.model.cancel(id, "many")),
-                    (many.REQUEUE, lambda id: self.model.requeue(id, None, False)),
-                    (many.RUN_NOW, self.model.run_now),
-                    (many.DELETE, lambda id: self.model.delete(id, False)),
+                    (bulk_actions.CANCEL, lambda id: self.model.cancel(id, "many")),
+                    (bulk_actions.REQUEUE, lambda id: self.model.requeue(id, None, False)),
+                    (bulk_actions.RUN_NOW, self.model.run_now),
+                    (bulk_actions.DELETE, lambda id: self.model.delete(id, False)),
                 ]
             )
         )
         queue = draw(st.sampled_from([None, *requests.QUEUES]))
         filter = Filter(queue=queue, state=draw(st.sampled_from([None, *verb.takes])))
-        found = self.perform(many.look, filter, among=verb.takes, length=1000).jobs
+        found = self.perform(bulk_actions.look, filter, among=verb.takes, length=1000).jobs
         assert [job.id for job in found] == self.model.fitting(filter, verb.takes)
-        counts = self.perform(carry_out, verb, found, many.Doing("act", filter, many.Counts(), "many"))
+        counts = self.perform(
+            carry_out, verb, found, bulk_actions.BulkProgress("act", filter, bulk_actions.Counts(), "many")
+        )
         assert counts == Counter(alone(job.id) for job in found)
-        if verb is many.DELETE:
+        if verb is bulk_actions.DELETE:
             gone = {job.id for job in found} - self.model.jobs.keys()
             self.batches = [batch for batch in self.batches if gone.isdisjoint(job.id for job in batch)]
 
@@ -329,26 +336,29 @@ class Company:
 
     # How it is done
 
-    def ask(self, verb: Callable[[Ledger], T]) -> T:
+    def ask(self, verb: Callable[[WorkerOperations], T]) -> T:
         return self.pair.ask(verb)
 
     def perform(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return self.pair.perform(operation, *args, **kwargs)
 
-    def take(self, worker: Worker, hunger: requests.Hunger) -> list[Lease]:
+    def take(self, worker: Worker, wanted: requests.ClaimArguments) -> list[Lease]:
         claimed = self.ask(
-            lambda ledger: ledger.claim(worker.id, tasks=hunger.tasks, n=hunger.n, queues=hunger.queues)
+            lambda operations: operations.claim(
+                worker.id, tasks=wanted.tasks, n=wanted.n, queues=wanted.queues
+            )
         )
-        return self.check_claimed(worker, hunger, claimed)
+        return self.check_claimed(worker, wanted, claimed)
 
     def check_claimed(
-        self, worker: Worker, hunger: requests.Hunger, claimed: Sequence[Claimed]
+        self, worker: Worker, wanted: requests.ClaimArguments, claimed: Sequence[Claimed]
     ) -> list[Lease]:
-        expected, met = self.model.claim(worker.id, hunger.tasks, hunger.n, hunger.order(self.model.roll))
+        expected, met = self.model.claim(worker.id, wanted.tasks, wanted.n, wanted.order(self.model.roll))
         assert [job.lease for job in claimed] == expected
         for job in claimed:
             known = self.model.jobs[job.id]
-            assert (job.attempt, job.run, job.crashes) == (known.attempt, known.run, known.crashes)
+            assert (job.attempt, job.run) == (known.attempt, known.run)
+            assert (job.crashes, job.interruptions) == (known.crashes, known.interruptions)
             assert (job.payload, job.checkpoint, job.tenant) == (
                 known.payload,
                 known.checkpoint,
@@ -374,7 +384,7 @@ class Company:
 
     def settle(self, outcomes: list[Outcome]) -> None:
         refused = not any(self.model.holder(outcome.lease) for outcome in outcomes)
-        finished = self.ask(lambda ledger: ledger.finish(outcomes))
+        finished = self.ask(lambda operations: operations.finish(outcomes))
         self.check_finished(outcomes, finished)
         if refused:
             self.witness.see_nothing_changed(self.pair.look().jobs)
@@ -390,7 +400,7 @@ class Company:
 
     def hire(self) -> Worker:
         worker = Worker(f"worker-{next(self.births)}")
-        self.ask(lambda ledger: ledger.register(worker.id, name="w", lease=requests.LEASE))
+        self.ask(lambda operations: operations.register(worker.id, name="w", lease=requests.LEASE))
         self.model.register(worker.id, requests.LEASE)
         return worker
 

@@ -60,6 +60,7 @@ class Job:
     throttles: int = 0
     snoozes: int = 0
     crashes: int = 0
+    interruptions: int = 0
 
     @property
     def active(self) -> bool:
@@ -138,6 +139,7 @@ def _fail(job: Job, failure: Failed, policy: Policy, now: int, roll: float) -> P
     job.crashes += crashed
     attempt = job.attempt
     if failure.kind == "interrupted":
+        job.interruptions += 1
         delay, decided_by = 0, "shutdown"
         job.attempt -= 1
     elif final := _why_final(job, failure, policy):
@@ -166,7 +168,7 @@ def _why_final(job: Job, failure: Failed, policy: Policy) -> str | None:
 def _go_on(job: Job, outcome: Continued, now: int) -> Past:
     """A new run, as after a success."""
     past = Past(job.run, job.attempt, "continued", None, outcome.delay, "handler")
-    job.run, job.attempt, job.crashes = job.run + 1, 0, 0
+    job.run, job.attempt, job.crashes, job.interruptions = job.run + 1, 0, 0, 0
     job.blame(outcome)
     job.wait(now, outcome.delay)
     return past

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import msgspec
 
 from perdure.errors import IdempotencyConflict, InternalError, PerdureError
-from perdure.filter import Filter
 from perdure.model.backoff import DEFAULT_BACKOFF, Backoff
 from perdure.model.job import SECOND, Lease, NewJob, TaskDefinition
 from perdure.model.lifecycle import Failed, Outcome, Succeeded, Throttled
-from perdure.ops.report import Said
+from perdure.ops.report import JobReport
+from perdure.request.filter import Filter
 from tests.lockstep.endings import Job, Past, Policy, longest_pause, settle, tell
 
 QUIET = 120 * SECOND
@@ -56,7 +56,7 @@ class Worker:
 
 
 class Model:
-    """The machine sets the time and the dice; every verb answers as the stores should."""
+    """The machine sets the time and the random number; every verb answers as the stores should."""
 
     def __init__(self, tasks: Iterable[TaskDefinition], *, now: int, roll: float) -> None:
         self.now = now
@@ -251,10 +251,10 @@ class Model:
         cool = longest_pause(queue.backoff or DEFAULT_BACKOFF, queue.throttles)
         queue.cool_until = self.now + max(cool, asked)
 
-    def report(self, said: Sequence[Said]) -> list[str]:
+    def report(self, said: Sequence[JobReport]) -> list[str]:
         return [self._report(one) for one in said]
 
-    def _report(self, said: Said) -> str:
+    def _report(self, said: JobReport) -> str:
         job = self.holder(said.lease)
         if job is None:
             return "lease lost"

@@ -13,11 +13,11 @@ from perdure.model.backoff import load_backoff
 from perdure.model.job import JobRow, Lease
 from perdure.ops.op import Op, Operation, Query, ask_all, operation
 from perdure.ops.worker import WorkerRow
-from perdure.store.postgres import PostgresStore
-from perdure.store.sqlite import SqliteStore
+from perdure.store.postgres.store import PostgresStore
+from perdure.store.sqlite.store import SqliteStore
 from perdure.store.statements import Dialect, load, render
 from perdure.store.store import Store
-from perdure.worker.ledger import Ledger
+from perdure.worker.operations import WorkerOperations
 from tests.lockstep.endings import Past
 from tests.lockstep.model import Queue
 
@@ -43,34 +43,34 @@ class Seen(NamedTuple):
     counts: dict[tuple[str, str], int]
 
 
-class Dice(random.Random):
-    """Shows the face it was told to."""
+class FixedRandom(random.Random):
+    """Always returns the value that the test has set."""
 
     START = 0.5
-    face = START
+    value = START
 
     def random(self) -> float:
-        return self.face
+        return self.value
 
 
 class Pair:
-    """Both stores on one clock and one pair of dice."""
+    """Both stores on one clock and one random number."""
 
     def __init__(self, stores: list[Store], clock: Clock) -> None:
         self.clock = clock
-        self.dice = Dice()
-        self.ledgers = [Ledger(store, rng=self.dice) for store in stores]
+        self.rng = FixedRandom()
+        self.both = self._begin_both(stores)
         self.woken: frozenset[str] = frozenset()
         """What was announced since somebody last emptied it."""
         self._heard: list[frozenset[str]] = [frozenset()] * len(stores)
         for i, store in enumerate(stores):
             store.subscribe(self._listener(i))
 
-    def ask(self, verb: Callable[[Ledger], T]) -> T:
+    def ask(self, verb: Callable[[WorkerOperations], T]) -> T:
         """Ask both. If both raise the same error, raise it."""
-        self._heard = [frozenset()] * len(self.ledgers)
-        sqlite, postgres = [_answer(verb, ledger) for ledger in self.ledgers]
-        assert repr(sqlite) == repr(postgres)
+        self._heard = [frozenset()] * len(self.both)
+        sqlite, postgres = [_answer(verb, operations) for operations in self.both]
+        assert repr(sqlite) == repr(postgres), f"SQLite: {sqlite!r}\nPostgreSQL: {postgres!r}"
         assert self._heard[0] == self._heard[1]
         self.woken |= self._heard[0]
         if isinstance(sqlite, PerdureError):
@@ -78,19 +78,25 @@ class Pair:
         return sqlite
 
     def perform(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.ask(lambda ledger: ledger.store.perform(operation, *args, **kwargs))
+        return self.ask(lambda operations: operations.store.perform(operation, *args, **kwargs))
 
     def look(self) -> Seen:
         """What is stored: the same on both."""
-        sqlite, postgres = [ledger.store.perform(look) for ledger in self.ledgers]
+        sqlite, postgres = [operations.store.perform(look) for operations in self.both]
         assert sqlite == postgres
         return sqlite
 
     def begin(self) -> None:
         """Forget everything."""
-        for ledger in self.ledgers:
-            ledger.store.perform(wipe)
-        self.clock.now, self.dice.face, self.woken = Clock.START, Dice.START, frozenset()
+        stores = [operations.store for operations in self.both]
+        for store in stores:
+            store.perform(wipe)
+        self.both = self._begin_both(stores)
+        self.clock.now, self.rng.value, self.woken = Clock.START, FixedRandom.START, frozenset()
+
+    def _begin_both(self, stores: list[Store]) -> list[WorkerOperations]:
+        """New ones for each example: a ledger remembers what its last claims found."""
+        return [WorkerOperations(store, rng=self.rng) for store in stores]
 
     def _listener(self, i: int) -> Callable[[frozenset[str]], None]:
         def listen(topics: frozenset[str]) -> None:
@@ -142,7 +148,7 @@ def look() -> Op[Seen]:
             for name, paused, cool_until, throttles, backoff in queues
         },
         workers={row.id: row.expires_at for row in itertools.starmap(WorkerRow, workers)},
-        counts={(queue, view): number for queue, view, number in counts},
+        counts={(queue, view): number for queue, view, number, _ in counts},
     )
 
 
@@ -151,9 +157,9 @@ def wipe() -> Op[None]:
     yield from ask_all(*(Query(f"wipe_{table}", {}) for table in TABLES), final=True)
 
 
-def _answer(verb: Callable[[Ledger], T], ledger: Ledger) -> T | PerdureError:
+def _answer(verb: Callable[[WorkerOperations], T], operations: WorkerOperations) -> T | PerdureError:
     try:
-        return verb(ledger)
+        return verb(operations)
     except PerdureError as error:
         return error
 

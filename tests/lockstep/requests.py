@@ -129,7 +129,7 @@ KEYED: SearchStrategy[Asked] = st.builds(
 BATCHES = st.lists(PLAIN | KEYED, min_size=1, max_size=4)
 
 
-class Hunger(NamedTuple):
+class ClaimArguments(NamedTuple):
     """What a worker would take."""
 
     n: int
@@ -144,8 +144,8 @@ class Hunger(NamedTuple):
         return None if self.queues is None else list(self.queues)
 
 
-HUNGER: SearchStrategy[Hunger] = st.builds(
-    Hunger,
+CLAIM_ARGUMENTS: SearchStrategy[ClaimArguments] = st.builds(
+    ClaimArguments,
     n=st.sampled_from([1, 2, 2, 5, 5, 0]),
     tasks=st.just(list(NAMES)) | st.lists(st.sampled_from((*NAMES, UNKNOWN)), min_size=1, max_size=3),
     queues=st.none()

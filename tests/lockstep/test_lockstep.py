@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from perdure.worker import claim_window
 from tests.lockstep.machine import Lockstep
 from tests.lockstep.pair import open_pair
 
@@ -22,7 +24,7 @@ SHORT = settings(
     print_blob=True,
     report_multiple_bugs=False,
 )
-LONG = settings(SHORT, max_examples=500, stateful_step_count=50)
+LONG = settings(SHORT, max_examples=300, stateful_step_count=50)
 
 
 @pytest.fixture
@@ -32,7 +34,10 @@ def merging(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, postgres_url: str) -> Iterator[type[Lockstep]]:
+def machine(tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Lockstep]]:
+    # After many full claims PostgreSQL looks only at recent jobs: such a claim may return fewer than there are, and
+    # leaves the older ones to the next. The model knows nothing of that.
+    monkeypatch.setattr(claim_window, "FULL_STREAK", inf)
     with open_pair(str(tmp_path / "jobs.db"), postgres_url) as both:
 
         class OnBoth(Lockstep):
@@ -47,9 +52,9 @@ def test_both_stores_do_what_the_model_does(machine: type[Lockstep]) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("front_first")
+@pytest.mark.usefixtures("window_first")
 @pytest.mark.timeout(600)
-def test_both_stores_do_what_the_model_does_with_the_front_first(machine: type[Lockstep]) -> None:
+def test_both_stores_do_what_the_model_does_with_the_window_first(machine: type[Lockstep]) -> None:
     run_state_machine_as_test(machine, settings=LONG)
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import psycopg
 
-from perdure.failpoints import VARIABLE
-from perdure.store.migrations import Migration
-from perdure.store.postgres import PostgresStore
-from perdure.store.sqlite import SqliteStore
+from perdure.internal.failpoints import VARIABLE
+from perdure.store.postgres.store import PostgresStore
+from perdure.store.schema.files import Migration
+from perdure.store.sqlite.store import SqliteStore
 from perdure.store.statements import Dialect, name_tables
 from tests.migrations.samples import samples
 
@@ -117,9 +117,9 @@ def end(process: subprocess.Popen[str]) -> tuple[int, list[int]]:
 
 
 @contextmanager
-def nursery(url: str) -> Iterator[Callable[[str], tuple[int, list[int]]]]:
+def fork_server(url: str) -> Iterator[Callable[[str], tuple[int, list[int]]]]:
     """Migrate in a new process with a failpoint; returns how it ended, and the versions it finished."""
-    process = _start("nursery", url)
+    process = _start("fork_server", url)
     assert process.stdin is not None
     assert process.stdout is not None
     stdin, stdout = process.stdin, process.stdout

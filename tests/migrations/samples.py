@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perdure.store.migrations import Migration, migrations
+from perdure.store.schema.files import Migration, migrations
 from perdure.store.statements import Dialect
 
 PLAIN: dict[Dialect, str] = {

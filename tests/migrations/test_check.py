@@ -10,10 +10,10 @@ import psycopg
 import pytest
 
 from perdure.errors import SchemaError, SchemaForeign, SchemaMissing, SchemaOutdated
-from perdure.store.migrations import migrations
-from perdure.store.postgres import PostgresStore
-from perdure.store.postgres_migrate import target
-from perdure.store.sqlite import SqliteStore
+from perdure.store.postgres.migrate import target
+from perdure.store.postgres.store import PostgresStore
+from perdure.store.schema.files import migrations
+from perdure.store.sqlite.store import SqliteStore
 from tests.migrations.database import Database
 
 STATES: dict[str, tuple[Callable[[Database], object], type[SchemaError] | None]] = {
@@ -97,8 +97,8 @@ def test_on_sqlite_it_looks_while_somebody_writes(sqlite_url: str) -> None:
 
 
 def test_on_sqlite_its_connection_cannot_write(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from perdure.store import migrate
-    from perdure.store.sqlite_migrate import SqliteTarget
+    from perdure.store.schema import migrate
+    from perdure.store.sqlite.migrate import SqliteTarget
 
     database = Database(sqlite_url)
     database.migrate()

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from perdure import App
-from perdure.store.postgres_url import wishes
+from perdure.store.postgres.url import parse_url
 from tests.migrations.database import Database
 
 PROGRAM = """
@@ -53,7 +53,7 @@ def test_a_migration_of_django_makes_our_tables(database: Database, tmp_path: Pa
 def settings(database: Database) -> dict[str, object]:
     if database.dialect == "sqlite":
         return {"ENGINE": "django.db.backends.sqlite3", "NAME": database.url.removeprefix("sqlite:///")}
-    asked = wishes(database.url)
+    asked = parse_url(database.url)
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": asked["dbname"],

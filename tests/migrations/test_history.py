@@ -11,7 +11,7 @@ from perdure.errors import (
     SchemaForeign,
     SchemaNewer,
 )
-from perdure.store.migrations import Migration, migrations
+from perdure.store.schema.files import Migration, migrations
 from tests.migrations.database import Database
 from tests.migrations.samples import online
 
@@ -139,7 +139,7 @@ def test_histories_of_others_beside_ours_do_not_matter(database: Database, table
 
 def test_what_comes_next_is_known_by_the_statements_that_were_run() -> None:
     """The rest of a file that was begun may be mended; what was run may not."""
-    from perdure.store.history import outstanding
+    from perdure.store.schema.pending import outstanding
 
     begun = Migration(1, "x", "-- online\nSELECT 1; SELECT 2; SELECT 3;")
     row = (1, "x", begun.checksum_after(2), False)

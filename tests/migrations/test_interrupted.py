@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from perdure.errors import SchemaMissing, SchemaOutdated
-from perdure.store.migrations import migrations
-from tests.migrations.database import Database, nursery
+from perdure.store.schema.files import migrations
+from tests.migrations.database import Database, fork_server
 from tests.migrations.samples import online, plain
 
 KILLED = -9
@@ -31,7 +31,7 @@ def test_killed_at_each_statement_of_a_transaction_nothing_was_done(
 ) -> None:
     expected = whole(database, tmp_path)
     shipped = migrations(database.dialect)
-    with nursery(database.url) as run:
+    with fork_server(database.url) as run:
         for n in range(1, len(shipped[0].statements) + 1):
             assert run(f"before_migration_statement:kill@{n}") == (KILLED, [])
             with pytest.raises(SchemaMissing):
@@ -60,7 +60,7 @@ def test_killed_at_each_statement_of_an_online_migration_it_goes_on_there(
     migration = online(database.dialect)
     database.migrate(to=migration.version - 1)
     total = len(migration.statements)
-    with nursery(database.url) as run:
+    with fork_server(database.url) as run:
         for done in range(total):
             # Before the statement, after it and before it is recorded, and after that.
             for failpoint in ("before_migration_statement:kill", "after_migration_statement:kill"):

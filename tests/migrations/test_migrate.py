@@ -6,9 +6,9 @@ import psycopg
 import pytest
 
 from perdure.errors import Invalid, PerdureError, SchemaMissing, SchemaOutdated, StoreBusy, StoreReadOnly
-from perdure.store.migrations import Migration, migrations, split
-from perdure.store.postgres import PostgresStore
-from perdure.store.postgres_migrate import _spell
+from perdure.store.postgres.migrate import _spell
+from perdure.store.postgres.store import PostgresStore
+from perdure.store.schema.files import Migration, migrations, split
 from perdure.store.statements import Dialect
 from tests.migrations.database import Database
 from tests.migrations.samples import online, plain

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from perdure.errors import InternalError, SchemaOutdated
-from perdure.store.migrations import Migration, migrations
-from perdure.store.postgres_migrate import target
-from tests.migrations.database import Database, begin, end, nursery, start
+from perdure.store.postgres.migrate import target
+from perdure.store.schema.files import Migration, migrations
+from tests.migrations.database import Database, begin, end, fork_server, start
 from tests.migrations.samples import online
 from tests.migrations.test_together import killed_at_the_end, visitors
 from tests.store.waiting import until
@@ -39,7 +39,7 @@ def before(postgres: Database) -> Database:
 @pytest.fixture
 def writer(before: Database) -> Iterator[psycopg.Connection[Any]]:
     """Somebody whose transaction is not at its end; the index is next, and will wait for it."""
-    with nursery(before.url) as run:
+    with fork_server(before.url) as run:
         assert run("before_migration_statement:kill@4") == (-9, [])
     with psycopg.connect(before.url) as writer:
         writer.execute(JOB.format(queue="q").encode())
@@ -188,7 +188,11 @@ def test_only_indexes_may_be_said_concurrently(postgres: Database) -> None:
 def test_whoever_waits_for_a_turn_holds_no_index_up(before: Database) -> None:
     """Its builder waits for all who have a snapshot, also for those who wait for the builder's own turn."""
     process = start(before.url)
-    with killed_at_the_end(process), target(before.url, "perdure") as database, database.turn():
+    with (
+        killed_at_the_end(process),
+        target(before.url, "perdure") as database,
+        database.exclusive_transaction(),
+    ):
         begin(process)
         until(lambda: len(visitors(before)) == 2)
         database.run_online("CREATE INDEX CONCURRENTLY more_size ON perdure.more (size);")

@@ -12,10 +12,10 @@ from perdure import App
 from perdure.cli import program
 from perdure.errors import Invalid, InvalidConfig, SchemaOutdated
 from perdure.schema import install_sql
-from perdure.store.history import Work
-from perdure.store.migrations import Migration, migrations
-from perdure.store.script import install, script
-from tests.migrations.database import Database, nursery
+from perdure.store.schema.files import Migration, migrations
+from perdure.store.schema.pending import Work
+from perdure.store.schema.script import install, script
+from tests.migrations.database import Database, fork_server
 
 
 def run(*args: str) -> Result:
@@ -24,7 +24,7 @@ def run(*args: str) -> Result:
 
 def perform(database: Database, text: str) -> None:
     """As psql or sqlite3 do: each statement by itself."""
-    from perdure.store.migrations import split
+    from perdure.store.schema.files import split
 
     with database.connection() as connection:
         for statement in split(text):
@@ -79,7 +79,7 @@ def test_the_rest_of_what_was_interrupted_can_be_done_by_hand(database: Database
     expected = database.shape()
     other = renewed(database, tmp_path)
     other.migrate(to=other.samples[-2].version)
-    with nursery(other.url) as start:
+    with fork_server(other.url) as start:
         assert start("before_migration_statement:kill@3") == (-9, [])
     with other.store() as store:
         perform(other, store.migration_sql())

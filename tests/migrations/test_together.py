@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from perdure.errors import StoreBusy
-from perdure.store import postgres_migrate
-from perdure.store.postgres_migrate import PostgresTarget, target
-from perdure.store.sqlite_migrate import SqliteTarget
+from perdure.store.postgres import migrate
+from perdure.store.postgres.migrate import PostgresTarget, target
+from perdure.store.sqlite.migrate import SqliteTarget
 from tests.migrations.database import Database, begin, end, start
 from tests.store.waiting import until
 
@@ -75,7 +75,7 @@ def test_a_backend_that_was_ended_while_it_had_the_turn_is_no_loss(postgres: Dat
 
 
 def test_nobody_waits_for_a_turn_for_ever(postgres: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_migrate, "_LONGEST_WAIT", 0.2)
+    monkeypatch.setattr(migrate, "_LONGEST_WAIT", 0.2)
     holder = start(postgres.url, failpoint=HOLDS_THE_TURN)
     with killed_at_the_end(holder):
         begin(holder)
@@ -101,13 +101,13 @@ def test_on_postgresql_the_migration_s_error_wins_over_the_unlock_s(postgres: Da
     with (
         target(postgres.url, "perdure") as database,
         pytest.raises(psycopg.OperationalError),
-        database.turn(),
+        database.exclusive_transaction(),
     ):
         end_backend(postgres, database)
 
 
 def fail_and_be_cut(postgres: Database, database: PostgresTarget) -> None:
-    with database.turn():
+    with database.exclusive_transaction():
         try:
             database.run("SELECT 1 / 0")
         finally:
@@ -121,17 +121,17 @@ def fail_online_and_be_cut(postgres: Database, database: PostgresTarget) -> None
         "CREATE FUNCTION perdure.cut(size integer) RETURNS integer IMMUTABLE RETURN CASE WHEN"
         f" pg_catalog.pg_terminate_backend({pid(database)}) THEN size ELSE size END"
     )
-    with database.turn():
+    with database.exclusive_transaction():
         database.run_online("CREATE UNIQUE INDEX CONCURRENTLY cut ON perdure.more (perdure.cut(size));")
 
 
 def test_on_sqlite_the_migration_s_error_wins_over_the_unlock_s() -> None:
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    with pytest.raises(ZeroDivisionError), SqliteTarget(connection).turn():  # noqa: PT012 - one after the other
+    with pytest.raises(ZeroDivisionError), SqliteTarget(connection).exclusive_transaction():  # noqa: PT012 - one after the other
         connection.close()
         1 / 0  # noqa: B018
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    with pytest.raises(sqlite3.ProgrammingError), SqliteTarget(connection).turn():
+    with pytest.raises(sqlite3.ProgrammingError), SqliteTarget(connection).exclusive_transaction():
         connection.close()
 
 

@@ -54,6 +54,7 @@ def jobs(cancel_requested: bool | None = None) -> st.SearchStrategy[Running]:
         max_attempts=numbers,
         throttles=counts,
         crashes=counts,
+        interruptions=counts,
         cancel_requested=st.booleans() if cancel_requested is None else st.just(cancel_requested),
         progress_done=st.none(),
         progress_total=st.none(),
@@ -92,7 +93,19 @@ outcomes: st.SearchStrategy[Outcome] = successes | unsuccessful
 def job(**fields: object) -> Running:
     """A job in its first attempt of three."""
     plain = Running(
-        *LEASE, "mail", 1, 1, 3, 0, 0, False, None, None, Backoff(base=8, cap=100, codes={"http.503": 60}), 3
+        *LEASE,
+        "mail",
+        1,
+        1,
+        3,
+        0,
+        0,
+        0,
+        False,
+        None,
+        None,
+        Backoff(base=8, cap=100, codes={"http.503": 60}),
+        3,
     )
     return msgspec.structs.replace(plain, **fields)
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from perdure.model.advice import ADVICE, advise
+from perdure.model.coverage import Server
 from perdure.model.explain import MOST_AHEAD, Case, Parent, explain
 from perdure.model.job import SECOND, JobRow
-from perdure.model.serving import Server
 
 NOW = 1_800_000_000 * SECOND
 HOUR = 3600 * SECOND
@@ -21,7 +21,7 @@ READY: dict[str, Any] = {
     **dict.fromkeys(JobRow.__struct_fields__),
     **{"id": "j1", "task": "send", "queue": "mail", "state": "ready", "payload": "{}"},
     **{"priority": 0, "run": 1, "attempt": 0, "max_attempts": 8, "token": 0},
-    **{"run_at": NOW, "created_at": NOW, "throttles": 0, "snoozes": 0, "crashes": 0},
+    **{"run_at": NOW, "created_at": NOW, "throttles": 0, "snoozes": 0, "crashes": 0, "interruptions": 0},
 }
 
 
@@ -109,6 +109,7 @@ CASES: list[tuple[Case, str, str]] = [
         f"It expired at {AT} and is about to be canceled.",
     ),
     (case(held="limit:mail"), "held", "It is held by limit:mail."),
+    (case(held="unclaimable", reason="too large"), "unclaimable", "No worker can claim it: too large."),
     (case(run_at=NOW + 2 * HOUR), "scheduled", f"It is scheduled for {LATER}."),
     (
         case(run_at=NOW + 2 * HOUR, attempt=2, **FAILED),
@@ -169,6 +170,7 @@ CASES: list[tuple[Case, str, str]] = [
 
 REMARKED: list[tuple[Case, str, str]] = [
     (case(crashes=2), "ready", "alone"),
+    (case(interruptions=3), "ready", "alone"),
     (case({"runner": "ann"}, **RUNNING, crashes=3), "running", "alone"),
     (case({"enabled": False}), "ready", "task_disabled"),
     (case({"holder": "j2"}, state="canceled", finished_at=NOW), "ended", "unique_key_taken"),

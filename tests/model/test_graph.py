@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from perdure.errors import InvalidWorkflow
 from perdure.model.graph import (
-    Birth,
     Edge,
+    InitialState,
     Shape,
     Tally,
     Waiting,
-    births,
     cascade,
     check,
     foreign_references,
+    initial_states,
     requeued,
 )
 from tests.model.reference import reference
@@ -80,16 +80,16 @@ def test_a_step_begins_by_what_its_parents_are() -> None:
         Shape("too", ["doomed"]),
         Shape("anyway", [], ["doomed"]),
     ]
-    assert births(steps, known) == {
-        "ready": Birth("ready", 0, 0),
-        "gate": Birth("open", 0, 0),
-        "doomed": Birth("canceled", 0, 1, "after bad, which failed"),
-        "waits": Birth("waiting", 1, 1),
-        "too": Birth("canceled", 0, 1, "after doomed, which was canceled"),
-        "anyway": Birth("ready", 0, 0),
+    assert initial_states(steps, known) == {
+        "ready": InitialState("ready", 0, 0),
+        "gate": InitialState("open", 0, 0),
+        "doomed": InitialState("canceled", 0, 1, "after bad, which failed"),
+        "waits": InitialState("waiting", 1, 1),
+        "too": InitialState("canceled", 0, 1, "after doomed, which was canceled"),
+        "anyway": InitialState("ready", 0, 0),
     }
-    born = births(steps, known, canceled=True)
-    assert {birth.state for birth in born.values()} == {"canceled"}
+    initial = initial_states(steps, known, canceled=True)
+    assert {begins.state for begins in initial.values()} == {"canceled"}
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ class Machine:
         self.state: dict[str, Any] = {}
         self.pending: dict[str, int] = {}
         self.unsatisfied: dict[str, int] = {}
-        for key, birth in births(check(shapes), {}).items():
-            self.state[key], self.pending[key], self.unsatisfied[key], _ = birth
+        for key, begins in initial_states(check(shapes), {}).items():
+            self.state[key], self.pending[key], self.unsatisfied[key], _ = begins
 
     def end(self, key: str, state: str) -> None:
         self.state[key] = state

@@ -11,7 +11,7 @@ import pytest
 
 from perdure.errors import BadArguments, PayloadTooLarge
 from perdure.model.codec import MAX_PAYLOAD, ArgumentCodec
-from perdure.model.plain import shortcut
+from perdure.model.fast_json import shortcut
 from perdure.model.signature import PLAIN, Signature
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.model.serving import Lack, Server, Unserved, lack, unserved
+from perdure.model.coverage import Lack, Server, Unserved, lack, unserved
 
 
 def server(tasks: str, queues: str | None = None) -> Server:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Annotated, Any, NewType, TypedDict, Unpack
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, NewType, TypedDict, Unpack, get_args
 
 import msgspec
 import pytest
@@ -47,6 +48,16 @@ def only_position(a=1, b=2, c=3, /):
 
 def mixed(a, *, b=1, **extra):
     return a, b, extra
+
+
+# Python 3.14 evaluates annotations when they are asked for: these name a class that comes later, and ones that only
+# type checkers know.
+LAZY = """
+def send(to: str, sizes: list[Later], *, ctx: Context = CONTEXT) -> Missing: ...
+def refused(first: int, second: Missing): ...
+def also_refused(first: int, second: dict[str, Missing | None]): ...
+class Later: ...
+"""
 
 
 class TestReading:
@@ -115,6 +126,18 @@ class TestReading:
 
         task.__annotations__ = {"x": Local}
         assert read(task).parameters[0].annotation is Local
+
+    @pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated with the function")
+    def test_an_annotation_that_is_not_text_need_not_exist_either(self):
+        scope = {"CONTEXT": CONTEXT}
+        exec(compile(LAZY, "lazy.py", "exec", dont_inherit=True), scope)
+        signature = read(scope["send"])
+        to, sizes = (each.annotation for each in signature.parameters)
+        assert (to, get_args(sizes)) == (str, (scope["Later"],))
+        assert (signature.context, signature.returns) == ("ctx", Any)
+        for name in ("refused", "also_refused"):
+            with pytest.raises(InvalidTask, match=rf"{name}.*`second`.*Missing"):
+                read(scope[name])
 
     def test_wrappers_partials_methods_and_callables_are_read_through(self):
         @functools.wraps(send)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.model.telling import distance, length, stamp
+from perdure.model.time_text import distance, length, stamp
 
 NOON = 1_800_000_000_000_000
 

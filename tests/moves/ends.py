@@ -11,7 +11,7 @@ import pytest
 
 from perdure import App
 from perdure.errors import Refused
-from tests.moves.pond import run
+from tests.moves.small_store import run
 
 
 class Ends(NamedTuple):

@@ -12,7 +12,7 @@ import pytest
 from perdure import App
 from perdure.cli.move import _bar
 from tests.cli.shop import run
-from tests.moves import lake
+from tests.moves import large_store
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def target(tmp_path: Path) -> str:
 
 
 def test_it_tells_what_was_moved_and_that_it_was(url: str, target: str) -> None:
-    lake.make(url, 10)
+    large_store.make(url, 10)
     result = run("move", url, target)
     assert (result.exit_code, result.stderr) == (0, "")
     assert re.search(r"^job +10  [0-9a-f]{64}$", result.stdout, re.MULTILINE)
@@ -36,7 +36,7 @@ def test_it_tells_what_was_moved_and_that_it_was(url: str, target: str) -> None:
 
 
 def test_as_json(url: str, target: str) -> None:
-    lake.make(url, 10)
+    large_store.make(url, 10)
     moved = json.loads(run("move", url, target, "--json").stdout)
     assert moved["moved"] is True
     assert moved["tables"]["job"]["rows"] == 10
@@ -45,13 +45,13 @@ def test_as_json(url: str, target: str) -> None:
 
 
 def test_a_move_can_be_given_up(url: str, target: str) -> None:
-    lake.make(url, 10)
+    large_store.make(url, 10)
     assert run("move", url, "--abandon").stdout == "No move was under way.\n"
     assert json.loads(run("move", url, "--abandon", "--json").stdout) == {"abandoned": False}
 
 
 def test_a_target_can_be_kept(url: str) -> None:
-    lake.make(url, 10)
+    large_store.make(url, 10)
     assert run("move", url, "--keep").stdout == "No move was under way.\n"
     assert json.loads(run("move", url, "--keep", "--json").stdout) == {"kept": False}
     assert run("move", url, url, "--keep").exit_code == 2
@@ -97,3 +97,22 @@ def test_how_it_fails(args: list[str], code: int, tmp_path: Path, monkeypatch: p
     assert result.exit_code == code
     assert result.stderr.startswith("Error: ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_urls_come_from_the_environment(url: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    large_store.make(url, 10)
+    monkeypatch.setenv("OLD_URL", url)
+    monkeypatch.setenv("NEW_URL", target)
+    moved = run("move", "env:OLD_URL", "env:NEW_URL")
+    assert (moved.exit_code, moved.stderr) == (0, "")
+    assert run("check", "--url", "env:NEW_URL").exit_code == 0
+    assert run("move", "env:OLD_URL", "env:NEW_URL", "--abandon").exit_code == 1, "it is over"
+    assert run("move", "env:NEW_URL", "--keep").exit_code == 0
+
+
+@pytest.mark.parametrize("args", [["move", "env:NONE", "sqlite:///x.db"], ["jobs", "--url", "env:NONE"]])
+def test_a_variable_that_is_not_there_is_named(args: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NONE", raising=False)
+    ran = run(*args)
+    assert ran.exit_code == 2
+    assert "there is no variable 'NONE' in the environment" in ran.stderr

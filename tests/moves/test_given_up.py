@@ -9,11 +9,11 @@ import psycopg
 import pytest
 
 from perdure.errors import Refused, StoreReadOnly
-from perdure.failpoints import Failpoint
+from perdure.internal.failpoints import Failpoint
 from perdure.move import abandon, keep, move
-from perdure.store import move as mover
-from perdure.store.move_side import Side
-from tests.moves import lake, pond
+from perdure.store.move import move as mover
+from perdure.store.move.side import Side
+from tests.moves import large_store, small_store
 from tests.moves.ends import Ends, is_open
 from tests.moves.test_interrupted import interrupt
 
@@ -37,7 +37,7 @@ def break_after(name: str, ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("which", ["source", "target"])
 def test_it_decides_when_it_has_its_turn(ends: Ends, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
-    lake.make(ends.source, 20)
+    large_store.make(ends.source, 20)
     assert interrupt(ends, monkeypatch, "after_move_commit:raise@6")
     act = mover._act
 
@@ -54,13 +54,13 @@ def test_it_decides_when_it_has_its_turn(ends: Ends, monkeypatch: pytest.MonkeyP
     else:
         assert not abandon(ends.target)
     assert opened(ends) == [False, True]
-    assert pond.contents(ends.target) == pond.contents(ends.source)
+    assert small_store.contents(ends.target) == small_store.contents(ends.source)
 
 
 def test_what_has_arrived_goes_if_its_source_is_open_again(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake.make(ends.source, 20)
+    large_store.make(ends.source, 20)
     break_after("_arrive", ends, monkeypatch)
     assert abandon(ends.source)
     with pytest.raises(Refused, match="perdure move --abandon with both") as refusal:
@@ -72,7 +72,7 @@ def test_what_has_arrived_goes_if_its_source_is_open_again(
     assert abandon(*ends)
     assert not abandon(*ends)
     assert opened(ends) == [True, True]
-    assert not any(pond.contents(ends.target).values())
+    assert not any(small_store.contents(ends.target).values())
     assert move(*ends) is not None
 
 
@@ -80,8 +80,8 @@ def test_a_source_that_only_has_the_name_gives_up_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends = Ends(f"sqlite:///{tmp_path / 'a.db'}", f"sqlite:///{tmp_path / 'b.db'}")
-    lake.make(ends.source, 20)
-    before = pond.contents(ends.source)
+    large_store.make(ends.source, 20)
+    before = small_store.contents(ends.source)
     break_after("_end", ends, monkeypatch)
     for file in tmp_path.glob("a.db*"):
         file.unlink()
@@ -89,11 +89,11 @@ def test_a_source_that_only_has_the_name_gives_up_nothing(
     with pytest.raises(Refused) as refusal:
         abandon(*ends)
     assert refusal.value.code == "move.arrived"
-    assert pond.contents(ends.target) == before
+    assert small_store.contents(ends.target) == before
 
 
 def test_a_target_is_kept_if_its_source_is_gone(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    lake.make(ends.source, 20)
+    large_store.make(ends.source, 20)
     assert interrupt(ends, monkeypatch, "after_move_commit:raise@6")
     with pytest.raises(Refused) as refusal:
         keep(ends.target)
@@ -102,7 +102,7 @@ def test_a_target_is_kept_if_its_source_is_gone(ends: Ends, monkeypatch: pytest.
     assert keep(ends.target)
     assert not keep(ends.target)
     assert opened(ends) == [False, True]
-    pond.run(ends.target, "DELETE FROM perdure.log")
+    small_store.run(ends.target, "DELETE FROM perdure.log")
     # It was not gone after all.
     with pytest.raises(Refused, match="The target was kept"):
         abandon(*ends)
@@ -116,7 +116,7 @@ def test_a_target_is_kept_if_its_source_is_gone(ends: Ends, monkeypatch: pytest.
 def test_a_mover_whose_source_was_opened_stops_before_it_arrives(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake.make(ends.source, 20)
+    large_store.make(ends.source, 20)
     compare = mover._compare
 
     def compare_and_abandon(*args: Any) -> object:
@@ -130,7 +130,7 @@ def test_a_mover_whose_source_was_opened_stops_before_it_arrives(
     assert refusal.value.code == "move.abandoned"
     assert abandon(ends.target)
     assert opened(ends) == [True, True]
-    assert not any(pond.contents(ends.target).values())
+    assert not any(small_store.contents(ends.target).values())
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -138,12 +138,12 @@ def test_a_target_that_refuses_opens_the_source(
     ends: Ends, monkeypatch: pytest.MonkeyPatch, killed: bool
 ) -> None:
     """Somebody writes to the target after it was found empty, and before it is sealed."""
-    lake.make(ends.source, 20)
+    large_store.make(ends.source, 20)
     begin = mover._begin
 
     def begin_late(side: Side, way: str, *args: str) -> None:
         if way == "in":
-            pond.run(ends.target, "INSERT INTO perdure.queue (name) VALUES ('early')")
+            small_store.run(ends.target, "INSERT INTO perdure.queue (name) VALUES ('early')")
         begin(side, way, *args)
 
     if killed:
@@ -159,7 +159,7 @@ def test_a_mover_that_comes_late_opens_nothing(
     ends: Ends, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Another ended its move, and the jobs have already moved on."""
-    lake.make(ends.source, 20)
+    large_store.make(ends.source, 20)
     third = f"sqlite:///{tmp_path / 'third.db'}"
     end = mover._end
 
@@ -176,7 +176,7 @@ def test_a_mover_that_comes_late_opens_nothing(
 
 def test_who_may_not_seal_the_target_closes_nothing(tmp_path: Path, postgres_url: str) -> None:
     ends = Ends(f"sqlite:///{tmp_path / 'jobs.db'}", postgres_url)
-    lake.make(ends.source, 20)
+    large_store.make(ends.source, 20)
     ends.migrate()
     with psycopg.connect(postgres_url, autocommit=True) as admin:
         admin.execute("CREATE ROLE guest LOGIN PASSWORD 'x'")

@@ -12,14 +12,15 @@ import pytest
 
 from perdure import App
 from perdure.errors import Conflict, Refused, StoreBusy
-from perdure.failpoints import Failpoint
+from perdure.internal.failpoints import Failpoint
 from perdure.move import abandon, move
-from perdure.store import move as mover
-from perdure.store.move_side import MOVED
+from perdure.store.move import move as mover
+from perdure.store.move.side import MOVED
+from tests.chain import assert_carries_no_driver_error
 from tests.conformance.world import work
-from tests.moves import lake, pond
+from tests.moves import large_store, small_store
 from tests.moves.ends import Ends, is_open, refuses
-from tests.moves.nursery import nursery
+from tests.moves.fork_server import fork_server
 from tests.test_failpoints import arm
 
 KILLED = (-signal.SIGKILL, "")
@@ -29,23 +30,23 @@ def interrupt(ends: Ends, monkeypatch: pytest.MonkeyPatch, failpoint: str) -> bo
     """Move until there, with small batches; whether it was reached."""
     monkeypatch.setattr(mover, "_MOST_ROWS", 16)
     for side in ("sqlite", "postgres"):
-        monkeypatch.setattr(f"perdure.store.move_{side}.PAGE", 16)
+        monkeypatch.setattr(f"perdure.store.move.{side}.PAGE", 16)
     arm(monkeypatch, failpoint)
-    monkeypatch.setattr("perdure.failpoints.armed", True)
+    monkeypatch.setattr("perdure.internal.failpoints.armed", True)
     try:
         move(*ends)
     except Failpoint:
         return True
     finally:
-        monkeypatch.setattr("perdure.failpoints.armed", False)
+        monkeypatch.setattr("perdure.internal.failpoints.armed", False)
     return False
 
 
 def test_interrupted_after_every_commit_it_goes_on_where_it_was(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pond.fill(ends.source)
-    before = pond.contents(ends.source)
+    small_store.fill(ends.source)
+    before = small_store.contents(ends.source)
     acts, opened = 0, [[True, False]]
     while interrupt(ends, monkeypatch, "after_move_commit:raise"):
         acts += 1
@@ -53,13 +54,13 @@ def test_interrupted_after_every_commit_it_goes_on_where_it_was(
     assert acts > 2 + len(MOVED) + 3, "two seals, batches of each table, the arrival, two ends"
     # The target is there, empty, until its own seal.
     assert opened == [[True, False], [False, True], *[[False, False]] * (acts - 2), [False, True]]
-    assert pond.contents(ends.target) == before == pond.contents(ends.source)
+    assert small_store.contents(ends.target) == before == small_store.contents(ends.source)
 
 
 def test_killed_again_and_again_it_arrives(ends: Ends) -> None:
-    lake.make(ends.source, 400)
-    before = pond.contents(ends.source)
-    with nursery(ends, batch=100) as run:
+    large_store.make(ends.source, 400)
+    before = small_store.contents(ends.source)
+    with fork_server(ends, batch=100) as run:
         for failpoint in (
             "before_move_commit:kill@2",
             "after_move_commit:kill@5",
@@ -68,15 +69,15 @@ def test_killed_again_and_again_it_arrives(ends: Ends) -> None:
             assert run(failpoint) == KILLED
             assert not is_open(ends.source)
         assert run("") == (0, "")
-    assert pond.contents(ends.target) == before == pond.contents(ends.source)
+    assert small_store.contents(ends.target) == before == small_store.contents(ends.source)
 
 
 def test_meanwhile_nobody_else_writes_to_either(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    pond.fill(ends.source)
+    small_store.fill(ends.source)
     with closing(App(ends.source)) as app:
         task = app.task(name="work")(work)
         task.enqueue(0)  # its connection is open, and its tasks are written
-        before = pond.contents(ends.source)
+        before = small_store.contents(ends.source)
         assert interrupt(ends, monkeypatch, "after_move_commit:raise@7")
         for url in ends:
             refuse_everything(url)
@@ -87,7 +88,7 @@ def test_meanwhile_nobody_else_writes_to_either(ends: Ends, monkeypatch: pytest.
     assert "are being moved here, and not all have come" in refuses(ends.target)
     move(*ends)
     refuse_everything(ends.source)
-    assert pond.contents(ends.target) == before == pond.contents(ends.source)
+    assert small_store.contents(ends.target) == before == small_store.contents(ends.source)
 
 
 def address(url: str) -> str:
@@ -99,6 +100,7 @@ def refuse_everything(url: str) -> None:
     """Every way to write there, by our code and by others', by connections of ours and of others."""
     with closing(App(url)) as app:
         task = app.task(name="work")(work)
+        app.task(name="not known there")(work)  # or a sync would have nothing to write
         (job,) = app.list_jobs(queue="other")
         acts = [
             lambda: task.enqueue(1),
@@ -120,7 +122,7 @@ def refuse_everything(url: str) -> None:
         "INSERT INTO perdure.leader (name, worker, expires_at) SELECT 'x', 'y', synced_at FROM perdure.task",
     ):
         with pytest.raises((sqlite3.IntegrityError, psycopg.DatabaseError), match="moved"):
-            pond.run(url, sql)
+            small_store.run(url, sql)
 
 
 def borrow(url: str, task: object) -> None:
@@ -139,10 +141,10 @@ def borrow(url: str, task: object) -> None:
 def test_another_source_or_target_is_refused(
     ends: Ends, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    lake.make(ends.source, 20)
+    large_store.make(ends.source, 20)
     assert interrupt(ends, monkeypatch, "after_move_commit:raise@4")
     other = f"sqlite:///{tmp_path / 'other.db'}"
-    lake.make(other, 20)
+    large_store.make(other, 20)
     with pytest.raises(Refused, match="are being moved into the target") as refusal:
         move(other, ends.target)
     assert refusal.value.code == "move.other"
@@ -158,31 +160,31 @@ def test_a_target_that_was_made_anew_gets_everything_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends = Ends(f"sqlite:///{tmp_path / 'a.db'}", f"sqlite:///{tmp_path / 'b.db'}")
-    lake.make(ends.source, 20)
+    large_store.make(ends.source, 20)
     assert interrupt(ends, monkeypatch, "after_move_commit:raise@6")
     for file in tmp_path.glob("b.db*"):
         file.unlink()
     move(*ends)
-    assert pond.contents(ends.target) == pond.contents(ends.source)
+    assert small_store.contents(ends.target) == small_store.contents(ends.source)
 
 
 def test_a_move_can_be_given_up(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    lake.make(ends.source, 20)
-    before = pond.contents(ends.source)
+    large_store.make(ends.source, 20)
+    before = small_store.contents(ends.source)
     assert interrupt(ends, monkeypatch, "after_move_commit:raise@6")
     assert [abandon(ends.target), abandon(ends.source)] == [True, True]
     assert [abandon(ends.target), abandon(ends.source)] == [False, False]
     assert [is_open(url) for url in ends] == [True, True]
-    assert pond.contents(ends.source) == before
-    assert not any(pond.contents(ends.target).values())
-    pond.run(ends.source, "DELETE FROM perdure.log")
+    assert small_store.contents(ends.source) == before
+    assert not any(small_store.contents(ends.target).values())
+    small_store.run(ends.source, "DELETE FROM perdure.log")
     assert move(*ends) is not None
 
 
 @pytest.mark.parametrize("last", ["_arrive", "_end"])
 def test_what_has_arrived_is_not_given_up(ends: Ends, monkeypatch: pytest.MonkeyPatch, last: str) -> None:
     """The source may be closed for good by then."""
-    lake.make(ends.source, 20)
+    large_store.make(ends.source, 20)
     act = getattr(mover, last)
 
     def act_and_break(*args: object) -> None:
@@ -198,13 +200,13 @@ def test_what_has_arrived_is_not_given_up(ends: Ends, monkeypatch: pytest.Monkey
     assert refusal.value.code == "move.arrived"
     assert [is_open(url) for url in ends] == [False, False]
     assert move(*ends) is not None
-    assert pond.contents(ends.target) == pond.contents(ends.source)
+    assert small_store.contents(ends.target) == small_store.contents(ends.source)
     assert [is_open(url) for url in ends] == [False, True]
 
 
 def test_two_movers_do_not_mix(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one begins while the first is at work, and whoever finds the other's traces stops."""
-    lake.make(ends.source, 20)
+    large_store.make(ends.source, 20)
     monkeypatch.setattr(mover, "_MOST_ROWS", 7)
     write = mover._write
     calls = []
@@ -218,11 +220,11 @@ def test_two_movers_do_not_mix(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(mover, "_write", write_after_another)
     with pytest.raises(StoreBusy, match="Another perdure move"):
         move(*ends)
-    assert pond.contents(ends.target) == pond.contents(ends.source)
+    assert small_store.contents(ends.target) == small_store.contents(ends.source)
 
 
 def test_a_difference_is_told_and_nothing_is_handed_over(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    lake.make(ends.source, 20)
+    large_store.make(ends.source, 20)
     copy = mover._copy
 
     def tamper(*args: object) -> None:
@@ -230,7 +232,9 @@ def test_a_difference_is_told_and_nothing_is_handed_over(ends: Ends, monkeypatch
         with_seal_broken(ends.target, "UPDATE perdure.attempt SET message = '' WHERE message = 'no 8'")
 
     monkeypatch.setattr(mover, "_copy", tamper)
-    ((job,),) = pond.run(ends.source, "SELECT job FROM perdure.attempt WHERE message = 'no 8' AND token = 1")
+    ((job,),) = small_store.run(
+        ends.source, "SELECT job FROM perdure.attempt WHERE message = 'no 8' AND token = 1"
+    )
     with pytest.raises(Conflict, match=f"table attempt, first at job {job}, token 1") as conflict:
         move(*ends)
     assert conflict.value.code == "move.differs"
@@ -238,7 +242,7 @@ def test_a_difference_is_told_and_nothing_is_handed_over(ends: Ends, monkeypatch
 
 
 def test_a_row_too_few_is_a_difference(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    lake.make(ends.source, 20)
+    large_store.make(ends.source, 20)
     copy = mover._copy
 
     def tamper(*args: object) -> None:
@@ -258,8 +262,8 @@ def with_seal_broken(url: str, sql: str) -> None:
         return
     for act in ("update", "delete"):
         for table in ("attempt", "event"):
-            pond.run(url, f"DROP TRIGGER perdure.seal_{table}_{act}")
-    pond.run(url, sql)
+            small_store.run(url, f"DROP TRIGGER perdure.seal_{table}_{act}")
+    small_store.run(url, sql)
 
 
 MISFITS = {
@@ -282,12 +286,13 @@ MISFITS = {
 def test_a_row_that_does_not_fit_is_told_by_its_id(misfit: str, tmp_path: Path, postgres_url: str) -> None:
     """Others have written it: what we write fits everywhere."""
     ends = Ends(f"sqlite:///{tmp_path / 'jobs.db'}", postgres_url)
-    lake.make(ends.source, 40)
+    large_store.make(ends.source, 40)
     sql, told = MISFITS[misfit]
-    pond.run(ends.source, sql)
+    small_store.run(ends.source, sql)
     for _ in range(2):
         with pytest.raises(Refused, match=told) as refusal:
             move(*ends)
         assert refusal.value.code == "move.misfit"
+        assert_carries_no_driver_error(refusal.value)
     assert "key-6" not in str(refusal.value), "a key may be a secret"
     assert [is_open(url) for url in ends] == [False, False]

@@ -13,10 +13,10 @@ from perdure import App
 from perdure.errors import BlockingCall, InvalidConfig, Refused, SchemaMissing, SchemaNewer, SchemaOutdated
 from perdure.model.job import State
 from perdure.move import Moved, abandon, move
-from perdure.store import move as mover
-from perdure.store.move_side import MOVED
+from perdure.store.move import move as mover
+from perdure.store.move.side import MOVED
 from tests.conformance.world import work
-from tests.moves import pond
+from tests.moves import small_store
 from tests.moves.ends import Ends, is_open, refuses
 
 
@@ -28,14 +28,14 @@ def moved(source: str, target: str, *, target_schema: str | None = None) -> Move
 
 
 def test_everything_arrives_as_it_was(ends: Ends) -> None:
-    pond.fill(ends.source)
-    before = pond.contents(ends.source)
+    small_store.fill(ends.source)
+    before = small_store.contents(ends.source)
     assert [table for table, rows in before.items() if not rows] == [], "a table without rows shows nothing"
-    assert {state for (state,) in pond.run(ends.source, "SELECT state FROM perdure.job")} == {
+    assert {state for (state,) in small_store.run(ends.source, "SELECT state FROM perdure.job")} == {
         *get_args(State)
     }
     result = moved(*ends)
-    assert pond.contents(ends.target) == before == pond.contents(ends.source)
+    assert small_store.contents(ends.target) == before == small_store.contents(ends.source)
     assert result.rows == {table: len(rows) for table, rows in before.items()}
     assert all(len(checksum) == 64 for checksum in result.checksums.values())
     assert (is_open(ends.source), is_open(ends.target)) == (False, True)
@@ -46,14 +46,14 @@ def test_from_one_database_to_another_of_its_kind(kind: str, tmp_path: Path, pos
     file, other = f"sqlite:///{tmp_path / 'a.db'}", f"sqlite:///{tmp_path / 'b.db'}"
     source, target = (file, other) if kind == "files" else (postgres_url, postgres_url)
     schema = "perdure" if kind == "files" else 'jobs of "acme" 100 %'
-    pond.fill(source)
-    before = pond.contents(source)
+    small_store.fill(source)
+    before = small_store.contents(source)
     moved(source, target, target_schema=schema)
-    assert pond.contents(target, schema) == before
+    assert small_store.contents(target, schema) == before
 
 
 def test_there_and_back_tells_the_same_histories(ends: Ends, tmp_path: Path) -> None:
-    pond.fill(ends.source)
+    small_store.fill(ends.source)
     before, first = histories(ends.source), moved(*ends)
     back = f"sqlite:///{tmp_path / 'back.db'}"
     second = moved(ends.target, back)
@@ -67,13 +67,13 @@ def histories(url: str) -> list[object]:
 
 
 def test_new_rows_are_numbered_after_all_that_ever_were(ends: Ends) -> None:
-    pond.fill(ends.source)
+    small_store.fill(ends.source)
     moved(*ends)
     for table in ("event", "log", "act"):
-        pond.run(ends.source, "SELECT 1")
+        small_store.run(ends.source, "SELECT 1")
         assert (
             number(ends.target, table)
-            > max(row[columns(table)] for row in pond.contents(ends.source)[table]) + 1
+            > max(row[columns(table)] for row in small_store.contents(ends.source)[table]) + 1
         )
 
 
@@ -89,13 +89,15 @@ def number(url: str, table: str) -> int:
         "log": "(job, token, level, message, at) SELECT id, 1, 'x', 'x', created_at FROM perdure.job LIMIT 1",
         "act": "(at, verb, subject) SELECT created_at, 'x', 'x' FROM perdure.job LIMIT 1",
     }
-    ((id,),) = pond.run(url, f"INSERT INTO perdure.{table} {values[table]} RETURNING id")
+    ((id,),) = small_store.run(url, f"INSERT INTO perdure.{table} {values[table]} RETURNING id")
     return int(id)
 
 
 def test_what_was_alive_goes_on_where_it_was_moved_to(ends: Ends) -> None:
-    pond.fill(ends.source)
-    ((runs, token),) = pond.run(ends.source, "SELECT id, token FROM perdure.job WHERE state = 'running'")
+    small_store.fill(ends.source)
+    ((runs, token),) = small_store.run(
+        ends.source, "SELECT id, token FROM perdure.job WHERE state = 'running'"
+    )
     moved(*ends)
     with closing(App(ends.target)) as app:
         task = app.task(name="work", backoff=0)(work)
@@ -103,25 +105,25 @@ def test_what_was_alive_goes_on_where_it_was_moved_to(ends: Ends) -> None:
         assert again.created is False
         assert again.id in [job.id for job in app.list_jobs(limit=1000)]
         new = task.enqueue(99)
-        pond.run(
+        small_store.run(
             ends.target, "UPDATE perdure.job SET run_at = created_at WHERE run_at < instant(:x)", x=2 * 10**15
         )
-        pond.run(
+        small_store.run(
             ends.target,
             "UPDATE perdure.queue SET paused = CAST(:no AS boolean)"
             if "postgres" in ends.target
             else "UPDATE perdure.queue SET paused = :no",
             no=False,
         )
-        pond.run(ends.target, "UPDATE perdure.queue SET cool_until = NULL")
+        small_store.run(ends.target, "UPDATE perdure.queue SET cool_until = NULL")
         app.run_worker(burst=True)
         assert new.refresh().state == "succeeded"
         states = {job.id: job.state for job in app.list_jobs(limit=1000)}
         assert states[str(runs)] == "succeeded", "its worker is dead: it was rescued"
         assert {*states.values()} <= {"succeeded", "failed", "canceled", "waiting", "open", "ready"}
-        ((after,),) = pond.run(ends.target, f"SELECT token FROM perdure.job WHERE id = '{runs}'")
+        ((after,),) = small_store.run(ends.target, f"SELECT token FROM perdure.job WHERE id = '{runs}'")
         assert after > token
-    assert pond.run(ends.source, "SELECT count(*) FROM perdure.job WHERE state = 'running'") == [(1,)]
+    assert small_store.run(ends.source, "SELECT count(*) FROM perdure.job WHERE state = 'running'") == [(1,)]
 
 
 def test_a_move_that_is_done_is_done(ends: Ends) -> None:
@@ -150,7 +152,7 @@ class TestRefusals:
                 move(*ends)
             assert refusal.value.code == "move.workers"
             app.pause_queue("q")
-            pond.run(ends.source, "UPDATE perdure.worker SET expires_at = started_at")
+            small_store.run(ends.source, "UPDATE perdure.worker SET expires_at = started_at")
         moved(*ends)
 
     def test_into_a_database_that_is_in_use(self, ends: Ends) -> None:
@@ -191,10 +193,10 @@ class TestRefusals:
 
     def test_with_another_version_of_the_tables(self, ends: Ends) -> None:
         ends.migrate()
-        pond.run(ends.target, "UPDATE perdure.migration SET version = 99 WHERE version = 1")
+        small_store.run(ends.target, "UPDATE perdure.migration SET version = 99 WHERE version = 1")
         with pytest.raises(SchemaNewer):
             move(*ends)
-        pond.run(ends.source, "DELETE FROM perdure.migration WHERE version > 2")
+        small_store.run(ends.source, "DELETE FROM perdure.migration WHERE version > 2")
         with pytest.raises(SchemaOutdated):
             move(*ends)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from perdure import App
-from perdure.store.move_side import MOVED
-from tests.moves import lake
+from perdure.store.move.side import MOVED
+from tests.moves import large_store
 from tests.moves.ends import Ends
-from tests.moves.nursery import nursery
+from tests.moves.fork_server import fork_server
 
 JOBS = 200_000
 
@@ -21,9 +21,9 @@ JOBS = 200_000
 @pytest.mark.long
 def test_two_hundred_thousand_jobs_there_and_back(tmp_path: Path, postgres_url: str) -> None:
     first, last = f"sqlite:///{tmp_path / 'first.db'}", f"sqlite:///{tmp_path / 'last.db'}"
-    lake.make(first, JOBS)
+    large_store.make(first, JOBS)
     for ends in (Ends(first, postgres_url), Ends(postgres_url, last)):
-        with nursery(ends, batch=5000) as run:
+        with fork_server(ends, batch=5000) as run:
             assert run("after_move_commit:kill@20") == (-signal.SIGKILL, "")
             assert run("before_move_commit:kill@40") == (-signal.SIGKILL, "")
             assert run("") == (0, "")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from perdure.move import _side
-from perdure.store.migrations import migrations, tables
-from perdure.store.move_postgres import PACKERS
-from perdure.store.move_side import LEFT, MOVED, SEALED
+from perdure.store.move.postgres import PACKERS
+from perdure.store.move.side import LEFT, MOVED, SEALED
+from perdure.store.schema.files import migrations, tables
 from perdure.store.store import open_store
 from tests.moves.ends import Ends
-from tests.moves.pond import run
+from tests.moves.small_store import run
 
 
 def test_every_table_is_moved_or_left_for_a_reason() -> None:

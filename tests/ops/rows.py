@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.ops.operate import Locked
+from perdure.ops.job_actions import Locked
 from tests.ops.script import A
 
 RUNNING = {
@@ -16,6 +16,7 @@ RUNNING = {
     "max_attempts": 8,
     "throttles": 0,
     "crashes": 0,
+    "interruptions": 0,
     "cancel_requested": False,
     "progress_done": None,
     "progress_total": None,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from perdure.model.job import NewJob
-from perdure.ops.op import Op, Query, Rows, Step
+from perdure.ops.op import Op, Query, RoundTrip, Rows
 
 T = TypeVar("T")
 
@@ -19,26 +19,26 @@ class Script:
 
     def __init__(self, **answers: Sequence[Rows]) -> None:
         self._answers = {name: list(rows) for name, rows in answers.items()}
-        self.steps: list[Step] = []
+        self.steps: list[RoundTrip] = []
 
     def play(self, op: Op[T]) -> T:
         """Run an operation to its end; what it refuses, it raises."""
         answers: Any = None
         while True:
             try:
-                step = op.send(answers)
+                trip = op.send(answers)
             except StopIteration as end:
                 value: T = end.value
                 return value
             except Exception:
                 assert not self.final, "an operation may not refuse after its final step"
                 raise
-            answers = self._answer(step)
+            answers = self._answer(trip)
 
-    def _answer(self, step: Step) -> list[Rows]:
-        assert not self.final or not step.queries, "an operation may not go on after its final step"
-        self.steps.append(step)
-        return [self._next(query.name) for query in step.queries]
+    def _answer(self, trip: RoundTrip) -> list[Rows]:
+        assert not self.final or not trip.queries, "an operation may not go on after its final step"
+        self.steps.append(trip)
+        return [self._next(query.name) for query in trip.queries]
 
     def _next(self, name: str) -> Rows:
         answers = self._answers.get(name)
@@ -47,16 +47,16 @@ class Script:
     @property
     def asked(self) -> list[list[str]]:
         """The names of the statements, round trip by round trip."""
-        return [[query.name for query in step.queries] for step in self.steps if step.queries]
+        return [[query.name for query in trip.queries] for trip in self.steps if trip.queries]
 
     @property
     def final(self) -> bool:
         """Whether COMMIT travels with the last step."""
-        return any(step.final for step in self.steps)
+        return any(trip.final for trip in self.steps)
 
     @property
     def woken(self) -> set[str]:
-        return {topic for step in self.steps for topic in step.wake}
+        return {topic for trip in self.steps for topic in trip.wake}
 
     def params(self, name: str) -> list[Any]:
         """What a statement was given, each time it was asked."""
@@ -64,7 +64,7 @@ class Script:
 
     @property
     def _queries(self) -> list[Query]:
-        return [query for step in self.steps for query in step.queries]
+        return [query for trip in self.steps for query in trip.queries]
 
 
 def new_job(id: str = A, **options: Any) -> NewJob:

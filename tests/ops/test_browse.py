@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.filter import EVERY, Filter
 from perdure.model.job import JobRow
 from perdure.ops import browse
 from perdure.ops.find import LAST, longer
+from perdure.request.filter import EVERY, Filter
 from tests.ops.script import A, B, C, Script
 
 FIELDS = len(JobRow.__struct_fields__)
@@ -58,7 +58,7 @@ def test_where_arguments_are_read_a_stretch_stays_short() -> None:
 
 
 def test_counts_are_by_queue_and_view() -> None:
-    script = Script(count_jobs=[[("a", "ready", 1), ("a", "retrying", 2), ("b", "ready", 3)]])
+    script = Script(count_jobs=[[("a", "ready", 1, 0), ("a", "retrying", 2, 0), ("b", "ready", 3, 1)]])
     assert script.play(browse.count_jobs()) == {"a": {"ready": 1, "retrying": 2}, "b": {"ready": 3}}
 
 

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from perdure.model.job import Claimed
-from perdure.ops.claim import Appetite, Claims, Front, claim, claim_around, claim_query
+from perdure.ops.claim import ClaimRequest, Claims, ClaimWindow, claim, claim_around, claim_query
 from tests.ops.script import A, B, C, Script
 
 
@@ -15,12 +15,29 @@ def row(
     id: str, *, queue: str = "default", priority: int = 0, run_at: int = 5, state: str = "running"
 ) -> Any:
     """A row of ``claim_jobs``: a claimed job and its state."""
-    return (id, 1, "work", queue, priority, run_at, 1, 1, 8, None, "{}", *[None] * 3, 0, *[None] * 3, state)
+    return (
+        id,
+        1,
+        "work",
+        queue,
+        priority,
+        run_at,
+        1,
+        1,
+        8,
+        None,
+        "{}",
+        *[None] * 3,
+        0,
+        0,
+        *[None] * 3,
+        state,
+    )
 
 
 def test_a_claim_is_one_final_step() -> None:
     script = Script(claim_jobs=[[row(A)]])
-    claims = script.play(claim(Appetite("w", ["b", "a"], 3, ["q"])))
+    claims = script.play(claim(ClaimRequest("w", ["b", "a"], 3, ["q"])))
     assert claims == Claims([Claimed(*row(A)[:-1])], [])
     assert claims.jobs[0].lease == (A, 1)
     assert (script.asked, script.final, script.woken) == ([["claim_jobs"]], True, set())
@@ -29,20 +46,20 @@ def test_a_claim_is_one_final_step() -> None:
 
 def test_every_queue_is_asked_by_naming_none() -> None:
     script = Script()
-    assert script.play(claim(Appetite("w", ["a"], 1))).jobs == []
+    assert script.play(claim(ClaimRequest("w", ["a"], 1))).jobs == []
     assert script.params("claim_jobs")[0]["queues"] is None
 
 
 def test_a_task_named_twice_is_asked_once() -> None:
     script = Script()
-    script.play(claim(Appetite("w", ["b", "a", "b"], 1)))
+    script.play(claim(ClaimRequest("w", ["b", "a", "b"], 1)))
     assert json.loads(script.params("claim_jobs")[0]["tasks"]) == ["b", "a"]
 
 
 def test_nothing_asked_for_is_no_step() -> None:
     script = Script()
     for tasks, n in ((["a"], 0), (["a"], -1), ([], 5)):
-        assert script.play(claim(Appetite("w", tasks, n))) == Claims([])
+        assert script.play(claim(ClaimRequest("w", tasks, n))) == Claims([])
     assert script.steps == []
 
 
@@ -56,48 +73,48 @@ def test_shuffled_rows_come_out_in_order() -> None:
     ]
     for seed in range(10):
         shuffled = random.Random(seed).sample(ordered, len(ordered))
-        jobs = Script(claim_jobs=[shuffled]).play(claim(Appetite("w", ["work"], 9))).jobs
+        jobs = Script(claim_jobs=[shuffled]).play(claim(ClaimRequest("w", ["work"], 9))).jobs
         assert [job.id for job in jobs] == [one[0] for one in ordered]
 
 
 def test_whatever_is_free_is_put_in_order_where_a_front_was_known() -> None:
     rows = [row(A, priority=0), row(B, priority=3), row(C, priority=1)]
-    appetite = Appetite("w", ["work"], 9, front=Front("default", 0))
-    jobs = Script(claim_around=[rows]).play(claim_around(appetite)).jobs
+    request = ClaimRequest("w", ["work"], 9, window=ClaimWindow("default", 0))
+    jobs = Script(claim_around=[rows]).play(claim_around(request)).jobs
     assert [job.id for job in jobs] == [B, C, A]
 
 
 def test_named_queues_stand_before_priority() -> None:
     rows = [row(A, queue="b", priority=9), row(B, queue="a"), row(C, queue="b", priority=1)]
-    jobs = Script(claim_jobs=[rows]).play(claim(Appetite("w", ["work"], 9, ["a", "b"]))).jobs
+    jobs = Script(claim_jobs=[rows]).play(claim(ClaimRequest("w", ["work"], 9, ["a", "b"]))).jobs
     assert [job.id for job in jobs] == [B, A, C]
-    merged = Script(claim_jobs=[rows]).play(claim(Appetite("w", ["work"], 9))).jobs
+    merged = Script(claim_jobs=[rows]).play(claim(ClaimRequest("w", ["work"], 9))).jobs
     assert [job.id for job in merged] == [A, C, B]
 
 
 def test_expired_ones_are_named_and_not_handed_out() -> None:
     rows = [row(A, state="canceled"), row(B), row(C, state="canceled")]
-    claims = Script(claim_jobs=[rows]).play(claim(Appetite("w", ["work"], 9)))
+    claims = Script(claim_jobs=[rows]).play(claim(ClaimRequest("w", ["work"], 9)))
     assert ([job.id for job in claims.jobs], claims.expired, claims.more) == ([B], [A, C], True)
 
 
 def test_a_front_says_itself_whether_there_may_be_more() -> None:
-    for told, more in (([], False), ([(*[None] * 18, "more")], True)):
+    for told, more in (([], False), ([(*[None] * 19, "more")], True)):
         script = Script(claim_front=[[row(A), *told]])
-        claims = script.play(claim(Appetite("w", ["work"], 2, front=Front("default", 0))))
+        claims = script.play(claim(ClaimRequest("w", ["work"], 2, window=ClaimWindow("default", 0))))
         assert ([job.id for job in claims.jobs], claims.more, claims.locked) == ([A], more, False)
         assert script.asked == [["claim_front"]]
 
 
 def test_a_front_knows_which_named_queues_come_before_and_behind() -> None:
-    asked = claim_query(Appetite("w", ["work"], 2, ["a", "b", "c"], Front("b", 1, 7)))
+    asked = claim_query(ClaimRequest("w", ["work"], 2, ["a", "b", "c"], ClaimWindow("b", 1, 7)))
     assert (asked.params["ahead"], asked.params["behind"]) == ('["a"]', '["c"]')
     assert (asked.params["queue"], asked.params["priority"], asked.params["since"]) == ("b", 1, 7)
-    everywhere = claim_query(Appetite("w", ["work"], 2, None, Front("b", 1)))
+    everywhere = claim_query(ClaimRequest("w", ["work"], 2, None, ClaimWindow("b", 1)))
     assert (everywhere.params["ahead"], everywhere.params["behind"]) == (None, None)
 
 
 def test_rows_that_others_hold_are_no_jobs() -> None:
-    locked = [(*[None] * 18, "locked")]
-    claims = Script(claim_jobs=[locked]).play(claim(Appetite("w", ["work"], 2)))
+    locked = [(*[None] * 19, "locked")]
+    claims = Script(claim_jobs=[locked]).play(claim(ClaimRequest("w", ["work"], 2)))
     assert claims == Claims([], [], locked=True, more=True)

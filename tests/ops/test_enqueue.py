@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from perdure.ops.enqueue import Enqueued, enqueue, enqueue_alike
-from perdure.options import Options
+from perdure.request.options import Options
 from tests.ops.script import A, B, Script, new_job
 
 

@@ -18,7 +18,7 @@ from perdure.model.lifecycle import (
     Throttled,
 )
 from perdure.ops.batch import CHUNK
-from perdure.ops.claim import Appetite, Claims
+from perdure.ops.claim import ClaimRequest, Claims
 from perdure.ops.finish import Finished, cycle, find_recorded, finish
 from perdure.ops.op import Row
 from tests.ops.rows import running
@@ -33,7 +33,7 @@ def half() -> float:
 
 
 def play(script: Script, *outcomes: Outcome) -> Finished:
-    return script.play(finish(outcomes, dice=half))
+    return script.play(finish(outcomes, jitter=half))
 
 
 def changes(script: Script) -> list[dict[str, Any]]:
@@ -70,7 +70,7 @@ def test_large_results_are_several_statements_of_one_step() -> None:
     leases = [Lease(f"{A[:-4]}{n:04}", 1) for n in range(40)]
     script = Script(finish_succeeded=[[tuple(lease)] for lease in leases[:3]], claim_jobs=[[claimed(B)]])
     outcomes = [Succeeded(lease, "x" * (1 << 20)) for lease in leases]
-    finished, claims = script.play(cycle(outcomes, dice=half, claim=Appetite("w", ["work"], 1)))
+    finished, claims = script.play(cycle(outcomes, jitter=half, claim=ClaimRequest("w", ["work"], 1)))
     assert script.asked == [["finish_succeeded"] * 3 + ["claim_jobs"]]
     told = [json.loads(params["outcomes"]) for params in script.params("finish_succeeded")]
     assert [len(rows) for rows in told] == [16, 16, 8]
@@ -162,7 +162,7 @@ def test_queues_of_jobs_that_may_run_at_once_are_woken() -> None:
 def test_a_dice_is_thrown_for_each_job() -> None:
     rolls = iter([0.25, 0.75])
     script = Script(lock_running=[[running(A), running(B)]])
-    script.play(finish([Failed(ONE, "error"), Failed(TWO, "error")], dice=lambda: next(rolls)))
+    script.play(finish([Failed(ONE, "error"), Failed(TWO, "error")], jitter=lambda: next(rolls)))
     assert [change["delay"] for change in changes(script)] == [1_250_000, 3_750_000]
 
 
@@ -220,32 +220,32 @@ def test_a_throttle_may_spare_the_queue() -> None:
 
 
 def test_a_cycle_claims_in_the_last_step() -> None:
-    appetite = Appetite("w", ["work"], 2, ["b", "a"])
+    request = ClaimRequest("w", ["work"], 2, ["b", "a"])
     script = Script(finish_alike=[[(1,)]], claim_jobs=[[claimed(C, queue="a"), claimed(B, queue="b")]])
-    finished, claims = script.play(cycle([Succeeded(ONE)], dice=half, claim=appetite))
+    finished, claims = script.play(cycle([Succeeded(ONE)], jitter=half, claim=request))
     assert finished[:2] == ([ONE], [])
     assert [job.id for job in claims.jobs] == [B, C]
     assert script.asked == [["finish_alike", "claim_jobs"]]
     assert script.final
     script = Script(lock_running=[[running(A)]], claim_jobs=[[claimed(B)]])
-    script.play(cycle([Released(ONE)], dice=half, claim=appetite))
+    script.play(cycle([Released(ONE)], jitter=half, claim=request))
     assert script.asked == [["lock_workflows_of", "lock_running"], ["apply_changes", "claim_jobs"]]
 
 
 def test_a_cycle_without_appetite_only_finishes() -> None:
-    for appetite in (Appetite("w", ["work"], 0), Appetite("w", [], 5)):
+    for request in (ClaimRequest("w", ["work"], 0), ClaimRequest("w", [], 5)):
         script = Script(finish_alike=[[(1,)]])
-        finished, claims = script.play(cycle([Succeeded(ONE)], dice=half, claim=appetite))
+        finished, claims = script.play(cycle([Succeeded(ONE)], jitter=half, claim=request))
         assert (finished.accepted, claims.jobs) == ([ONE], [])
         assert script.asked == [["finish_alike"]]
         script = Script()
-        assert script.play(cycle([], dice=half, claim=appetite)) == (Finished([], []), Claims([]))
+        assert script.play(cycle([], jitter=half, claim=request)) == (Finished([], []), Claims([]))
         assert script.steps == []
 
 
 def test_a_cycle_without_outcomes_only_claims() -> None:
     script = Script(claim_jobs=[[claimed(A)]])
-    _, claims = script.play(cycle([], dice=half, claim=Appetite("w", ["work"], 1)))
+    _, claims = script.play(cycle([], jitter=half, claim=ClaimRequest("w", ["work"], 1)))
     assert [job.id for job in claims.jobs] == [A]
     assert script.asked == [["claim_jobs"]]
 

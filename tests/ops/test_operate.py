@@ -10,7 +10,7 @@ import pytest
 from perdure.errors import UnknownTask
 from perdure.model.backoff import Backoff
 from perdure.model.job import TaskDefinition
-from perdure.ops import operate, queues, tasks
+from perdure.ops import job_actions, queues, tasks
 from tests.ops.rows import locked
 from tests.ops.script import A, B, Script
 
@@ -21,7 +21,9 @@ def event(script: Script) -> dict[str, Any]:
     return {"kind": params["kind"], "run": params["run"], "token": params["token"], **detail}
 
 
-@pytest.mark.parametrize("act", [operate.cancel, operate.requeue, operate.run_now, operate.delete])
+@pytest.mark.parametrize(
+    "act", [job_actions.cancel, job_actions.requeue, job_actions.run_now, job_actions.delete]
+)
 def test_what_is_not_there_is_not_found(act: Any) -> None:
     script = Script()
     assert script.play(act(A)) == "not_found"
@@ -31,7 +33,7 @@ def test_what_is_not_there_is_not_found(act: Any) -> None:
 
 def test_cancel_of_a_job_that_waits() -> None:
     script = Script(lock_job=[[locked("ready")]], cancel_jobs=[[("canceled", None, 1, 1)]])
-    assert script.play(operate.cancel(A, reason="withdrawn", by="ann")) == "canceled"
+    assert script.play(job_actions.cancel(A, reason="withdrawn", by="ann")) == "canceled"
     assert script.asked == [["lock_workflows_of", "lock_job"], ["cancel_jobs"], ["record_event"]]
     assert (script.final, script.woken) == (True, {"ended"})
     assert event(script) == {"kind": "canceled", "run": 1, "token": 1, "reason": "withdrawn", "by": "ann"}
@@ -39,14 +41,14 @@ def test_cancel_of_a_job_that_waits() -> None:
 
 def test_cancel_of_a_running_job_wakes_its_worker() -> None:
     script = Script(lock_job=[[locked("running", token=4)]], cancel_jobs=[[("running", "w", 1, 4)]])
-    assert script.play(operate.cancel(A)) == "cancel_requested"
+    assert script.play(job_actions.cancel(A)) == "cancel_requested"
     assert script.woken == {"worker/w"}
     assert event(script) == {"kind": "cancel requested", "run": 1, "token": 4}
 
 
 def test_cancel_of_a_job_that_ended() -> None:
     script = Script(lock_job=[[locked("failed")]])
-    assert script.play(operate.cancel(A)) == "already_ended"
+    assert script.play(job_actions.cancel(A)) == "already_ended"
     assert (script.params("record_event"), script.woken) == ([], set())
 
 
@@ -64,14 +66,14 @@ def test_cancel_of_a_job_that_ended() -> None:
 )
 def test_requeue_says_why_not(row: tuple[Any, ...], run: int | None, outcome: str) -> None:
     script = Script(lock_job=[[row]])
-    assert script.play(operate.requeue(A, run=run)) == outcome
+    assert script.play(job_actions.requeue(A, run=run)) == outcome
     assert script.asked == [["lock_job"]]
 
 
 @pytest.mark.parametrize("state", ["failed", "canceled"])
 def test_requeue_records_the_last_attempt_and_wakes_the_queue(state: str) -> None:
     script = Script(lock_job=[[locked(state, run=2, token=5)]], requeue_jobs=[[("mail",)]])
-    assert script.play(operate.requeue(A, run=2, reason="fixed", by="ann")) == "requeued"
+    assert script.play(job_actions.requeue(A, run=2, reason="fixed", by="ann")) == "requeued"
     assert script.asked == [["lock_job"], ["record_last_attempts", "record_requeues", "requeue_jobs"]]
     assert (script.final, script.woken) == (True, {"queue/mail"})
     assert script.params("requeue_jobs") == [{"ids": f'["{A}"]', "keep_checkpoint": 0}]
@@ -82,11 +84,11 @@ def test_requeue_records_the_last_attempt_and_wakes_the_queue(state: str) -> Non
 def test_requeue_gives_way_to_an_active_twin() -> None:
     row = locked("failed", unique_key="u", tenant="acme")
     script = Script(lock_job=[[row]], find_active=[[(B, "mail", "ready", 1, 0)]])
-    assert script.play(operate.requeue(A)) == "unique_key_taken"
+    assert script.play(job_actions.requeue(A)) == "unique_key_taken"
     assert script.asked == [["lock_job"], ["expire_active", "find_active"]]
     assert script.params("find_active") == [{"task": "work", "tenant": "acme", "unique_key": "u"}]
     script = Script(lock_job=[[row]], requeue_jobs=[[("mail",)]])
-    assert script.play(operate.requeue(A)) == "requeued"
+    assert script.play(job_actions.requeue(A)) == "requeued"
 
 
 @pytest.mark.parametrize(
@@ -100,13 +102,13 @@ def test_requeue_gives_way_to_an_active_twin() -> None:
 )
 def test_run_now_says_why_not(row: tuple[Any, ...], outcome: str) -> None:
     script = Script(lock_job=[[row]])
-    assert script.play(operate.run_now(A)) == outcome
+    assert script.play(job_actions.run_now(A)) == outcome
     assert script.asked == [["lock_job"]]
 
 
 def test_run_now_wakes_the_queue() -> None:
     script = Script(lock_job=[[locked("ready", due=0)]], run_jobs_now=[[("mail",)]])
-    assert script.play(operate.run_now(A, by="ann")) == "due_now"
+    assert script.play(job_actions.run_now(A, by="ann")) == "due_now"
     assert script.asked == [["lock_job"], ["run_jobs_now", "record_event"]]
     assert (script.final, script.woken) == (True, {"queue/mail"})
 
@@ -114,7 +116,7 @@ def test_run_now_wakes_the_queue() -> None:
 @pytest.mark.parametrize(("keep", "statement"), [(None, "delete_keys"), (0, "keep_keys"), (60, "keep_keys")])
 def test_delete_takes_or_keeps_the_key(keep: int | None, statement: str) -> None:
     script = Script(lock_job=[[locked("succeeded")]])
-    assert script.play(operate.delete(A, keep_key=keep)) == "deleted"
+    assert script.play(job_actions.delete(A, keep_key=keep)) == "deleted"
     own = ["delete_attempts", "delete_events", "delete_logs", "delete_jobs", "record_act"]
     assert script.asked == [["lock_job"], [statement, *own]]
     assert (script.final, script.woken) == (True, set())
@@ -122,7 +124,7 @@ def test_delete_takes_or_keeps_the_key(keep: int | None, statement: str) -> None
 
 def test_delete_of_a_running_job_asks_it_to_stop() -> None:
     script = Script(lock_job=[[locked("running")]] * 2, cancel_jobs=[[("running", "w", 1, 1)]])
-    assert script.play(operate.delete(A)) == "cancel_requested"
+    assert script.play(job_actions.delete(A)) == "cancel_requested"
     assert script.params("delete_jobs") == []
     assert script.woken == {"worker/w"}
     assert event(script)["reason"] == "deleted"

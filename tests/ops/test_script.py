@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.ops.op import Op, Query, Rows, Step, announce, ask, ask_all, ask_last, operation
+from perdure.ops.op import Op, Query, RoundTrip, Rows, announce, ask, ask_all, ask_last, operation
 from tests.ops.script import Script
 
 
@@ -25,9 +25,9 @@ def test_answers_come_by_name_and_in_order() -> None:
 
 def test_an_operation_that_goes_on_after_its_final_step_is_caught() -> None:
     def op() -> Op[None]:
-        yield Step((), final=True)
-        yield Step((), wake=frozenset(["heard"]))
-        yield Step((Query("more", {}),))
+        yield RoundTrip((), final=True)
+        yield RoundTrip((), wake=frozenset(["heard"]))
+        yield RoundTrip((Query("more", {}),))
 
     with pytest.raises(AssertionError, match="go on"):
         Script().play(op())
@@ -35,7 +35,7 @@ def test_an_operation_that_goes_on_after_its_final_step_is_caught() -> None:
 
 def test_an_operation_that_refuses_after_its_final_step_is_caught() -> None:
     def op() -> Op[None]:
-        yield Step((), final=True)
+        yield RoundTrip((), final=True)
         raise ValueError
 
     with pytest.raises(AssertionError, match="refuse"):
@@ -47,7 +47,7 @@ def test_an_announcement_of_nothing_is_no_step() -> None:
     script.play(announce(frozenset()))
     assert script.steps == []
     script.play(announce(frozenset(["topic"])))
-    assert script.steps == [Step((), wake=frozenset(["topic"]))]
+    assert script.steps == [RoundTrip((), wake=frozenset(["topic"]))]
 
 
 def test_an_operation_has_a_name_and_a_kind() -> None:

@@ -25,7 +25,7 @@ def changes(script: Script) -> list[dict[str, Any]]:
 def test_a_rescue_loses_each_orphan_and_wakes_its_queue() -> None:
     orphans = [running(A), running(B, queue="fast", cancel_requested=True), running(C, crashes=1)]
     script = Script(find_orphans=[orphans])
-    rescued = script.play(sweep.rescue(dice=half, n=5))
+    rescued = script.play(sweep.rescue(jitter=half, n=5))
     assert ([change.id for change in rescued.changes], rescued.last) == ([A, B, C], None)
     assert script.asked == [["lock_orphan_workflows", "find_orphans"], ["record_attempts", "apply_changes"]]
     assert [step.final for step in script.steps] == [False, True]
@@ -39,27 +39,27 @@ def test_a_rescue_loses_each_orphan_and_wakes_its_queue() -> None:
 
 def test_a_full_page_says_where_the_next_begins() -> None:
     script = Script(find_orphans=[[running(A), running(B)]])
-    assert script.play(sweep.rescue(dice=half, after=sweep.FIRST, n=2)).last == B
+    assert script.play(sweep.rescue(jitter=half, after=sweep.FIRST, n=2)).last == B
     assert script.params("find_orphans") == [{"after": sweep.FIRST, "n": 2}]
-    assert Script(find_orphans=[[running(A)]]).play(sweep.rescue(dice=half, n=2)).last is None
+    assert Script(find_orphans=[[running(A)]]).play(sweep.rescue(jitter=half, n=2)).last is None
 
 
 def test_no_orphans_are_nothing_to_write() -> None:
     script = Script()
-    assert script.play(sweep.rescue(dice=half)) == ([], None)
+    assert script.play(sweep.rescue(jitter=half)) == ([], None)
     assert (script.asked, script.woken) == ([["lock_orphan_workflows", "find_orphans"]], set())
 
 
 def test_one_orphan_is_rescued_alone() -> None:
     script = Script(find_orphans=[[running(B)]])
-    assert [change.id for change in script.play(sweep.rescue_one(B, dice=half))] == [B]
+    assert [change.id for change in script.play(sweep.rescue_one(B, jitter=half))] == [B]
     assert script.params("find_orphans") == [{"after": A, "n": 1}]
     assert [row["id"] for row in changes(script)] == [B]
 
 
 def test_another_orphan_in_its_place_is_left_alone() -> None:
     script = Script(find_orphans=[[running(C)]])
-    assert script.play(sweep.rescue_one(B, dice=half)) == []
+    assert script.play(sweep.rescue_one(B, jitter=half)) == []
     assert script.asked == [["lock_orphan_workflows", "find_orphans"]]
 
 

@@ -14,7 +14,7 @@ _spawn = get_context("spawn")
 PATIENCE = 60.0
 
 
-class Crew:
+class WorkersNow:
     """Those who are at work."""
 
     def __init__(self) -> None:
@@ -39,9 +39,9 @@ class Crew:
 
 
 @contextmanager
-def crew() -> Iterator[Crew]:
+def crew() -> Iterator[WorkersNow]:
     """Nobody is left behind."""
-    hired = Crew()
+    hired = WorkersNow()
     try:
         yield hired
     finally:

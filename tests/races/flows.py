@@ -7,10 +7,10 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from perdure import App, Step, Workflow
+from perdure.client.task import SyncTask
 from perdure.errors import AppendRefused, GateConflict, GateRefused, InvalidWorkflow
 from perdure.model.job import Claimed
 from perdure.model.lifecycle import Failed, Outcome, Succeeded
-from perdure.task import SyncTask
 from tests.races.roles import TASK, hire
 
 
@@ -34,12 +34,12 @@ def fan_in(task: SyncTask[..., int], width: int) -> Workflow:
 def finish_one_of_each(url: str, start: Barrier, rounds: int) -> None:
     """Each process has one parent of each workflow, and ends it when all others end theirs."""
     app, _ = open_app(url)
-    ledger, worker = app.ledger, hire(app.ledger)
+    operations, worker = app.ledger, hire(app.ledger)
     for _ in range(rounds):
         start.wait()  # the workflow is there
-        jobs = ledger.claim(worker, tasks=[TASK], n=1)
+        jobs = operations.claim(worker, tasks=[TASK], n=1)
         start.wait()  # each has claimed
-        assert ledger.finish([succeeded(job) for job in jobs]).refused == []
+        assert operations.finish([succeeded(job) for job in jobs]).refused == []
         start.wait()  # each has ended
     app.close()
 
@@ -51,15 +51,15 @@ def succeeded(job: Claimed) -> Outcome:
 def meddle(url: str, workflows: list[str], stop: Path, seed: int) -> None:
     """Finish, fail, cancel, append, resolve and requeue, whatever comes to mind."""
     app, task = open_app(url)
-    rng, ledger, worker = random.Random(seed), app.ledger, hire(app.ledger)
+    rng, operations, worker = random.Random(seed), app.ledger, hire(app.ledger)
     n = 0
     while not stop.exists():
         n += 1
         workflow = rng.choice(workflows)
-        jobs = ledger.claim(worker, tasks=[TASK], n=rng.randint(0, 8))
+        jobs = operations.claim(worker, tasks=[TASK], n=rng.randint(0, 8))
         ends = [Failed(job.lease, "fatal") if rng.random() < 0.1 else succeeded(job) for job in jobs]
         rng.shuffle(ends)
-        ledger.finish(ends)
+        operations.finish(ends)
         try:
             match rng.randint(0, 5):
                 case 0:
@@ -75,7 +75,7 @@ def meddle(url: str, workflows: list[str], stop: Path, seed: int) -> None:
                     steps = app.get_workflow(workflow).steps()
                     app.cancel_job(rng.choice(steps).id)
                 case _:
-                    ledger.rescue()
+                    operations.rescue()
         except (AppendRefused, GateConflict, GateRefused, InvalidWorkflow):
             pass
     app.close()

@@ -9,7 +9,7 @@ import pytest
 from perdure.model.job import Lease
 from perdure.ops import browse
 from tests.races.crew import crew, starting_line
-from tests.races.diary import Diaries
+from tests.races.journal import Journals
 from tests.races.roles import claim_until_empty, prepare, send
 
 
@@ -23,20 +23,20 @@ def test_every_one_of_many_jobs_is_claimed_once(url: str, tmp_path: Path) -> Non
 
 
 def share(url: str, directory: Path, *, processes: int, jobs: int) -> None:
-    ledger, diaries = prepare(url), Diaries(directory / "diaries")
-    ids = send(ledger.store, jobs)
+    operations, journals = prepare(url), Journals(directory / "journals")
+    ids = send(operations.store, jobs)
     start = starting_line(processes)
     with crew() as hands:
         for seed in range(processes):
-            hands.start(claim_until_empty, url, diaries.directory, start, seed)
+            hands.start(claim_until_empty, url, journals.directory, start, seed)
         hands.join()
 
     first = sorted(Lease(id, 1) for id in ids)
-    assert sorted(Lease(*lease) for leases in diaries.all("claimed") for lease in leases) == first
-    assert sorted(Lease(*lease) for leases in diaries.all("accepted") for lease in leases) == first
-    assert diaries.authors("claimed") > 1
-    rows = ledger.store.perform(browse.list_jobs, n=jobs + 1)
-    ledger.store.close()
+    assert sorted(Lease(*lease) for leases in journals.all("claimed") for lease in leases) == first
+    assert sorted(Lease(*lease) for leases in journals.all("accepted") for lease in leases) == first
+    assert journals.authors("claimed") > 1
+    rows = operations.store.perform(browse.list_jobs, n=jobs + 1)
+    operations.store.close()
     assert {(row.id, row.state, row.attempt, row.token) for row in rows} == {
         (id, "succeeded", 1, 1) for id in ids
     }

@@ -9,15 +9,15 @@ import pytest
 
 from perdure.model.job import JobRow, Lease
 from perdure.model.lifecycle import Continued, Failed, Outcome, Released, Snoozed, Succeeded, Throttled
-from perdure.ops import browse, finish, operate
+from perdure.ops import browse, finish, job_actions
 from perdure.store.store import Store
-from perdure.worker.ledger import Ledger
-from tests.races.roles import TASK, hire, open_ledger, prepare, send
+from perdure.worker.operations import WorkerOperations
+from tests.races.roles import TASK, hire, open_operations, prepare, send
 from tests.races.threads import at_once
 
 ROUNDS = 25
 
-Sides = tuple[Ledger, Ledger]
+Sides = tuple[WorkerOperations, WorkerOperations]
 
 RETURNS: list[Callable[[Lease], Outcome]] = [
     lambda lease: Failed(lease, "error"),
@@ -33,15 +33,15 @@ RETURNS: list[Callable[[Lease], Outcome]] = [
 def sides(request: pytest.FixtureRequest, url: str) -> Iterator[Sides]:
     """Two threads of one process, or as good as two processes."""
     left = prepare(url)
-    right = left if request.param == "one connection pool" else open_ledger(url)
+    right = left if request.param == "one connection pool" else open_operations(url)
     yield left, right
     left.store.close()
     right.store.close()
 
 
-def claimed(ledger: Ledger, worker: str) -> Lease:
-    send(ledger.store, 1)
-    (job,) = ledger.claim(worker, tasks=[TASK], n=1)
+def claimed(operations: WorkerOperations, worker: str) -> Lease:
+    send(operations.store, 1)
+    (job,) = operations.claim(worker, tasks=[TASK], n=1)
     return job.lease
 
 
@@ -51,9 +51,9 @@ def row_of(store: Store, id: str) -> JobRow:
     return row
 
 
-def record(ledger: Ledger, outcome: Outcome) -> bool:
-    """Without the second look of ``Ledger.finish``, which forgives one who finds his outcome recorded."""
-    return bool(ledger.store.perform(finish.finish, [outcome], dice=lambda: 0.5).accepted)
+def record(operations: WorkerOperations, outcome: Outcome) -> bool:
+    """Without the second look of ``WorkerOperations.finish``, which forgives one who finds his outcome recorded."""
+    return bool(operations.store.perform(finish.finish, [outcome], jitter=lambda: 0.5).accepted)
 
 
 def test_of_two_outcomes_under_one_lease_one_changes_the_row(sides: Sides) -> None:
@@ -98,7 +98,7 @@ def test_a_job_that_is_canceled_while_it_is_claimed_runs_or_ends_but_never_both(
     for _ in range(ROUNDS):
         (id,) = send(left.store, 1)
         cancel, jobs = at_once(
-            partial(left.store.perform, operate.cancel, id),
+            partial(left.store.perform, job_actions.cancel, id),
             partial(right.claim, worker, tasks=[TASK], n=1),
         )
         row = row_of(left.store, id)
@@ -117,7 +117,7 @@ def test_a_job_that_is_canceled_while_it_ends_never_runs_again(sides: Sides) -> 
         lease = claimed(left, worker)
         end = RETURNS[n % len(RETURNS)](lease)
         cancel, won = at_once(
-            partial(left.store.perform, operate.cancel, lease.job), partial(record, right, end)
+            partial(left.store.perform, job_actions.cancel, lease.job), partial(record, right, end)
         )
         assert won
         assert cancel in ("canceled", "cancel_requested")
@@ -130,7 +130,8 @@ def test_a_job_that_is_canceled_while_it_succeeds_has_succeeded(sides: Sides) ->
     for _ in range(ROUNDS):
         lease = claimed(left, worker)
         cancel, won = at_once(
-            partial(left.store.perform, operate.cancel, lease.job), partial(record, right, Succeeded(lease))
+            partial(left.store.perform, job_actions.cancel, lease.job),
+            partial(record, right, Succeeded(lease)),
         )
         assert won
         assert cancel in ("already_ended", "cancel_requested")
@@ -143,7 +144,7 @@ def test_a_job_that_is_canceled_while_it_is_rescued_never_runs_again(sides: Side
         worker = hire(left)
         lease = claimed(left, worker)
         left.retire(worker)
-        cancel, _ = at_once(partial(left.store.perform, operate.cancel, lease.job), right.rescue)
+        cancel, _ = at_once(partial(left.store.perform, job_actions.cancel, lease.job), right.rescue)
         # A sweep passes by what somebody holds; the next one sees it.
         right.rescue()
         assert cancel in ("canceled", "cancel_requested")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.races.crew import crew, starting_line
-from tests.races.diary import Diaries
+from tests.races.journal import Journals
 from tests.races.roles import prepare, race_for_keys
 
 PAYLOADS = [0, 0, 1, 1]
@@ -14,27 +14,27 @@ KEYS = [f"key-{i}" for i in range(20)]
 
 def test_one_process_creates_the_job_of_a_key_and_the_others_get_it(url: str, tmp_path: Path) -> None:
     prepare(url).store.close()
-    diaries, start = Diaries(tmp_path / "diaries"), starting_line(len(PAYLOADS))
+    journals, start = Journals(tmp_path / "journals"), starting_line(len(PAYLOADS))
     with crew() as hands:
         for payload in PAYLOADS:
-            hands.start(race_for_keys, url, diaries.directory, start, KEYS, payload)
+            hands.start(race_for_keys, url, journals.directory, start, KEYS, payload)
         hands.join()
     for key in KEYS:
-        check_idempotency_key(diaries, key)
-        check_unique_key(diaries, key)
+        check_idempotency_key(journals, key)
+        check_unique_key(journals, key)
 
 
-def check_idempotency_key(diaries: Diaries, key: str) -> None:
+def check_idempotency_key(journals: Journals, key: str) -> None:
     """One creates it, who asks for the same gets it, who asks for something else is refused."""
-    answers = [answer for asked, *answer in diaries.all("answered") if asked == key]
+    answers = [answer for asked, *answer in journals.all("answered") if asked == key]
     ((winner, id),) = [(payload, id) for payload, id, created in answers if created]
     assert sorted(answers) == [[winner, id, False], [winner, id, True]]
-    refused = [refusal for asked, *refusal in diaries.all("refused") if asked == key]
+    refused = [refusal for asked, *refusal in journals.all("refused") if asked == key]
     assert refused == [[1 - winner, "arguments.payload"]] * 2
 
 
-def check_unique_key(diaries: Diaries, key: str) -> None:
+def check_unique_key(journals: Journals, key: str) -> None:
     """One creates it and all get it, whatever they asked for."""
-    answers = [answer for asked, *answer in diaries.all("unique") if asked == key]
+    answers = [answer for asked, *answer in journals.all("unique") if asked == key]
     (id,) = [id for id, created in answers if created]
     assert sorted(answers) == [[id, False]] * 3 + [[id, True]]

@@ -12,9 +12,9 @@ import pytest
 from perdure.model.job import ENDED, JobRow, Lease
 from perdure.ops import browse
 from perdure.ops.browse import AttemptRow
-from perdure.worker.ledger import Ledger
-from tests.races.crew import Crew, crew
-from tests.races.diary import Diaries
+from perdure.worker.operations import WorkerOperations
+from tests.races.crew import WorkersNow, crew
+from tests.races.journal import Journals
 from tests.races.roles import live_dangerously, prepare
 from tests.store.waiting import until
 
@@ -35,60 +35,60 @@ def test_nothing_is_lost_or_done_twice_through_many_kills(url: str, tmp_path: Pa
 
 
 def kill_and_check(url: str, directory: Path, *, kills: int, seed: int = 0) -> None:
-    ledger, diaries = prepare(url), Diaries(directory / "diaries")
+    operations, journals = prepare(url), Journals(directory / "journals")
     enough, stop, rng = directory / "enough", directory / "stop", random.Random(seed)
 
-    def hire(hands: Crew) -> None:
-        hands.start(live_dangerously, url, diaries.directory, enough, stop, rng.getrandbits(32))
+    def hire(hands: WorkersNow) -> None:
+        hands.start(live_dangerously, url, journals.directory, enough, stop, rng.getrandbits(32))
 
     with crew() as hands:
         for _ in range(HANDS):
             hire(hands)
         for _ in range(kills):
-            sweep_until(ledger, partial(diaries.have_grown_to, diaries.size() + rng.randint(1, 15_000)))
+            sweep_until(operations, partial(journals.have_grown_to, journals.size() + rng.randint(1, 15_000)))
             hands.kill(rng.choice(hands.hands))
             hire(hands)
         enough.touch()
-        sweep_until(ledger, partial(all_ended, ledger))
+        sweep_until(operations, partial(all_ended, operations))
         stop.touch()
         hands.join()
-    rows = {row.id: row for row in ledger.store.perform(browse.list_jobs, n=1_000_000)}
-    pasts = {id: past_of(ledger, id) for id in rows}
-    ledger.store.close()
-    check_jobs(rows, diaries)
-    check_claims(rows, diaries)
+    rows = {row.id: row for row in operations.store.perform(browse.list_jobs, n=1_000_000)}
+    pasts = {id: past_of(operations, id) for id in rows}
+    operations.store.close()
+    check_jobs(rows, journals)
+    check_claims(rows, journals)
     check_attempts(rows, pasts)
-    check_acceptances(rows, pasts, diaries)
-    check_refusals(rows, pasts, diaries)
+    check_acceptances(rows, pasts, journals)
+    check_refusals(rows, pasts, journals)
 
 
-def sweep_until(ledger: Ledger, condition: Callable[[], bool]) -> None:
+def sweep_until(operations: WorkerOperations, condition: Callable[[], bool]) -> None:
     def sweep() -> bool:
-        ledger.rescue()
+        operations.rescue()
         return condition()
 
     until(sweep)
 
 
-def all_ended(ledger: Ledger) -> bool:
-    counts = ledger.store.perform(browse.count_jobs)
+def all_ended(operations: WorkerOperations) -> bool:
+    counts = operations.store.perform(browse.count_jobs)
     return all(view in ENDED for views in counts.values() for view in views)
 
 
-def past_of(ledger: Ledger, id: str) -> Past:
-    traces = ledger.store.perform(browse.trace_job, id)
+def past_of(operations: WorkerOperations, id: str) -> Past:
+    traces = operations.store.perform(browse.trace_job, id)
     return {attempt.token: attempt for attempt in traces.attempts} if traces else {}
 
 
-def check_jobs(rows: dict[str, JobRow], diaries: Diaries) -> None:
+def check_jobs(rows: dict[str, JobRow], journals: Journals) -> None:
     """Every enqueue that was answered is there, and whatever is there has ended."""
-    assert {id for ids in diaries.all("enqueued") for id in ids} <= rows.keys()
+    assert {id for ids in journals.all("enqueued") for id in ids} <= rows.keys()
     assert all(row.state in ENDED for row in rows.values())
 
 
-def check_claims(rows: dict[str, JobRow], diaries: Diaries) -> None:
+def check_claims(rows: dict[str, JobRow], journals: Journals) -> None:
     """No lease was given twice, and none beyond the token of its job."""
-    claimed = [Lease(*lease) for leases in diaries.all("claimed") for lease in leases]
+    claimed = [Lease(*lease) for leases in journals.all("claimed") for lease in leases]
     assert len(claimed) == len(set(claimed))
     assert all(lease.token <= rows[lease.job].token for lease in claimed)
 
@@ -101,9 +101,9 @@ def check_attempts(rows: dict[str, JobRow], pasts: dict[str, Past]) -> None:
         assert ends == sorted(ends)
 
 
-def check_acceptances(rows: dict[str, JobRow], pasts: dict[str, Past], diaries: Diaries) -> None:
+def check_acceptances(rows: dict[str, JobRow], pasts: dict[str, Past], journals: Journals) -> None:
     """What a process was told to be recorded is recorded, once, and an ending under the highest token."""
-    accepted = [one for many in diaries.all("accepted") for one in many]
+    accepted = [one for many in journals.all("accepted") for one in many]
     assert len({(job, token) for job, token, _ in accepted}) == len(accepted)
     for id, token, kind in accepted:
         row, attempt = rows[id], pasts[id].get(token)
@@ -118,9 +118,9 @@ def check_acceptances(rows: dict[str, JobRow], pasts: dict[str, Past], diaries: 
             assert row.token > token
 
 
-def check_refusals(rows: dict[str, JobRow], pasts: dict[str, Past], diaries: Diaries) -> None:
+def check_refusals(rows: dict[str, JobRow], pasts: dict[str, Past], journals: Journals) -> None:
     """Nobody but a rescue takes a lease away here, and nobody writes under another's."""
-    for id, token, _ in [one for many in diaries.all("refused") for one in many]:
+    for id, token, _ in [one for many in journals.all("refused") for one in many]:
         row, attempt = rows[id], pasts[id].get(token)
         assert attempt.kind == "lost" if attempt else (row.token, row.error_kind) == (token, "lost")
     succeeded = [row for row in rows.values() if row.state == "succeeded"]

@@ -10,15 +10,15 @@ from typing import cast
 import pytest
 
 from perdure.errors import IdempotencyConflict
-from perdure.ids import new_id
 from perdure.model.canonical import Request, canonical
 from perdure.model.job import Lease, NewJob
 from perdure.model.lifecycle import Failed, Outcome, Report, Snoozed, Succeeded, Throttled
-from perdure.ops import browse, enqueue, operate
+from perdure.ops import browse, enqueue, job_actions
 from perdure.ops.op import Operation
-from perdure.ops.report import Said
-from perdure.worker.ledger import Ledger
-from tests.races.roles import TASK, hire, open_ledger, prepare, send
+from perdure.ops.report import JobReport
+from perdure.request.ids import new_id
+from perdure.worker.operations import WorkerOperations
+from tests.races.roles import TASK, hire, open_operations, prepare, send
 from tests.races.threads import at_once, count_deadlocks
 
 JOBS = 6
@@ -28,11 +28,11 @@ KEYS = ["a", "b", "c"]
 class Trouble:
     """One thread's acts on the few jobs there are. It knows all leases, as several may after lost answers."""
 
-    def __init__(self, ledger: Ledger, seed: int) -> None:
-        self.ledger = ledger
-        self.store = ledger.store
+    def __init__(self, operations: WorkerOperations, seed: int) -> None:
+        self.operations = operations
+        self.store = operations.store
         self.rng = random.Random(seed)
-        self.worker = hire(ledger)
+        self.worker = hire(operations)
 
     def make(self, acts: int) -> int:
         kinds = [self.claim, self.finish, self.finish, self.report, self.operate, self.enqueue, self.lose]
@@ -41,20 +41,20 @@ class Trouble:
         return acts
 
     def claim(self) -> None:
-        self.ledger.claim(self.worker, tasks=[TASK], n=self.rng.randint(1, JOBS))
+        self.operations.claim(self.worker, tasks=[TASK], n=self.rng.randint(1, JOBS))
 
     def finish(self) -> None:
         leases = self.some_leases()
         if self.rng.random() < 0.5:
-            self.ledger.finish([self.some_end(lease) for lease in leases])
+            self.operations.finish([self.some_end(lease) for lease in leases])
         else:
-            self.ledger.cycle(self.worker, [self.some_end(lease) for lease in leases], tasks=[TASK], n=2)
+            self.operations.cycle(self.worker, [self.some_end(lease) for lease in leases], tasks=[TASK], n=2)
 
     def report(self) -> None:
-        self.ledger.report([Said(lease, Report(done=1, stage="x")) for lease in self.some_leases()])
+        self.operations.report([JobReport(lease, Report(done=1, stage="x")) for lease in self.some_leases()])
 
     def operate(self) -> None:
-        verbs = [operate.cancel, operate.requeue, operate.run_now, operate.delete]
+        verbs = [job_actions.cancel, job_actions.requeue, job_actions.run_now, job_actions.delete]
         verb = cast(Operation[[str], str], self.rng.choice(verbs))
         for id, _ in self.some_leases()[:1]:
             self.store.perform(verb, id)
@@ -81,9 +81,9 @@ class Trouble:
 
     def lose(self) -> None:
         """Fall silent, be rescued, begin anew."""
-        self.ledger.retire(self.worker)
-        self.ledger.rescue()
-        self.worker = hire(self.ledger)
+        self.operations.retire(self.worker)
+        self.operations.rescue()
+        self.worker = hire(self.operations)
 
     def some_leases(self) -> list[Lease]:
         rows = self.store.perform(browse.list_jobs, n=JOBS)
@@ -102,38 +102,38 @@ class Trouble:
         return self.rng.choice(ends)(lease)
 
 
-def report_on(ledger: Ledger, leases: Sequence[Lease]) -> None:
-    ledger.report([Said(lease, Report(done=1)) for lease in leases])
+def report_on(operations: WorkerOperations, leases: Sequence[Lease]) -> None:
+    operations.report([JobReport(lease, Report(done=1)) for lease in leases])
 
 
-def finish_otherwise(ledger: Ledger, leases: Sequence[Lease]) -> None:
-    ledger.finish([Failed(leases[0], "fatal"), *map(Succeeded, leases[1:])])
+def finish_otherwise(operations: WorkerOperations, leases: Sequence[Lease]) -> None:
+    operations.finish([Failed(leases[0], "fatal"), *map(Succeeded, leases[1:])])
 
 
 @pytest.mark.parametrize("rival", [report_on, finish_otherwise])
 def test_a_mixed_finish_locks_in_the_order_of_others(
-    postgres_url: str, rival: Callable[[Ledger, Sequence[Lease]], None]
+    postgres_url: str, rival: Callable[[WorkerOperations, Sequence[Lease]], None]
 ) -> None:
     """The last fails and would be locked first, were it not for those who come from the other end."""
-    ledger, other = prepare(postgres_url), open_ledger(postgres_url)
-    worker = hire(ledger)
+    operations, other = prepare(postgres_url), open_operations(postgres_url)
+    worker = hire(operations)
     for _ in range(40):
-        send(ledger.store, 3)
-        leases = sorted(job.lease for job in ledger.claim(worker, tasks=[TASK], n=3))
+        send(operations.store, 3)
+        leases = sorted(job.lease for job in operations.claim(worker, tasks=[TASK], n=3))
         outcomes: list[Outcome] = [*map(Succeeded, leases[:-1]), Failed(leases[-1], "fatal")]
-        at_once(partial(ledger.finish, outcomes), partial(rival, other, leases))
-    ledger.store.close()
+        at_once(partial(operations.finish, outcomes), partial(rival, other, leases))
+    operations.store.close()
     other.store.close()
     assert count_deadlocks(postgres_url) == 0
 
 
 def trouble(url: str, *, threads: int, acts: int, seed: int = 0) -> None:
     prepare(url).store.close()
-    ledgers = [open_ledger(url, seed) for _ in range(2)]
-    makers = [Trouble(ledgers[i % 2], seed + i) for i in range(threads)]
+    both = [open_operations(url, seed) for _ in range(2)]
+    makers = [Trouble(both[i % 2], seed + i) for i in range(threads)]
     assert at_once(*(partial(maker.make, acts) for maker in makers)) == [acts] * threads
-    for ledger in ledgers:
-        ledger.store.close()
+    for operations in both:
+        operations.store.close()
     if url.startswith("postgresql"):
         assert count_deadlocks(url) == 0
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from perdure import App, Workflow
+from perdure.client.task import AsyncTask
 from perdure.model.graph import OVER
 from perdure.ops.workflow import get_graph
-from perdure.task import AsyncTask
 from tests.races import flow_app
 
 STEPS, WORKERS = 1_000, 3

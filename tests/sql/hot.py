@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from perdure.filter import EVERY
 from perdure.model.job import Lease
 from perdure.model.lifecycle import Change
 from perdure.ops import enqueue
 from perdure.ops.batch import rows_of
 from perdure.ops.find import find
 from perdure.ops.op import Param
+from perdure.request.filter import EVERY
 from tests.sql.backlog import DAY, EXPIRED, GROUPS, NOW, READY, RUNNING, WORKERS, job_id
 from tests.sql.recorder import new_job
 

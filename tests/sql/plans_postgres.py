@@ -10,8 +10,8 @@ import psycopg
 from psycopg import sql
 
 from perdure.ops.op import Op, Param
-from perdure.store import postgres_transaction
-from perdure.store.postgres_adapt import Statement
+from perdure.store.postgres import transaction
+from perdure.store.postgres.adapt import Statement
 from perdure.store.statements import load
 from tests.sql import backlog
 from tests.sql.backlog import NOW, Part
@@ -53,7 +53,7 @@ class Connection:
         """Carry a statement out under the store's own settings, then take it back."""
         reads = one.statement in READS
         with self.taken_back():
-            settings = postgres_transaction._SETTINGS["read" if reads else "write"].text
+            settings = transaction._SETTINGS["read" if reads else "write"].text
             self._connection.execute(settings.replace(b"$1", b"true"))
             if not reads:
                 self._connection.execute(f"SET LOCAL plan_cache_mode = force_{mode}_plan".encode())
@@ -72,7 +72,7 @@ class Connection:
 
     def plan(self, op: Op[Any]) -> Plan:
         """What the first step of an operation does, planned as the store has it planned."""
-        self._connection.execute(postgres_transaction._SETTINGS["write"].text.replace(b"$1", b"false"))
+        self._connection.execute(transaction._SETTINGS["write"].text.replace(b"$1", b"false"))
         tops = list(self._plans(op, "BUFFERS"))
         return Plan(dict(look for top in tops for look in _looks(top)), sum(map(_pages, tops)))
 

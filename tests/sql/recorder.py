@@ -9,43 +9,43 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 
 from perdure.errors import InvalidWorkflow
-from perdure.filter import Filter
-from perdure.ids import new_id
 from perdure.model.canonical_workflow import StepRequest
 from perdure.model.graph import GATE, Shape
-from perdure.model.growth import Growth
 from perdure.model.job import SECOND, Lease, NewJob, NewStep, NewWorkflow, TaskDefinition
 from perdure.model.lifecycle import Change, Failed, Outcome, Report, Succeeded, Throttled
+from perdure.model.new_steps import NewSteps
 from perdure.ops import (
-    acts,
     append,
+    audit,
     browse,
+    bulk_actions,
     catalog,
     claim,
     count,
-    crew,
     enqueue,
     explain,
     finish,
-    many,
-    operate,
+    job_actions,
     queues,
     release,
     replay,
     report,
     results,
     stats,
-    steer,
     sweep,
     tasks,
     worker,
+    workers_read,
+    workflow_actions,
 )
-from perdure.ops import growth as growth_ops
+from perdure.ops import insert_steps as insert_ops
 from perdure.ops import workflow as workflows
 from perdure.ops.batch import rows_of
 from perdure.ops.find import LAST, Found
 from perdure.ops.op import Op, Operation, Query, ask_all, operation
-from perdure.options import Options
+from perdure.request.filter import Filter
+from perdure.request.ids import new_id
+from perdure.request.options import Options
 from perdure.store.store import Store
 
 P = ParamSpec("P")
@@ -86,7 +86,7 @@ def new_job(**options: Any) -> NewJob:
     return NewJob(**{"id": new_id(), "task": "work", "payload": "{}", "request": request, **options})
 
 
-def dice() -> float:
+def jitter() -> float:
     return 0.5
 
 
@@ -113,7 +113,7 @@ def set_up(store: Recorder) -> None:
     store.perform(queues.find_unknown, ["mony"])
     store.perform(worker.register, "ann", name="ann", lease=SECOND)
     store.perform(worker.list_workers)
-    store.perform(worker.glance, "ann")
+    store.perform(worker.peek, "ann")
     store.perform(worker.knows, "ann")
     store.perform(worker.lead, "sweeper", "ann", lease=SECOND)
 
@@ -126,17 +126,28 @@ def live(store: Recorder) -> None:
     store.perform(enqueue.enqueue_keyed, [new_job(idempotency_key="k", unique_key="u")])
     store.perform(enqueue.enqueue_keyed, [new_job(idempotency_key="l", unique_key="u")])
     first, second, third, *_ = take(store, n=4)
-    store.perform(claim.claim, claim.Appetite("ann", ["other"], 1, front=claim.Front("default", 0)))
-    store.perform(claim.claim_around, claim.Appetite("ann", ["work"], 1))
+    store.perform(
+        claim.claim, claim.ClaimRequest("ann", ["other"], 1, window=claim.ClaimWindow("default", 0))
+    )
+    store.perform(claim.claim_around, claim.ClaimRequest("ann", ["work"], 1))
+    unclaimable(store)
     store.perform(worker.heartbeat, "ann")
-    said = report.Said(first, Report(stage="half", checkpoint="1"), [report.LogLine("info", "so far")])
+    said = report.JobReport(first, Report(stage="half", checkpoint="1"), [report.LogLine("info", "so far")])
     store.perform(report.report, [said])
     outcomes: list[Outcome] = [Succeeded(first), Failed(second, "error"), Throttled(third)]
-    store.perform(finish.cycle, outcomes, dice=dice, claim=claim.Appetite("ann", ["work"], 0))
+    store.perform(finish.cycle, outcomes, jitter=jitter, claim=claim.ClaimRequest("ann", ["work"], 0))
     unlike: list[Outcome] = [Succeeded(first, "1"), Succeeded(second, "2")]
-    store.perform(finish.finish, unlike, dice=dice)
+    store.perform(finish.finish, unlike, jitter=jitter)
     store.perform(put_off_for_long)
     store.perform(finish.find_recorded, outcomes)
+
+
+def unclaimable(store: Recorder) -> None:
+    store.perform(enqueue.enqueue, [new_job()], None)
+    for id in store.perform(claim.find_due, claim.ClaimRequest("ann", ["work"], 1), n=1):
+        store.perform(claim.claim_chosen, "ann", [id])
+        store.perform(claim.hold_damaged, [id])
+    store.perform(claim.hold_unclaimable, new_job().id, reason="It cannot be claimed.")
 
 
 def flow(store: Recorder) -> None:
@@ -160,26 +171,27 @@ def flow(store: Recorder) -> None:
     store.perform(many_alike, workflow.id)
     (first,) = take(store, n=1, queues=["flow"])
     failed = Failed(first, "fatal")
-    store.perform(finish.finish, [failed], dice=dice)
+    store.perform(finish.finish, [failed], jitter=jitter)
     (second,) = take(store, n=1, queues=["flow"])
-    store.perform(finish.finish, [Succeeded(second, "1", workflow=workflow.id)], dice=dice, troubled=set())
-    store.perform(finish.finish, [Succeeded(second, "1", workflow=workflow.id)], dice=dice)
-    growth = Growth(
+    store.perform(finish.finish, [Succeeded(second, "1", workflow=workflow.id)], jitter=jitter, failing=set())
+    store.perform(finish.finish, [Succeeded(second, "1", workflow=workflow.id)], jitter=jitter)
+    appended = NewSteps(
         (Shape("late", ["gate"]), Shape("later", ["late"], (), ["a"])), (step("late"), step("later"))
     )
-    options: Any = {"window": "gate", "mutation_key": "m", "growth": growth}
+    options: Any = {"window": "gate", "mutation_key": "m", "appended": appended}
     with suppress(InvalidWorkflow):
         store.perform(append.append_steps, workflow.id, **options)
-    growth = Growth((Shape("late", ["gate"]), Shape("later", ["late"])), (step("late"), step("later")))
-    store.perform(append.append_steps, workflow.id, **{**options, "growth": growth})
+    appended = NewSteps((Shape("late", ["gate"]), Shape("later", ["late"])), (step("late"), step("later")))
+    store.perform(append.append_steps, workflow.id, **{**options, "appended": appended})
     store.perform(results.read_parents, [ids["b"]])
-    store.perform(results.find_ancestor, ids["b"], workflow.id, "a")
+    store.perform(results.read_results, [ids["a"]])
+    store.perform(results.find_ancestors, ids["c"], workflow.id, ["b", "a"])
     store.perform(explain.examine, ids["late"])
     store.perform(append_again, workflow.id, second.job, step)
-    store.perform(steer.resolve_gate, workflow.id, "gate", "canceled")
-    store.perform(steer.requeue_workflow, workflow.id, stand_in=new_id())
+    store.perform(workflow_actions.resolve_gate, workflow.id, "gate", "canceled")
+    store.perform(workflow_actions.requeue_workflow, workflow.id, stand_in=new_id())
     store.perform(workflows.list_spoilers, workflow.id, n=1)
-    store.perform(steer.cancel_workflow, workflow.id)
+    store.perform(workflow_actions.cancel_workflow, workflow.id)
     store.perform(workflows.get_workflow, workflow.id)
     store.perform(workflows.list_workflows)
     store.perform(workflows.get_graph, workflow.id)
@@ -189,17 +201,17 @@ def flow(store: Recorder) -> None:
 @operation("write")
 def append_again(workflow: str, by: str, step: Callable[[str], NewStep]) -> Op[None]:
     """As a step does that runs once more."""
-    growth = Growth((Shape("twice"),), (step("twice"),), (StepRequest(key="twice"),))
+    appended = NewSteps((Shape("twice"),), (step("twice"),), (StepRequest(key="twice"),))
     (rows,) = yield from ask_all(Query("lock_workflows", {"ids": rows_of([workflow])}))
     for _ in range(2):
-        writes, *_ = yield from append.plant(release.Tallies(rows), workflow, growth, by=by)
+        writes, *_ = yield from append.add_steps(release.Tallies(rows), workflow, appended, by=by)
         yield from ask_all(*writes)
 
 
 @operation("write")
 def many_alike(workflow: str) -> Op[None]:
     """Steps that differ in little are written together."""
-    shapes = [Shape(f"s{n}", [], ["s0"] if n else []) for n in range(growth_ops.ALIKE + 1)]
+    shapes = [Shape(f"s{n}", [], ["s0"] if n else []) for n in range(insert_ops.ALIKE + 1)]
     steps = {
         shape.key: NewStep(
             id=new_id(), workflow_id=workflow, step_key=shape.key, task="work", payload="{}", queue="flow"
@@ -227,7 +239,7 @@ def many_alike(workflow: str) -> Op[None]:
             delay=SECOND,
         ),
     )
-    writes, _ = growth_ops.grow([*shapes, more[0]], {**steps, "more": more[1]}, {})
+    writes, _ = insert_ops.insert_steps([*shapes, more[0]], {**steps, "more": more[1]}, {})
     yield from ask_all(*writes)
 
 
@@ -261,7 +273,7 @@ def put_off_for_long() -> Op[None]:
 
 def look(store: Recorder) -> None:
     (job, *_) = store.perform(browse.list_jobs)
-    store.perform(acts.list_acts)
+    store.perform(audit.list_acts)
     store.perform(browse.get_job, job.id)
     store.perform(browse.get_jobs, [job.id])
     store.perform(browse.trace_job, job.id)
@@ -270,19 +282,19 @@ def look(store: Recorder) -> None:
     store.perform(browse.oldest_ready)
     store.perform(explain.examine, job.id)
     store.perform(stats.measure, since=SECOND)
-    store.perform(crew.muster)
+    store.perform(workers_read.list_workers_now)
     store.perform(catalog.list_catalog)
 
 
 def operate_on(store: Recorder) -> None:
     later, gone = new_job(delay=SECOND, queue="b", unique_key="v"), new_job(queue="b", idempotency_key="m")
     store.perform(enqueue.enqueue_keyed, [later, gone])
-    assert store.perform(operate.run_now, later.id) == "due_now"
+    assert store.perform(job_actions.run_now, later.id) == "due_now"
     replay_one(store)
-    assert store.perform(operate.cancel, later.id) == "canceled"
-    assert store.perform(operate.requeue, later.id) == "requeued"
-    assert store.perform(operate.delete, later.id) == "deleted"
-    assert store.perform(operate.delete, gone.id, keep_key=SECOND) == "deleted"
+    assert store.perform(job_actions.cancel, later.id) == "canceled"
+    assert store.perform(job_actions.requeue, later.id) == "requeued"
+    assert store.perform(job_actions.delete, later.id) == "deleted"
+    assert store.perform(job_actions.delete, gone.id, keep_key=SECOND) == "deleted"
 
 
 def operate_on_many(store: Recorder) -> None:
@@ -290,25 +302,31 @@ def operate_on_many(store: Recorder) -> None:
     job = new_job(delay=SECOND, queue="many", unique_key="w")
     store.perform(enqueue.enqueue_keyed, [job])
     step = Found(new_id(), "waiting", new_id())
-    doing = many.Doing("cancel_jobs", Filter(queue="many"), many.Counts())
-    for verb in (many.RUN_NOW, many.CANCEL, many.REQUEUE, many.CANCEL, many.DELETE):
-        found = store.perform(many.look, doing.filter, among=verb.takes, length=9).jobs
+    bulk = bulk_actions.BulkProgress("cancel_jobs", Filter(queue="many"), bulk_actions.Counts())
+    for verb in (
+        bulk_actions.RUN_NOW,
+        bulk_actions.CANCEL,
+        bulk_actions.REQUEUE,
+        bulk_actions.CANCEL,
+        bulk_actions.DELETE,
+    ):
+        found = store.perform(bulk_actions.look, bulk.filter, among=verb.takes, length=9).jobs
         assert [one.id for one in found] == [job.id]
-        doing, locked = store.perform(verb.batch, [*found, step], doing)
+        bulk, locked = store.perform(verb.batch, [*found, step], bulk)
         assert locked == []
-    assert doing.counts == {"due_now": 1, "canceled": 2, "requeued": 1, "deleted": 1}
+    assert bulk.counts == {"due_now": 1, "canceled": 2, "requeued": 1, "deleted": 1}
 
 
 def sweep_up(store: Recorder) -> None:
-    store.perform(finish.finish_free, [], dice=dice)
+    store.perform(finish.finish_free, [], jitter=jitter)
     store.perform(sweep.expire)
     store.perform(sweep.retire_silent)
     store.perform(worker.retire, "ann")
     (lost, *_) = store.perform(sweep.list_orphans)
-    assert [change.id for change in store.perform(sweep.rescue_one, lost, dice=dice)] == [lost]
-    store.perform(sweep.rescue, dice=dice)
+    assert [change.id for change in store.perform(sweep.rescue_one, lost, jitter=jitter)] == [lost]
+    store.perform(sweep.rescue, jitter=jitter)
 
 
 def take(store: Recorder, *, n: int, queues: Sequence[str] | None = None) -> list[Lease]:
-    claims = store.perform(claim.claim, claim.Appetite("ann", ["work"], n, queues))
+    claims = store.perform(claim.claim, claim.ClaimRequest("ann", ["work"], n, queues))
     return [job.lease for job in claims.jobs]

@@ -9,16 +9,16 @@ from typing import cast
 
 import pytest
 
-from perdure.ids import new_id
 from perdure.model.job import SECOND, Lease
 from perdure.model.lifecycle import Failed, Outcome, Succeeded
 from perdure.ops import claim, enqueue, finish, tasks, worker
-from perdure.options import Options
+from perdure.request.ids import new_id
+from perdure.request.options import Options
 from perdure.store.store import Store, open_store
-from perdure.worker.front import DETOUR
-from perdure.worker.ledger import Ledger
+from perdure.worker.claim_window import CLAIMS_WITHOUT_WINDOW
+from perdure.worker.operations import WorkerOperations
 from tests.sql.plans_postgres import Connection
-from tests.sql.recorder import DEFINITION, Recorder, dice, new_job
+from tests.sql.recorder import DEFINITION, Recorder, jitter, new_job
 from tests.sql.tally import Tally
 from tests.store.proxy import Proxy
 
@@ -44,7 +44,7 @@ class Worker:
         self.recorder.perform(enqueue.enqueue_alike, "work", Options(), jobs, WAKE)
 
     def claim(self, n: int = 100) -> None:
-        claims = self.recorder.perform(claim.claim, claim.Appetite("ann", ["work"], n))
+        claims = self.recorder.perform(claim.claim, claim.ClaimRequest("ann", ["work"], n))
         assert len(claims.jobs) == n
         self.leases = [job.lease for job in claims.jobs]
 
@@ -56,8 +56,8 @@ class Worker:
 
     def cycle(self) -> None:
         outcomes = [Succeeded(lease, "0") for lease in self.leases]
-        appetite = claim.Appetite("ann", ["work"], len(outcomes))
-        _, claims = self.recorder.perform(finish.cycle, outcomes, dice=dice, claim=appetite)
+        wanted = claim.ClaimRequest("ann", ["work"], len(outcomes))
+        _, claims = self.recorder.perform(finish.cycle, outcomes, jitter=jitter, claim=wanted)
         assert len(claims.jobs) == len(outcomes)
         self.leases = [job.lease for job in claims.jobs]
 
@@ -65,7 +65,7 @@ class Worker:
         assert self.recorder.perform(worker.heartbeat, "ann").live
 
     def _finish(self, outcomes: list[Outcome]) -> None:
-        assert self.recorder.perform(finish.finish, outcomes, dice=dice).refused == []
+        assert self.recorder.perform(finish.finish, outcomes, jitter=jitter).refused == []
 
     def running(self) -> list[Lease]:
         return self.recorder.perform(worker.heartbeat, "ann").running
@@ -112,12 +112,12 @@ def test_many_jobs_cost_as_many_statements_as_one(ann: Worker, n: int) -> None:
 
 def test_a_claim_looks_at_the_front_alone_while_that_is_enough(ann: Worker) -> None:
     postgres = ann.store.dialect == "postgres"
-    ledger = Ledger(ann.store)
-    ledger.store = cast(Store, ann.recorder)
+    operations = WorkerOperations(ann.store)
+    operations.store = cast(Store, ann.recorder)
 
     def asked(n: int, found: int) -> list[str]:
         ann.statements()
-        assert len(ledger.claim("ann", tasks=["work"], n=n)) == found
+        assert len(operations.claim("ann", tasks=["work"], n=n)) == found
         return ann.statements()
 
     ann.enqueue(4)
@@ -128,8 +128,8 @@ def test_a_claim_looks_at_the_front_alone_while_that_is_enough(ann: Worker) -> N
     assert asked(2, 0) == [front]
     ann.enqueue(1, priority=1)
     assert asked(2, 1) == ([front, "claim_jobs"] if postgres else ["claim_jobs"])
-    ann.enqueue(DETOUR)
-    for _ in range(DETOUR - 1):
+    ann.enqueue(CLAIMS_WITHOUT_WINDOW)
+    for _ in range(CLAIMS_WITHOUT_WINDOW - 1):
         assert asked(1, 1) == ["claim_jobs"]
     assert asked(1, 1) == [front]
 
@@ -226,12 +226,12 @@ def test_bytes_of_log_on_postgres(lone_postgres_url: str) -> None:
     measured = {
         "a single enqueue": (server.log(enqueue.enqueue([new_job()])), 471),
         "1000 at once": (server.log(enqueue.enqueue_alike("work", Options(), alike, WAKE)), 462_800),
-        "a claim of 100": (server.log(claim.claim(claim.Appetite("ann", ["work"], 100))), 45_800),
+        "a claim of 100": (server.log(claim.claim(claim.ClaimRequest("ann", ["work"], 100))), 45_800),
         "a heartbeat": (server.log(worker.heartbeat("ann")), 454),
     }
     outcomes = [Succeeded(lease, "0") for lease in ann.running()]
     assert len(outcomes) == 100
-    measured["a finish of 100"] = (server.log(finish.finish(outcomes, dice=dice)), 27_000)
+    measured["a finish of 100"] = (server.log(finish.finish(outcomes, jitter=jitter)), 27_000)
     ann.store.close()
     server.close()
     # A full page is pruned on the way, and logged, unless somebody's snapshot forbids it: a sixth more was seen.
@@ -247,11 +247,14 @@ def test_pages_touched_on_postgres(lone_postgres_url: str) -> None:
         measured = {
             "a single enqueue": (server.plan(enqueue.enqueue([new_job()])).pages, 12),
             "1000 at once": (server.plan(enqueue.enqueue_alike("work", Options(), alike, WAKE)).pages, 7080),
-            "a claim of 100": (server.plan(claim.claim(claim.Appetite("ann", ["work"], 100))).pages, 1010),
+            "a claim of 100": (
+                server.plan(claim.claim(claim.ClaimRequest("ann", ["work"], 100))).pages,
+                1010,
+            ),
         }
         outcomes = [Succeeded(lease, "0") for lease in ann.running()]
         assert len(outcomes) == 100
-        measured["a finish of 100"] = (server.plan(finish.finish(outcomes, dice=dice)).pages, 1010)
+        measured["a finish of 100"] = (server.plan(finish.finish(outcomes, jitter=jitter)).pages, 1010)
     ann.store.close()
     server.close()
     assert too_much(measured) == {}
@@ -261,9 +264,9 @@ def test_a_claim_from_the_front_walks_once_past_what_was_claimed_before(lone_pos
     ann, server = Worker(lone_postgres_url), Connection(lone_postgres_url)
 
     def look() -> int:
-        appetite = claim.Appetite("ann", ["work"], 1, front=claim.Front("default", 0))
+        wanted = claim.ClaimRequest("ann", ["work"], 1, window=claim.ClaimWindow("default", 0))
         with server.taken_back():
-            return server.plan(claim.claim(appetite)).pages
+            return server.plan(claim.claim(wanted)).pages
 
     ann.enqueue()
     look()  # the first one learns what the tables are

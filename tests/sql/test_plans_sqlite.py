@@ -10,8 +10,8 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 
-from perdure.filter import Filter
 from perdure.ops.find import find
+from perdure.request.filter import Filter
 from perdure.store.store import open_store
 from tests.sql.hot import hot
 from tests.sql.plans_sqlite import STEPS, Costs, Plan, measure

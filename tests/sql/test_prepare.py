@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg import postgres
 
-from perdure.store.postgres_adapt import LOADERS, Statement
+from perdure.store.postgres.adapt import LOADERS, Statement
 from perdure.store.statements import Dialect, load
 from perdure.store.store import open_store
 from tests.sql import texts

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from perdure.store.postgres import PostgresStore
+from perdure.store.postgres.store import PostgresStore
 from tests.store.proxy import Proxy
 from tests.store.things import TABLE, TIMES, postgres_store
 

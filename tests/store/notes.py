@@ -16,7 +16,7 @@ from typing import Any
 
 from perdure.errors import Refused
 from perdure.ops.op import Op, Query, announce, ask, ask_all, operation
-from perdure.store.sqlite import SqliteStore
+from perdure.store.sqlite.store import SqliteStore
 
 STATEMENTS = {
     "table": "CREATE TABLE IF NOT EXISTS note (text TEXT NOT NULL UNIQUE, at INTEGER NOT NULL)",
@@ -129,7 +129,7 @@ def notes_in(path: object) -> list[str]:
 
 
 def write_connection(store: SqliteStore) -> sqlite3.Connection:
-    connection = store._session._group_commit._connection
+    connection = store._process_state._group_commit._connection
     assert connection is not None
     return connection
 
@@ -171,7 +171,7 @@ class Line:
 
 def line_length(store: SqliteStore) -> int:
     """How many calls wait for the writer."""
-    lanes = store._session._writer._lanes
+    lanes = store._process_state._writer._write_queue
     return len(lanes._urgent) + len(lanes._others)
 
 

@@ -27,9 +27,9 @@ from perdure.errors import (
     UnsupportedConnection,
 )
 from perdure.ops.op import Op, Operation, Query, announce, ask, ask_all, operation
-from perdure.store import borrowed
-from perdure.store.postgres import PostgresStore
-from perdure.store.sqlite import SqliteStore
+from perdure.store.borrowed import join
+from perdure.store.postgres.store import PostgresStore
+from perdure.store.sqlite.store import SqliteStore
 from perdure.store.store import Store
 from tests.postgres import with_database
 from tests.store.things import (
@@ -59,8 +59,8 @@ class Caller:
 
     async def perform(self, operation: Operation[..., Any], *args: Any, **kwargs: Any) -> Any:
         if isinstance(self.connection, psycopg.AsyncConnection):
-            return await borrowed.aperform(self.connection, self.store, operation, *args, **kwargs)
-        return borrowed.perform(self.connection, self.store, operation, *args, **kwargs)
+            return await join.aperform(self.connection, self.store, operation, *args, **kwargs)
+        return join.perform(self.connection, self.store, operation, *args, **kwargs)
 
     async def say(self, sql: str) -> Any:
         return await _done(self.connection.execute(sql))
@@ -242,7 +242,7 @@ async def test_a_closed_connection_is_refused(caller: Caller) -> None:
 
 
 async def test_the_colour_must_fit(caller: Caller) -> None:
-    wrong = borrowed.perform if isinstance(caller.connection, psycopg.AsyncConnection) else borrowed.aperform
+    wrong = join.perform if isinstance(caller.connection, psycopg.AsyncConnection) else join.aperform
     with pytest.raises(UnsupportedConnection, match=r"await the verb|asyncio\.to_thread") as refused:
         await _done(wrong(caller.connection, caller.store, insert, "a"))
     assert refused.value.code == "conn.wrong_colour"
@@ -267,7 +267,7 @@ async def test_the_database_must_fit(caller: Caller, request: pytest.FixtureRequ
 @pytest.mark.parametrize("thing", [object(), "postgresql://x", None, sqlite3])
 def test_what_is_no_connection_is_refused(sqlite_store: SqliteStore, thing: object) -> None:
     with pytest.raises(UnsupportedConnection, match="cannot join"):
-        borrowed.perform(thing, sqlite_store, insert, "a")
+        join.perform(thing, sqlite_store, insert, "a")
 
 
 def test_a_class_derived_from_a_known_one_is_known(sqlite_store: SqliteStore) -> None:
@@ -275,15 +275,15 @@ def test_a_class_derived_from_a_known_one_is_known(sqlite_store: SqliteStore) ->
         pass
 
     connection = sqlite_connection(sqlite_store, factory=Own)
-    borrowed.perform(connection, sqlite_store, insert, "a")
+    join.perform(connection, sqlite_store, insert, "a")
     connection.commit()
     connection.close()
     assert sqlite_store.perform(read) == ["a"]
 
 
 def test_no_driver_is_imported_to_look_at_a_connection() -> None:
-    libraries = {package for package, _ in (*borrowed.FLAVOURS, *borrowed.WRAPPERS)}
-    script = f"import sys; import perdure.store.borrowed; print({libraries} & set(sys.modules))"
+    libraries = {package for package, _ in (*join.ADAPTERS, *join.WRAPPERS)}
+    script = f"import sys; import perdure.store.borrowed.join; print({libraries} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
@@ -294,10 +294,10 @@ def test_no_driver_is_imported_to_look_at_a_connection() -> None:
 def test_autocommit_is_refused_on_sqlite(sqlite_store: SqliteStore) -> None:
     connection = sqlite_connection(sqlite_store, isolation_level=None)
     with pytest.raises(UnsupportedConnection, match="begin one first") as refused:
-        borrowed.perform(connection, sqlite_store, insert, "a")
+        join.perform(connection, sqlite_store, insert, "a")
     assert refused.value.code == "conn.autocommit"
     connection.execute("BEGIN")
-    borrowed.perform(connection, sqlite_store, insert, "a")
+    join.perform(connection, sqlite_store, insert, "a")
     connection.execute("COMMIT")
     assert sqlite_store.perform(read) == ["a"]
     connection.close()
@@ -309,10 +309,10 @@ def test_the_newer_autocommit(sqlite_store: SqliteStore, autocommit: bool) -> No
     connection = sqlite_connection(sqlite_store, autocommit=autocommit)
     if autocommit:
         with pytest.raises(UnsupportedConnection) as refused:
-            borrowed.perform(connection, sqlite_store, insert, "a")
+            join.perform(connection, sqlite_store, insert, "a")
         assert refused.value.code == "conn.autocommit"
     else:
-        borrowed.perform(connection, sqlite_store, insert, "a")
+        join.perform(connection, sqlite_store, insert, "a")
         connection.commit()
         assert sqlite_store.perform(read) == ["a"]
     connection.close()
@@ -321,7 +321,7 @@ def test_the_newer_autocommit(sqlite_store: SqliteStore, autocommit: bool) -> No
 def test_a_refusal_holds_no_lock_on_sqlite(sqlite_store: SqliteStore) -> None:
     connection = sqlite_connection(sqlite_store)
     with pytest.raises(Refused):
-        borrowed.perform(connection, sqlite_store, insert_and_refuse, "a")
+        join.perform(connection, sqlite_store, insert_and_refuse, "a")
     assert not connection.in_transaction
     sqlite_store.perform(insert, "b")
     connection.close()
@@ -338,7 +338,7 @@ def test_what_begins_by_reading_may_still_write_on_sqlite(sqlite_store: SqliteSt
             other.execute("BEGIN IMMEDIATE")
         yield from ask("insert", id="a", note=None)
 
-    borrowed.perform(connection, sqlite_store, read_and_insert)
+    join.perform(connection, sqlite_store, read_and_insert)
     connection.commit()
     assert sqlite_store.perform(read) == ["a"]
     connection.close()
@@ -349,7 +349,7 @@ def test_another_writer_makes_sqlite_busy(sqlite_store: SqliteStore) -> None:
     holder, connection = (sqlite_connection(sqlite_store, timeout=0) for _ in range(2))
     holder.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreBusy):
-        borrowed.perform(connection, sqlite_store, insert, "a")
+        join.perform(connection, sqlite_store, insert, "a")
     assert not connection.in_transaction
     holder.close()
     connection.close()
@@ -361,15 +361,15 @@ def test_a_transaction_that_began_to_read_cannot_write_after_others(sqlite_store
     connection.execute("SELECT * FROM perdure_thing").fetchall()
     sqlite_store.perform(insert, "a")
     with pytest.raises(StoreBusy, match="BEGIN IMMEDIATE"):
-        borrowed.perform(connection, sqlite_store, insert, "b")
+        join.perform(connection, sqlite_store, insert, "b")
     connection.close()
 
 
 def test_texts_stay_as_the_caller_wants_them(sqlite_store: SqliteStore) -> None:
     connection = sqlite_connection(sqlite_store)
     connection.text_factory = bytes
-    borrowed.perform(connection, sqlite_store, insert, "a")
-    assert borrowed.perform(connection, sqlite_store, read) == ["a"]
+    join.perform(connection, sqlite_store, insert, "a")
+    assert join.perform(connection, sqlite_store, read) == ["a"]
     assert connection.execute("SELECT id FROM perdure_thing").fetchall() == [(b"a",)]
     connection.close()
 
@@ -378,13 +378,13 @@ def test_a_connection_of_another_thread_is_refused(sqlite_store: SqliteStore) ->
     with ThreadPoolExecutor(1) as thread:
         connection = thread.submit(sqlite_connection, sqlite_store).result()
         with pytest.raises(UnsupportedConnection, match="another thread"):
-            borrowed.perform(connection, sqlite_store, insert, "a")
+            join.perform(connection, sqlite_store, insert, "a")
         thread.submit(connection.close).result()
 
 
 def test_an_old_sqlite_does_not_checkpoint_by_itself(sqlite_store: SqliteStore) -> None:
     connection = sqlite_connection(sqlite_store)
-    borrowed.perform(connection, sqlite_store, insert, "a")
+    join.perform(connection, sqlite_store, insert, "a")
     (pages,) = connection.execute("PRAGMA wal_autocheckpoint").fetchone()
     assert bool(pages) is (sqlite3.sqlite_version_info >= (3, 51, 3))
     connection.close()
@@ -525,7 +525,7 @@ async def test_a_cancelled_call_undoes_itself(store: PostgresStore, admin, postg
 
     async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
         await connection.execute("INSERT INTO perdure_thing (id) VALUES ('theirs')")
-        call = asyncio.create_task(borrowed.aperform(connection, store, insert_and_sleep))
+        call = asyncio.create_task(join.aperform(connection, store, insert_and_sleep))
         await auntil(
             lambda: admin.execute(
                 "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
@@ -542,7 +542,7 @@ def test_two_round_trips_on_postgres_the_second_for_the_release(admin, proxy, st
     with psycopg.connect(proxy.url) as connection:
         connection.execute("SELECT 1")
         before, proxy.latency = proxy.round_trips, 0.05
-        borrowed.perform(connection, store, insert, "a", wake=MAIL)
+        join.perform(connection, store, insert, "a", wake=MAIL)
         assert proxy.round_trips - before == 2
         proxy.latency = 0.0
 
@@ -552,5 +552,5 @@ def test_a_lost_connection_is_away(admin: psycopg.Connection[Any], postgres_url:
     with psycopg.connect(postgres_url, row_factory=tuple_row) as connection:
         admin.execute("SELECT pg_terminate_backend(%s, 10000)", [connection.info.backend_pid])
         with pytest.raises(StoreAway):
-            borrowed.perform(connection, store, insert, "a")
+            join.perform(connection, store, insert, "a")
     store.close()

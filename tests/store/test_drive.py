@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from perdure.errors import Refused
-from perdure.ops.op import Op, Param, Query, Rows, Step, announce, ask, ask_all
+from perdure.ops.op import Op, Param, Query, RoundTrip, Rows, announce, ask, ask_all
 from perdure.store.drive import drive
 
 
@@ -37,8 +37,8 @@ def test_rows_go_in_and_a_value_comes_out() -> None:
 
 def test_topics_are_collected() -> None:
     def op() -> Op[None]:
-        yield Step((), wake=frozenset({"queue/a"}))
-        yield Step((Query("one", {}),), final=True, wake=frozenset({"queue/b"}))
+        yield RoundTrip((), wake=frozenset({"queue/a"}))
+        yield RoundTrip((Query("one", {}),), final=True, wake=frozenset({"queue/b"}))
         yield from announce(frozenset({"worker/1"}))
 
     assert drive(Script(), op()) == (None, frozenset({"queue/a", "queue/b", "worker/1"}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -23,11 +24,11 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from perdure.errors import Refused, StoreAway, StoreBusy, UnsupportedConnection
 from perdure.ops.op import Op, Query, ask, ask_all, operation
-from perdure.store import borrowed
-from perdure.store.postgres import PostgresStore
-from perdure.store.sqlite import SqliteStore
+from perdure.store.borrowed import join
+from perdure.store.postgres.store import PostgresStore
+from perdure.store.sqlite.store import SqliteStore
 from perdure.store.store import Store
-from tests.flavours.table import parts, with_django, with_driver, with_slow_login
+from tests.drivers.table import parts, with_django, with_driver, with_slow_login
 from tests.store.test_borrowed import sqlite_store
 from tests.store.things import insert, insert_and_refuse, read
 from tests.store.waiting import auntil
@@ -37,13 +38,13 @@ __all__ = ["sqlite_store"]  # a fixture
 
 def refuses(conn: object, store: Store, code: str, *, match: str | None = None) -> None:
     with pytest.raises(UnsupportedConnection, match=match) as refused:
-        borrowed.perform(conn, store, insert, "refused")
+        join.perform(conn, store, insert, "refused")
     assert refused.value.code == code
 
 
 async def arefuses(conn: object, store: Store, code: str, *, match: str | None = None) -> None:
     with pytest.raises(UnsupportedConnection, match=match) as refused:
-        await borrowed.aperform(conn, store, insert, "refused")
+        await join.aperform(conn, store, insert, "refused")
     assert refused.value.code == code
 
 
@@ -54,7 +55,7 @@ async def test_asyncpg_needs_a_transaction(store: PostgresStore, postgres_url: s
     connection = await asyncpg.connect(postgres_url)
     await arefuses(connection, store, "conn.autocommit", match="begin one first")
     async with connection.transaction():
-        await borrowed.aperform(connection, store, insert, "a")
+        await join.aperform(connection, store, insert, "a")
     await connection.close()
     assert store.perform(read) == ["a"]
 
@@ -62,7 +63,7 @@ async def test_asyncpg_needs_a_transaction(store: PostgresStore, postgres_url: s
 async def test_asyncpg_given_back_to_its_pool_is_closed(store: PostgresStore, postgres_url: str) -> None:
     async with asyncpg.create_pool(postgres_url, min_size=1, max_size=1) as pool:
         async with pool.acquire() as connection, connection.transaction():
-            await borrowed.aperform(connection, store, insert, "a")
+            await join.aperform(connection, store, insert, "a")
         await arefuses(connection, store, "conn.closed")
     assert store.perform(read) == ["a"]
 
@@ -73,7 +74,7 @@ async def test_asyncpg_keeps_its_codecs_and_prepares_nothing_where_its_cache_is_
     connection = await asyncpg.connect(postgres_url, statement_cache_size=0)
     await connection.set_type_codec("json", schema="pg_catalog", encoder=json.dumps, decoder=json.loads)
     async with connection.transaction():
-        await borrowed.aperform(connection, store, insert, "a")
+        await join.aperform(connection, store, insert, "a")
         assert await connection.fetchval("SELECT CAST('{}' AS json)") == {}
         assert await connection.fetchval("SELECT count(*) FROM pg_prepared_statements") == 0
     await connection.close()
@@ -86,7 +87,7 @@ async def test_asyncpg_runs_one_statement_at_a_time(store: PostgresStore, postgr
         await asyncio.sleep(0)
         await arefuses(connection, store, "conn.busy")
         await other
-        await borrowed.aperform(connection, store, insert, "a")
+        await join.aperform(connection, store, insert, "a")
     await connection.close()
 
 
@@ -101,13 +102,13 @@ async def test_asyncpg_whose_statements_no_longer_fit_says_so(
             with psycopg.connect(postgres_url) as admin:
                 admin.execute("ALTER TABLE perdure_thing ALTER id TYPE varchar")
             with pytest.raises(StoreBusy, match="again"):
-                await borrowed.aperform(connection, store, insert, "b")
+                await join.aperform(connection, store, insert, "b")
             await transaction.rollback()
         else:
-            await borrowed.aperform(connection, store, insert, "a")
+            await join.aperform(connection, store, insert, "a")
             await transaction.commit()
     async with connection.transaction():
-        await borrowed.aperform(connection, store, insert, "b")
+        await join.aperform(connection, store, insert, "b")
     await connection.close()
     assert store.perform(read) == ["a", "b"]
 
@@ -124,7 +125,7 @@ async def test_a_cancelled_call_undoes_itself_on_asyncpg(
     connection = await asyncpg.connect(postgres_url)
     async with connection.transaction():
         await connection.execute("INSERT INTO perdure_thing (id) VALUES ('theirs')")
-        call = asyncio.create_task(borrowed.aperform(connection, store, insert_and_sleep))
+        call = asyncio.create_task(join.aperform(connection, store, insert_and_sleep))
         sleeps = (
             "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
         )
@@ -144,7 +145,7 @@ def test_psycopg2_in_autocommit_needs_a_transaction(store: PostgresStore, postgr
         connection.autocommit = True
         refuses(connection, store, "conn.autocommit")
         connection.cursor().execute("BEGIN")
-        borrowed.perform(connection, store, insert, "a")
+        join.perform(connection, store, insert, "a")
         connection.cursor().execute("COMMIT")
     assert store.perform(read) == ["a"]
 
@@ -160,7 +161,7 @@ def test_pg8000_in_autocommit_needs_a_transaction(store: PostgresStore, postgres
         refuses(connection, store, "conn.autocommit")
         connection.autocommit = False
         theirs = connection.pg_types
-        borrowed.perform(connection, store, insert, "a")
+        join.perform(connection, store, insert, "a")
         connection.commit()
         assert connection.pg_types is theirs
     assert store.perform(read) == ["a"]
@@ -170,7 +171,7 @@ def test_pg8000_s_native_kind_is_taken_in_a_transaction(store: PostgresStore, po
     with closing(pg8000.native.Connection(**parts(with_slow_login(postgres_url)))) as connection:
         refuses(connection, store, "conn.autocommit")
         connection.run("BEGIN")
-        borrowed.perform(connection, store, insert, "a")
+        join.perform(connection, store, insert, "a")
         connection.run("COMMIT")
     assert store.perform(read) == ["a"]
 
@@ -190,8 +191,20 @@ async def test_aiosqlite_in_autocommit_needs_a_transaction(sqlite_store: SqliteS
     async with aiosqlite.connect(sqlite_store.path, isolation_level=None) as connection:
         await arefuses(connection, sqlite_store, "conn.autocommit")
         await connection.execute("BEGIN")
-        await borrowed.aperform(connection, sqlite_store, insert, "a")
+        await join.aperform(connection, sqlite_store, insert, "a")
         await connection.execute("COMMIT")
+    assert sqlite_store.perform(read) == ["a"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.12 has another autocommit")
+@pytest.mark.parametrize("autocommit", [True, False])
+async def test_the_newer_autocommit_on_aiosqlite(sqlite_store: SqliteStore, autocommit: bool) -> None:
+    async with aiosqlite.connect(sqlite_store.path, autocommit=autocommit) as connection:
+        if autocommit:
+            await arefuses(connection, sqlite_store, "conn.autocommit")
+            return
+        await join.aperform(connection, sqlite_store, insert, "a")
+        await connection.commit()
     assert sqlite_store.perform(read) == ["a"]
 
 
@@ -199,10 +212,10 @@ async def test_aiosqlite_keeps_its_factories_and_a_refusal_holds_no_lock(sqlite_
     async with aiosqlite.connect(sqlite_store.path) as connection:
         connection.row_factory, connection.text_factory = sqlite3.Row, bytes
         with pytest.raises(Refused):
-            await borrowed.aperform(connection, sqlite_store, insert_and_refuse, "a")
+            await join.aperform(connection, sqlite_store, insert_and_refuse, "a")
         assert not connection.in_transaction
         sqlite_store.perform(insert, "b")
-        assert await borrowed.aperform(connection, sqlite_store, read) == ["b"]
+        assert await join.aperform(connection, sqlite_store, read) == ["b"]
         assert (connection.row_factory, connection.text_factory) == (sqlite3.Row, bytes)
 
 
@@ -212,7 +225,7 @@ async def test_a_cancelled_wait_for_the_lock_leaves_nothing_open_on_aiosqlite(
     holder = sqlite3.connect(sqlite_store.path, isolation_level=None)
     async with aiosqlite.connect(sqlite_store.path, timeout=60) as connection:
         holder.execute("BEGIN IMMEDIATE")
-        call = asyncio.create_task(borrowed.aperform(connection, sqlite_store, insert, "a"))
+        call = asyncio.create_task(join.aperform(connection, sqlite_store, insert, "a"))
         ran: list[str] = []
         await connection.set_trace_callback(ran.append)
         await auntil(lambda: any("BEGIN" in sql for sql in ran))
@@ -255,7 +268,7 @@ def test_a_refusal_undoes_nothing_that_a_session_keeps_in_mind(engine: Engine) -
     with Session(engine[0]) as session, session.begin():
         session.add(Thing(id="theirs"))
         with pytest.raises(Refused):
-            borrowed.perform(session, engine[1], insert_and_refuse, "a")
+            join.perform(session, engine[1], insert_and_refuse, "a")
         session.add(Thing(id="also theirs"))
     assert engine[1].perform(read) == ["also theirs", "theirs"]
 
@@ -265,7 +278,7 @@ def test_a_class_derived_from_a_session_is_one(engine: Engine) -> None:
         pass
 
     with Own(engine[0]) as session:
-        borrowed.perform(session, engine[1], insert, "a")
+        join.perform(session, engine[1], insert, "a")
         session.commit()
     assert engine[1].perform(read) == ["a"]
 
@@ -280,7 +293,7 @@ def test_a_session_that_begins_nothing_by_itself_is_refused_until_it_has_begun(e
     with Session(engine[0], autobegin=False) as session:
         refuses(session, engine[1], "conn.unsupported", match="cannot begin")
         with session.begin():
-            borrowed.perform(session, engine[1], insert, "a")
+            join.perform(session, engine[1], insert, "a")
     assert engine[1].perform(read) == ["a"]
 
 
@@ -297,7 +310,7 @@ def test_a_session_whose_transaction_has_failed_is_refused(engine: Engine) -> No
             session.flush()
         refuses(session, engine[1], "conn.aborted")
         session.rollback()
-        borrowed.perform(session, engine[1], insert, "once")
+        join.perform(session, engine[1], insert, "once")
         session.commit()
     assert engine[1].perform(read) == ["once", "twice"]
 
@@ -314,9 +327,9 @@ def test_sqlite_s_begin_by_an_event_as_sqlalchemy_advises(sqlite_store: SqliteSt
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     with engine.begin() as connection:
-        borrowed.perform(connection, sqlite_store, insert, "a")
+        join.perform(connection, sqlite_store, insert, "a")
     with Session(engine) as session:
-        borrowed.perform(session, sqlite_store, insert, "b")
+        join.perform(session, sqlite_store, insert, "b")
         session.rollback()
     engine.dispose()
     assert sqlite_store.perform(read) == ["a"]
@@ -352,10 +365,10 @@ async def test_a_server_that_cannot_be_reached_is_away(store: PostgresStore) -> 
     nowhere = "://nobody@127.0.0.1:1/nothing"
     session = Session(sqlalchemy.create_engine(f"postgresql+psycopg{nowhere}"))
     with pytest.raises(StoreAway):
-        borrowed.perform(session, store, insert, "a")
+        join.perform(session, store, insert, "a")
     async_session = AsyncSession(create_async_engine(f"postgresql+asyncpg{nowhere}"))
     with pytest.raises(StoreAway):
-        await borrowed.aperform(async_session, store, insert, "a")
+        await join.aperform(async_session, store, insert, "a")
 
 
 def test_a_driver_that_is_not_known_is_named(sqlite_store: SqliteStore) -> None:
@@ -398,7 +411,7 @@ def test_django_s_wrapper_is_taken_like_its_proxy(django: tuple[Any, Store]) -> 
     from django.db import connections, transaction
 
     with transaction.atomic():
-        borrowed.perform(connections["default"], django[1], insert, "a")
+        join.perform(connections["default"], django[1], insert, "a")
     assert django[1].perform(read) == ["a"]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from perdure.errors import InternalError, Refused, StoreClosed
 from perdure.ops.op import Op, ask, operation
-from perdure.store.postgres import PostgresStore
+from perdure.store.postgres.store import PostgresStore
 from tests.store.things import insert, insert_and_refuse, postgres_store, read, run, run_urgently
 from tests.store.waiting import auntil
 

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from perdure.store.postgres import PostgresStore
+from perdure.store.postgres.store import PostgresStore
 from tests.store.proxy import Proxy
 from tests.store.things import postgres_store, run
 from tests.store.waiting import until
@@ -203,7 +203,7 @@ def test_a_child_forked_while_a_store_begins_is_not_stuck(admin, postgres_url: s
     script = """
 import warnings
 warnings.simplefilter("ignore", DeprecationWarning)
-from perdure.store.postgres import Statement
+from perdure.store.postgres.store import Statement
 parse, reading, read_on = Statement.parse, threading.Event(), threading.Event()
 def slowly(text):
     reading.set()

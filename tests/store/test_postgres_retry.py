@@ -13,11 +13,11 @@ import pytest
 
 from perdure.errors import InternalError, StoreAway, StoreBusy, StoreClosed, StoreReadOnly
 from perdure.ops.op import Op, ask, ask_last, operation
-from perdure.store import postgres_session, postgres_transaction
-from perdure.store.postgres import PostgresStore
-from perdure.store.postgres_adapt import Statement
-from perdure.store.postgres_retry import Retry
-from perdure.store.postgres_url import servers
+from perdure.store.postgres import session, transaction
+from perdure.store.postgres.adapt import Statement
+from perdure.store.postgres.retry import Retrier
+from perdure.store.postgres.store import PostgresStore
+from perdure.store.postgres.url import servers
 from tests.store.proxy import Proxy
 from tests.store.things import insert, insert_once, postgres_store, read, run, run_urgently
 from tests.store.waiting import until
@@ -31,8 +31,8 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def brief_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = dict.fromkeys(("read", "write", "urgent"), postgres_transaction._settings(30, 1, 30))
-    monkeypatch.setattr(postgres_transaction, "_SETTINGS", limits)
+    limits = dict.fromkeys(("read", "write", "urgent"), transaction._settings(30, 1, 30))
+    monkeypatch.setattr(transaction, "_SETTINGS", limits)
 
 
 def test_a_deadlock_is_run_again(
@@ -61,7 +61,7 @@ def test_a_serialization_failure_is_run_again(
     store: PostgresStore, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = Statement.parse("BEGIN ISOLATION LEVEL REPEATABLE READ")
-    monkeypatch.setattr(postgres_transaction, "_BEGIN", begin)
+    monkeypatch.setattr(transaction, "_BEGIN", begin)
     runs = []
 
     @operation("write")
@@ -139,7 +139,7 @@ def test_idle_connections_that_were_cut_are_not_used(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("perdure.store.postgres_pool.FRESH_SECONDS", 0.0)
+    monkeypatch.setattr("perdure.store.postgres.pool.FRESH_SECONDS", 0.0)
     caplog.set_level(logging.DEBUG, "perdure.store")
     [(backend,)] = store.perform(run, "backend")
     admin.execute("SELECT pg_terminate_backend(%s, 10000)", [backend])
@@ -153,7 +153,7 @@ def test_one_that_was_cut_just_now_is_noticed_when_it_is_used(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("perdure.store.postgres_pool.FRESH_SECONDS", 60.0)
+    monkeypatch.setattr("perdure.store.postgres.pool.FRESH_SECONDS", 60.0)
     [(backend,)] = store.perform(run, "backend")
     admin.execute("SELECT pg_terminate_backend(%s, 10000)", [backend])
     store.perform(insert_once, "a")
@@ -189,8 +189,8 @@ def test_a_connection_that_stops_answering_is_given_up(
 ) -> None:
     store = postgres_store(proxy.url)
     store.perform(run, "one")
-    monkeypatch.setattr(postgres_session, "STATEMENT_SECONDS", 0.1)
-    monkeypatch.setattr(postgres_session, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(session, "STATEMENT_SECONDS", 0.1)
+    monkeypatch.setattr(session, "GRACE_SECONDS", 0.1)
     proxy.freeze()
     try:
         inserted = pool.submit(store.perform, insert_once, "a")
@@ -236,7 +236,7 @@ def test_who_waits_for_a_database_that_is_away_has_less_patience_until_a_worker_
     proxy.refuse()
     with pytest.raises(StoreAway):
         store.perform(run, "one")
-    store.endure()
+    store.use_worker_patience()
     refused = proxy.refused
     with ThreadPoolExecutor() as pool:
         call = pool.submit(store.perform, run, "one")
@@ -329,7 +329,7 @@ def test_nobody_waits_for_what_nobody_wants() -> None:
         raise psycopg.OperationalError("gone")
 
     with pytest.raises(StoreAway):
-        Retry(None, drop_connections=lambda: None).until_done(fail, wanted=lambda: len(tries) < 3)
+        Retrier(None, drop_connections=lambda: None).until_done(fail, wanted=lambda: len(tries) < 3)
     assert len(tries) == 3
 
 

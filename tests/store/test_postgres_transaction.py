@@ -6,9 +6,9 @@ import psycopg
 import pytest
 
 from perdure.errors import InternalError, Invalid, Refused, StoreBusy
-from perdure.ops.op import Op, Operation, Query, Step, ask, ask_all, operation
-from perdure.store.postgres import PostgresStore
-from perdure.store.postgres_session import Session
+from perdure.ops.op import Op, Operation, Query, RoundTrip, ask, ask_all, operation
+from perdure.store.postgres.session import Session
+from perdure.store.postgres.store import PostgresStore
 from tests.store.proxy import Proxy
 from tests.store.things import (
     insert,
@@ -76,7 +76,7 @@ def test_an_operation_may_not_go_on_after_its_final_step(store: PostgresStore) -
 def test_a_bad_value_in_the_middle_of_a_step_leaves_nothing_behind(store: PostgresStore) -> None:
     @operation("write")
     def half_bad(final: bool) -> Op[None]:
-        yield Step(
+        yield RoundTrip(
             [Query("insert", {"id": "a", "note": None}), Query("insert", {"id": "\0", "note": None})], final
         )
 
@@ -234,7 +234,7 @@ def test_timeouts_hold_and_leave_no_trace_where_a_backend_may_be_shared(
 def test_a_statement_that_takes_too_long_is_stopped(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from perdure.store import postgres_transaction as module
+    from perdure.store.postgres import transaction as module
 
     monkeypatch.setitem(module._SETTINGS, "read", module._settings(1, 1, 1))
     with pytest.raises(StoreBusy, match="too long"):
@@ -282,6 +282,6 @@ def test_the_pool_lends_the_last_used_and_closes_the_idle(
     one, _ = lend_two()
     with store._pool.lend("ordinary", timeout=1) as last:
         assert last is one
-    monkeypatch.setattr("perdure.store.postgres_pool.IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("perdure.store.postgres.pool.IDLE_SECONDS", 0.0)
     store.perform(run, "one")
     assert len(store._pool._idle) == 1

@@ -12,8 +12,8 @@ from psycopg.types.json import set_json_loads
 from psycopg.types.numeric import IntLoader
 
 from perdure.errors import Invalid
-from perdure.store.postgres import PostgresStore
-from perdure.store.postgres_adapt import Statement
+from perdure.store.postgres.adapt import Statement
+from perdure.store.postgres.store import PostgresStore
 from tests.store.things import insert, postgres_store, read, run
 
 UUID = "0192d5f0-0000-7abc-8def-0123456789ab"

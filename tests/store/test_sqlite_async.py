@@ -12,8 +12,8 @@ import pytest
 
 from perdure.errors import InternalError, Refused, SchemaMissing, StoreClosed
 from perdure.ops.op import Op, ask, operation
-from perdure.store import sqlite_writer
-from perdure.store.sqlite import SqliteStore
+from perdure.store.sqlite import writer
+from perdure.store.sqlite.store import SqliteStore
 from tests.store.notes import (
     Line,
     add,
@@ -53,9 +53,9 @@ async def test_a_coroutine_writes_and_reads(store: SqliteStore) -> None:
 async def test_a_program_that_ends_with_the_answer_hears_of_no_error(
     store: SqliteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store._session._writer._announcer.stop()
+    store._process_state._writer._announcer.stop()
     await store.aperform(add, "note", wake=frozenset(["topic"]))
-    store._session._writer._thread.stop()
+    store._process_state._writer._thread.stop()
     assert caplog.records == []
 
 
@@ -63,7 +63,7 @@ async def test_coroutines_that_wait_share_one_commit(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A group is also bounded by time, which a busy machine may need for fifty.
-    monkeypatch.setattr(sqlite_writer, "_LONGEST", 60.0)
+    monkeypatch.setattr(writer, "_LONGEST", 60.0)
     entered, released = threading.Event(), threading.Event()
     with traced(store) as ran:
         holding = asyncio.create_task(store.aperform(hold, "holder", entered, released))
@@ -123,7 +123,7 @@ async def test_a_coroutine_is_told_of_what_nobody_expected(
     def write(*args: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(store._session._group_commit, "write", write)
+    monkeypatch.setattr(store._process_state._group_commit, "write", write)
     with pytest.raises(ZeroDivisionError):
         await store.aperform(add, "note")
     monkeypatch.undo()
@@ -229,7 +229,7 @@ async def test_more_reads_than_connections_wait_for_each_other(store: SqliteStor
     for _ in range(4):
         assert await asyncio.to_thread(entered.acquire, timeout=60)
     assert not entered.acquire(blocking=False)
-    assert len(store._session._database.connections) == 1 + 4
+    assert len(store._process_state._database.connections) == 1 + 4
     released.set()
     assert await asyncio.gather(*reads) == [0] * 20
 
@@ -275,7 +275,7 @@ async def test_close_ends_every_thread(tmp_path: Path) -> None:
 def test_a_store_that_nobody_closed_lets_go_of_everything(tmp_path: Path) -> None:
     store = note_store(tmp_path / "other.db")
     asyncio.run(_use(store))
-    database = store._session._database
+    database = store._process_state._database
     assert database.connections
     del store
     assert not database.connections

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from perdure.store import sqlite_checkpoint
-from perdure.store.sqlite import SqliteStore
-from perdure.store.sqlite_connect import LONGEST_WAL
+from perdure.store.sqlite import checkpoint
+from perdure.store.sqlite.connect import LONGEST_WAL
+from perdure.store.sqlite.store import SqliteStore
 from tests.store.notes import add, fill, listed_twice, note_store, notes_in, write_connection
 
 MEGABYTE = 1024 * 1024
@@ -23,7 +23,7 @@ MEGABYTE = 1024 * 1024
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteStore]:
     # At every commit, however fast they follow one another.
-    monkeypatch.setattr(sqlite_checkpoint, "_INTERVAL", 0.0)
+    monkeypatch.setattr(checkpoint, "_INTERVAL", 0.0)
     store = note_store(tmp_path / "jobs.db", synchronous="normal")
     yield store
     store.close()
@@ -75,7 +75,7 @@ def test_the_wal_stays_short_when_threads_write(tmp_path: Path) -> None:
 
 def test_a_short_wal_is_left_alone(store: SqliteStore, tmp_path: Path) -> None:
     write(store, count(), 3)
-    assert store._session._group_commit._checkpoints._connection is None
+    assert store._process_state._group_commit._checkpoints._connection is None
 
 
 def test_a_reader_delays_it_and_no_more(store: SqliteStore, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_reader_delays_it_and_no_more(store: SqliteStore, tmp_path: Path) -> N
 
 def test_attempts_in_vain_are_rare(store: SqliteStore, tmp_path: Path) -> None:
     attempts: list[int] = []
-    checkpoints = store._session._group_commit._checkpoints
+    checkpoints = store._process_state._group_commit._checkpoints
     checkpoint = checkpoints._checkpoint
 
     def counted(writing: sqlite3.Connection) -> None:
@@ -119,7 +119,7 @@ def test_nobody_can_commit_meanwhile(store: SqliteStore, tmp_path: Path) -> None
     numbers = count()
     write(store, numbers, 5)
     # The connection exists now; look over its shoulder the next time.
-    checkpoints = store._session._group_commit._checkpoints
+    checkpoints = store._process_state._group_commit._checkpoints
     assert checkpoints._connection is not None
     other = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None, timeout=0, check_same_thread=False)
     attempts: list[str] = []
@@ -141,7 +141,7 @@ def test_nobody_can_commit_meanwhile(store: SqliteStore, tmp_path: Path) -> None
 def test_who_writes_is_not_disturbed(store: SqliteStore, tmp_path: Path) -> None:
     """While another program writes there is no checkpoint, not even a part of one."""
     write(store, count(), 5)
-    checkpoints = store._session._group_commit._checkpoints
+    checkpoints = store._process_state._group_commit._checkpoints
     assert checkpoints._connection is not None
     ran: list[str] = []
     checkpoints._connection.set_trace_callback(ran.append)
@@ -166,7 +166,7 @@ def test_a_failure_is_logged_and_hurts_nobody(
     def fail(writing: sqlite3.Connection) -> None:
         raise sqlite3.OperationalError("disk I/O error")
 
-    monkeypatch.setattr(store._session._group_commit._checkpoints, "_checkpoint", fail)
+    monkeypatch.setattr(store._process_state._group_commit._checkpoints, "_checkpoint", fail)
     with caplog.at_level(logging.WARNING, "perdure.store"):
         write(store, count(), 5)
     assert [record.levelname for record in caplog.records] == ["WARNING"]

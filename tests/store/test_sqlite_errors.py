@@ -20,7 +20,7 @@ from perdure.errors import (
     StoreReadOnly,
     UnsupportedDatabase,
 )
-from perdure.store.sqlite_errors import patiently, translate
+from perdure.store.sqlite.errors import patiently, translate
 from tests.store.notes import listed, nonsense, note_store
 
 
@@ -87,12 +87,12 @@ def test_a_read_of_nonsense(tmp_path: Path) -> None:
 def test_a_connection_that_failed_is_not_used_again(tmp_path: Path) -> None:
     store = note_store(tmp_path / "jobs.db")
     store.perform(listed)
-    before = set(store._session._database.connections)
+    before = set(store._process_state._database.connections)
     with pytest.raises(SchemaMissing):
         store.perform(nonsense)
-    assert len(store._session._database.connections) == 1
+    assert len(store._process_state._database.connections) == 1
     assert store.perform(listed) == []
-    assert len(store._session._database.connections - before) == 1
+    assert len(store._process_state._database.connections - before) == 1
     store.close()
 
 

@@ -18,8 +18,8 @@ import pytest
 
 from perdure import App
 from perdure.errors import UnsupportedDatabase
-from perdure.store import sqlite_fork
-from perdure.store.sqlite import SqliteStore
+from perdure.store.sqlite import fork
+from perdure.store.sqlite.store import SqliteStore
 from perdure.store.store import Store
 from tests.store.notes import (
     add,
@@ -147,7 +147,7 @@ def test_a_fork_does_not_wait_for_who_waits_for_another_program(store: SqliteSto
     with hold_the_lock(tmp_path / "jobs.db", 60) as holder:
         waiting = threading.Thread(target=store.perform, args=(add, "waiting"))
         waiting.start()
-        eventually(lambda: store._session._writer._lanes._led)
+        eventually(lambda: store._process_state._writer._write_queue._led)
         assert went_well(forked(lambda: store.perform(listed)))
         holder.kill()
     waiting.join(60)
@@ -193,7 +193,7 @@ def test_a_fork_behind_pythons_back_is_refused(store: SqliteStore) -> None:
     def work() -> None:
         with pytest.raises(UnsupportedDatabase, match="forked"):
             store.perform(add, "child")
-        inherited = store._sessions[os.getppid()]
+        inherited = store._process_states[os.getppid()]
         (connection,) = inherited._database.connections
         references = sys.getrefcount(connection)
         # At the end of the program, say: what it inherited must outlive even that.
@@ -208,7 +208,7 @@ def test_a_fork_behind_pythons_back_is_refused(store: SqliteStore) -> None:
 
 
 def test_a_fork_does_not_wait_for_ever(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_fork, "_PATIENCE", 0.1)
+    monkeypatch.setattr(fork, "_PATIENCE", 0.1)
     entered, released = threading.Event(), threading.Event()
     reader = threading.Thread(target=store.perform, args=(listed_twice, entered, released))
     reader.start()

@@ -14,9 +14,9 @@ import pytest
 
 from perdure.errors import InternalError, Refused, StoreClosed, StoreFull
 from perdure.ops.op import Op, announce, ask, operation
-from perdure.store import sqlite_writer
-from perdure.store.sqlite import SqliteStore
-from perdure.store.sqlite_call import Call
+from perdure.store.sqlite import writer
+from perdure.store.sqlite.pending_call import Call
+from perdure.store.sqlite.store import SqliteStore
 from tests.store.notes import (
     Line,
     add,
@@ -64,7 +64,7 @@ def test_a_lone_call_costs_three_statements_and_no_thread(store: SqliteStore) ->
 
 def test_calls_that_wait_share_one_commit(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     # A group is also bounded by time, which a busy machine may need for twenty.
-    monkeypatch.setattr(sqlite_writer, "_LONGEST", 60.0)
+    monkeypatch.setattr(writer, "_LONGEST", 60.0)
     line = Line(store)
     with traced(store) as ran:
         calls = [line.perform(add, f"note {number}") for number in range(20)]
@@ -132,7 +132,7 @@ def test_a_transaction_that_sqlite_ended_is_run_again_alone(store: SqliteStore) 
     line.release()
     with pytest.raises(InternalError) as raised:
         vetoed.result()
-    assert raised.value.code == "store.constraint"
+    assert raised.value.code == "store.refused"
     assert (before.result(), after.result()) == ("before", "after")
     assert store.perform(listed) == ["holder", "before", "after"]
 
@@ -240,7 +240,7 @@ def test_urgent_calls_go_first(store: SqliteStore) -> None:
 
 
 def test_a_group_is_bounded_by_number(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_writer, "_MOST_CALLS", 4)
+    monkeypatch.setattr(writer, "_MOST_CALLS", 4)
     line = Line(store)
     with traced(store) as ran:
         calls = [line.perform(add, f"note {number}") for number in range(11)]
@@ -251,7 +251,7 @@ def test_a_group_is_bounded_by_number(store: SqliteStore, monkeypatch: pytest.Mo
 
 
 def test_a_group_is_bounded_by_time(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_writer, "_LONGEST", 0.0)
+    monkeypatch.setattr(writer, "_LONGEST", 0.0)
     line = Line(store)
     with traced(store) as ran:
         calls = [line.perform(add, f"note {number}") for number in range(5)]
@@ -393,7 +393,7 @@ def test_the_main_thread_writes_for_nobody_else(store: SqliteStore) -> None:
 
 def test_whoever_is_stopped_puts_the_others_back(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """By an exception that somebody throws into a thread, say: nothing else could, outside the main one."""
-    group_commit = store._session._group_commit
+    group_commit = store._process_state._group_commit
     run_apart = group_commit._run_apart
 
     def stop(connection: sqlite3.Connection, call: Call[Any]) -> None:
@@ -427,8 +427,8 @@ def test_the_lead_passes_on_from_whoever_gave_up(
     store: SqliteStore, interrupt: Interrupt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The heir of the lead is interrupted before it learns that it leads."""
-    monkeypatch.setattr(sqlite_writer, "_MOST_CALLS", 1)
-    lanes = store._session._writer._lanes
+    monkeypatch.setattr(writer, "_MOST_CALLS", 1)
+    lanes = store._process_state._writer._write_queue
     leave, heirs, interrupted = lanes.leave, list[object](), threading.Event()
 
     def leave_slowly(call: Call[Any]) -> Call[Any] | None:
@@ -459,10 +459,10 @@ def release_behind(store: SqliteStore, line: Line) -> None:
 def test_closing_finishes_who_is_in_line_and_refuses_who_comes(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_writer, "_MOST_CALLS", 1)
+    monkeypatch.setattr(writer, "_MOST_CALLS", 1)
     line = Line(store)
     waiting = [line.perform(add, f"waiting {number}") for number in range(10)]
-    connections = store._session._database.connections
+    connections = store._process_state._database.connections
     closing = threading.Thread(target=store.close)
     closing.start()
     eventually(lambda: store._closed)
@@ -485,7 +485,7 @@ def test_a_connection_that_cannot_roll_back_is_replaced(store: SqliteStore) -> N
         def in_transaction(self) -> bool:
             return True
 
-    group_commit = store._session._group_commit
+    group_commit = store._process_state._group_commit
     write_connection(store).close()
     group_commit._connection = stuck = sqlite3.connect(
         group_commit._database.path, factory=Stuck, isolation_level=None, check_same_thread=False

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from perdure.errors import Refused, SchemaMissing
-from perdure.store.sqlite import SqliteStore
+from perdure.store.sqlite.store import SqliteStore
 from tests.store.notes import STATEMENTS, add, add_and_refuse, listed, note_store
 
 
@@ -25,7 +25,7 @@ def test_it_is_written_and_read(store: SqliteStore) -> None:
     with pytest.raises(Refused):
         store.perform(add_and_refuse, "refused")
     assert store.perform(listed) == ["note"]
-    assert len(store._session._database.connections) == 1
+    assert len(store._process_state._database.connections) == 1
 
 
 def test_threads_and_coroutines_share_it(store: SqliteStore) -> None:

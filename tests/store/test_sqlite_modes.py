@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from perdure.errors import PerdureError, SchemaMissing, StoreAway
-from perdure.store import sqlite_connect
-from perdure.store.sqlite import SqliteStore
-from perdure.store.sqlite_connect import Database
-from perdure.store.sqlite_files import make_private
+from perdure.store.sqlite import connect
+from perdure.store.sqlite.connect import Database
+from perdure.store.sqlite.files import make_private
+from perdure.store.sqlite.store import SqliteStore
 from tests.store.notes import add, note_store
 
 
@@ -70,7 +70,7 @@ def test_it_has_its_mode_before_sqlite_sees_it(tmp_path: Path, monkeypatch: pyte
 
 def test_sqlite_itself_makes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even where ours has just gone."""
-    monkeypatch.setattr(sqlite_connect, "make_private", lambda path: None)
+    monkeypatch.setattr(connect, "make_private", lambda path: None)
     with pytest.raises(StoreAway, match="cannot be opened"):
         Database(str(tmp_path / "jobs.db")).open()
     assert modes(tmp_path) == {}
@@ -95,3 +95,43 @@ def test_a_link_leads_to_a_private_file(tmp_path: Path) -> None:
     with umask(0), closing(note_store(tmp_path / "link.db")) as store:
         store.perform(add, "note")
         assert oct((tmp_path / "jobs.db").stat().st_mode & 0o777) == "0o600"
+
+
+@pytest.mark.parametrize("mask", [0, 0o022, 0o077])
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o660])
+def test_the_lock_of_a_worker_is_shared_like_the_database(tmp_path: Path, mode: int, mask: int) -> None:
+    with umask(mask), closing(note_store(tmp_path / "jobs.db")) as store:
+        store.perform(add, "note")
+        (tmp_path / "jobs.db").chmod(mode)
+        release = store.lock_liveness("w1")
+        assert modes(tmp_path)["jobs.db-worker-w1"] == oct(mode)[2:]
+        release()
+    assert "jobs.db-worker-w1" not in modes(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+def test_the_lock_of_a_worker_has_the_group_of_the_database(tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o777)
+    with closing(note_store(tmp_path / "jobs.db")) as store:
+        store.perform(add, "note")
+        os.chown(tmp_path / "jobs.db", 65534, 4321)
+        (tmp_path / "jobs.db").chmod(0o660)
+        release = store.lock_liveness("w1")
+        found = (tmp_path / "jobs.db-worker-w1").stat()
+        assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (65534, 4321, 0o660)
+        release()
+
+
+def test_the_lock_of_a_worker_outside_the_group_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    with closing(note_store(tmp_path / "jobs.db")) as store:
+        store.perform(add, "note")
+        (tmp_path / "jobs.db").chmod(0o660)
+        monkeypatch.setattr(os, "fchown", refuse)
+        release = store.lock_liveness("w1")
+        assert modes(tmp_path)["jobs.db-worker-w1"] == "600"
+        release()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.store.sqlite_mounts import network_file_system
+from perdure.store.sqlite.mounts import network_file_system
 
 MOUNTS = """\
 21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw

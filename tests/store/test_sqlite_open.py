@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,9 +23,9 @@ from perdure.errors import (
     StoreClosed,
     UnsupportedDatabase,
 )
-from perdure.store import sqlite_connect
-from perdure.store.migrations import migrations
-from perdure.store.sqlite import SqliteStore
+from perdure.store.schema.files import migrations
+from perdure.store.sqlite import connect
+from perdure.store.sqlite.store import SqliteStore
 from tests.store.notes import (
     STATEMENTS,
     add,
@@ -108,15 +109,15 @@ def test_an_up_to_date_file_needs_no_write_lock(tmp_path: Path) -> None:
 def test_every_connection_is_set_up(tmp_path: Path, synchronous: str, number: int) -> None:
     store = note_store(tmp_path / "jobs.db", synchronous=synchronous)
     store.perform(listed)
-    reading = store._session._database.connections - {write_connection(store)}
+    reading = store._process_state._database.connections - {write_connection(store)}
     assert len(reading) == 1
-    for connection in store._session._database.connections:
+    for connection in store._process_state._database.connections:
         expected = {
             "journal_mode": "wal",
             "synchronous": number,
             "foreign_keys": 0,
             "wal_autocheckpoint": 0,
-            "journal_size_limit": sqlite_connect.LONGEST_WAL,
+            "journal_size_limit": connect.LONGEST_WAL,
             "busy_timeout": 0,
             "query_only": int(connection in reading),
         }
@@ -128,7 +129,7 @@ def test_every_connection_is_set_up(tmp_path: Path, synchronous: str, number: in
 def test_reads_cannot_write(tmp_path: Path) -> None:
     store = note_store(tmp_path / "jobs.db")
     store.perform(listed)
-    (connection,) = store._session._database.connections - {write_connection(store)}
+    (connection,) = store._process_state._database.connections - {write_connection(store)}
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
         connection.execute("DELETE FROM note")
     store.close()
@@ -142,7 +143,7 @@ def test_an_old_sqlite_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_connect, "network_file_system", lambda path: "nfs4")
+    monkeypatch.setattr(connect, "network_file_system", lambda path: "nfs4")
     with pytest.raises(UnsupportedDatabase, match="nfs4"):
         SqliteStore(str(tmp_path / "jobs.db")).migrate()
     assert list(tmp_path.iterdir()) == []
@@ -207,7 +208,7 @@ def test_a_file_in_the_old_journal_mode_waits_for_its_readers(
         impatient.migrate()
     patient = SqliteStore(str(tmp_path / "jobs.db"))
     knocks: list[float] = []
-    monkeypatch.setattr(patient._session._group_commit, "_rest", knocks.append)
+    monkeypatch.setattr(patient._process_state._group_commit, "_rest", knocks.append)
     waiting = threading.Thread(target=patient.migrate)
     waiting.start()
     eventually(lambda: len(knocks) > 2)
@@ -290,7 +291,7 @@ def test_a_program_that_never_closes_ends_in_silence(tmp_path: Path, use: str) -
     note_store(tmp_path / "jobs.db").close()
     code = f"""
         import asyncio, sys
-        from perdure.store.sqlite import SqliteStore
+        from perdure.store.sqlite.store import SqliteStore
         from tests.store.notes import STATEMENTS, add, listed
         store = SqliteStore(sys.argv[1], statements=STATEMENTS)
         {use}
@@ -304,7 +305,7 @@ def test_a_program_ends_although_its_writer_is_busy(tmp_path: Path) -> None:
     note_store(tmp_path / "jobs.db").close()
     code = """
         import asyncio, sys, threading
-        from perdure.store.sqlite import SqliteStore
+        from perdure.store.sqlite.store import SqliteStore
         from tests.store.notes import STATEMENTS, hold
         store = SqliteStore(sys.argv[1], statements=STATEMENTS)
         entered = threading.Event()
@@ -326,3 +327,41 @@ def test_a_closed_store_stays_closed(tmp_path: Path) -> None:
     for call in (store.migrate, store.check_schema, lambda: store.perform(listed)):
         with pytest.raises(StoreClosed):
             call()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("a\0b.db", "NUL"), ("half\ud800.db", "cannot be encoded as utf-8")]
+)
+def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path, name: str, said: str) -> None:
+    with pytest.raises(InvalidConfig, match=said) as refusal:
+        SqliteStore(str(tmp_path / name))
+    assert refusal.value.__context__ is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_the_locale_cannot_write_is_refused_with_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+        import sys
+        from perdure.errors import InvalidConfig
+        from perdure.store.sqlite.store import SqliteStore
+        try:
+            SqliteStore(sys.argv[1] + "/j\\xf6bs.db").migrate()
+        except InvalidConfig as refusal:
+            print(refusal)
+    """
+    for setting, value in (("LC_ALL", "C"), ("PYTHONCOERCECLOCALE", "0"), ("PYTHONUTF8", "0")):
+        monkeypatch.setenv(setting, value)
+    said = run_program(code, tmp_path)
+    assert "cannot be encoded as ascii" in said
+    assert "LC_ALL=C.UTF-8" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_whose_name_is_no_text_is_opened(tmp_path: Path) -> None:
+    name = os.fsdecode(b"j\xf6bs.db")
+    with closing(SqliteStore(str(tmp_path / name))) as store:
+        store.migrate()
+        store.check_schema()
+    assert b"j\xf6bs.db" in os.listdir(bytes(tmp_path))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from perdure.errors import StoreBusy, StoreClosed
-from perdure.store.sqlite import SqliteStore
+from perdure.store.sqlite.store import SqliteStore
 from tests.store.notes import (
     STATEMENTS,
     add,
@@ -100,7 +100,7 @@ def test_closing_does_not_wait_for_another_program(tmp_path: Path) -> None:
         calls = [threading.Thread(target=write) for _ in range(3)]
         for call in calls:
             call.start()
-        eventually(lambda: store._session._writer._lanes._led)
+        eventually(lambda: store._process_state._writer._write_queue._led)
         store.close()
         for call in calls:
             call.join(60)
@@ -110,7 +110,7 @@ def test_closing_does_not_wait_for_another_program(tmp_path: Path) -> None:
 
 KILLED = """
     import os, sys, threading
-    from perdure.store.sqlite import SqliteStore
+    from perdure.store.sqlite.store import SqliteStore
     from tests.store.notes import STATEMENTS, add
     store = SqliteStore(sys.argv[1], statements=STATEMENTS)
     def write(name):

@@ -7,7 +7,7 @@ from typing import Any
 
 from perdure.errors import Refused
 from perdure.ops.op import Op, Query, Rows, announce, ask, ask_all, ask_last, operation
-from perdure.store.postgres import PostgresStore
+from perdure.store.postgres.store import PostgresStore
 from perdure.store.statements import Dialect, render
 
 TABLE = "CREATE TABLE perdure_thing (id text PRIMARY KEY, note text, at {time})"

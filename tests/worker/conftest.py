@@ -9,6 +9,7 @@ import pytest
 
 from perdure import App
 from tests.conformance.conftest import migrated_postgres, migrated_sqlite, postgres_url, sqlite_url
+from tests.worker import hostile
 from tests.worker.fleet import Fleet
 
 __all__ = ["migrated_postgres", "migrated_sqlite", "postgres_url", "sqlite_url"]
@@ -31,8 +32,16 @@ def brisk_app(url: str) -> Iterator[App]:
 
 
 @pytest.fixture
+def hostile_app(url: str) -> Iterator[App]:
+    """Enqueues jobs whose handlers harm their worker."""
+    app = hostile.make(url)
+    yield app
+    app.close()
+
+
+@pytest.fixture
 def fleet(url: str, tmp_path: Path) -> Iterator[Fleet]:
-    """Workers of ``tests.worker.mill`` on this database, each in a process of its own."""
+    """Workers of ``tests.worker.worker_app`` on this database, each in a process of its own."""
     fleet = Fleet(url, tmp_path)
     yield fleet
     fleet.close()

@@ -14,10 +14,10 @@ from typing import Any
 import psycopg
 
 from perdure import App
-from perdure.handle import Job
-from perdure.ids import new_id
+from perdure.client.job import Job
+from perdure.request.ids import new_id
 from tests.store.waiting import until
-from tests.worker import mill
+from tests.worker import worker_app
 
 
 class Hand:
@@ -71,7 +71,7 @@ class Fleet:
 
     @cached_property
     def app(self) -> App:
-        return mill.make(self.url)
+        return worker_app.make(self.url)
 
     def start(self, *, url: str | None = None, lease: float = 1, env: Any = None, **options: Any) -> Hand:
         """A worker that has registered."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from perdure import CONTEXT, App, Context
-from perdure.middleware import Middleware
+from perdure.request.middleware import Middleware
 
 TARGET = "tests.worker.lineage:app"
 
@@ -17,7 +17,7 @@ class Lineage(Middleware):
 
     @contextmanager
     def enqueue(self, task: str, meta: dict[str, Any]) -> Iterator[None]:
-        meta["by"] = Context.current().job
+        meta["by"] = Context.current().job_id
         yield
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""``python -m tests.worker.serve '{"drain": 1}'``: run a worker of the mill, or of the app in the module in ``SERVE``.
+"""``python -m tests.worker.serve '{"drain": 1}'``: run a worker of ``worker_app``, or of the app in ``SERVE``.
 
 The log goes to standard error.
 """
@@ -13,5 +13,5 @@ from importlib import import_module
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    app = import_module(os.environ.get("SERVE", "tests.worker.mill")).app
+    app = import_module(os.environ.get("SERVE", "tests.worker.worker_app")).app
     sys.exit(app.run_worker(**json.loads(sys.argv[1])))

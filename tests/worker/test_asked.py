@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure import App, Context, Job
-from perdure.signals import Stopped
+from perdure.request.signals import Stopped
 from tests.worker import asked
 from tests.worker.waiting import aside_until
 

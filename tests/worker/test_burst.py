@@ -12,12 +12,12 @@ import pytest
 
 from perdure import App
 from perdure.errors import InvalidOption, StoreAway
-from perdure.worker import processes
 from perdure.worker.cycle import Cycle
-from perdure.worker.processes import ProcessRunner
+from perdure.worker.process import pool
+from perdure.worker.process.pool import ProcessRunner
 from perdure.worker.worker import Worker
 from tests.store.waiting import auntil
-from tests.worker import press
+from tests.worker import process_app
 
 
 def test_a_burst_whose_worker_was_retired_goes_on_under_a_new_identity(
@@ -75,12 +75,12 @@ def test_a_burst_waits_for_what_it_gives_back_under_another_identity(
         if jobs and not retired and worker._sweeper.swept.is_set():
             retired.append(identity)
             await app.ledger.aretire(identity)
-            worker._pulse.kick()
+            worker._heartbeat.check_now()
             await auntil(lambda: worker.identity != identity)
         return finished, jobs
 
     async def released_late(outcomes: Any) -> Any:
-        await auntil(lambda: not workers[0]._cycle.turning)  # it has looked, and found nothing
+        await auntil(lambda: not workers[0]._cycle.is_under_way)  # it has looked, and found nothing
         return await afinish(outcomes)
 
     monkeypatch.setattr(app.ledger, "acycle", answered_late, raising=False)
@@ -114,7 +114,7 @@ def test_a_burst_that_was_retired_rescues_what_it_ran_itself(
                 await asyncio.sleep(3600)
             finally:
                 cycle = workers[0]._cycle
-                await auntil(lambda: not cycle.turning and not cycle._here.hungry)
+                await auntil(lambda: not cycle.is_under_way and not cycle._here.wants_claim)
 
     app.enqueue_many([work.job(n) for n in range(3)])
     begun = monotonic()
@@ -139,10 +139,10 @@ def test_a_burst_waits_quietly_until_processes_can_be_started_again(
 
     monkeypatch.setattr(Cycle, "_turn", counted)
     monkeypatch.setattr(ProcessRunner, "check", paused)
-    monkeypatch.setattr(processes, "PAUSE", 1)
-    with press.make(url) as app:
+    monkeypatch.setattr(pool, "PAUSE", 1)
+    with process_app.make(url) as app:
         job = app.enqueue("pid", {})
-        assert app.run_worker(burst=True, poll=60, processes=1, target=press.TARGET) == 0
+        assert app.run_worker(burst=True, poll=60, processes=1, target=process_app.TARGET) == 0
         assert job.refresh().state == "succeeded"
     assert len(turns) < 20
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.worker.clock import ClockWatch
+from perdure.worker.clock_watch import ClockWatch
 
 SECOND = 1_000_000_000
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from perdure import App, service
+from perdure import App
+from perdure.client import worker_run
 from perdure.worker.options import Exit, WorkerOptions
 
 
@@ -16,7 +17,7 @@ def test_a_worker_whose_app_is_closed_stops(url: str) -> None:
     async def work() -> None: ...
 
     async def live() -> Exit:
-        worker = service.make_worker(app, WorkerOptions(poll=0.05))
+        worker = worker_run.make_worker(app, WorkerOptions(poll=0.05))
         running = asyncio.create_task(worker.run())
         await worker.ready.wait()
         await app.aclose()

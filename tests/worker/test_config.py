@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from perdure import CONTEXT, App, Context
+from perdure.errors import JobFailed
 from perdure.model.job import SECOND
 from tests.store.waiting import auntil
-from tests.worker import forge
+from tests.worker import config_app
 
 
 def meddle(config: Mapping[str, Any]) -> None:
@@ -87,10 +89,10 @@ async def test_a_worker_that_hears_nothing_learns_it_with_its_heartbeat(
 
 async def test_a_handler_in_a_process_reads_it(url: str) -> None:
     app = App(url, synchronous="normal")
-    app.task(name="tell", run_in="process")(forge.tell)
+    app.task(name="tell", run_in="process")(config_app.tell)
     await app.async_()
     await app.aset_task("tell", config={"limit": 3})
-    async with app.worker(processes=1, target=forge.TARGET):
+    async with app.worker(processes=1, target=config_app.TARGET):
         assert await run(app, "tell") == {"limit": 3}
     await asyncio.to_thread(app.close)
 
@@ -114,3 +116,29 @@ def test_a_plain_call_has_none_unless_it_is_given_one(sqlite_url: str) -> None:
     task = app.tasks["in_thread"].function
     assert task(ctx=Context()) == {"current": True}
     assert Context(config={"limit": 3}).config == {"limit": 3}
+
+
+@pytest.mark.parametrize("config", ["[1]", '"text"', "3", "null"])
+async def test_a_config_that_is_no_object_is_told_by_its_task(app: App, config: str) -> None:
+    add_tasks(app)
+    await app.async_()
+    _write_config(app, config)
+    assert [facts.config for facts in await app.alist_tasks() if facts.name == "on_loop"] == [None]
+    async with app.worker():
+        job = await app.tasks["on_loop"].using(max_attempts=1).aenqueue()
+        with pytest.raises(JobFailed, match=job.id):
+            await job.aget(timeout=30)
+        assert job.error is not None
+        assert "config of the task on_loop" in job.error.message
+    await app.aset_task("on_loop", config={})
+    assert (await app.aget_task("on_loop")).config == {}
+
+
+def _write_config(app: App, config: str) -> None:
+    """As somebody may who writes to our tables."""
+    with closing(app.store.connect()) as connection:
+        if app.store.dialect == "sqlite":
+            connection.execute("UPDATE perdure_task SET config = ? WHERE name = 'on_loop'", [config])
+        else:
+            connection.execute("UPDATE perdure.task SET config = %s WHERE name = 'on_loop'", [config])
+        connection.commit()

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from perdure import CONTEXT, App, Cancel, Context, Continue, Fatal, Retry, Snooze, Throttle
-from perdure.handle import Job
+from perdure.client.job import Job
 from perdure.model.job import SECOND
+from perdure.worker.outcome import traced
 from tests.worker.waiting import aside_until
 
 FAR = 3600
@@ -216,3 +217,33 @@ async def test_a_handler_of_a_disabled_task_still_runs_its_queued_jobs(app: App)
     await app.aset_task("old", enabled=False)
     async with app.worker():
         assert await job.aget(30) == "done"
+
+
+def _chain(length: int) -> BaseException:
+    error: BaseException = ValueError("the last of many")
+    first = error
+    for number in range(length):
+        first.__context__ = KeyError(number)
+        first = first.__context__
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [_chain(20_000), ExceptionGroup("the last of many", [ValueError(number) for number in range(20_000)])],
+    ids=["chain", "group"],
+)
+def test_an_error_with_thousands_of_others_is_traced_alone(error: BaseException) -> None:
+    with pytest.raises(type(error)) as raised:
+        raise error
+    trace = traced(raised.value)
+    assert trace is not None
+    assert "the last of many" in trace
+    assert "test_endings.py" in trace
+    assert len(trace.splitlines()) < 20
+
+
+def test_an_error_with_a_few_others_is_traced_with_all_of_them() -> None:
+    trace = traced(_chain(50))
+    assert trace is not None
+    assert all(f"KeyError: {number}\n" in trace for number in range(50))

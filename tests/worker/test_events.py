@@ -14,8 +14,8 @@ import pytest
 
 from perdure import App, Retry, Snooze
 from perdure.errors import InvalidOption
-from perdure.events import JobEvent
-from perdure.worker import audience
+from perdure.request.events import JobEvent
+from perdure.worker import subscribers
 from tests.store.waiting import auntil
 from tests.worker.waiting import aside_until, until_state
 
@@ -107,7 +107,7 @@ async def test_a_listener_that_fails_disturbs_nobody(
 async def test_a_slow_listener_holds_up_no_job_and_is_not_waited_for(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(audience, "LIMIT", 0.2)
+    monkeypatch.setattr(subscribers, "LIMIT", 0.2)
     release = threading.Event()
 
     @app.on("started")
@@ -135,7 +135,7 @@ async def test_a_slow_listener_holds_up_no_job_and_is_not_waited_for(
 async def test_listeners_that_hang_silence_nobody_else_and_hold_up_no_end(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audience, "FAREWELL", 0.2)
+    monkeypatch.setattr(subscribers, "FAREWELL", 0.2)
     heard: list[str] = []
     release = threading.Event()
 
@@ -168,8 +168,8 @@ def listening() -> list[str]:
 async def test_a_flood_is_cut_off_and_both_its_ends_are_told(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    monkeypatch.setattr(audience, "MOST", 4)
-    monkeypatch.setattr(audience, "LIMIT", 5.0 if kind == "async" else 0.1)
+    monkeypatch.setattr(subscribers, "MOST", 4)
+    monkeypatch.setattr(subscribers, "LIMIT", 5.0 if kind == "async" else 0.1)
     heard: list[str] = []
     called, release = threading.Event(), threading.Event()
 

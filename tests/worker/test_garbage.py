@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from perdure import App
-from perdure.worker.garbage import MOST, USUAL
+from perdure.worker.gc_tuning import MOST, USUAL
 from tests.store.waiting import auntil
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.store.waiting import until
-from tests.worker import kiln
+from tests.worker import cpu_app
 from tests.worker.fleet import Fleet, Hand
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -73,8 +73,8 @@ def test_jobs_in_threads_leave_nothing_behind(fleet: Fleet, n: int) -> None:
 
 @pytest.mark.parametrize("n", [50, pytest.param(1_000, marks=pytest.mark.long)])
 def test_jobs_in_processes_leave_nothing_behind(fleet: Fleet, n: int) -> None:
-    hand = fleet.start(env={"SERVE": "tests.worker.kiln"}, lease=30, processes=2)
-    with kiln.make(fleet.url) as app:
+    hand = fleet.start(env={"SERVE": "tests.worker.cpu_app"}, lease=30, processes=2)
+    with cpu_app.make(fleet.url) as app:
 
         def run(n: int, seconds: float) -> set[int]:
             jobs = app.enqueue_many([app.tasks["burn"].job(seconds) for _ in range(n)])

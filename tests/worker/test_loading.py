@@ -12,15 +12,15 @@ import pytest
 
 from perdure import App
 from perdure.errors import InvalidConfig
-from perdure.worker import processes, slot
-from perdure.worker.processes import ProcessRunner
-from perdure.worker.wire import Load
+from perdure.worker.process import pool, slot
+from perdure.worker.process.pool import ProcessRunner
+from perdure.worker.process.protocol import Load
 from tests.store.waiting import auntil
-from tests.worker import press
+from tests.worker import process_app
 from tests.worker.test_processes import PATIENCE, alive, children, enqueue, noted, working
 from tests.worker.waiting import until_state
 
-TARGET = "tests.worker.sluggish:app"
+TARGET = "tests.worker.slow_loading_app:app"
 
 
 class Gate:
@@ -45,31 +45,31 @@ class Gate:
 def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
     gate = Gate(tmp_path / "gate")
     gate.open()
-    monkeypatch.setenv("SLUGGISH", str(gate.path))
+    monkeypatch.setenv("SLOW_LOADING", str(gate.path))
     return gate
 
 
 async def test_the_time_of_a_job_begins_with_its_handler(sqlite_url: str, gate: Gate) -> None:
-    async with press.make(sqlite_url) as app, working(app, target=TARGET) as worker:
+    async with process_app.make(sqlite_url) as app, working(app, target=TARGET) as worker:
         await (await enqueue(app, "die", how="kill")).ajoin(PATIENCE)
         gate.shut()
         job = await enqueue(app, "remain")
         await until_state(job, "running")
-        over = monotonic() + press.REMAIN + 0.2
+        over = monotonic() + process_app.REMAIN + 0.2
         await auntil(lambda: monotonic() > over)
         assert len(children(worker)) == 1
         gate.open()
-        assert press.REMAIN / 2 < await job.aget(PATIENCE) <= press.REMAIN
+        assert process_app.REMAIN / 2 < await job.aget(PATIENCE) <= process_app.REMAIN
         assert job.attempt == 1
 
 
 async def test_a_child_that_does_not_finish_loading_is_replaced(
     sqlite_url: str, gate: Gate, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with press.make(sqlite_url) as app, working(app, target=TARGET) as worker:
+    async with process_app.make(sqlite_url) as app, working(app, target=TARGET) as worker:
         await (await enqueue(app, "die", how="kill")).ajoin(PATIENCE)
         gate.shut()
-        monkeypatch.setattr(processes, "PAUSE", 0.05)
+        monkeypatch.setattr(pool, "PAUSE", 0.05)
         with monkeypatch.context() as patch, caplog.at_level(logging.ERROR, "perdure.worker"):
             patch.setattr(slot, "LOADING", 0.2)
             job = await enqueue(app, "pid")
@@ -84,14 +84,16 @@ async def test_a_worker_is_refused_whose_first_child_does_not_finish_loading(
 ) -> None:
     gate.shut()
     monkeypatch.setattr(slot, "LOADING", 0.2)
-    async with press.make(sqlite_url) as app:
-        with pytest.raises(InvalidConfig, match=r"cannot load .*sluggish:app: it took more than 0\.2 s"):
+    async with process_app.make(sqlite_url) as app:
+        with pytest.raises(
+            InvalidConfig, match=r"cannot load .*slow_loading_app:app: it took more than 0\.2 s"
+        ):
             async with app.worker(target=TARGET):
                 pass
 
 
 async def test_a_job_that_waits_for_its_child_can_be_cancelled(sqlite_url: str, gate: Gate) -> None:
-    async with press.make(sqlite_url) as app, working(app, target=TARGET):
+    async with process_app.make(sqlite_url) as app, working(app, target=TARGET):
         await (await enqueue(app, "die", how="kill")).ajoin(PATIENCE)
         gate.shut()
         job = await enqueue(app, "pid")
@@ -108,7 +110,7 @@ async def test_a_worker_that_is_stopped_while_its_first_child_loads_waits_for_no
             pass
 
     gate.shut()
-    async with press.make(sqlite_url) as app:
+    async with process_app.make(sqlite_url) as app:
         task = asyncio.create_task(work(app))
         await auntil(lambda: gate.pids, seconds=PATIENCE)
         task.cancel()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import re
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from time import monotonic
 from typing import Any
 
 import psycopg
@@ -73,15 +75,44 @@ async def test_a_result_that_only_the_database_refuses_is_told(
     async def work(n: int) -> str:
         return "hunter2" if n else "fine"
 
-    _refuse_result(url, "hunter2")
-    async with app.worker():
-        job, other = await app.aenqueue_many([work.job(1), work.job(0)])
-        await job.ajoin(30)
-        assert await other.aget(30) == "fine"
-        await job.arefresh()
+    with _refusing(url, "CAST(NEW.result AS text) LIKE '%hunter2%'"):
+        async with app.worker():
+            job, other = await app.aenqueue_many([work.job(1), work.job(0)])
+            await job.ajoin(30)
+            assert await other.aget(30) == "fine"
+            await job.arefresh()
     assert (job.state, job.reason, job.result) == ("succeeded", "result.refused", None)
     told = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
     assert told == [f"The result of job {job.id} of work is not kept: the database refuses it"]
+
+
+async def test_a_worker_that_stops_names_the_jobs_whose_outcomes_the_database_refuses(
+    app: App, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task(name="work")
+    async def work() -> None: ...
+
+    with _refusing(url, "OLD.state = 'running'"):
+        async with app.worker(drain=0.1):
+            job = await work.aenqueue()
+            await auntil(lambda: "cannot be recorded yet" in caplog.text)
+    (line,) = (line for line in caplog.messages if "other workers run them again" in line)
+    assert job.id in line
+
+
+async def test_outcomes_that_the_database_refuses_take_no_slots(app: App, url: str) -> None:
+    @app.task(name="work")
+    async def work() -> None: ...
+
+    with _refusing(url, "OLD.state = 'running' AND OLD.tenant = 'poison'"):
+        refused = await app.aenqueue_many([work.using(tenant="poison", priority=5).job() for _ in range(3)])
+        jobs = await app.aenqueue_many([work.job() for _ in range(9)])
+        began = monotonic()
+        async with app.worker(concurrency=2, drain=60):
+            for job in jobs[:3]:
+                await job.ajoin(30)
+        assert monotonic() - began < 50, "no handler runs, so there is nothing to drain"
+    assert {(await job.arefresh()).state for job in refused} <= {"ready", "running"}
 
 
 async def test_steps_that_are_refused_are_told_with_their_cause(
@@ -163,15 +194,27 @@ async def test_a_worker_to_which_nothing_is_left_is_refused(app: App) -> None:
             pass
 
 
-def _refuse_result(url: str, word: str) -> None:
-    """From here on the database takes no job whose result has this word in it."""
+@contextmanager
+def _refusing(url: str, when: str) -> Iterator[None]:
+    """A trigger refuses such updates of jobs."""
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
             file.execute(
-                f"CREATE TRIGGER refuse BEFORE UPDATE ON perdure_job WHEN NEW.result LIKE '%{word}%' "
+                f"CREATE TRIGGER refuse BEFORE UPDATE ON perdure_job WHEN {when} "
                 "BEGIN SELECT RAISE(ABORT, 'no'); END"
             )
-    else:
-        with psycopg.connect(url, autocommit=True) as connection:
-            check = f"CHECK (CAST(result AS text) NOT LIKE '%{word}%')"
-            connection.execute(f"ALTER TABLE perdure.job ADD CONSTRAINT refuse {check}".encode())
+            yield
+        return
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql "
+            "AS $$ BEGIN RAISE EXCEPTION 'no'; END $$"
+        )
+        connection.execute(
+            f"CREATE TRIGGER refuse BEFORE UPDATE ON perdure.job FOR EACH ROW WHEN ({when}) "
+            "EXECUTE FUNCTION public.refuse()".encode()
+        )
+        try:
+            yield
+        finally:
+            connection.execute("DROP FUNCTION public.refuse CASCADE")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from perdure import CONTEXT, App, Context
-from perdure.middleware import Middleware
+from perdure.request.middleware import Middleware
 from tests.worker import lineage
 
 TRACE: ContextVar[str] = ContextVar("trace", default="none")

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from perdure import App
-from perdure.events import JobEvent
+from perdure.request.events import JobEvent
 from tests.store.waiting import auntil
-from tests.worker import till
+from tests.worker import own_commit_app
 from tests.worker.test_processes import PATIENCE, alive, enqueue, noted, working
 from tests.worker.waiting import until_state
 
 
 @pytest.fixture
 def app(url: str) -> Iterator[App]:
-    with till.make(url, lease=2) as app:
+    with own_commit_app.make(url, lease=2) as app:
         app.migrate()
-        with closing(till.connect(url)) as connection:
+        with closing(own_commit_app.connect(url)) as connection:
             # PostgreSQL keeps it from the last test.
             connection.execute("DROP TABLE IF EXISTS takings")
             connection.execute("CREATE TABLE takings (n integer)")
@@ -38,7 +38,7 @@ def told(app: App) -> list[JobEvent]:
 
 
 def effects(url: str) -> int:
-    with closing(till.connect(url)) as connection:
+    with closing(own_commit_app.connect(url)) as connection:
         rows: list[Any] = connection.execute("SELECT n FROM takings").fetchall()
         return len(rows)
 
@@ -50,7 +50,7 @@ async def test_a_child_killed_around_its_commit(
 ) -> None:
     # Only children are armed: this process has looked at the variable long ago.
     monkeypatch.setenv("PERDURE_FAILPOINT", f"{when}_own_commit:kill")
-    async with working(app, target=till.TARGET):
+    async with working(app, target=own_commit_app.TARGET):
         job = await enqueue(app, task, url=url, when=when)
         await job.ajoin(PATIENCE)
         await auntil(lambda: told)
@@ -66,7 +66,7 @@ async def test_a_child_killed_around_its_commit(
 async def test_a_success_that_was_rolled_back_in_a_child_is_none(
     app: App, url: str, told: list[JobEvent]
 ) -> None:
-    async with working(app, target=till.TARGET):
+    async with working(app, target=own_commit_app.TARGET):
         job = await enqueue(app, "roll_back")
         assert await job.aget(PATIENCE) == "returned"
         await auntil(lambda: told)
@@ -78,7 +78,7 @@ async def test_a_handler_that_rolled_its_success_back_is_stopped_when_its_lease_
     app: App, told: list[JobEvent], tmp_path: Path
 ) -> None:
     notes = tmp_path / "notes"
-    async with working(app, target=till.TARGET, drain=0) as worker:
+    async with working(app, target=own_commit_app.TARGET, drain=0) as worker:
         await enqueue(app, "roll_back_and_wait", note_to=str(notes))
         await auntil(lambda: noted(notes), seconds=PATIENCE)
         await app.ledger.aretire(worker.identity)
@@ -91,7 +91,7 @@ async def test_a_success_that_nobody_committed_is_lost_with_its_lease(
     app: App, url: str, told: list[JobEvent], tmp_path: Path
 ) -> None:
     notes = tmp_path / "notes"
-    async with working(app, target=till.TARGET, drain=0) as worker:
+    async with working(app, target=own_commit_app.TARGET, drain=0) as worker:
         job = await enqueue(app, "roll_back_unseen", url=url, note_to=str(notes))
         await auntil(lambda: noted(notes), seconds=PATIENCE)
         await app.ledger.aretire(worker.identity)
@@ -107,7 +107,7 @@ async def test_a_success_committed_by_a_handler_whose_lease_seemed_gone_is_told(
     app: App, url: str, told: list[JobEvent], tmp_path: Path
 ) -> None:
     notes = tmp_path / "notes"
-    async with working(app, target=till.TARGET) as worker:
+    async with working(app, target=own_commit_app.TARGET) as worker:
         job = await enqueue(app, "commit_late", note_to=str(notes))
         await auntil(lambda: noted(notes), seconds=PATIENCE)
         (attempt,) = worker._attempts.values()

@@ -18,16 +18,16 @@ import msgspec
 import pytest
 
 from perdure import App, JobCanceled, JobFailed
+from perdure.client.job import Job
+from perdure.client.worker_run import find_program
 from perdure.errors import InvalidConfig, LeaseLost
-from perdure.handle import Job
 from perdure.model.job import SECOND, Lease
 from perdure.model.lifecycle import Canceled, Continued, Failed, Outcome, Snoozed, Succeeded, Throttled
-from perdure.service import find_program
-from perdure.worker import processes
-from perdure.worker.wire import FRAME, Ended, Fault, Logged, Stream, packed
+from perdure.worker.process import pool
+from perdure.worker.process.protocol import FRAME, Ended, Fault, Logged, Stream, packed
 from perdure.worker.worker import Worker
 from tests.store.waiting import auntil, until
-from tests.worker import press
+from tests.worker import process_app
 from tests.worker.waiting import aside_until, until_state
 
 PATIENCE = 60
@@ -35,19 +35,19 @@ PATIENCE = 60
 
 @pytest.fixture
 def app(url: str) -> Iterator[App]:
-    with press.make(url) as app:
+    with process_app.make(url) as app:
         yield app
 
 
 @asynccontextmanager
 async def working(app: App, **options: Any) -> AsyncIterator[Worker]:
-    async with app.worker(**{"processes": 1, "target": press.TARGET, **options}) as worker:
+    async with app.worker(**{"processes": 1, "target": process_app.TARGET, **options}) as worker:
         yield worker
     assert children(worker) == []
 
 
 def children(worker: Worker) -> list[int]:
-    return worker._places._processes.pids
+    return worker._slots._processes.pids
 
 
 async def enqueue(app: App, task: str, **arguments: Any) -> Job[Any]:
@@ -123,9 +123,9 @@ async def test_a_handler_fails_as_it_would_elsewhere(app: App) -> None:
     assert plain.error is not None
     assert fatal.error is not None
     assert plain.error.message.startswith("ValueError: no luck")
-    assert (fatal.error.kind, fatal.error.code, fatal.error.message) == ("fatal", "press.jam", "no good")
+    assert (fatal.error.kind, fatal.error.code, fatal.error.message) == ("fatal", "process.jam", "no good")
     trace = str(plain.error.trace)
-    assert "press.py" in trace
+    assert "process_app.py" in trace
     assert f"worker{os.sep}child.py" not in trace
 
 
@@ -181,6 +181,23 @@ async def test_a_cancelled_handler_may_clean_up_and_is_gone(app: App, task: str,
         assert noted(notes)[1:] == ["cleaned up"]
 
 
+@pytest.mark.parametrize("task", ["wait_for", "await_for"])
+async def test_a_signal_that_its_worker_did_not_send_stops_no_child(
+    app: App, task: str, tmp_path: Path
+) -> None:
+    """A supervisor may send SIGTERM to every process of a service: whether a job ends is the worker's decision."""
+    go, begun = tmp_path / "go", tmp_path / "go.begun"
+    async with working(app) as worker:
+        (child,) = children(worker)
+        os.kill(child, signal.SIGTERM)
+        job = await enqueue(app, task, path=str(go))
+        await auntil(begun.exists, seconds=PATIENCE)
+        os.kill(child, signal.SIGTERM)
+        go.touch()
+        assert await job.aget(PATIENCE) == "waited"
+        assert (job.attempt, children(worker)) == (1, [child])
+
+
 async def test_at_the_end_of_the_worker_its_job_goes_back_and_its_child_is_gone(
     app: App, tmp_path: Path
 ) -> None:
@@ -200,7 +217,9 @@ async def test_a_handler_whose_lease_is_gone_is_told_so_when_it_saves(
 ) -> None:
     notes = tmp_path / "notes"
     async with working(app) as worker:
-        monkeypatch.setattr(worker._pulse, "kick", lambda: None)  # or it may be stopped before it saves
+        monkeypatch.setattr(
+            worker._heartbeat, "check_now", lambda: None
+        )  # or it may be stopped before it saves
         job = await enqueue(app, "save_late", note_to=str(notes))
         await auntil(lambda: noted(notes), seconds=PATIENCE)
         await app.ledger.aretire(worker.identity)
@@ -213,7 +232,7 @@ async def test_a_handler_whose_lease_is_gone_is_told_so_when_it_saves(
 
 async def test_a_handler_whose_lease_is_gone_is_stopped(url: str, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    async with press.make(url, lease=1) as app, working(app, drain=0) as worker:
+    async with process_app.make(url, lease=1) as app, working(app, drain=0) as worker:
         await enqueue(app, "linger", note_to=str(notes))
         await auntil(lambda: noted(notes), seconds=PATIENCE)
         pids = [int(pid) for pid in noted(notes)[0].split()]
@@ -242,7 +261,7 @@ async def test_a_handler_in_a_child_enqueues_as_much_as_it_likes(app: App) -> No
 
 
 async def test_what_is_too_large_to_store_is_refused_as_it_would_be_elsewhere(sqlite_url: str) -> None:
-    async with press.make(sqlite_url) as app, working(app):
+    async with process_app.make(sqlite_url) as app, working(app):
         returned = await enqueue(app, "swell", size=70_000_000, save=False)
         saved = await enqueue(app, "swell", size=70_000_000, save=True)
         assert await returned.aget(PATIENCE) is None
@@ -287,9 +306,9 @@ async def test_a_suspect_runs_in_place_where_there_are_no_processes(app: App) ->
 @pytest.mark.parametrize("task", ["linger", "seize"])
 def test_a_child_and_what_it_started_die_with_their_worker(url: str, task: str, tmp_path: Path) -> None:
     notes, forks = tmp_path / "notes", tmp_path / "forks"
-    with press.make(url) as app:
+    with process_app.make(url) as app:
         env = {**os.environ, "PERDURE_URL": url}
-        worker = subprocess.Popen([sys.executable, "-m", "tests.worker.press"], env=env)
+        worker = subprocess.Popen([sys.executable, "-m", "tests.worker.process_app"], env=env)
         try:
             app.enqueue(task, {"note_to": str(notes)})
             until(lambda: noted(notes), seconds=PATIENCE)
@@ -310,7 +329,7 @@ def test_a_child_and_what_it_started_die_with_their_worker(url: str, task: str, 
 
 
 async def test_a_worker_is_refused_whose_app_no_new_process_would_find(sqlite_url: str) -> None:
-    async with press.make(sqlite_url) as app:
+    async with process_app.make(sqlite_url) as app:
         with pytest.raises(InvalidConfig, match="a new process would not find this app"):
             async with app.worker():
                 pass
@@ -319,24 +338,24 @@ async def test_a_worker_is_refused_whose_app_no_new_process_would_find(sqlite_ur
         ):
             async with app.worker(target="tests.worker.nowhere:app"):
                 pass
-        app.task(name="unknown there", run_in="process")(press.pid)
+        app.task(name="unknown there", run_in="process")(process_app.pid)
         with pytest.raises(InvalidConfig, match="the task unknown there is unknown there"):
-            async with app.worker(target=press.TARGET):
+            async with app.worker(target=process_app.TARGET):
                 pass
         async with app.worker(processes=0):
             pass
 
 
 def test_an_app_is_found_by_its_name_in_a_module() -> None:
-    program = find_program(press.app)
+    program = find_program(process_app.app)
     assert program is not None
-    assert program.target == press.TARGET
-    assert find_program(press.make()) is None
+    assert program.target == process_app.TARGET
+    assert find_program(process_app.make()) is None
 
 
 async def test_children_without_work_end(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "IDLE", 0.05)
-    async with press.make(sqlite_url) as app, working(app) as worker:
+    monkeypatch.setattr(pool, "IDLE", 0.05)
+    async with process_app.make(sqlite_url) as app, working(app) as worker:
         await (await enqueue(app, "pid")).aget(PATIENCE)
         await auntil(lambda: children(worker) == [])
         await (await enqueue(app, "pid")).aget(PATIENCE)
@@ -354,7 +373,7 @@ def footprint(worker: Worker) -> dict[str, int]:
 
 
 async def test_nothing_is_left_behind_by_many_jobs(sqlite_url: str) -> None:
-    async with press.make(sqlite_url) as app, working(app) as worker:
+    async with process_app.make(sqlite_url) as app, working(app) as worker:
         for task in ("pid", "async_pid"):
             await (await enqueue(app, task)).aget(PATIENCE)
         before, resident, kept = footprint(worker), rss(), children(worker)

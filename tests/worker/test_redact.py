@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import importlib
 import json
 import logging
@@ -13,9 +15,9 @@ import pytest
 
 from perdure import CONTEXT, App, Cancel, Context, Fatal, Retry
 from perdure.errors import BadArguments, InvalidOption, InvalidTask
-from perdure.events import JobEvent
-from perdure.model.redact import HIDDEN, hide, redacted
+from perdure.model.redact import HIDDEN, redacted
 from perdure.ops.tasks import list_tasks
+from perdure.request.events import JobEvent
 from tests.cli.shop import run
 
 SECRET = 'hünter2 "\\'
@@ -69,8 +71,28 @@ async def talk_async(password: str, *, ctx: Context = CONTEXT) -> None:
     shout(password)
 
 
+async def leave_a_task(password: str) -> None:
+    async def fail() -> None:
+        shout(password)
+
+    task = asyncio.create_task(fail())
+    await asyncio.wait([task])
+
+
+async def leave_a_future(password: str) -> None:
+    future = asyncio.get_running_loop().create_future()
+    future.set_exception(ValueError(password))
+
+
+async def leave_a_callback(password: str) -> None:
+    asyncio.get_running_loop().call_soon(shout, password)
+    await asyncio.sleep(0)
+
+
+UNCAUGHT: list[Callable[..., Any]] = [leave_a_task, leave_a_future, leave_a_callback]
+
 HANDLERS: list[Callable[..., Any]] = [
-    shout, quote, quote_at_the_cut, shout_in_a_chain, say_fatal, say_cancel, talk, talk_async,
+    shout, quote, quote_at_the_cut, shout_in_a_chain, say_fatal, say_cancel, talk, talk_async, *UNCAUGHT,
 ]  # fmt: skip
 
 
@@ -109,6 +131,18 @@ def _looks(id: str) -> list[list[str]]:
     return [["job", id], ["job", id, "--json"], ["jobs"], ["jobs", "--json"], ["explain", id]]
 
 
+@pytest.mark.parametrize("function", UNCAUGHT)
+@pytest.mark.parametrize("redact", [[], ["password"]])
+def test_an_error_that_nobody_caught_is_logged(
+    app: App, function: Callable[..., Any], redact: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    app.task(name="enter", redact=redact)(function).enqueue(SECRET)
+    assert app.run_worker(burst=True) == 0
+    gc.collect()
+    assert "ValueError" in caplog.text
+    assert ("hünt" in caplog.text) == (not redact)
+
+
 def test_a_child_keeps_its_mouth_shut(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"vault_on_{url.partition(':')[0]}"
     (tmp_path / f"{name}.py").write_text(
@@ -129,6 +163,26 @@ def test_a_child_keeps_its_mouth_shut(url: str, tmp_path: Path, monkeypatch: pyt
     told = str(app.job_history(job.id)) + str(job.error)
     assert "xxx" in told
     assert "hünt" not in told
+    app.close()
+
+
+def test_a_child_logs_no_secret_of_an_error_that_nobody_caught(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "vault_of_tasks.py").write_text(
+        "from perdure import App\n"
+        "from tests.worker.test_redact import leave_a_task\n"
+        f"app = App({sqlite_url!r})\n"
+        "app.task(name='enter', run_in='process', redact=['password'])(leave_a_task)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    app: App = importlib.import_module("vault_of_tasks").app
+    app.migrate()
+    app.tasks["enter"].enqueue(SECRET)
+    assert app.run_worker(burst=True, processes=1) == 0
+    said = capfd.readouterr().err
+    assert "ValueError" in said
+    assert "hünt" not in said
     app.close()
 
 
@@ -177,31 +231,3 @@ def test_a_refusal_of_arguments_shows_no_value(app: App) -> None:
         with pytest.raises(BadArguments) as refusal:
             task.enqueue(*args, **kwargs)
         assert "hünt" not in str(refusal.value)
-
-
-def test_keys_of_that_name_are_hidden_wherever_they_stand() -> None:
-    payload = '{"users":[{"name":"ann","password":"hunter2"}],"password":{"old":"swordfish","pin":[123456,true,12]}}'
-    shown = redacted(payload, {"password"})
-    assert json.loads(shown) == {"users": [{"name": "ann", "password": HIDDEN}], "password": HIDDEN}
-    said = "ann: hunter2, swordfish, 123456, True, 12"
-    assert hide(said, payload, {"password"}) == f"ann: {HIDDEN}, {HIDDEN}, {HIDDEN}, True, 12"
-
-
-@pytest.mark.parametrize("spell", [str, repr, ascii, json.dumps])
-def test_a_value_is_hidden_however_it_is_spelled(spell: Callable[[object], str]) -> None:
-    payload = json.dumps({"password": {SECRET: "swördfish"}})
-    for secret in (SECRET, "swördfish"):
-        assert hide(spell(secret), payload, {"password"}).strip("'\"") == HIDDEN
-        assert hide(spell({secret: 1}), payload, {"password"}).count(HIDDEN) == 1
-
-
-def test_a_value_that_is_part_of_another_leaves_no_rest() -> None:
-    payload = '{"a":"swordfish","b":"sword"}'
-    assert hide("swordfish sword", payload, {"a", "b"}) == f"{HIDDEN} {HIDDEN}"
-
-
-@pytest.mark.parametrize("payload", ["{not json", "NaN", "[" * 5000, '"\ud800"'])
-def test_arguments_that_cannot_be_read_are_hidden_whole(payload: str) -> None:
-    assert redacted(payload, {"password"}) == f'"{HIDDEN}"'
-    assert hide("said", payload, {"password"}) == "said"
-    assert redacted(payload, frozenset()) == payload

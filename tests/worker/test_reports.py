@@ -93,14 +93,14 @@ async def test_save_is_durable_when_it_returns(app: App, run_in: str) -> None:
     async def on_loop(*, ctx: Context = CONTEXT) -> None:
         seen.append(ctx.checkpoint)
         await ctx.asave({"page": 7})
-        seen.append((await app.aget_job(ctx.job or "")).row.checkpoint)  # type: ignore[union-attr]
+        seen.append((await app.aget_job(ctx.job_id or "")).row.checkpoint)  # type: ignore[union-attr]
         if ctx.attempt == 1:
             raise ValueError
 
     def in_thread(*, ctx: Context = CONTEXT) -> None:
         seen.append(ctx.checkpoint)
         ctx.save({"page": 7})
-        seen.append(app.get_job(ctx.job or "").row.checkpoint)  # type: ignore[union-attr]
+        seen.append(app.get_job(ctx.job_id or "").row.checkpoint)  # type: ignore[union-attr]
         if ctx.attempt == 1:
             raise ValueError
 

@@ -91,10 +91,10 @@ async def test_a_handler_learns_of_its_job(app: App) -> None:
         other = await look_in_thread.aenqueue()
         await other.aget(30)
     first, second = seen
-    assert (first.job, first.run, first.attempt, first.tenant) == (job.id, 1, 1, "acme")
+    assert (first.job_id, first.run, first.attempt, first.tenant) == (job.id, 1, 1, "acme")
     assert (first.worker, first.meta) == (worker.identity, {"a": 1})
     assert first.deadline is not None
-    assert (second.job, second.deadline, second.checkpoint) == (other.id, None, None)
+    assert (second.job_id, second.deadline, second.checkpoint) == (other.id, None, None)
 
 
 async def test_context_variables_of_one_job_are_not_those_of_another(app: App) -> None:

@@ -14,7 +14,7 @@ from perdure import App
 from tests.store.proxy import Proxy
 from tests.store.waiting import until
 from tests.worker.fleet import Fleet
-from tests.worker.mill import make
+from tests.worker.worker_app import make
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
@@ -188,7 +188,7 @@ def test_a_worker_that_waits_for_its_database_can_be_stopped(postgres_url: str) 
             app = make(proxy.url)
             app._patience = 0.2
             await app.async_()
-            from perdure.serving import worker_options
+            from perdure.client.worker_api import worker_options
             from perdure.worker.worker import Worker
 
             options = worker_options(

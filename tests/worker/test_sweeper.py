@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from perdure import App
-from perdure.events import JobEvent
+from perdure.request.events import JobEvent
 from tests.store.waiting import auntil, until
 from tests.worker.fleet import Fleet, rows
 from tests.worker.waiting import aside_until, until_state

@@ -68,4 +68,4 @@ async def test_one_that_begins_at_once_leaves_nothing_behind(
         await eager.aenqueue(n)
     async with app.worker(concurrency=2) as worker:
         await auntil(lambda: len(ran) == 5 and worker.free == 2)
-        assert not worker._places._on_loop._tasks
+        assert not worker._slots._on_loop._tasks

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from perdure import App, Snooze
-from perdure.worker.cycle import Cycle, Held, Lane
-from perdure.worker.ledger import Batch
+from perdure.worker.cycle import Cycle, ReservedSlots, SlotGroup
+from perdure.worker.operations import Batch
 from tests.store.proxy import Proxy
 from tests.store.waiting import auntil
 
@@ -71,7 +71,7 @@ async def test_claims_never_exceed_the_slots(
         assert [await job.aget(60) for job in jobs] == [*range(1_000)]
     await app.aclose()
     assert watched.execute("SELECT max(running) FROM public.most").fetchall() == [(SLOTS,)]
-    assert together.count(2) > len(together) / 4
+    assert together.count(2) >= 10, "claims of two turns under way at once are what is tried here"
 
 
 async def test_a_burst_ends_once_all_turns_are_over(postgres_url: str, together: list[int]) -> None:
@@ -112,26 +112,26 @@ async def test_no_job_is_lost_while_connections_are(postgres_url: str, together:
 
 
 def test_of_two_claims_the_later_knows_better() -> None:
-    lane = Lane(["work"])
-    lane.asks()
-    lane.asks()
-    lane.fed(2, 5, Batch())
-    assert not lane.hungry
-    lane.fed(1, 5, Batch(more=True))
-    assert not lane.hungry
-    assert lane.drained
-    lane.ring()
-    assert lane.hungry
+    group = SlotGroup(["work"])
+    group.claim_sent()
+    group.claim_sent()
+    group.claim_answered(2, 5, Batch())
+    assert not group.wants_claim
+    group.claim_answered(1, 5, Batch(more=True))
+    assert not group.wants_claim
+    assert group.drained
+    group.note_change()
+    assert group.wants_claim
 
 
 def test_what_was_recorded_later_may_have_left_something() -> None:
-    lane = Lane(["work"])
-    lane.asks()
-    lane.told(2)
-    lane.fed(1, 5, Batch())
-    assert not lane.drained
-    lane.fed(3, 5, Batch())
-    assert lane.drained
+    group = SlotGroup(["work"])
+    group.claim_sent()
+    group.outcomes_sent(2)
+    group.claim_answered(1, 5, Batch())
+    assert not group.drained
+    group.claim_answered(3, 5, Batch())
+    assert group.drained
 
 
 async def test_a_turn_leaves_to_another_what_that_may_take(postgres_url: str) -> None:
@@ -144,8 +144,8 @@ async def test_a_turn_leaves_to_another_what_that_may_take(postgres_url: str) ->
         cycle = worker._cycle
         await auntil(lambda: cycle.drained)
         cycle.wake()
-        assert cycle._appetites == (SLOTS // 2, 0)
-        cycle._under_way[cycle.begun + 1] = Held(SLOTS - 2, 0)
-        assert cycle._appetites == (2, 0)
+        assert cycle._claim_sizes == (SLOTS // 2, 0)
+        cycle._under_way[cycle.begun + 1] = ReservedSlots(SLOTS - 2, 0)
+        assert cycle._claim_sizes == (2, 0)
         cycle._under_way.clear()
     await app.aclose()

@@ -23,7 +23,7 @@ from perdure import (
     group,
 )
 from perdure.errors import BlockingCall, InvalidOption, ResultMissing
-from tests.worker import loom
+from tests.worker import step_process_app
 
 PATIENCE = 30
 
@@ -300,11 +300,11 @@ async def test_a_requeued_step_that_appended_appends_again(app: App) -> None:
 async def test_a_step_knows_its_key_and_its_workflow(app: App) -> None:
     @app.task(name="there")
     async def there(*, ctx: Context = CONTEXT) -> list[str | None]:
-        return [ctx.workflow, ctx.step_key]
+        return [ctx.workflow_id, ctx.step_key]
 
     @app.task(name="in_a_thread")
     def in_a_thread() -> list[str | None]:
-        return [Context.current().workflow, Context.current().step_key]
+        return [Context.current().workflow_id, Context.current().step_key]
 
     flow = Workflow("flow")
     for key, task in (("loop", there), ("thread", in_a_thread)):
@@ -331,7 +331,7 @@ async def test_only_a_step_can_append(app: App) -> None:
 
 
 async def test_steps_in_processes_have_all_that_others_have(url: str) -> None:
-    app = loom.make(url)
+    app = step_process_app.make(url)
     try:
         spin, weave, fan_out = (app.tasks[name] for name in ("spin", "weave", "fan_out"))
         flow = Workflow("loom", result="end")
@@ -340,7 +340,7 @@ async def test_steps_in_processes_have_all_that_others_have(url: str) -> None:
         flow.step("end", weave.job([a.result, b.result]), after=[b])
         flow.step("split", fan_out.job(3), after=[a])
         flow.step("at once", app.tasks["fan_out_at_once"].job(4), after=[a])
-        async with app.worker(processes=2, target=loom.TARGET):
+        async with app.worker(processes=2, target=step_process_app.TARGET):
             started = await app.astart_workflow(flow)
             await started.ajoin(60)
             assert started.result == {"threads": [1, 2], "results": {"b": 2}, "first": 1, "alone": True}
@@ -403,10 +403,10 @@ async def test_chains_and_groups_are_workflows(app: App) -> None:
 
 
 async def test_a_waiter_hears_of_the_end_at_once(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    from perdure import handle
+    from perdure.client import job
 
-    monkeypatch.setattr(handle, "FIRST_LOOK", 3600.0)
-    monkeypatch.setattr(handle, "SLOWEST_LOOK", 3600.0)
+    monkeypatch.setattr(job, "FIRST_LOOK", 3600.0)
+    monkeypatch.setattr(job, "SLOWEST_LOOK", 3600.0)
     flow = Workflow("flow")
     flow.gate("gate")
     started = await app.astart_workflow(flow)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from perdure.handle import Job
+from perdure.client.job import Job
 from perdure.worker.worker import Worker
 
 
@@ -28,4 +28,4 @@ async def until_state(job: Job[Any], *states: str, seconds: float = 30.0) -> Non
 
 def free_slots(worker: Worker) -> int:
     """How many more jobs it would take, apart from those in processes."""
-    return worker._places.free
+    return worker._slots.free

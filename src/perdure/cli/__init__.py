@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 import perdure
-from perdure.cli.failures import failure
+from perdure.cli.failures import failure, printable_errors
 from perdure.cli.suggest import did_you_mean
 from perdure.cli.target import Target, where
 
-VERBS = {
+COMMANDS = {
     "demo": ("demo", "Run a few hundred jobs and tell what became of them."),
     "worker": ("worker", "Run jobs until told to stop."),
     "enqueue": ("enqueue", "Enqueue a job of TASK."),
@@ -38,10 +38,11 @@ VERBS = {
     "tasks": ("tasks", "List the tasks, what is set for them and who serves them."),
     "workers": ("fleet", "List the workers."),
     "stats": ("fleet", "Show queues, workers and the database at a glance."),
-    "bench": ("bench", "Measure perdure and the bare database, side by side."),
+    "bench": ("bench.command", "Measure perdure and the bare database, side by side."),
     "migrate": ("schema", "Bring the database's tables up to date."),
     "check": ("schema", "Check the schema, the database, and who serves."),
     "sql": ("schema", "Print the tables' definition."),
+    "grants": ("grants", "Print GRANT statements for roles of PostgreSQL."),
     "move": ("move", "Move all jobs to another database."),
 }
 """In which module each verb is, and what it does: a third of the help's time would go into loading them all."""
@@ -78,35 +79,42 @@ class Program(click.Group):
     """Finds verbs by name, suggests one for a slip of the pen, and turns our errors into a line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
+        if cmd_name not in COMMANDS:
             return None
-        home, _ = VERBS[cmd_name]
+        home, _ = COMMANDS[cmd_name]
         verb: click.Command = getattr(import_module(f"perdure.cli.{home}"), cmd_name.replace("-", "_"))
         return verb
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, does) for name, (_, does) in VERBS.items()])
+            formatter.write_dl([(name, does) for name, (_, does) in COMMANDS.items()])
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        with printable_errors():
+            return super().make_context(info_name, args, parent, **extra)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            ctx.fail(f"No such command {args[0]!r}.{did_you_mean(args[0], VERBS)}")
+        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}.{did_you_mean(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except Exception as error:
-            from perdure.errors import PerdureError
+        with printable_errors():
+            try:
+                return super().invoke(ctx)
+            except Exception as error:
+                from perdure.errors import PerdureError
 
-            if isinstance(error, PerdureError):
-                raise failure(error) from None
-            raise
+                if isinstance(error, PerdureError):
+                    raise failure(error) from None
+                raise
 
 
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -16,12 +16,13 @@ from perdure.cli.conditions import conditions
 from perdure.cli.documents import act_document, as_json, print_json
 from perdure.cli.failures import Misuse, words
 from perdure.cli.jobs import meant
-from perdure.cli.tables import Column, facts, printable, table
+from perdure.cli.output import say
+from perdure.cli.tables import Column, facts, table
 from perdure.cli.target import Target, pass_target, where
-from perdure.model.telling import distance
+from perdure.model.time_text import distance
 
 if TYPE_CHECKING:
-    from perdure.many_verbs import Act, Acted
+    from perdure.client.bulk import Act, BulkResult
 
 OUTCOMES = (Column("ID"), Column("OUTCOME"))
 ACTS = (
@@ -70,11 +71,11 @@ def acting(function: Any) -> Any:
     return function
 
 
-class Verb(NamedTuple):
+class JobAction(NamedTuple):
     """One act: on one job, on many, and what people call it."""
 
     one: Callable[..., str]
-    many: Callable[..., Acted]
+    many: Callable[..., BulkResult]
     title: str
     options: Mapping[str, Any]
 
@@ -92,7 +93,7 @@ def cancel(target: Target, reason: str | None, actor: str | None, **asked: Any) 
     """
     with target.reading() as app:
         options = {"reason": reason, "by": actor}
-        _act(Verb(app.cancel_job, app.cancel_jobs, "Cancel", options), **asked)
+        _act(JobAction(app.cancel_job, app.cancel_jobs, "Cancel", options), **asked)
 
 
 @click.command()
@@ -111,7 +112,7 @@ def requeue(
     """
     with target.reading() as app:
         options = {"reason": reason, "by": actor, "keep_checkpoint": keep_checkpoint}
-        _act(Verb(app.requeue_job, app.requeue_jobs, "Requeue", options), **asked)
+        _act(JobAction(app.requeue_job, app.requeue_jobs, "Requeue", options), **asked)
 
 
 @click.command("run-now")
@@ -125,7 +126,7 @@ def run_now(target: Target, actor: str | None, **asked: Any) -> None:
       perdure run-now --state retrying --queue mail
     """
     with target.reading() as app:
-        _act(Verb(app.run_now, app.run_jobs_now, "Run now", {"by": actor}), **asked)
+        _act(JobAction(app.run_now, app.run_jobs_now, "Run now", {"by": actor}), **asked)
 
 
 @click.command()
@@ -141,7 +142,7 @@ def delete(target: Target, reason: str | None, actor: str | None, **asked: Any) 
     """
     with target.reading() as app:
         options = {"reason": reason, "by": actor}
-        _act(Verb(app.delete_job, app.delete_jobs, "Delete", options), **asked)
+        _act(JobAction(app.delete_job, app.delete_jobs, "Delete", options), **asked)
 
 
 @click.command()
@@ -163,7 +164,7 @@ def pause(target: Target, queue: str, actor: str | None, as_json: bool) -> None:
         app.pause_queue(queue, by=actor)
     _tell_queue(queue, paused=True, as_json=as_json)
     if hint:
-        click.echo(f"No task has this queue.{hint}", err=True)
+        say(f"No task has this queue.{hint}", err=True)
 
 
 @click.command()
@@ -211,13 +212,19 @@ def acts(target: Target, /, limit: int, as_json: bool, **asked: Any) -> None:
         return
     table(ACTS, [_line(act, time.time_ns() // 1000) for act in found])
     if not found:
-        click.echo("No acts.", err=True)
+        say("No acts.", err=True)
     elif len(found) == limit:
-        click.echo(f"More with --before {found[-1].id}", err=True)
+        say(f"More with --before {found[-1].id}", err=True)
 
 
 def _act(
-    verb: Verb, ids: tuple[str, ...], every: bool, dry_run: bool, yes: bool, as_json: bool, **wanted: Any
+    action: JobAction,
+    ids: tuple[str, ...],
+    every: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    **wanted: Any,
 ) -> None:
     asked = every or any(value is not None for value in wanted.values())
     if bool(ids) == asked:
@@ -225,28 +232,28 @@ def _act(
     if every and any(value is not None for value in wanted.values()):
         raise Misuse("--all takes every job: give conditions or --all, not both.")
     if not ids:
-        _act_on_many(verb, {**wanted, "all": every}, dry_run=dry_run, yes=yes, as_json=as_json)
+        _act_on_many(action, {**wanted, "all": every}, dry_run=dry_run, yes=yes, as_json=as_json)
     elif dry_run:
         raise Misuse("--dry-run counts what fits conditions; jobs that are named need no count.")
     else:
-        _act_on_each(verb, ids, as_json=as_json)
+        _act_on_each(action, ids, as_json=as_json)
 
 
-def _act_on_each(verb: Verb, ids: tuple[str, ...], *, as_json: bool) -> None:
+def _act_on_each(action: JobAction, ids: tuple[str, ...], *, as_json: bool) -> None:
     from perdure.errors import JobNotFound, Refused, StoreBusy
 
     outcomes: list[tuple[str, str]] = []
     for id in ids:
         try:
-            outcomes.append((id, verb.one(id, **verb.options)))
+            outcomes.append((id, action.one(id, **action.options)))
         except JobNotFound:
             outcomes.append((id, "not_found"))
         except Refused as error:
             outcomes.append((id, error.code.removeprefix("job.")))
-            click.echo(printable(f"{id}: {words(error)}"), err=True)
+            say(f"{id}: {words(error)}", err=True)
         except StoreBusy as error:
             outcomes.append((id, "locked"))
-            click.echo(printable(f"{id}: {words(error)}"), err=True)
+            say(f"{id}: {words(error)}", err=True)
     if as_json:
         counts = Counter(outcome for _, outcome in outcomes)
         print_json({"counts": counts, "jobs": [{"id": id, "outcome": outcome} for id, outcome in outcomes]})
@@ -256,29 +263,31 @@ def _act_on_each(verb: Verb, ids: tuple[str, ...], *, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _act_on_many(verb: Verb, wanted: Mapping[str, Any], *, dry_run: bool, yes: bool, as_json: bool) -> None:
+def _act_on_many(
+    action: JobAction, wanted: Mapping[str, Any], *, dry_run: bool, yes: bool, as_json: bool
+) -> None:
     if not (dry_run or yes or asks()):
         raise Misuse("There is no terminal to ask: say --yes, or --dry-run to count first.")
     if yes and not sys.stderr.isatty():
-        acted = verb.many(**wanted, **verb.options)
+        acted = action.many(**wanted, **action.options)
     else:
-        acted = verb.many(**wanted, **verb.options, dry_run=True)
+        acted = action.many(**wanted, **action.options, dry_run=True)
         if not dry_run and acted.counts:
             if not yes:
-                click.confirm(f"{verb.title}: {_told(acted.counts)}?", abort=True, err=True)
-            with _bar(verb, acted) as progress:
-                acted = verb.many(**wanted, **verb.options, progress=progress)
+                click.confirm(f"{action.title}: {_told(acted.counts)}?", abort=True, err=True)
+            with _bar(action, acted) as progress:
+                acted = action.many(**wanted, **action.options, progress=progress)
     if as_json:
         print_json({"counts": acted.counts, "act": acted.act, "dry_run": dry_run})
     elif acted.counts:
         facts([(outcome, str(number)) for outcome, number in acted.counts.items()])
         if dry_run:
-            click.echo("Nothing was changed: this is what would come of it.", err=True)
+            say("Nothing was changed: this is what would come of it.", err=True)
     else:
-        click.echo("No jobs fit.", err=True)
+        say("No jobs fit.", err=True)
     undone = {outcome: number for outcome, number in acted.counts.items() if outcome not in DONE}
     if undone and not dry_run:
-        click.echo(f"Left undone: {_told(undone)}.", err=True)
+        say(f"Left undone: {_told(undone)}.", err=True)
         raise click.exceptions.Exit(1)
 
 
@@ -288,11 +297,11 @@ def asks() -> bool:
 
 
 @contextmanager
-def _bar(verb: Verb, expected: Acted) -> Iterator[Callable[[Counter[Any]], None] | None]:
+def _bar(action: JobAction, expected: BulkResult) -> Iterator[Callable[[Counter[Any]], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    with click.progressbar(length=expected.counts.total(), label=verb.title, file=sys.stderr) as bar:
+    with click.progressbar(length=expected.counts.total(), label=action.title, file=sys.stderr) as bar:
         yield lambda counts: bar.update(counts.total() - bar.pos)
 
 
@@ -304,7 +313,7 @@ def _tell_queue(queue: str, *, paused: bool, as_json: bool) -> None:
     if as_json:
         print_json({"queue": queue, "paused": paused})
     else:
-        click.echo(printable(f"The queue {queue} is {'paused' if paused else 'not paused'}."))
+        say(f"The queue {queue} is {'paused' if paused else 'not paused'}.")
 
 
 def _line(act: Act, now: int) -> list[str]:

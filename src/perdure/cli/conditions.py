@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _time(name: str, help: str) -> Callable[[F], F]:
-    return click.option(name, metavar="TIME", callback=typed.moment_or_ago, help=help)
+    return click.option(name, metavar="TIME", callback=typed.parse_time_or_ago, help=help)
 
 
 OPTIONS = (

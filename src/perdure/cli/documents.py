@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from perdure.cli.failures import Misuse
+from perdure.cli.output import exact, printable
+
 if TYPE_CHECKING:
-    from perdure.history import Entry
-    from perdure.many_verbs import Act
+    from perdure.client.bulk import Act
+    from perdure.client.stats import QueueStats, RecentStats, Stats
+    from perdure.client.timeline import Entry
+    from perdure.client.workflow_handle import Placed
     from perdure.model.job import JobRow
     from perdure.model.latency import Latency
     from perdure.ops.worker import WorkerRow
     from perdure.ops.workflow import WorkflowRow
-    from perdure.stats import QueueStats, RecentStats, Stats
-    from perdure.workflow_handle import Placed
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
@@ -29,7 +32,14 @@ def print_json(document: object) -> None:
     """ASCII only: safe in any encoding, and for any terminal."""
     import json
 
-    click.echo(json.dumps(document, indent=2))
+    exact(json.dumps(document, indent=2))
+
+
+def print_sql(text: str) -> None:
+    """For psql to read, or nothing: a replaced character would name something else."""
+    if printable(text) != text:
+        raise Misuse("A name has characters that cannot be printed: use --json.")
+    exact(text, end="")
 
 
 def job_document(row: JobRow, *, whole: bool = True) -> dict[str, Any]:
@@ -68,6 +78,7 @@ def queue_document(name: str, queue: QueueStats, stats: Stats) -> dict[str, Any]
     return {
         "name": name,
         "counts": queue.counts,
+        "held": queue.held,
         "lag": queue.lag,
         "oldest_ready": iso(queue.oldest_ready),
         "paused": queue.paused,
@@ -124,8 +135,8 @@ def _document(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _value(name: str, value: Any) -> Any:
     from perdure.model.job import SECOND
-    from perdure.model.stored import shown_json
-    from perdure.moments import moment
+    from perdure.model.json_text import shown_json
+    from perdure.request.times import from_us
 
     if value is None:
         return None
@@ -133,4 +144,4 @@ def _value(name: str, value: Any) -> Any:
         return shown_json(value)
     if name in _SPANS:
         return value / SECOND
-    return iso(moment(value)) if name.endswith("_at") or name == "scheduled_for" else value
+    return iso(from_us(value)) if name.endswith("_at") or name == "scheduled_for" else value

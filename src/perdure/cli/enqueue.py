@@ -9,12 +9,13 @@ import click
 from perdure.cli import typed
 from perdure.cli.documents import as_json, print_json
 from perdure.cli.failures import failure
+from perdure.cli.output import say
 from perdure.cli.suggest import did_you_mean
 from perdure.cli.target import Target, check_schema, pass_target, where
 
 if TYPE_CHECKING:
     from perdure.app import App
-    from perdure.handle import Job
+    from perdure.client.job import Job
 
 
 @click.command()
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--priority", type=int, help="Higher runs first.")
 @click.option("--delay", metavar="SPAN", callback=typed.seconds, help="Not before so long: 90, 5m, 2h, 1d.")
 @click.option(
-    "--run-at", metavar="TIME", callback=typed.moment, help="Not before: 2026-03-01T12:00:00+01:00."
+    "--run-at", metavar="TIME", callback=typed.parse_time, help="Not before: 2026-03-01T12:00:00+01:00."
 )
 @click.option(
     "--expires", metavar="SPAN", callback=typed.seconds, help="No attempt begins after that; it is canceled."
@@ -74,9 +75,9 @@ def enqueue(
                 }
             )
         else:
-            click.echo(job.id)
+            say(job.id)
             if not job.created:
-                click.echo("It was there already.", err=True)
+                say("It was there already.", err=True)
 
 
 def _enqueue(app: App, task: str, arguments: str, options: dict[str, Any]) -> Job[Any]:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
+from perdure.cli.output import one_line
+
 if TYPE_CHECKING:
     from perdure.errors import PerdureError
+
+
+@contextmanager
+def printable_errors() -> Iterator[None]:
+    """What click tells of an error, and that is our messages and what was typed, in one harmless line."""
+    try:
+        yield
+    except click.ClickException as error:
+        vars(error)["message"] = one_line(error.message)  # click calls it final
+        raise
 
 
 class Failure(click.ClickException):

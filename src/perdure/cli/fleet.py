@@ -10,14 +10,15 @@ import click
 from perdure.cli import typed
 from perdure.cli.documents import as_json, print_json, queue_document, stats_document, worker_document
 from perdure.cli.latencies import show_recent
+from perdure.cli.output import say
 from perdure.cli.tables import Column, facts, table
 from perdure.cli.target import Target, pass_target, where
-from perdure.model.telling import distance, length
+from perdure.model.time_text import distance, length
 
 if TYPE_CHECKING:
-    from perdure.model.serving import Unserved
+    from perdure.client.stats import QueueStats, Stats
+    from perdure.model.coverage import Unserved
     from perdure.ops.worker import WorkerRow
-    from perdure.stats import QueueStats, Stats
 
 COUNTS = ("ready", "scheduled", "retrying", "running", "waiting", "open", "failed", "canceled", "succeeded")
 _LATE = {"waiting": 5, "open": 5, "canceled": 6, "succeeded": 4, "failed": 2, "scheduled": 3, "retrying": 3}
@@ -61,7 +62,7 @@ def queues(target: Target, as_json: bool) -> None:
         return
     _show_queues(stats)
     if not stats.queues:
-        click.echo("No queues: no jobs were enqueued.", err=True)
+        say("No queues: no jobs were enqueued.", err=True)
 
 
 @click.command()
@@ -76,16 +77,16 @@ def workers(target: Target, as_json: bool) -> None:
       perdure workers
       perdure workers --json | jq 'map(.slots) | add'
     """
-    from perdure.ops.crew import muster
+    from perdure.ops.workers_read import list_workers_now
 
     with target.reading() as app:
-        now, crew = app.store.perform(muster)
+        now, crew = app.store.perform(list_workers_now)
     if as_json:
         print_json([worker_document(worker, live=worker.expires_at > now) for worker in crew])
         return
     table(WORKERS, [_worker(worker, now) for worker in crew])
     if not crew:
-        click.echo("No workers.", err=True)
+        say("No workers.", err=True)
 
 
 @click.command()
@@ -119,7 +120,7 @@ def stats(target: Target, since: float, as_json: bool) -> None:
         return
     facts(_database(seen))
     if seen.queues:
-        click.echo()
+        say()
         _show_queues(seen)
     if seen.recent is not None and seen.recent.queues:
         show_recent(seen.recent)
@@ -142,9 +143,9 @@ def unserved_lines(unserved: Sequence[Unserved]) -> list[str]:
 def _show_queues(stats: Stats) -> None:
     table(QUEUES, [_queue(name, queue, stats) for name, queue in stats.queues.items()])
     if stats.unserved:
-        click.echo()
+        say()
         for line in unserved_lines(stats.unserved):
-            click.echo(line)
+            say(line)
 
 
 def _queue(name: str, queue: QueueStats, stats: Stats) -> list[str]:
@@ -153,12 +154,14 @@ def _queue(name: str, queue: QueueStats, stats: Stats) -> list[str]:
         status.append(f"cools for {length((queue.cool_until - stats.at).total_seconds())}")
     if any(lost.queue == name for lost in stats.unserved):
         status.append("unserved")
+    if queue.held:
+        status.append(f"{queue.held} held")
     counts = [str(queue.counts.get(count, 0) or "") for count in COUNTS]
     return [name, *counts, length(queue.lag) if queue.lag else "", ", ".join(status)]
 
 
 def _worker(worker: WorkerRow, now: int) -> list[str]:
-    from perdure.ops.crew import names_in
+    from perdure.ops.workers_read import names_in
 
     return [
         worker.name,

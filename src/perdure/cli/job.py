@@ -9,13 +9,14 @@ import click
 
 from perdure.cli.documents import as_json, attempt_document, entry_document, job_document, print_json
 from perdure.cli.jobs import view
-from perdure.cli.tables import Column, facts, printable, table
+from perdure.cli.output import headline, indented, say, say_lines
+from perdure.cli.tables import Column, facts, table
 from perdure.cli.target import Target, pass_target, where
-from perdure.model.telling import distance, length, stamp
+from perdure.model.time_text import distance, length, stamp
 
 if TYPE_CHECKING:
     from perdure.app import App
-    from perdure.history import Entry
+    from perdure.client.timeline import Entry
     from perdure.model.explain import Explanation, Reason
     from perdure.model.job import JobRow
     from perdure.ops.browse import Traces
@@ -73,15 +74,15 @@ def explain(target: Target, id: str, as_json: bool) -> None:
     if as_json:
         print_json(_explanation(why))
         return
-    click.echo(printable(f"{why.sentence} {why.shell}"))
+    say(f"{why.sentence} {why.shell}")
     for reason in why.also:
-        click.echo(printable(f"Also: {reason.sentence} {reason.shell}"))
+        say(f"Also: {reason.sentence} {reason.shell}")
 
 
 def _traces(app: App, id: str) -> Traces:
+    from perdure.client.jobs import job_id
     from perdure.errors import JobNotFound
     from perdure.ops.browse import trace_job
-    from perdure.verbs import job_id
 
     traces = app.store.perform(trace_job, job_id(id))
     if traces is None:
@@ -104,7 +105,7 @@ def _discreet(app: App, row: JobRow) -> JobRow:
 
 
 def _document(traces: Traces, why: Explanation) -> dict[str, Any]:
-    from perdure.history import tell
+    from perdure.client.timeline import tell
 
     return {
         **job_document(traces.job),
@@ -123,30 +124,30 @@ def _reason(why: Explanation | Reason) -> dict[str, Any]:
 
 
 def _tell(traces: Traces, why: Explanation) -> None:
-    from perdure.history import tell
+    from perdure.client.timeline import tell
 
     row, now = traces.job, time.time_ns() // 1000
     facts(_summary(row, why, now))
     entries = tell(traces)
-    _section("Timeline")
+    headline("Timeline")
     table(TIMELINE, [_entry(entry) for entry in entries if entry.what != "log"])
     if attempts := _attempts(traces):
-        _section("Attempts")
+        headline("Attempts")
         table(ATTEMPTS, [_attempt(**attempt) for attempt in attempts])
     if row.error_kind is not None:
-        _section("Error" if row.state != "running" else "Error of the attempt before")
-        click.echo(printable(f"{row.error_kind} {row.error_code}: {row.error_message}"))
+        headline("Error" if row.state != "running" else "Error of the attempt before")
+        say_lines(indented(f"{row.error_kind} {row.error_code}: {row.error_message}"))
         if row.error_trace:
-            click.echo(printable(row.error_trace.rstrip()))
+            say_lines(f"    {indented(row.error_trace.rstrip())}")
     values = (("Arguments", row.payload), ("Checkpoint", row.checkpoint), ("Result", row.result))
     for title, text in values:
         if text is not None:
-            _section(title)
-            click.echo(_pretty(text))
+            headline(title)
+            say_lines(_pretty(text))
     if traces.logs:
-        _section("Log")
+        headline("Log")
         for log in traces.logs:
-            click.echo(printable(f"{stamp(log.at)}  {log.level:7}  {log.message}"))
+            say_lines(indented(f"{stamp(log.at)}  {log.level:7}  {log.message}"))
 
 
 def _summary(row: JobRow, why: Explanation, now: int) -> list[tuple[str, str | None]]:
@@ -174,6 +175,7 @@ def _summary(row: JobRow, why: Explanation, now: int) -> list[tuple[str, str | N
         ("throttles", str(row.throttles) if row.throttles else None),
         ("snoozes", str(row.snoozes) if row.snoozes else None),
         ("crashes", str(row.crashes) if row.crashes else None),
+        ("interruptions", str(row.interruptions) if row.interruptions else None),
     ]
 
 
@@ -195,10 +197,10 @@ def _entry(entry: Entry) -> list[str]:
 
 
 def _attempts(traces: Traces) -> list[dict[str, Any]]:
-    """Those of the ledger, and the one that the job's row tells: that which runs, or the last."""
-    row, ledger = traces.job, [attempt._asdict() for attempt in traces.attempts]
+    """The earlier attempts, and the one in the job's row: the running one, or the last."""
+    row, earlier = traces.job, [attempt._asdict() for attempt in traces.attempts]
     if row.started_at is None:
-        return ledger
+        return earlier
     # While it runs, the error that the row still tells is that of the attempt before.
     ended = row.state != "running"
     current = {
@@ -215,7 +217,7 @@ def _attempts(traces: Traces) -> list[dict[str, Any]]:
         "delay": None,
         "decided_by": None,
     }
-    return [*ledger, current]
+    return [*earlier, current]
 
 
 def _attempt(
@@ -234,14 +236,9 @@ def _attempt(
     return [str(run), str(attempt), kind, took, worker or "", code or "", message or ""]
 
 
-def _section(title: str) -> None:
-    click.echo()
-    click.secho(title, bold=True)
-
-
 def _pretty(text: str) -> str:
     import json
 
-    from perdure.model.stored import shown_json
+    from perdure.model.json_text import shown_json
 
-    return printable(json.dumps(shown_json(text), indent=2, ensure_ascii=False))
+    return json.dumps(shown_json(text), indent=2, ensure_ascii=False)

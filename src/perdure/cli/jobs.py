@@ -10,10 +10,11 @@ import click
 from perdure.cli.conditions import conditions
 from perdure.cli.documents import as_json, job_document, print_json
 from perdure.cli.failures import Misuse
+from perdure.cli.output import say
 from perdure.cli.suggest import did_you_mean
 from perdure.cli.tables import Column, table
 from perdure.cli.target import Target, pass_target, where
-from perdure.model.telling import distance
+from perdure.model.time_text import distance
 
 if TYPE_CHECKING:
     from perdure.app import App
@@ -74,9 +75,9 @@ def jobs(
         now = time.time_ns() // 1000
         table(COLUMNS, [line(row, now) for row in rows])
         if not rows:
-            click.echo(f"No jobs.{meant(app, wanted['queue'], wanted['task'])}", err=True)
+            say(f"No jobs.{meant(app, wanted['queue'], wanted['task'])}", err=True)
         elif len(rows) == (limit or PAGE):
-            click.echo(f"More with --before {rows[-1].id}", err=True)
+            say(f"More with --before {rows[-1].id}", err=True)
 
 
 def _count(app: App, by: str, wanted: dict[str, Any], *, as_json: bool) -> None:
@@ -88,7 +89,7 @@ def _count(app: App, by: str, wanted: dict[str, Any], *, as_json: bool) -> None:
     columns = (Column(by.upper().replace("-", " "), least=12), Column("JOBS", right=True))
     table(columns, [[value or "-", str(number)] for value, number in numbers.items()])
     if not numbers:
-        click.echo(f"No jobs.{meant(app, wanted['queue'], wanted['task'])}", err=True)
+        say(f"No jobs.{meant(app, wanted['queue'], wanted['task'])}", err=True)
 
 
 def line(row: JobRow, now: int) -> list[str]:

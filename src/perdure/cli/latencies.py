@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import click
-
+from perdure.cli.output import say
 from perdure.cli.tables import Column, table
 
 if TYPE_CHECKING:
+    from perdure.client.stats import RecentStats
     from perdure.model.latency import Latency, Spread
-    from perdure.stats import RecentStats
 
 RANKS = ("p50", "p95", "p99", "max")
 
@@ -19,9 +18,10 @@ RANKS = ("p50", "p95", "p99", "max")
 def show_recent(recent: RecentStats) -> None:
     """By queue and by task."""
     sample = "" if recent.whole else f", among {recent.looked_at} jobs"
-    click.echo(f"\nEnded since {recent.since:%Y-%m-%d %H:%M:%S} UTC{sample}; seconds waited and run:")
+    say()
+    say(f"Ended since {recent.since:%Y-%m-%d %H:%M:%S} UTC{sample}; seconds waited and run:")
     _show("QUEUE", recent.queues)
-    click.echo()
+    say()
     _show("TASK", recent.tasks)
 
 

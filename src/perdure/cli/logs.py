@@ -7,6 +7,8 @@ import logging
 from datetime import UTC, datetime
 from typing import Any
 
+from perdure.cli.output import indented, printable
+
 # What every record has, so that what is left is what the caller added.
 _OWN = vars(logging.makeLogRecord({})).keys() | {"message", "asctime", "taskName"}
 
@@ -16,6 +18,7 @@ def set_up(level: str, form: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.captureWarnings(True)  # which would go to stderr as they are, control characters included
 
 
 class JsonFormatter(logging.Formatter):
@@ -38,10 +41,16 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """The same, for eyes. Our own messages tell what matters; behind those of others stand their extra fields."""
+    """The same, for eyes. Our own messages tell what matters; behind those of others stand their extra fields.
+
+    A line that does not begin with a time belongs to the record above: whatever is logged, it forges no record.
+    """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(indented(super().format(record)))
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         return f"{_time(record):%Y-%m-%d %H:%M:%S}Z"

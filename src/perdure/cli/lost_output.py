@@ -7,7 +7,7 @@ import os
 import sys
 from contextlib import suppress
 
-import click
+from perdure.cli.output import say
 
 _OF_WRITES = frozenset((errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT, errno.EBADF))
 
@@ -23,5 +23,5 @@ def tell_lost_output(error: OSError) -> bool:
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
     with suppress(OSError):
-        click.echo(f"Error: The output cannot be written: {error.strerror}.", err=True)
+        say(f"Error: The output cannot be written: {error.strerror}.", err=True)
     return True

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from perdure.cli import typed
 from perdure.cli.documents import as_json, print_json
 from perdure.cli.failures import Misuse
+from perdure.cli.output import say
 from perdure.cli.tables import Column, table
 from perdure.cli.target import Target, pass_target, where
 
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("source")
-@click.argument("target_url", metavar="TARGET", required=False)
+@click.argument("source", callback=typed.database)
+@click.argument("target_url", metavar="TARGET", required=False, callback=typed.database)
 @click.option("--to-schema", metavar="NAME", help="The target's schema, if it is another.")
 @click.option("--abandon", is_flag=True, help="Give up a move that was interrupted.")
 @click.option("--keep", is_flag=True, help="Open a target to which all has come, if the source is gone.")
@@ -38,7 +40,8 @@ def move(
 ) -> None:
     """Move all jobs to another database.
 
-    With their history, keys, queues, tasks and workflows, from SOURCE to TARGET, which must be empty; both are URLs.
+    With their history, keys, queues, tasks and workflows, from SOURCE to TARGET, which must be empty; both are URLs,
+    or env:NAME for one that stands in the environment: others can see arguments in the list of processes.
     Refused while workers run. Interrupted, it goes on when it is called again; at the end both sides are compared
     row by row. Meanwhile nothing else can write to either, and afterwards nothing to the source, from which nothing
     is deleted.
@@ -50,6 +53,7 @@ def move(
     Examples:
       perdure move sqlite:///jobs.db postgresql://localhost/shop
       perdure move postgresql://localhost/shop sqlite:///jobs.db --json
+      OLD=sqlite:///jobs.db NEW=postgresql://ann:secret@db/shop perdure move env:OLD env:NEW
       perdure move sqlite:///jobs.db postgresql://localhost/shop --abandon
       perdure move postgresql://localhost/shop --keep
     """
@@ -80,7 +84,7 @@ def _keep(target: str, schema: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"kept": kept})
     else:
-        click.echo("All jobs are here, and it is open." if kept else "No move was under way.")
+        say("All jobs are here, and it is open." if kept else "No move was under way.")
 
 
 def _abandon(source: str, target: str | None, schema: str, to_schema: str | None, *, as_json: bool) -> None:
@@ -90,7 +94,7 @@ def _abandon(source: str, target: str | None, schema: str, to_schema: str | None
     if as_json:
         print_json({"abandoned": given_up})
     else:
-        click.echo("The move was given up." if given_up else "No move was under way.")
+        say("The move was given up." if given_up else "No move was under way.")
 
 
 def _document(moved: Moved | None) -> dict[str, Any]:
@@ -102,11 +106,11 @@ def _document(moved: Moved | None) -> dict[str, Any]:
 
 def _tell(moved: Moved | None) -> None:
     if moved is None:
-        click.echo("All was moved before; nothing was to be done.")
+        say("All was moved before; nothing was to be done.")
         return
     columns = (Column("TABLE"), Column("ROWS", right=True), Column("SHA256", rank=1, least=8))
     table(columns, [(name, f"{rows}", moved.checksums[name]) for name, rows in moved.rows.items()])
-    click.echo(f"Moved {sum(moved.rows.values())} rows, the same on both sides. The source takes no more.")
+    say(f"Moved {sum(moved.rows.values())} rows, the same on both sides. The source takes no more.")
 
 
 @contextmanager

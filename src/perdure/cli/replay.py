@@ -6,6 +6,7 @@ import click
 
 from perdure.cli.acts import actor
 from perdure.cli.documents import as_json, job_document, print_json
+from perdure.cli.output import say
 from perdure.cli.target import Target, pass_target, where
 
 
@@ -41,6 +42,6 @@ def replay(
             assert row is not None, "it was just looked at"
             print_json({**job_document(row, whole=False), "created": job.created})
             return
-    click.echo(job.id)
+    say(job.id)
     if not job.created:
-        click.echo("It was replayed before.", err=True)
+        say("It was replayed before.", err=True)

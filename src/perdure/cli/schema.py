@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perdure.cli.documents import as_json, print_json
+from perdure.cli.documents import as_json, print_json, print_sql
 from perdure.cli.failures import Failure, failure
 from perdure.cli.fleet import unserved_lines
+from perdure.cli.output import say
 from perdure.cli.tables import facts
 from perdure.cli.target import Target, check_schema, pass_target, where
 
 if TYPE_CHECKING:
-    from perdure.stats import Stats
+    from perdure.client.stats import Stats
     from perdure.store.statements import Dialect
 
 SAFE_SQLITE = (3, 51, 3)
@@ -37,7 +38,7 @@ def migrate(target: Target, to: int | None, sql: bool, as_json: bool) -> None:
     with target.database() as app:
         if sql:
             text = app.store.migration_sql(to=to)
-            print_json({"sql": text}) if as_json else click.echo(text, nl=False)
+            print_json({"sql": text}) if as_json else print_sql(text)
             return
         applied = app.migrate(to=to)
         known = {migration.version: str(migration) for migration in app.store.migrations}
@@ -46,8 +47,8 @@ def migrate(target: Target, to: int | None, sql: bool, as_json: bool) -> None:
         print_json({"applied": applied, "version": version})
         return
     for one in applied:
-        click.echo(f"Applied {known[one]}.")
-    click.echo(f"The schema is at version {version}{'' if applied else '; nothing was to be done'}.")
+        say(f"Applied {known[one]}.")
+    say(f"The schema is at version {version}{'' if applied else '; nothing was to be done'}.")
 
 
 @click.command()
@@ -59,7 +60,7 @@ def migrate(target: Target, to: int | None, sql: bool, as_json: bool) -> None:
 def check(ctx: click.Context, target: Target, strict: bool, as_json: bool) -> None:
     """Check the schema, the database, and who serves.
 
-    Changes nothing. Warns of an old SQLite and of ready jobs that no live worker serves.
+    Changes nothing. Warns of an old SQLite, of ready jobs that no live worker serves, and of held ones.
     Exits with 4 if the schema is missing or unfit.
 
     \b
@@ -86,7 +87,7 @@ def check(ctx: click.Context, target: Target, strict: bool, as_json: bool) -> No
     else:
         facts([("database", f"{stats.database.dialect} {stats.database.version}"), ("schema", "fits")])
         for warning in warnings:
-            click.echo(f"warning: {warning}")
+            say(f"warning: {warning}")
     ctx.exit(Failure.exit_code if strict and warnings else 0)
 
 
@@ -127,7 +128,7 @@ def sql(target: Target, dialect: Dialect | None, after: int, to: int | None, as_
         print_json(scripts)
         return
     for one, text in scripts.items():
-        click.echo(f"-- perdure on {one}\n\n{text}")
+        print_sql(f"-- perdure on {one}\n\n{text}\n")
 
 
 def _warnings(stats: Stats) -> list[str]:
@@ -137,7 +138,12 @@ def _warnings(stats: Stats) -> list[str]:
         "perdure's own connections avoid it, and those given as conn=; other connections of your application to this "
         "file may not: use 3.51.3 or newer, or PRAGMA wal_autocheckpoint = 0 on each."
     ]
-    return [*(old if version and version < SAFE_SQLITE else ()), *unserved_lines(stats.unserved)]
+    held = [
+        f"{queue.held} held in queue {name}, because workers cannot claim them: perdure explain ID tells why."
+        for name, queue in stats.queues.items()
+        if queue.held
+    ]
+    return [*(old if version and version < SAFE_SQLITE else ()), *unserved_lines(stats.unserved), *held]
 
 
 def _document(stats: Stats, warnings: list[str]) -> dict[str, Any]:

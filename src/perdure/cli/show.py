@@ -8,20 +8,20 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import click
-
 from perdure.app import App
+from perdure.cli.output import say, say_lines
 from perdure.cli.tables import Column, table
-from perdure.context import CONTEXT, Context
-from perdure.handle import Job
+from perdure.client.job import Job
 from perdure.model.job import ENDED
-from perdure.request import JobRequest
-from perdure.signals import Fatal, Retry, Snooze
+from perdure.request.context import CONTEXT, Context
+from perdure.request.job import JobRequest
+from perdure.request.signals import Fatal, Retry, Snooze
 
 LOOK = 0.2
 BAR = 40
@@ -35,22 +35,34 @@ def show(seconds: int) -> None:
     with tempfile.TemporaryDirectory(prefix="perdure-demo-") as directory:
         app = App(f"sqlite:///{Path(directory, 'jobs.db')}")
         try:
-            jobs = asyncio.run(_play(app, seconds))
+            with _without_log():
+                jobs = asyncio.run(_play(app, seconds))
             _tell(app, jobs)
         finally:
             app.close()
 
 
+@contextmanager
+def _without_log() -> Iterator[None]:
+    """Jobs of the demo fail on purpose; their log lines would hide the progress bar."""
+    log = logging.getLogger("perdure")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
 async def _play(app: App, seconds: int) -> list[Job[Any]]:
-    logging.getLogger("perdure").setLevel(logging.CRITICAL)
     jobs = await _enqueue(app)
-    click.echo(f"{len(jobs)} jobs are in an SQLite file; one worker with 20 slots runs them.")
+    say(f"{len(jobs)} jobs are in an SQLite file; one worker with 20 slots runs them.")
     async with app.worker(concurrency=20, poll=0.2, drain=5):
         await jobs[-1].acancel(reason="nobody needs it any more")
         ends = time.monotonic() + seconds
         while await _show(app, len(jobs)) and time.monotonic() < ends:  # noqa: ASYNC110
             await asyncio.sleep(LOOK)
-    click.echo()
+    say()
     return jobs
 
 
@@ -112,7 +124,7 @@ async def _show(app: App, total: int) -> bool:
     full = BAR * done // total
     shown = "  ".join(f"{state} {counts[state]}" for state in sorted(counts))
     end = "\r" if sys.stdout.isatty() else "\n"
-    click.echo(f"[{'#' * full}{'.' * (BAR - full)}] {shown:70.70}".rstrip() + end, nl=False)
+    say(f"[{'#' * full}{'.' * (BAR - full)}] {shown:70.70}".rstrip(), end=end)
     return done < total
 
 
@@ -133,7 +145,7 @@ def _tell(app: App, jobs: Sequence[Job[Any]]) -> None:
         )
     right = [Column(title, right=True) for title in ("jobs", "succeeded", "failed", "canceled", "retried")]
     table([Column("task"), *right, Column("for example", rank=1, least=10)], rows)
-    click.echo(
+    say_lines(
         "\nWhere to look next:\n"
         "  README.md                        your first task, and what is promised\n"
         "  perdure worker yourmodule:app    run your own jobs\n"

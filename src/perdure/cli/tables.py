@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import click
+from perdure.cli.output import one_line, say
 
 GAP = 2
 """Spaces between two columns."""
@@ -54,7 +54,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
         _draw_with_rich(columns, rows, shown)
     else:
         for line in draw(columns, rows, shown):
-            click.echo(line)
+            say(line)
 
 
 def facts(pairs: Sequence[tuple[str, str | None]]) -> None:
@@ -62,7 +62,7 @@ def facts(pairs: Sequence[tuple[str, str | None]]) -> None:
     widest = max((len(name) for name, value in pairs if value is not None), default=0)
     for name, value in pairs:
         if value is not None:
-            click.echo(f"{name:{widest}}  {one_line(value)}")
+            say(f"{name:{widest}}  {one_line(value)}")
 
 
 def layout(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[Shown]:
@@ -105,16 +105,6 @@ def terminal_width() -> int | None:
     from shutil import get_terminal_size
 
     return get_terminal_size().columns
-
-
-def one_line(text: str) -> str:
-    """Without line breaks, and without what a job could make a terminal do."""
-    return printable(" ".join(text.split()))
-
-
-def printable(text: str) -> str:
-    """Without control characters, apart from line breaks and tabs."""
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else "�" for letter in text)
 
 
 def cells(text: str) -> int:

@@ -13,6 +13,7 @@ import click
 
 from perdure.cli.failures import Misuse
 from perdure.cli.suggest import did_you_mean
+from perdure.cli.typed import database
 
 if TYPE_CHECKING:
     from perdure.app import App
@@ -71,7 +72,9 @@ def where(function: F) -> F:
     """The options that name the target."""
     for option in (
         click.option("--schema", help="The schema on PostgreSQL.  [default: perdure]", **_NOTED),
-        click.option("--url", help="The database.  [$PERDURE_URL]", **_NOTED),
+        click.option(
+            "--url", help="The database, or env:NAME.  [$PERDURE_URL]", expose_value=False, callback=_note_url
+        ),
         click.option("--app", metavar="MODULE:APP", help="Where your app is.  [$PERDURE_APP]", **_NOTED),
     ):
         function = option(function)
@@ -157,6 +160,10 @@ def _be_quiet() -> None:
 def _note(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     if value is not None and param.name is not None:
         setattr(ctx.ensure_object(Target), param.name, value)
+
+
+def _note_url(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    _note(ctx, param, database(ctx, param, value))
 
 
 _NOTED: dict[str, Any] = {"expose_value": False, "callback": _note}

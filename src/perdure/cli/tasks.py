@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perdure.cli.documents import as_json, iso, print_json
+from perdure.cli.output import say
 from perdure.cli.tables import Column, table
 from perdure.cli.target import Target, pass_target, where
 
 if TYPE_CHECKING:
-    from perdure.catalog import TaskFacts
+    from perdure.client.tasks import TaskFacts
 
 COUNTS = ("ready", "scheduled", "retrying", "running")
 COLUMNS = (
@@ -48,7 +49,7 @@ def tasks(target: Target, as_json: bool) -> None:
         return
     table(COLUMNS, [_line(task) for task in found])
     if not found:
-        click.echo("No tasks: no program that has some was started on this database.", err=True)
+        say("No tasks: no program that has some was started on this database.", err=True)
 
 
 def _line(task: TaskFacts) -> list[str]:

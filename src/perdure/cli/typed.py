@@ -1,7 +1,8 @@
-"""What is typed, read or refused: spans of time, JSON, times, queues with weights, states."""
+"""What is typed, read or refused: URLs, spans of time, JSON, times, queues with weights, states."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from datetime import UTC, datetime, timedelta
@@ -21,6 +22,16 @@ _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|)", re.ASCII)
 _WEIGHT = re.compile(r"([^=]+)=([1-9]\d*)", re.ASCII)
 
 
+def database(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """A URL, or ``env:NAME``: others see a command's arguments in the list of processes, but not its environment."""
+    if value is None or not value.startswith("env:"):
+        return value
+    name = value.removeprefix("env:")
+    if not os.environ.get(name):
+        raise click.BadParameter(f"there is no variable {name!r} in the environment, or it is empty.")
+    return os.environ[name]
+
+
 def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     """``90``, ``90s``, ``5m``, ``2h``, ``1d``."""
     if value is None:
@@ -34,7 +45,7 @@ def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> fl
 _TIME = "2026-03-01T12:00:00+01:00"
 
 
-def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
+def parse_time(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
     """A time with its zone, in ISO 8601."""
     try:
         return None if value is None else datetime.fromisoformat(value)
@@ -42,7 +53,7 @@ def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> dat
         raise click.BadParameter(f"{value!r} is no time: use {_TIME}.") from None
 
 
-def moment_or_ago(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
+def parse_time_or_ago(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
     """A time with its zone, or how long ago it was."""
     if value is None:
         return None

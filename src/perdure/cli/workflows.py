@@ -10,16 +10,17 @@ import click
 from perdure.cli.acts import actor
 from perdure.cli.documents import as_json, print_json, step_document, workflow_document
 from perdure.cli.failures import Failure, Misuse
-from perdure.cli.tables import Column, facts, printable, table, terminal_width
+from perdure.cli.output import say
+from perdure.cli.tables import Column, facts, table, terminal_width
 from perdure.cli.target import Target, pass_target, where
-from perdure.model.telling import distance, length, stamp
+from perdure.model.time_text import distance, length, stamp
 
 if TYPE_CHECKING:
     from perdure.app import App
+    from perdure.client.workflow_handle import Placed
     from perdure.model.graph import Shape
     from perdure.ops.workflow import Graph, WorkflowRow
-    from perdure.step import Resolution
-    from perdure.workflow_handle import Placed
+    from perdure.request.step import Resolution
 
 COLUMNS = (
     Column("ID"),
@@ -80,9 +81,9 @@ def workflows(
     now = time.time_ns() // 1000
     table(COLUMNS, [_line(row, now) for row in rows])
     if not rows:
-        click.echo("No workflows.", err=True)
+        say("No workflows.", err=True)
     elif len(rows) == limit:
-        click.echo(f"More with --before {rows[-1].id}", err=True)
+        say(f"More with --before {rows[-1].id}", err=True)
 
 
 @click.command()
@@ -125,7 +126,7 @@ def workflow(target: Target, /, id: str, act: str | None, key: str | None, **ask
     if asked["as_json"]:
         print_json({"workflow": id, **done})
     else:
-        click.echo(sentence, err=refused)
+        say(sentence, err=refused)
     if refused:
         raise SystemExit(Failure.exit_code)
 
@@ -158,7 +159,7 @@ def _act(app: App, id: str, act: str, key: str | None, asked: dict[str, Any]) ->
     changed = app.resolve_gate(
         id, key or "", cast("Resolution", resolution), output=_output(asked["output"]), reason=reason, by=by
     )
-    told = f"The gate {printable(key or '')} {'is' if changed else 'was already'} {decided}."
+    told = f"The gate {key} {'is' if changed else 'was already'} {decided}."
     return {"gate": key, "outcome": resolution, "changed": changed}, told
 
 
@@ -194,9 +195,9 @@ def _show(app: App, id: str, *, watch: bool) -> None:
             if before and terminal_width() is not None:
                 click.clear()
             facts(_summary(graph))
-            click.echo()
+            say()
             for line in lines:
-                click.echo(printable(line))
+                say(line)
         if not watch or graph.workflow.status in OVER:
             return
         before = lines
@@ -204,9 +205,9 @@ def _show(app: App, id: str, *, watch: bool) -> None:
 
 
 def _graph(app: App, id: str) -> Graph:
+    from perdure.client.workflows import workflow_id
     from perdure.errors import WorkflowNotFound
     from perdure.ops.workflow import get_graph
-    from perdure.workflow_verbs import workflow_id
 
     graph = app.store.perform(get_graph, workflow_id(id))
     if graph is None:
@@ -215,14 +216,14 @@ def _graph(app: App, id: str) -> Graph:
 
 
 def _steps(graph: Graph) -> list[Placed]:
-    from perdure.workflow_handle import placed
+    from perdure.client.workflow_handle import placed
 
     return [*placed(graph)]
 
 
 def _tree(graph: Graph) -> list[str]:
     """Each line begins with the id of the step's job."""
-    from perdure.drawing import tree
+    from perdure.client.drawing import tree
 
     steps = {step.row.key: step for step in _steps(graph)}
     ids: list[str] = []

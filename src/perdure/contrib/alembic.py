@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from perdure.store.migrations import migrations, tables
+from perdure.store.schema.files import migrations, tables
 from perdure.store.statements import DEFAULT_SCHEMA
 
 __all__ = ["include_name", "Beside"]

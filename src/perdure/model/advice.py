@@ -50,6 +50,7 @@ ADVICE = {
     "gate_overdue": "Nothing: a live worker sweeps every few seconds.",
     "expired": "Nothing; once it is canceled, {requeue_job} starts it without an expiry.",
     "held": "Nothing: it goes on when that is free.",
+    "unclaimable": "Mend its row by hand, then {run_now} lets workers claim it again; or {cancel_job}.",
     "scheduled": "{run_now} makes it due.",
     "put_off": "{run_now} makes it due.",
     "step_later": "Nothing: then it is due.",

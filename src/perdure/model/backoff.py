@@ -33,9 +33,9 @@ class Backoff(msgspec.Struct, frozen=True):
                 raise InvalidOption(f"Back-off {name} must be a number of seconds from 0 to a year.")
 
     def delay(self, n: int, *, code: str | None = None, roll: float) -> Span:
-        """The wait after the n-th failure; ``roll`` in [0, 1) is the dice."""
+        """The wait after the n-th failure; ``roll`` in [0, 1) is the jitter."""
         fixed = self.codes.get(code) if code is not None else None
-        return _span(fixed) if fixed is not None else int(self.ceiling(n) * roll)
+        return _duration_us(fixed) if fixed is not None else int(self.ceiling(n) * roll)
 
     def ceiling(self, n: int) -> Span:
         """The longest wait after the n-th failure."""
@@ -43,7 +43,7 @@ class Backoff(msgspec.Struct, frozen=True):
             return 0
         # The exponent at which the cap is reached; 2**10_000 is never computed, nor cap / base, which may be as large.
         enough = max(math.ceil(math.log2(self.cap) - math.log2(self.base)), 0) + 1
-        return _span(min(math.ldexp(self.base, min(max(n, 1) - 1, enough)), self.cap))
+        return _duration_us(min(math.ldexp(self.base, min(max(n, 1) - 1, enough)), self.cap))
 
 
 DEFAULT_BACKOFF = Backoff()
@@ -68,5 +68,5 @@ def load_backoff(text: str | None) -> Backoff:
     return DEFAULT_BACKOFF if text is None else _decode(text)
 
 
-def _span(seconds: float) -> Span:
+def _duration_us(seconds: float) -> Span:
     return round(seconds * SECOND)

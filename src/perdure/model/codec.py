@@ -23,9 +23,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from perdure.errors import PayloadTooLarge
-from perdure.model.plain import GREATEST, LEAST, are_plain, shortcut
+from perdure.model.fast_json import GREATEST, LEAST, are_plain, shortcut
+from perdure.model.json_text import read_json
 from perdure.model.signature import PLAIN, Fault, Signature, misfit, path_of, plain_kinds, readable, refused
-from perdure.model.stored import read_json
 
 MAX_PAYLOAD = 1 << 20
 MAX_DEPTH = 200
@@ -40,7 +40,7 @@ _CHANGED = "would arrive changed"
 _BAD_NAME = "the name of an argument must be text"
 
 # PostgreSQL's text takes no NUL, and UTF-8 no half of a surrogate pair.
-_UNSTORABLE, _SURROGATE = re.compile("[\0\ud800-\udfff]"), re.compile("[\ud800-\udfff]")
+UNSTORABLE, _SURROGATE = re.compile("[\0\ud800-\udfff]"), re.compile("[\ud800-\udfff]")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 Parts: TypeAlias = list[tuple[str | int, Any]]
@@ -140,7 +140,7 @@ def storable_text(text: str, limit: int) -> str:
         marker = f"\n[... {len(text)} characters, cut to {limit} ...]\n"
         head, odd = divmod(max(limit - len(marker), 0), 2)
         text = f"{text[:head]}{marker}{text[len(text) - head - odd :]}" if head else text[:limit]
-    return _UNSTORABLE.sub(_REPLACEMENT, str.__str__(text))
+    return UNSTORABLE.sub(_REPLACEMENT, str.__str__(text))
 
 
 def _arguments_decoder(annotations: Mapping[str, Any], required: frozenset[str]) -> msgspec.json.Decoder[Any]:
@@ -202,8 +202,8 @@ def _encoding_fault(value: object, depth: int = 0) -> Fault | None:
 def _verify(values: dict[str, object], encoded: bytes, decode: Callable[[bytes], dict[str, object]]) -> None:
     try:
         fault = first_fault(values, decode(encoded))
-    except RecursionError:
-        fault = "$", TOO_DEEP
+    except RecursionError:  # Python 3.14 writes deeper than it reads
+        fault = first_fault(values, values) or ("$", TOO_DEEP)
     except Exception as error:
         # The values themselves may be to blame, such as a NaN, which was written as null.
         fault = first_fault(values, values) or misfit(error, values)

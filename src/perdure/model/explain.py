@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from perdure.model.advice import ADVICE, advise
-from perdure.model.job import ENDED, Instant, JobRow, State
-from perdure.model.lifecycle import SUSPECT_AFTER
-from perdure.model.serving import Lack, Server, lack
-from perdure.model.telling import distance, stamp
+from perdure.model.coverage import Lack, Server, lack
+from perdure.model.job import ENDED, UNCLAIMABLE, Instant, JobRow, State
+from perdure.model.lifecycle import is_suspect
+from perdure.model.time_text import distance, stamp
 
 MOST_AHEAD = 1000
 """Up to here the jobs ahead are counted."""
@@ -93,10 +93,11 @@ def _remarks(case: Case) -> Iterator[Reason]:
         yield _reason(case, "unique_key_taken", sentence)
     if job.state not in ("ready", "running"):
         return
-    if job.crashes >= SUSPECT_AFTER:
-        sentence = (
-            f"Workers or processes died under it {job.crashes} times, so that it runs alone in a process."
-        )
+    if is_suspect(job.crashes, job.interruptions):
+        times = f"Workers or processes died under it {job.crashes} times"
+        if job.interruptions:
+            times += f" and were stopped under it {job.interruptions} times"
+        sentence = f"{times}, so that it runs alone in a process."
         yield _reason(case, "alone", sentence)
     if case.enabled is False and job.state == "ready":
         yield _reason(
@@ -162,7 +163,11 @@ def _nobody_sweeps(case: Case, *, needed: bool = True) -> Iterator[Reason]:
 def _obstacles(case: Case) -> Iterator[Reason]:
     """What keeps a ready job: first what somebody decided, last what passes by itself."""
     job, now = case.job, case.now
-    if job.held is not None:
+    if job.held == UNCLAIMABLE:
+        yield _reason(
+            case, "unclaimable", f"No worker can claim it: {_line(job.reason or 'nothing tells why')}."
+        )
+    elif job.held is not None:
         yield _reason(case, "held", f"It is held by {job.held}.")
     if job.run_at > now:
         yield _later(case)

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from perdure.errors import InvalidWorkflow
-from perdure.model.job import ENDED, State
+from perdure.model.job import ENDED, MOST_COUNTED, State
 
 Mode: TypeAlias = Literal["after", "after_done"]
 """What a step asks of a parent: that it succeeded, or only that it ended."""
@@ -51,8 +51,8 @@ class Parent(NamedTuple):
     state: State
 
 
-class Birth(NamedTuple):
-    """How a step begins."""
+class InitialState(NamedTuple):
+    """The state in which a step is inserted."""
 
     state: State
     pending: int
@@ -121,15 +121,20 @@ class Tally(msgspec.Struct):
     def _count(self, state: State | None, n: int) -> None:
         match state:
             case "waiting":
-                self.waiting += n
+                self.waiting = _counted(self.waiting, n)
             case "ready" | "running":
-                self.active += n
+                self.active = _counted(self.active, n)
             case "open":
-                self.open += n
+                self.open = _counted(self.open, n)
             case "failed" | "canceled":
-                self.spoiled += n
+                self.spoiled = _counted(self.spoiled, n)
             case _:
                 pass
+
+
+def _counted(number: int, n: int) -> int:
+    """A count that somebody has changed by hand stays one that the database takes: no outcome fails for it."""
+    return min(max(number + n, 0), MOST_COUNTED)
 
 
 def check(steps: Sequence[Shape], known: Callable[[str], bool] = lambda _: False) -> list[Shape]:
@@ -193,14 +198,14 @@ def ancestry(key: str, by_key: Mapping[str, Shape]) -> set[str]:
     return found
 
 
-def births(
+def initial_states(
     ordered: Iterable[Shape], known: Mapping[str, State], *, canceled: bool = False
-) -> dict[str, Birth]:
-    """How new steps begin, parents first. ``known``: the states of old ones. ``canceled``: their workflow is."""
+) -> dict[str, InitialState]:
+    """The initial states of new steps, parents first. ``known``: states of old steps. ``canceled``: the workflow is."""
     if not known and not canceled:  # nothing has ended, so that there is nothing to look at
-        return {step.key: _first_birth(len(step.after) + len(step.after_done), step.gate) for step in ordered}
+        return {step.key: _first_state(len(step.after) + len(step.after_done), step.gate) for step in ordered}
     states: dict[str, State] = dict(known)
-    born: dict[str, Birth] = {}
+    initial: dict[str, InitialState] = {}
     for step in ordered:
         pending = sum(states[parent] not in ENDED for parent in step.parents)
         spoilers = [one for one in step.after if states[one] in ENDED and states[one] != "succeeded"]
@@ -212,14 +217,14 @@ def births(
             state, reason = "canceled", doom(spoilers[0], states[spoilers[0]])
         elif not pending:
             state = "open" if step.gate else "ready"
-        born[step.key] = Birth(state, pending, len(spoilers), reason)
+        initial[step.key] = InitialState(state, pending, len(spoilers), reason)
         states[step.key] = state
-    return born
+    return initial
 
 
 @cache
-def _first_birth(pending: int, gate: bool) -> Birth:
-    return Birth("waiting" if pending else "open" if gate else "ready", pending, 0)
+def _first_state(pending: int, gate: bool) -> InitialState:
+    return InitialState("waiting" if pending else "open" if gate else "ready", pending, 0)
 
 
 def doom(parent: str, state: State) -> str:

@@ -1,4 +1,4 @@
-"""The records of the ledger: what is asked, what is claimed, what is stored."""
+"""Records: what is asked for, what is claimed, what is stored."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ Span: TypeAlias = int
 """Microseconds."""
 
 SECOND: Span = 1_000_000
+
+MOST_COUNTED = 2**31 - 1
+"""Where a counter of a row stays: one that was written by hand must not make an outcome unrecordable."""
+
+UNCLAIMABLE = "unclaimable"
+"""What holds a job that no claim can take; its reason says why."""
 
 State: TypeAlias = Literal["waiting", "ready", "running", "open", "succeeded", "failed", "canceled"]
 Later: TypeAlias = Literal["scheduled", "retrying"]
@@ -113,6 +119,7 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     tenant: str | None
     meta: str | None
     crashes: int
+    interruptions: int
     scheduled_for: Instant | None
     workflow_id: str | None
     step_key: str | None
@@ -162,6 +169,7 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     throttles: int
     snoozes: int
     crashes: int
+    interruptions: int
     unique_key: str | None
     workflow_id: str | None
     step_key: str | None

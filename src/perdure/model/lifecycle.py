@@ -11,8 +11,8 @@ import msgspec
 
 from perdure.model.backoff import DEFAULT_BACKOFF, MAX_DELAY, Backoff
 from perdure.model.codec import storable_text
-from perdure.model.growth import Growth
-from perdure.model.job import Lease, NewJob, Span, State
+from perdure.model.job import MOST_COUNTED, Lease, NewJob, Span, State
+from perdure.model.new_steps import NewSteps
 
 FailureKind: TypeAlias = Literal["error", "fatal", "timeout", "lost", "panic", "interrupted"]
 FAILURE_CODES: dict[FailureKind, str] = {
@@ -59,6 +59,18 @@ SHORT, LONG, TRACE = 200, 2_000, 16_384
 SUSPECT_AFTER = 2
 """Crashes after which a job runs alone: one may be a neighbour's fault, and only those from here on count."""
 
+SUSPECT_AFTER_INTERRUPTIONS = 3
+"""Interruptions in one run after which a job runs alone.
+
+A handler that stops its worker by a signal looks like a deploy. Alone it can only end itself or its own process, and
+either costs an attempt; a worker that stops costs none. So deploys never fail a job.
+"""
+
+
+def is_suspect(crashes: int, interruptions: int) -> bool:
+    """Whether a job has brought down so many workers or processes in its run that it runs alone."""
+    return crashes >= SUSPECT_AFTER or interruptions >= SUSPECT_AFTER_INTERRUPTIONS
+
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What a handler says about itself while it runs; None keeps what is stored."""
@@ -80,7 +92,7 @@ class Succeeded(msgspec.Struct, frozen=True, gc=False):
     children: tuple[NewJob, ...] = ()
     workflow: str | None = None
     """Of which it is a step: one that does not say so is refused."""
-    appended: Growth | None = None
+    appended: NewSteps | None = None
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -119,7 +131,7 @@ class Continued(msgspec.Struct, frozen=True):
     delay: Span = 0
     report: Report | None = None
     children: tuple[NewJob, ...] = ()
-    appended: Growth | None = None
+    appended: NewSteps | None = None
 
 
 class Canceled(msgspec.Struct, frozen=True):
@@ -169,6 +181,7 @@ class Running(msgspec.Struct, frozen=True, gc=False):
     max_attempts: int
     throttles: int
     crashes: int
+    interruptions: int
     cancel_requested: bool
     progress_done: int | None
     progress_total: int | None
@@ -185,7 +198,7 @@ class Running(msgspec.Struct, frozen=True, gc=False):
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of a running job.
 
-    ``attempt_kind`` set: the attempt goes into the ledger under that kind. ``keep_error``: it did not count, so
+    ``attempt_kind`` set: the attempt is stored under that kind. ``keep_error``: it did not count, so
     the error of the one before still stands.
     """
 
@@ -205,12 +218,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     throttles: int = 0
     snoozes: int = 0
     crashes: int = 0
+    interruptions: int = 0
     attempt_kind: str | None = None
     decided_by: str | None = None
 
 
 def settle(job: Running, outcome: Outcome, *, roll: float) -> Change:
-    """What the outcome of an attempt makes of its job; ``roll`` in [0, 1) is the dice of the back-off."""
+    """What the outcome of an attempt makes of its job; ``roll`` in [0, 1) is the jitter of the back-off."""
     if isinstance(outcome, Succeeded):
         return succeed(job, outcome)
     if job.cancel_requested:
@@ -240,13 +254,22 @@ def succeed(job: Running, outcome: Succeeded) -> Change:
 def fail(job: Running, failure: Failed, *, roll: float) -> Change:
     """Back to the queue after a wait, or failed when it was fatal, the last attempt, or one crash too many."""
     if failure.kind == "interrupted":
-        return _retry(job, failure, 0, "shutdown", attempt=job.attempt - 1)
-    crashes = job.crashes + (failure.kind in ("lost", "panic"))
+        return _interrupt(job, failure)
+    crashes = min(job.crashes + (failure.kind in ("lost", "panic")), MOST_COUNTED)
     verdict = _last_word(job, failure, crashes)
     if verdict is not None:
         return _change(job, "failed", reason=verdict, crashes=crashes, **_error(failure))
     delay, decided_by = _wait(job, failure, crashes, roll)
     return _retry(job, failure, delay, decided_by, crashes=crashes)
+
+
+def _interrupt(job: Running, failure: Failed) -> Change:
+    """Ready at once, at no cost; but counted."""
+    counts = {
+        "attempt": max(job.attempt - 1, 0),
+        "interruptions": min(job.interruptions + 1, MOST_COUNTED),
+    }
+    return _retry(job, failure, 0, "shutdown", **counts)
 
 
 def snooze(job: Running, outcome: Snoozed) -> Change:
@@ -263,14 +286,15 @@ def throttle(job: Running, outcome: Throttled, *, roll: float) -> Change:
 
 
 def go_on(job: Running, outcome: Continued) -> Change:
-    """A new run; the attempt that ends here goes into the ledger as a success."""
+    """A new run; the attempt that ends here is stored as a success."""
     return _change(
         job,
         "ready",
-        run=job.run + 1,
+        run=min(job.run + 1, MOST_COUNTED),
         attempt=0,
         delay=_bounded(outcome.delay),
         crashes=0,
+        interruptions=0,
         attempt_kind="continued",
         decided_by="handler",
     )
@@ -295,23 +319,6 @@ def cool_down(
 
 
 QUIET: Span = 120_000_000
-
-MOST_PROGRESS = 2**63 - 1
-"""The largest number a database keeps."""
-
-
-def merge_progress(job: Running, report: Report) -> tuple[int | None, int | None] | None:
-    """Done and total after the report, or None where they cannot both be true."""
-    done = job.progress_done if report.done is None else report.done
-    total = job.progress_total if report.total is None else report.total
-    fits = all(number is None or _counts(number) for number in (done, total))
-    if not fits or (done is not None and total is not None and done > total):
-        return None
-    return done, total
-
-
-def _counts(number: object) -> bool:
-    return isinstance(number, int) and 0 <= number <= MOST_PROGRESS
 
 
 def _last_word(job: Running, failure: Failed, crashes: int) -> str | None:
@@ -339,29 +346,15 @@ def _code(failure: Failed) -> str:
     return failure.code or FAILURE_CODES[failure.kind]
 
 
-def _retry(
-    job: Running,
-    failure: Failed,
-    delay: Span,
-    decided_by: str,
-    *,
-    attempt: int | None = None,
-    crashes: int | None = None,
-) -> Change:
-    return _change(
-        job,
-        "ready",
-        attempt=job.attempt if attempt is None else attempt,
-        delay=delay,
-        crashes=job.crashes if crashes is None else crashes,
-        attempt_kind=failure.kind,
-        decided_by=decided_by,
-        **_error(failure),
-    )
+def _retry(job: Running, failure: Failed, delay: Span, decided_by: str, **fields: object) -> Change:
+    told = {"attempt_kind": failure.kind, "decided_by": decided_by, **_error(failure)}
+    return _change(job, "ready", delay=delay, **told, **fields)
 
 
 def _not_counted(job: Running, delay: Span, **fields: object) -> Change:
-    return _change(job, "ready", attempt=job.attempt - 1, delay=_bounded(delay), keep_error=True, **fields)
+    return _change(
+        job, "ready", attempt=max(job.attempt - 1, 0), delay=_bounded(delay), keep_error=True, **fields
+    )
 
 
 def _stop(job: Running, outcome: Outcome) -> Change:
@@ -386,7 +379,13 @@ def _error(failure: Failed) -> dict[str, str | None]:
 
 def _change(job: Running, state: State, **fields: object) -> Change:
     change = Change(
-        id=job.id, token=job.token, state=state, run=job.run, attempt=job.attempt, crashes=job.crashes
+        id=job.id,
+        token=job.token,
+        state=state,
+        run=job.run,
+        attempt=job.attempt,
+        crashes=job.crashes,
+        interruptions=job.interruptions,
     )
     return msgspec.structs.replace(change, **fields)
 

@@ -1,21 +1,38 @@
 """Arguments that are shown to nobody: ``@app.task(redact=["password"])``.
 
-A name hides the argument of that name, and whatever has it as a key inside any argument.
+A name hides the argument of that name, and every value that has it as a key inside any argument.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import msgspec
 
-from perdure.model.stored import UNREADABLE, read_json
+from perdure.model.json_text import UNREADABLE, read_json
 
 HIDDEN = "[redacted]"
+HIDDEN_WHOLE = "[redacted: too much to search for redacted values]"
+
 LEAST = 4
-"""Characters of a value that is looked for in what a handler says: a shorter one stands in every text by chance."""
+"""Characters of a value that is searched for in what a handler says: a shorter one occurs in every text by chance."""
+
+MOST_VALUES = 10_000
+"""Values and lines of values that are searched for; with more, every text is hidden whole. They take up to 50 ms."""
+
+MOST_QUOTED_TWICE = 1_000
+"""Values that are also searched for as they look when quoted twice: 25 µs more for each that has escapes."""
+
+MOST_WORK = 1_000_000
+"""Characters that are looked at to search one text, at about 0.1 µs each; a text that needs more is hidden whole."""
+
+_PLAIN = re.compile(r"""[ !#-&(-\[\]-~]*""")
+"""Printable ASCII without quotes and backslashes, which everybody spells alike."""
 
 
 def dump_names(names: Collection[str]) -> str | None:
@@ -34,20 +51,87 @@ def redacted(payload: str, names: Collection[str]) -> str:
     try:
         return msgspec.json.encode(_without(msgspec.json.decode(payload), names)).decode()
     except UNREADABLE:
-        return f'"{HIDDEN}"'  # somebody wrote what is no JSON: what of it is secret nobody knows
+        return f'"{HIDDEN}"'  # not JSON, so nobody knows which part of it is secret
 
 
-def hide(text: str, payload: str, names: Collection[str]) -> str:
-    """What a handler says, without the values that it was given under these names."""
-    try:
-        values = {*_values(msgspec.json.decode(payload), names)}
-    except UNREADABLE:
-        return text
-    spelled = {spelling for value in values for spelling in _spellings(value) if len(spelling) >= LEAST}
-    # A value may be a part of another one.
-    for secret in sorted(spelled, key=len, reverse=True):
-        text = text.replace(secret, HIDDEN)
-    return text
+class Redactor:
+    """Hides the values that a payload has under these names from any text.
+
+    The values are indexed by their first characters, at the first use, so that a text is searched once, however many
+    there are.
+    """
+
+    def __init__(self, payload: str, names: Collection[str]) -> None:
+        self._payload = payload
+        self._names = names
+
+    def hide(self, text: str) -> str:
+        """The text without the values, or nothing of it where a search would take too long."""
+        secrets = self._secrets
+        if secrets is None:
+            return HIDDEN_WHOLE
+        text = str.__str__(text)  # a subclass may slice itself in its own way
+        spans = _find(text, secrets, self._lengths) if secrets else ()
+        if spans is None:
+            return HIDDEN_WHOLE
+        kept, at = [], 0
+        for start, end in spans:
+            kept += [text[at:start], HIDDEN]
+            at = end
+        return "".join([*kept, text[at:]])
+
+    @cached_property
+    def _secrets(self) -> set[str] | None:
+        """None if there are too many."""
+        try:
+            arguments = msgspec.json.decode(self._payload)
+        except UNREADABLE:
+            return set()  # no handler was called with it
+        values: set[str] = set()
+        for value in _values(arguments, self._names):
+            values.add(value)
+            # A traceback indents each line of a message.
+            values.update(line for line in map(str.strip, value.splitlines()) if len(line) >= LEAST)
+            if len(values) > MOST_VALUES:
+                return None
+        rounds = 2 if len(values) <= MOST_QUOTED_TWICE else 1
+        return {found for value in values for found in _spellings(value, rounds) if len(found) >= LEAST}
+
+    @cached_property
+    def _lengths(self) -> dict[str, list[int]]:
+        """By the first characters of a secret: how long the secrets are that begin so, the longest first."""
+        lengths: dict[str, set[int]] = {}
+        for secret in self._secrets or ():
+            lengths.setdefault(secret[:LEAST], set()).add(len(secret))
+        return {start: sorted(found, reverse=True) for start, found in lengths.items()}
+
+
+def _find(
+    text: str, secrets: Collection[str], lengths: Mapping[str, Sequence[int]]
+) -> list[tuple[int, int]] | None:
+    """Where secrets are, in order, overlapping ones as one; None if ``MOST_WORK`` does not suffice."""
+    spans: list[tuple[int, int]] = []
+    size = work = len(text)
+    if work > MOST_WORK:
+        return None
+    for start in range(size - LEAST + 1):
+        for length in lengths.get(text[start : start + LEAST], ()):
+            end = start + length
+            work += length if end <= size else 1
+            if work > MOST_WORK:
+                return None
+            if end <= size and text[start:end] in secrets:
+                _add(spans, start, end)
+                break
+    return spans
+
+
+def _add(spans: list[tuple[int, int]], start: int, end: int) -> None:
+    if spans and start < spans[-1][1]:
+        first, last = spans[-1]
+        spans[-1] = first, max(last, end)
+    else:
+        spans.append((start, end))
 
 
 def _without(value: Any, names: Collection[str]) -> Any:
@@ -59,22 +143,37 @@ def _without(value: Any, names: Collection[str]) -> Any:
     return value
 
 
-def _values(value: Any, names: Collection[str], *, secret: bool = False) -> Iterator[str]:
-    """The texts and numbers below these names, and the keys that they stand under there."""
-    match value:
-        case dict():
-            for key, part in value.items():
+def _values(arguments: Any, names: Collection[str]) -> Iterator[str]:
+    """The texts and numbers below these names, and the keys they have there. No recursion: it may be nested deeply."""
+    parts: list[tuple[Any, bool]] = [(arguments, False)]
+    while parts:
+        part, secret = parts.pop()
+        match part:
+            case dict():
                 if secret:
-                    yield key
-                yield from _values(part, names, secret=secret or key in names)
-        case list():
-            for part in value:
-                yield from _values(part, names, secret=secret)
-        case str() | int() | float() if secret and not isinstance(value, bool):
-            yield str(value)
+                    yield from part
+                parts += [(value, secret or key in names) for key, value in part.items()]
+            case list():
+                parts += [(value, secret) for value in part]
+            case str() | int() | float() if secret and not isinstance(part, bool):
+                yield str(part)
 
 
-def _spellings(value: str) -> set[str]:
-    """Also as ``repr`` shows it, which is what a KeyError says, and as JSON does; both with and without escapes."""
-    quoted = (repr(value), ascii(value), msgspec.json.encode(value).decode(), json.dumps(value))
-    return {value, *(text[1:-1] for text in quoted)}
+def _spellings(value: str, rounds: int) -> Iterator[str]:
+    """Also as in a URL, as ``repr`` shows it (so does a KeyError), and as JSON does, with and without escapes.
+
+    In a second round also quoted once more, as by ``KeyError(repr(value))``.
+    """
+    yield value
+    # A driver that cannot connect shows the URL it was given.
+    yield from {quote(value, errors="replace", safe=safe) for safe in ("", "/")} - {value}
+    yield quote_plus(value, errors="replace")
+    if not _PLAIN.fullmatch(value):
+        for quoted in _quoted(value):
+            yield quoted[1:-1]
+            for twice in _quoted(quoted) if rounds > 1 else ():
+                yield twice[3:-3] if twice[1] == "\\" else twice[2:-2]
+
+
+def _quoted(value: str) -> set[str]:
+    return {repr(value), ascii(value), msgspec.json.encode(value).decode(), json.dumps(value)}

@@ -7,6 +7,7 @@ none of them is taken for a reference. Only the payloads of steps are written th
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -102,16 +103,21 @@ def refers(payload: str) -> bool:
 
 def keys_in(payload: str) -> list[str]:
     """The keys of the steps to whose results a step's payload refers."""
-    found: dict[str, None] = {}
+    return [*count_references(payload)]
+
+
+def count_references(payload: str) -> Counter[str]:
+    """How often a step's payload refers to the result of each key."""
+    found = Counter[str]()
 
     def note(value: dict[str, Any]) -> dict[str, Any]:
         if _is_reference(value):
-            found[value[MARK]] = None
+            found[value[MARK]] += 1
         return value
 
     if refers(payload):
         _walk(msgspec.json.decode(payload), note)
-    return [*found]
+    return found
 
 
 def resolved(payload: str, result_of: Callable[[str], str]) -> str:

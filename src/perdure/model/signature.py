@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import sys
 import types
 from collections import abc
 from collections.abc import Callable, Mapping
@@ -260,9 +261,19 @@ def _either(members: abc.Iterable[Any]) -> Any:
 
 def _shape(function: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
     try:
-        return inspect.signature(function).parameters
+        return _signature(function).parameters
     except (TypeError, ValueError, NameError):
         raise InvalidTask(f"{_named(function)}: the parameters cannot be read") from None
+
+
+if sys.version_info >= (3, 14):
+    from annotationlib import Format
+
+    def _signature(function: Callable[..., object]) -> inspect.Signature:
+        """With a reference for an annotation that cannot be evaluated: the context's, say, is resolved by nobody."""
+        return inspect.signature(function, annotation_format=Format.FORWARDREF)
+else:
+    _signature = inspect.signature
 
 
 def _context(
@@ -304,7 +315,7 @@ def _parameter_hint(parameter: inspect.Parameter, function: Callable[..., object
 
 
 def _returned(function: Callable[..., object]) -> Any:
-    annotation = inspect.signature(function).return_annotation
+    annotation = _signature(function).return_annotation
     if annotation is inspect.Signature.empty:
         return Any
     try:

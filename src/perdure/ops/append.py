@@ -8,10 +8,10 @@ from typing import Literal, NamedTuple, TypeAlias
 from perdure.errors import AppendConflict, AppendRefused, LeaseLost, UnsupportedIsolation, WorkflowNotFound
 from perdure.model.canonical_workflow import append_difference, appended_again, canonical_append
 from perdure.model.graph import GATE, OVER, Parent, Shape, check, foreign_references, no_ancestor
-from perdure.model.growth import Growth
 from perdure.model.job import Lease
+from perdure.model.new_steps import NewSteps
 from perdure.ops.batch import rows_of
-from perdure.ops.growth import grow
+from perdure.ops.insert_steps import insert_steps
 from perdure.ops.op import Op, Query, ask, ask_all, operation
 from perdure.ops.release import Tallies
 from perdure.ops.topics import queue_topics
@@ -25,7 +25,7 @@ def append_steps(
     *,
     window: str,
     mutation_key: str,
-    growth: Growth,
+    appended: NewSteps,
 ) -> Op[AppendOutcome]:
     """Add steps while the gate ``window`` is open.
 
@@ -43,7 +43,7 @@ def append_steps(
         raise WorkflowNotFound
     tallies = Tallies(rows)
     tenant = tallies.tenants[workflow]
-    request = canonical_append(growth.requests, tenant=tenant, window=window)
+    request = canonical_append(appended.requests, tenant=tenant, window=window)
     for (stored,) in applied:
         field = append_difference(stored, request, tenant=tenant)
         if field is not None:
@@ -52,14 +52,14 @@ def append_steps(
             raise conflict
         return "already_applied"
     _refuse(tallies, workflow, window, [(row[1], row[2]) for row in gates])
-    writes, wake, _ = yield from plant(tallies, workflow, growth)
+    writes, wake, _ = yield from add_steps(tallies, workflow, appended)
     mutation = Query("insert_mutation", {"workflow": workflow, "key": mutation_key, "request": request})
     yield from ask_all(*writes, mutation, *tallies.settle(), final=True, wake=wake)
     return "applied"
 
 
 @operation("urgent")
-def append_under(lease: Lease, workflow: str, growth: Growth) -> Op[list[str]]:
+def append_under(lease: Lease, workflow: str, appended: NewSteps) -> Op[list[str]]:
     """Add steps now on behalf of a running step, for as long as its lease holds; return their ids."""
     rows, held = yield from ask_all(
         Query("lock_workflows", {"ids": rows_of([workflow])}),
@@ -68,12 +68,12 @@ def append_under(lease: Lease, workflow: str, growth: Growth) -> Op[list[str]]:
     if not held:
         raise LeaseLost
     tallies = Tallies(rows)
-    writes, wake, ids = yield from plant(tallies, workflow, growth, by=lease.job)
+    writes, wake, ids = yield from add_steps(tallies, workflow, appended, by=lease.job)
     yield from ask_all(*writes, *tallies.settle(), final=True, wake=wake)
     return ids
 
 
-class Planted(NamedTuple):
+class AddedSteps(NamedTuple):
     """What writes new steps, whom that wakes, and the ids of all that were asked for."""
 
     writes: list[Query]
@@ -81,47 +81,49 @@ class Planted(NamedTuple):
     ids: list[str]
 
 
-def plant(tallies: Tallies, workflow: str, growth: Growth, *, by: str | None = None) -> Op[Planted]:
+def add_steps(
+    tallies: Tallies, workflow: str, appended: NewSteps, *, by: str | None = None
+) -> Op[AddedSteps]:
     """Add steps to a locked workflow. A parent may be in any state.
 
     ``by``: the step that appends them. It may run again, and then what it appended before is there.
     """
-    keys = {step.step_key for step in growth.steps}
-    parents = {key for shape in growth.shapes for key in shape.parents}
+    keys = {step.step_key for step in appended.steps}
+    parents = {key for shape in appended.shapes for key in shape.parents}
     found = yield from ask("find_steps", workflow=workflow, keys=rows_of(sorted(parents | keys)))
     known = {key: Parent(id, state) for key, id, state in found}
-    ids = [known[step.step_key].id if step.step_key in known else step.id for step in growth.steps]
+    ids = [known[step.step_key].id if step.step_key in known else step.id for step in appended.steps]
     mutation: list[Query] = []
     if by is not None:
         if keys & known.keys():
-            growth = yield from _not_yet_appended(tallies, workflow, growth, by)
-            if not growth.steps:
-                return Planted([], frozenset(), ids)
-        request = canonical_append(growth.requests, tenant=tallies.tenants[workflow])
+            appended = yield from _not_yet_appended(tallies, workflow, appended, by)
+            if not appended.steps:
+                return AddedSteps([], frozenset(), ids)
+        request = canonical_append(appended.requests, tenant=tallies.tenants[workflow])
         # No key of a user's: the id is new.
-        key = f"{by}/{growth.steps[0].id}"
+        key = f"{by}/{appended.steps[0].id}"
         mutation = [Query("insert_mutation", {"workflow": workflow, "key": key, "request": request})]
-    steps = {step.step_key: step for step in growth.steps}
-    ordered = check(growth.shapes, known.__contains__)
+    steps = {step.step_key: step for step in appended.steps}
+    ordered = check(appended.shapes, known.__contains__)
     yield from _check_references(ordered, known)
     tally = tallies[workflow]
-    for step in growth.steps:
+    for step in appended.steps:
         step.tenant = step.tenant or tallies.tenants[workflow]
-    writes, born = grow(ordered, steps, known, canceled=tally.canceling)
-    for birth in born.values():
-        tally.move(None, birth.state)
+    writes, initial = insert_steps(ordered, steps, known, canceled=tally.canceling)
+    for begins in initial.values():
+        tally.move(None, begins.state)
     tallies.added[workflow] = tallies.added.get(workflow, 0) + len(steps)
-    ready = [key for key, birth in born.items() if birth.state == "ready"]
+    ready = [key for key, begins in initial.items() if begins.state == "ready"]
     wake = queue_topics(queue for key in ready if (queue := steps[key].queue) is not None)
-    return Planted([*writes, *mutation], wake, ids)
+    return AddedSteps([*writes, *mutation], wake, ids)
 
 
-def _not_yet_appended(tallies: Tallies, workflow: str, growth: Growth, by: str) -> Op[Growth]:
+def _not_yet_appended(tallies: Tallies, workflow: str, appended: NewSteps, by: str) -> Op[NewSteps]:
     """The same without what this step appended in an attempt before, which must be what it asks for now."""
     tenant = tallies.tenants[workflow]
     rows = yield from ask("find_appended", workflow=workflow, prefix=f"{by}/")
     there, field = appended_again(
-        [row[0] for row in rows], canonical_append(growth.requests, tenant=tenant), tenant=tenant
+        [row[0] for row in rows], canonical_append(appended.requests, tenant=tenant), tenant=tenant
     )
     if field is not None:
         conflict = AppendConflict(
@@ -129,10 +131,10 @@ def _not_yet_appended(tallies: Tallies, workflow: str, growth: Growth, by: str) 
         )
         conflict.field = field
         raise conflict
-    return Growth(
-        tuple(shape for shape in growth.shapes if shape.key not in there),
-        tuple(step for step in growth.steps if step.step_key not in there),
-        tuple(request for request in growth.requests if request.key not in there),
+    return NewSteps(
+        tuple(shape for shape in appended.shapes if shape.key not in there),
+        tuple(step for step in appended.steps if step.step_key not in there),
+        tuple(request for request in appended.requests if request.key not in there),
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from perdure.filter import EVERY, Filter
 from perdure.model.job import Instant, JobRow
 from perdure.ops.batch import rows_of
 from perdure.ops.find import LAST, find, longer
 from perdure.ops.op import Op, Query, ask_all, ask_last, operation
+from perdure.request.filter import EVERY, Filter
 
 
 class AttemptRow(NamedTuple):
@@ -73,9 +73,9 @@ def list_jobs(filter: Filter = EVERY, *, before: str = LAST, n: int = 50) -> Op[
     edge: str | None = before
     length = n
     while edge is not None and len(ids) < n:
-        stretch = yield from find(filter, before=edge, length=length, n=n - len(ids))
-        ids += [job.id for job in stretch.jobs]
-        edge, length = stretch.end, longer(length, filter)
+        scan = yield from find(filter, before=edge, length=length, n=n - len(ids))
+        ids += [job.id for job in scan.jobs]
+        edge, length = scan.end, longer(length, filter)
     rows = yield from ask_last("read_jobs", ids=rows_of(ids))
     return [JobRow(*row) for row in rows]
 
@@ -85,7 +85,7 @@ def count_jobs(*, queue: str | None = None, tenant: str | None = None) -> Op[dic
     """Jobs per queue and state; ``scheduled`` and ``retrying`` are apart from ``ready``."""
     rows = yield from ask_last("count_jobs", queue=queue, tenant=tenant)
     counts: dict[str, dict[str, int]] = {}
-    for name, view, number in rows:
+    for name, view, number, _ in rows:
         counts.setdefault(name, {})[view] = number
     return counts
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from perdure.model.graph import GATE
 from perdure.model.job import Instant, TaskDefinition
-from perdure.ops.crew import live, servers
 from perdure.ops.op import Op, Query, ask_all, operation
 from perdure.ops.tasks import KnownTask, read_task
+from perdure.ops.workers_read import live, servers
 
 
 class StoredTask(NamedTuple):

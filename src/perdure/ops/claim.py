@@ -6,30 +6,33 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
+from perdure.errors import InternalError
 from perdure.model.job import Claimed, Instant
 from perdure.ops.batch import rows_of
-from perdure.ops.op import Op, Param, Query, Rows, Step, operation
+from perdure.ops.op import Op, Param, Query, RoundTrip, Row, Rows, ask_all, ask_last, operation
+
+ID_LENGTH = 36
 
 
-class Front(NamedTuple):
-    """One queue and priority: all that is ready, as far as one knows. ``since``: nothing of it counts from before."""
+class ClaimWindow(NamedTuple):
+    """One queue and priority that a claim scans. ``since``: only jobs due from then on."""
 
     queue: str
     priority: int
     since: Instant | None = None
 
 
-class Appetite(NamedTuple):
+class ClaimRequest(NamedTuple):
     """What to claim: at most n jobs of these tasks, from these queues in this order or from all as one.
 
-    ``front``: only from there, if nothing comes before it, which is cheaper.
+    ``window``: only from there, unless jobs elsewhere come before it. That is cheaper.
     """
 
     worker: str
     tasks: Sequence[str]
     n: int
     queues: Sequence[str] | None = None
-    front: Front | None = None
+    window: ClaimWindow | None = None
 
     def __bool__(self) -> bool:
         return self.n > 0 and bool(self.tasks)
@@ -48,44 +51,105 @@ class Claims(NamedTuple):
 
 
 @operation("write")
-def claim(appetite: Appetite) -> Op[Claims]:
-    if not appetite:
+def claim(request: ClaimRequest) -> Op[Claims]:
+    if not request:
         return Claims([])
-    (rows,) = yield Step((claim_query(appetite),), final=True)
-    return read_claims(rows, appetite)
+    (rows,) = yield RoundTrip((claim_query(request),), final=True)
+    return read_claims(rows, request)
 
 
 @operation("write")
-def claim_around(appetite: Appetite) -> Op[Claims]:
+def claim_around(request: ClaimRequest) -> Op[Claims]:
     """The same where others hold the rows that are due first: whatever is free behind them."""
-    appetite = appetite._replace(front=None)
-    query = claim_query(appetite)._replace(name="claim_around")
-    (rows,) = yield Step((query,), final=True)
-    return read_claims(rows, appetite)
+    request = request._replace(window=None)
+    query = claim_query(request)._replace(name="claim_around")
+    (rows,) = yield RoundTrip((query,), final=True)
+    return read_claims(rows, request)
 
 
-def claim_query(appetite: Appetite) -> Query:
-    worker, tasks, n, queues, front = appetite
+@operation("read")
+def find_due(request: ClaimRequest, *, n: int, skip: int = 0) -> Op[list[str]]:
+    """The ids of the first n jobs of each queue that this claim would look at, in its order. Nothing else is read.
+
+    ``skip``: without so many of each queue.
+    """
+    (rows,) = yield from ask_all(Query("list_due_queues", {}))
+    found = [queue for (queue,) in rows]
+    queues = found if request.queues is None else [queue for queue in request.queues if queue in found]
+    tasks = rows_of(list(request.tasks))
+    answers = yield from ask_all(
+        *(Query("find_due", {"queue": queue, "tasks": tasks, "n": n, "skip": skip}) for queue in queues),
+        final=True,
+    )
+    due = [row for rows in answers for row in rows]
+    if request.queues is None:
+        due.sort(key=lambda row: (-row[1], row[2], row[0]))
+    return [row[0] for row in due]
+
+
+@operation("write")
+def claim_chosen(worker: str, ids: Sequence[str]) -> Op[list[Claimed]]:
+    """Take these jobs, as far as they are still due."""
+    answers = yield from ask_all(
+        *(Query("claim_chosen", {"worker": worker, "id": id}) for id in ids), final=True
+    )
+    return [_claimed(row) for rows in answers for row in rows]
+
+
+class RolledBack(Exception):
+    """A claim that was only to be tried."""
+
+
+@operation("write")
+def try_to_claim(worker: str, id: str) -> Op[None]:
+    """Claim a job and roll back: raises RolledBack if nothing refuses it."""
+    yield from ask_all(Query("claim_chosen", {"worker": worker, "id": id}))
+    raise RolledBack
+
+
+@operation("write")
+def hold_unclaimable(id: str, *, reason: str) -> Op[bool]:
+    """Keep a job that no claim can take out of the claims of everybody; whether it was still ready."""
+    return bool((yield from ask_last("hold_job", id=id, reason=reason)))
+
+
+@operation("write")
+def hold_damaged(ids: Sequence[str]) -> Op[list[tuple[str, str]]]:
+    """The same for those among these jobs whose rows tell what is wrong: a full counter, or on PostgreSQL a value
+    that is too large. Return their ids, and the reasons."""
+    rows = yield from ask_last("hold_damaged", ids=rows_of(list(ids)))
+    return [(row[0], row[1]) for row in rows]
+
+
+def claim_query(request: ClaimRequest) -> Query:
+    worker, tasks, n, queues, window = request
     params: dict[str, Param] = {"worker": worker, "tasks": rows_of(list(dict.fromkeys(tasks))), "n": n}
-    if front is None:
+    if window is None:
         return Query("claim_jobs", {**params, "queues": None if queues is None else rows_of(queues)})
     ahead = behind = None
     if queues is not None:
-        place = queues.index(front.queue)
+        place = queues.index(window.queue)
         ahead, behind = rows_of(queues[:place]), rows_of(queues[place + 1 :])
-    return Query("claim_front", {**params, **front._asdict(), "ahead": ahead, "behind": behind})
+    return Query("claim_front", {**params, **window._asdict(), "ahead": ahead, "behind": behind})
 
 
-def read_claims(rows: Rows, appetite: Appetite) -> Claims:
-    """The front comes in order. RETURNING promises none, so elsewhere the order of the claim is made here."""
-    jobs = [Claimed(*row[:-1]) for row in rows if row[-1] == "running"]
-    if appetite.front is None:
+def read_claims(rows: Rows, request: ClaimRequest) -> Claims:
+    """Read a claim. Rows of a window are sorted; elsewhere RETURNING promises no order, so we sort here."""
+    jobs = [_claimed(row) for row in rows if row[-1] == "running"]
+    if request.window is None:
         # One sort for each key, the last first: sorts are stable, and attrgetter is four times as fast as a lambda.
         jobs.sort(key=attrgetter("run_at", "id"))
         jobs.sort(key=attrgetter("priority"), reverse=True)
-        rank = {queue: i for i, queue in enumerate(appetite.queues or ())}
+        rank = {queue: i for i, queue in enumerate(request.queues or ())}
         if rank:
             jobs.sort(key=lambda job: rank.get(job.queue, 0))
     others = [row for row in rows if row[-1] != "running"] if len(jobs) < len(rows) else []
     expired = [row[0] for row in others if row[-1] == "canceled"]
     return Claims(jobs, expired, locked=any(row[-1] == "locked" for row in others), more=bool(others))
+
+
+def _claimed(row: Row) -> Claimed:
+    """SQLite keeps any text as an id. Some cannot be named in a statement, and the job would run for ever."""
+    if len(row[0]) != ID_LENGTH:
+        raise InternalError("Its id is none that perdure has made.", code="job.damaged")
+    return Claimed(*row[:-1])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
-from perdure.filter import Filter
 from perdure.ops.batch import rows_of
 from perdure.ops.find import find
 from perdure.ops.op import Op, ask_last, operation
+from perdure.request.filter import Filter
 
 By: TypeAlias = Literal["state", "queue", "task", "tenant", "error_code"]
 
@@ -22,6 +22,6 @@ class Counted(NamedTuple):
 @operation("read")
 def count_stretch(filter: Filter, by: By, *, before: str, length: int) -> Op[Counted]:
     """How many fit in a stretch of that length below ``before``, for each value that they have."""
-    stretch = yield from find(filter, before=before, length=length, n=length)
-    rows = yield from ask_last("count_found", ids=rows_of([job.id for job in stretch.jobs]), by=by)
-    return Counted(dict(rows), stretch.end)
+    scan = yield from find(filter, before=before, length=length, n=length)
+    rows = yield from ask_last("count_found", ids=rows_of([job.id for job in scan.jobs]), by=by)
+    return Counted(dict(rows), scan.end)

@@ -11,7 +11,7 @@ from perdure.model.job import Lease, NewJob, State
 from perdure.ops.batch import portions, portions_by_key, rows_of
 from perdure.ops.op import Op, Query, ask_all, operation
 from perdure.ops.topics import all_of, queue_topics
-from perdure.options import Options
+from perdure.request.options import Options
 
 PATIENCE = 20
 """How often a row may vanish between the conflict it caused and the read of it."""

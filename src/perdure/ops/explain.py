@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from perdure.model.explain import Case, Parent
 from perdure.model.job import ENDED, Instant, JobRow
-from perdure.ops.crew import live, servers
 from perdure.ops.op import Op, Param, Query, ask_all, operation
+from perdure.ops.workers_read import live, servers
 
 
 @operation("read")

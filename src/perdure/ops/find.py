@@ -11,10 +11,10 @@ from typing import NamedTuple, get_args
 
 import msgspec
 
-from perdure.filter import Filter, Shown
 from perdure.model.job import Later, State
 from perdure.ops.batch import rows_of
 from perdure.ops.op import Op, Param, ask
+from perdure.request.filter import Filter, Shown
 
 LAST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 """After every id."""
@@ -31,7 +31,7 @@ class Found(NamedTuple):
     workflow: str | None
 
 
-class Stretch(NamedTuple):
+class ScanRange(NamedTuple):
     """``end``: below it nothing was looked at; None if there is nothing."""
 
     jobs: list[Found]
@@ -40,11 +40,11 @@ class Stretch(NamedTuple):
 
 def find(
     filter: Filter, *, among: Sequence[Shown] | None = None, before: str = LAST, length: int, n: int
-) -> Op[Stretch]:
+) -> Op[ScanRange]:
     """The first n that fit, in a stretch of that length below ``before``; of no other state than ``among`` these."""
     rows = yield from ask("find_jobs", **_conditions(filter, among), before=before, length=length, n=n)
     jobs = [Found(id, state, workflow) for id, state, workflow in rows if state is not None]
-    return Stretch(jobs, next((id for id, state, _ in rows if state is None), None))
+    return ScanRange(jobs, next((id for id, state, _ in rows if state is None), None))
 
 
 def longer(length: int, filter: Filter) -> int:

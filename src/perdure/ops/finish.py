@@ -18,13 +18,14 @@ from perdure.model.lifecycle import (
     Succeeded,
     Throttled,
     cool_down,
-    merge_progress,
     settle,
 )
-from perdure.ops.append import plant
+from perdure.model.progress import merge_progress
+from perdure.ops.append import add_steps
 from perdure.ops.batch import CHARACTERS, CHUNK, portions, rows_of
-from perdure.ops.claim import Appetite, Claims, claim_query, read_claims
+from perdure.ops.claim import ClaimRequest, Claims, claim_query, read_claims
 from perdure.ops.enqueue import put
+from perdure.ops.finish_steps import succeed_at_once
 from perdure.ops.op import Answers, Op, Query, Row, announce, ask_all, operation
 from perdure.ops.release import Tallies, ends_of, release
 from perdure.ops.running import (
@@ -36,17 +37,16 @@ from perdure.ops.running import (
     stage_events,
     write_reports,
 )
-from perdure.ops.succeed import succeed_at_once
 from perdure.ops.topics import queue_topics
 
 EMPTY: Mapping[str, str] = {}
-Dice = Callable[[], float]
-Troubled = Set[str]
-"""Workflows whose steps are not to be recorded in one round trip, since something in them has failed."""
+Jitter = Callable[[], float]
+Failing = Set[str]
+"""Workflows in which something has failed: their steps cannot be recorded in one round trip."""
 
 PUT_OFF = ("snoozed", "throttled")
 PUT_OFF_KEPT = 100
-"""Claims back: what was put off before is forgotten, or a job that asks every minute would fill the ledger."""
+"""Claims back: older put-off attempts are deleted, or a job that snoozes every minute would fill the table."""
 
 
 class Finished(NamedTuple):
@@ -60,29 +60,31 @@ class Finished(NamedTuple):
     accepted: list[Lease]
     refused: list[Lease]
     changes: Sequence[Change] = ()
-    troubled: frozenset[str] = frozenset()
+    failing: frozenset[str] = frozenset()
     """Workflows in which something has failed: successes of their steps are still to be told."""
     instead: Sequence[Outcome] = ()
     """What was recorded in place of outcomes that cannot be stored."""
+    unrecordable: Sequence[Lease] = ()
+    """Whose rows cannot be written, whatever their outcomes."""
 
 
 @operation("urgent")
-def finish(outcomes: Sequence[Outcome], *, dice: Dice, troubled: Troubled | None = None) -> Op[Finished]:
+def finish(outcomes: Sequence[Outcome], *, jitter: Jitter, failing: Failing | None = None) -> Op[Finished]:
     """Record outcomes. One whose lease was taken away is refused and changes nothing."""
-    finished, _ = yield from _finish(outcomes, dice, None, troubled)
+    finished, _ = yield from _finish(outcomes, jitter, None, failing)
     return finished
 
 
 @operation("turn")
 def cycle(
-    outcomes: Sequence[Outcome], *, dice: Dice, claim: Appetite, troubled: Troubled | None = None
+    outcomes: Sequence[Outcome], *, jitter: Jitter, claim: ClaimRequest, failing: Failing | None = None
 ) -> Op[tuple[Finished, Claims]]:
     """Record outcomes and take the next jobs: one transaction, and one round trip where all succeeded."""
-    return (yield from _finish(outcomes, dice, claim, troubled))
+    return (yield from _finish(outcomes, jitter, claim, failing))
 
 
 @operation("urgent")
-def finish_free(outcomes: Sequence[Outcome], *, dice: Dice) -> Op[Finished]:
+def finish_free(outcomes: Sequence[Outcome], *, jitter: Jitter) -> Op[Finished]:
     """The same around rows that others hold in transactions of their own: those outcomes stay untold."""
     leases = rows_of(sorted({outcome.lease for outcome in outcomes}))
     workflows, rows = yield from ask_all(
@@ -91,7 +93,7 @@ def finish_free(outcomes: Sequence[Outcome], *, dice: Dice) -> Op[Finished]:
     held = {Lease(id, token) for id, token, free in rows if not free}
     behind = {row[0] for row in workflows}
     free = [o for o in outcomes if o.lease not in held and o.lease.job not in behind]
-    finished, _ = yield from _finish(free, dice, None)
+    finished, _ = yield from _finish(free, jitter, None)
     return finished
 
 
@@ -104,7 +106,7 @@ def find_recorded(outcomes: Sequence[Outcome]) -> Op[list[Lease]]:
 
 
 def _finish(
-    outcomes: Sequence[Outcome], dice: Dice, claim: Appetite | None, troubled: Troubled | None = None
+    outcomes: Sequence[Outcome], jitter: Jitter, claim: ClaimRequest | None, failing: Failing | None = None
 ) -> Op[tuple[Finished, Claims]]:
     # A lease has one outcome: the first that is told.
     told = {outcome.lease: outcome for outcome in outcomes}
@@ -120,13 +122,13 @@ def _finish(
     if len(plain) < len(told):
         simple = {o.lease for o in plain}
         others = {lease: o for lease, o in told.items() if lease not in simple}
-    if steps and not others and troubled is not None:
+    if steps and not others and failing is not None:
         workflows = {o.workflow for o in steps if o.workflow is not None}
-        if workflows.isdisjoint(troubled):
+        if workflows.isdisjoint(failing):
             return (yield from _succeed_at_once(outcomes, plain, [*workflows], claim))
     successes = _succeed(plain)
     if others:
-        decided = yield from _decide(told, others, plain, successes, dice)
+        decided = yield from _decide(told, others, plain, successes, jitter)
     elif steps:
         decided = yield from _succeed_steps(plain, successes)
     else:
@@ -153,14 +155,17 @@ def _finish(
 
 
 def _succeed_at_once(
-    outcomes: Sequence[Outcome], plain: Sequence[Succeeded], workflows: Sequence[str], claim: Appetite | None
+    outcomes: Sequence[Outcome],
+    plain: Sequence[Succeeded],
+    workflows: Sequence[str],
+    claim: ClaimRequest | None,
 ) -> Op[tuple[Finished, Claims]]:
-    recorded, claims, troubled = yield from succeed_at_once(_told(plain), workflows, claim)
+    recorded, claims, failing = yield from succeed_at_once(_told(plain), workflows, claim)
     done = {*recorded}
-    untold = {o.lease for o in plain if o.workflow in troubled} - done
+    untold = {o.lease for o in plain if o.workflow in failing} - done
     accepted = [o.lease for o in plain if o.lease in done]
     refused = [o.lease for o in outcomes if o.lease not in done and o.lease not in untold]
-    return Finished(accepted, refused, troubled=troubled), claims
+    return Finished(accepted, refused, failing=failing), claims
 
 
 class Decided(NamedTuple):
@@ -193,7 +198,7 @@ def _decide(
     others: dict[Lease, Outcome],
     plain: Sequence[Succeeded],
     successes: Sequence[Query],
-    dice: Dice,
+    jitter: Jitter,
 ) -> Op[Decided]:
     """Look at the jobs under their locks and settle what their outcomes make of them."""
     # All of them, in order: a report about a plain one may be under way, and locks in order, too.
@@ -204,12 +209,12 @@ def _decide(
     # A planner that joins by merging gives them back in another order.
     running = sorted(map(read_running, locked), key=attrgetter("lease"))
     jobs = [job for job in running if job.lease in others]
-    changes = [settle(job, others[job.lease], roll=dice()) for job in jobs]
+    changes = [settle(job, others[job.lease], roll=jitter()) for job in jobs]
     writes = [*successes, *_reports(jobs, others), *apply(changes), *(yield from _cool(jobs, others))]
     wake = ready_topics(jobs, changes) | (yield from _enqueue_children(jobs, others))
     succeeding = _standing(plain, running)
     accepted = [job.lease for job in (*jobs, *succeeding)]
-    if not workflows:
+    if not workflows and all(job.workflow is None for job in running):
         return Decided(writes, accepted, changes, wake)
     tallies = Tallies(workflows)
     ends = ends_of((job.id, job.workflow, "succeeded") for job in succeeding)
@@ -237,7 +242,7 @@ def _append(tallies: Tallies, jobs: Sequence[Running], outcomes: dict[Lease, Out
     for job in jobs:
         outcome = outcomes[job.lease]
         if _stands(outcome, job) and outcome.appended is not None and job.workflow is not None:
-            writes, woken, _ = yield from plant(tallies, job.workflow, outcome.appended, by=job.id)
+            writes, woken, _ = yield from add_steps(tallies, job.workflow, outcome.appended, by=job.id)
             yield from ask_all(*writes)
             wake |= woken
     return wake
@@ -306,7 +311,7 @@ def _recorded(plain: Sequence[Succeeded], successes: Sequence[Query], answers: A
 
 
 def apply(changes: Sequence[Change]) -> list[Query]:
-    """Write changes; attempts that end but do not end their job go into the ledger."""
+    """Write changes; attempts that end but do not end their job go into the table of attempts."""
     writes: list[Query] = []
     sizes = [len(change.result or "") + len(change.error_trace or "") for change in changes]
     for some in portions(changes, sizes):

@@ -33,8 +33,8 @@ class Query(NamedTuple):
     params: Mapping[str, Param]
 
 
-class Step(NamedTuple):
-    """Statements that run in this order, each seeing the ones before, none needing another's rows.
+class RoundTrip(NamedTuple):
+    """One round trip: statements that run in this order, each seeing the ones before, none needing another's rows.
 
     ``final``: the operation refuses nothing after this, so COMMIT may travel with it.
     ``wake``: topics to announce once the transaction is committed.
@@ -46,7 +46,7 @@ class Step(NamedTuple):
 
 
 Answers: TypeAlias = Sequence[Rows]
-Op: TypeAlias = Generator[Step, Answers, T]
+Op: TypeAlias = Generator[RoundTrip, Answers, T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +78,22 @@ def operation(kind: Kind) -> Callable[[Callable[P, Op[T]]], Operation[P, T]]:
 
 def ask(name: str, /, **params: Param) -> Op[Rows]:
     """Run one statement."""
-    (rows,) = yield Step((Query(name, params),))
+    (rows,) = yield RoundTrip((Query(name, params),))
     return rows
 
 
 def ask_last(name: str, /, *, wake: frozenset[str] = frozenset(), **params: Param) -> Op[Rows]:
     """Run one statement, the last of its operation."""
-    (rows,) = yield Step((Query(name, params),), final=True, wake=wake)
+    (rows,) = yield RoundTrip((Query(name, params),), final=True, wake=wake)
     return rows
 
 
 def ask_all(*queries: Query, final: bool = False, wake: frozenset[str] = frozenset()) -> Op[Answers]:
     """Run several statements in one go."""
-    return (yield Step(queries, final, wake))
+    return (yield RoundTrip(queries, final, wake))
 
 
 def announce(wake: frozenset[str]) -> Op[None]:
     """Announce topics after the commit, without a statement: also behind a final step whose rows tell whom."""
     if wake:
-        yield Step((), wake=wake)
+        yield RoundTrip((), wake=wake)

@@ -9,7 +9,7 @@ import msgspec
 
 from perdure.model.backoff import Backoff, dump_backoff
 from perdure.model.job import Instant
-from perdure.ops.acts import act
+from perdure.ops.audit import act
 from perdure.ops.op import Op, Query, ask_all, ask_last, operation
 from perdure.ops.running import read_policy
 from perdure.ops.topics import queue_topics

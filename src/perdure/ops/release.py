@@ -27,6 +27,11 @@ class Tallies(dict[str, Tally]):
         self.tenants: dict[str, str | None] = {row[0]: row[-1] for row in rows}
         self.added: dict[str, int] = {}
 
+    def move(self, workflow: str | None, before: State, after: State, n: int = 1) -> None:
+        """Count steps that went from one state to another. A workflow whose row is gone counts nothing."""
+        if (tally := self.get(workflow or "")) is not None:
+            tally.move(before, after, n)
+
     def settle(self) -> list[Query]:
         """What the counts of those that changed make of their status, to be written."""
         for tally in self.values():
@@ -61,7 +66,7 @@ class Released(NamedTuple):
 def release(tallies: Tallies, ends: Mapping[str, End], *writes: Query) -> Op[Released]:
     """Perform these writes, which end steps, and decide for whatever waits for them. The tallies change along."""
     for end, number in Counter(ends.values()).items():
-        tallies[end.workflow].move(end.before, end.state, number)
+        tallies.move(end.workflow, end.before, end.state, number)
     ended = rows_of({id: end.state == "succeeded" for id, end in sorted(ends.items())})
     *answers, _, rows = yield from ask_all(
         *writes, Query("count_down", {"ended": ended}), Query("release_steps", {"ended": ended})
@@ -70,9 +75,9 @@ def release(tallies: Tallies, ends: Mapping[str, End], *writes: Query) -> Op[Rel
     doomed: dict[str, list[str]] = {}
     for id, workflow, state, queue, due in rows:
         if state == "waiting":
-            doomed.setdefault(workflow, []).append(id)
+            doomed.setdefault(workflow or "", []).append(id)
             continue
-        tallies[workflow].move("waiting", state)
+        tallies.move(workflow, "waiting", state)
         if state == "ready" and due:
             queues[id] = queue
     wake = queue_topics(queues.values())
@@ -85,13 +90,15 @@ def _doom(tallies: Tallies, doomed: Mapping[str, Sequence[str]]) -> Op[set[str]]
     """Cancel what can no longer run, and go on down the graph. It is read once and written once."""
     fates: list[Fate] = []
     for workflow, ids in sorted(doomed.items()):
+        if not workflow:
+            continue  # steps that say of no workflow that it is theirs: nothing tells what follows them
         steps, edges = yield from ask_all(
             Query("list_waiting", {"workflow": workflow}), Query("list_waiting_edges", {"workflow": workflow})
         )
         fates += cascade(ids, (_waiting(row) for row in steps), (Edge(*row) for row in edges))
     (rows,) = yield from ask_all(Query("settle_steps", {"fates": rows_of(fates)}))
     for workflow, state, _, _ in rows:
-        tallies[workflow].move("waiting", state)
+        tallies.move(workflow, "waiting", state)
     return {queue for _, state, queue, due in rows if state == "ready" and due}
 
 

@@ -7,16 +7,16 @@ from typing import NamedTuple
 import msgspec
 
 from perdure.errors import Refused
-from perdure.filter import Filter
 from perdure.model.advice import advise
 from perdure.model.canonical import canonical_replay
 from perdure.model.job import JobRow, NewJob
 from perdure.ops.batch import CHUNK
 from perdure.ops.enqueue import Enqueued, put
 from perdure.ops.find import LAST, find
+from perdure.ops.job_actions import Locked
 from perdure.ops.op import Op, Query, ask, ask_all, ask_last, operation
-from perdure.ops.operate import Locked
 from perdure.ops.topics import queue_topics
+from perdure.request.filter import Filter
 
 
 class Source(NamedTuple):

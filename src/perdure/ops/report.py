@@ -9,12 +9,13 @@ import msgspec
 
 from perdure.model.codec import storable_text
 from perdure.model.job import Lease
-from perdure.model.lifecycle import SHORT, TRACE, Report, Running, merge_progress
+from perdure.model.lifecycle import SHORT, TRACE, Report, Running
+from perdure.model.progress import merge_progress
 from perdure.ops.batch import rows_of
 from perdure.ops.op import Op, Query, ask_all, operation
 from perdure.ops.running import Record, read_running, report_row, stage_events, write_reports
 
-Heard: TypeAlias = Literal["ok", "cancel requested", "lease lost", "invalid progress"]
+ReportAnswer: TypeAlias = Literal["ok", "cancel requested", "lease lost", "invalid progress"]
 
 
 class LogLine(NamedTuple):
@@ -22,8 +23,8 @@ class LogLine(NamedTuple):
     message: str
 
 
-class Said(NamedTuple):
-    """One running job's words."""
+class JobReport(NamedTuple):
+    """What a running job reports: progress and log lines, under its lease."""
 
     lease: Lease
     report: Report = Report()
@@ -31,7 +32,7 @@ class Said(NamedTuple):
 
 
 @operation("urgent")
-def report(said: Sequence[Said]) -> Op[list[Heard]]:
+def report(said: Sequence[JobReport]) -> Op[list[ReportAnswer]]:
     """Store reports; what is omitted keeps its stored value, and the merged pair must be true."""
     leases = sorted({one.lease for one in said})
     (rows,) = yield from ask_all(Query("lock_running", {"leases": rows_of(leases)}))
@@ -41,8 +42,8 @@ def report(said: Sequence[Said]) -> Op[list[Heard]]:
     return heard
 
 
-def _write(said: Sequence[Said], jobs: dict[Lease, Running]) -> tuple[list[Heard], list[Query]]:
-    heard: list[Heard] = []
+def _write(said: Sequence[JobReport], jobs: dict[Lease, Running]) -> tuple[list[ReportAnswer], list[Query]]:
+    heard: list[ReportAnswer] = []
     writes: list[Query] = []
     for lease, report, logs in said:
         job = jobs.get(lease)

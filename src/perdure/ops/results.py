@@ -1,34 +1,60 @@
-"""The results of steps, for those behind them."""
+"""The results of steps, for the steps behind them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from perdure.model.job import State
-from perdure.ops.batch import rows_of
-from perdure.ops.op import Op, ask_last, operation
+from perdure.ops.batch import CHUNK, rows_of
+from perdure.ops.op import Op, Param, Query, Rows, ask_all, ask_last, operation
+
+PAGE_BYTES = 1 << 20
+"""Results per statement, in bytes, unless one alone is larger: as much as the arguments of a job may take."""
+
+FIRST = "00000000-0000-0000-0000-000000000000"
 
 
 class ParentResult(NamedTuple):
-    """How a step before this one ended, and what came of it."""
+    """How a step before this one ended, and its result if that was read."""
 
     key: str
     task: str
     state: State
-    result: str | None
     reason: str | None
+    id: str
+    run: int
+    token: int
+    size: int | None
+    """Bytes of the result as JSON; None where there is none."""
+    result: str | None
 
     @property
     def dropped(self) -> bool:
         """It returned something that could not be kept, which is not the same as nothing."""
-        return self.result is None and self.reason is not None and self.reason.startswith("result.")
+        return self.size is None and self.reason is not None and self.reason.startswith("result.")
+
+    @property
+    def has_result(self) -> bool:
+        return self.state == "succeeded" and not self.dropped
+
+    @property
+    def unread(self) -> bool:
+        """It has a result, which was not read yet."""
+        return self.size is not None and self.result is None and self.state == "succeeded"
 
 
 @operation("read")
-def read_parents(steps: Sequence[str]) -> Op[dict[str, list[ParentResult]]]:
-    """Of each step its parents; none of one that has over a thousand."""
-    rows = yield from ask_last("read_parents", children=rows_of(steps))
+def read_parents(
+    steps: Sequence[str], *, after: str = FIRST, most_bytes: int = PAGE_BYTES
+) -> Op[dict[str, list[ParentResult]]]:
+    """The next parents of each step, in the order in which they were made: ``CHUNK`` of them, or the last ones.
+
+    Results come along as far as those of a step take no more than ``most_bytes`` together.
+    """
+    rows = yield from ask_last(
+        "read_parents", children=rows_of(steps), after=after, n=CHUNK, bytes=most_bytes
+    )
     found: dict[str, list[ParentResult]] = {step: [] for step in steps}
     for child, *parent in rows:
         found[child].append(ParentResult(*parent))
@@ -36,6 +62,54 @@ def read_parents(steps: Sequence[str]) -> Op[dict[str, list[ParentResult]]]:
 
 
 @operation("read")
-def find_ancestor(step: str, workflow: str, key: str) -> Op[ParentResult | None]:
-    rows = yield from ask_last("find_ancestor", id=step, workflow=workflow, key=key)
-    return ParentResult(*rows[0]) if rows else None
+def read_results(ids: Sequence[str]) -> Op[dict[str, str | None]]:
+    """Results by the ids of their steps; whoever asks knows their sizes."""
+    return dict((yield from ask_last("read_results", ids=rows_of(ids))))
+
+
+@operation("read")
+def find_ancestors(step: str, workflow: str, keys: Sequence[str]) -> Op[dict[str, ParentResult]]:
+    """The steps before this one that have these keys, by key.
+
+    Most are direct parents, which are found without a walk up the graph; there is one walk for all others.
+    """
+
+    def asked(keys: Sequence[str]) -> Mapping[str, Param]:
+        return {"id": step, "workflow": workflow, "keys": rows_of(keys), "bytes": PAGE_BYTES}
+
+    (rows,) = yield from ask_all(Query("find_parents", asked(keys)))
+    found = _by_key(rows)
+    if far := [key for key in keys if key not in found]:
+        (rows,) = yield from ask_all(Query("find_ancestors", asked(far)), final=True)
+        found |= _by_key(rows)
+    return found
+
+
+def _by_key(rows: Rows) -> dict[str, ParentResult]:
+    return {row[0]: ParentResult(*row) for row in rows}
+
+
+def pages(parents: Sequence[ParentResult], *, start: int = 0) -> Iterator[Sequence[ParentResult]]:
+    """From ``start`` on, as many as one statement should read."""
+    page: list[ParentResult] = []
+    taken = 0
+    for index in range(start, len(parents)):
+        parent = parents[index]
+        size = parent.size or 0
+        if page and (taken + size > PAGE_BYTES or len(page) == CHUNK):
+            yield page
+            page, taken = [], 0
+        page.append(parent)
+        taken += size
+    if page:
+        yield page
+
+
+def bytes_of(parents: Iterable[ParentResult]) -> int:
+    """What their results take, read or not."""
+    return sum(parent.size or 0 for parent in parents)
+
+
+def bytes_left(parents: Iterable[ParentResult]) -> int:
+    """How much more of a step's results may come along with its parents, after these."""
+    return max(0, PAGE_BYTES - bytes_of(parent for parent in parents if parent.result is not None))

@@ -10,8 +10,8 @@ import msgspec
 from perdure.errors import InvalidOption
 from perdure.model.backoff import DEFAULT_BACKOFF, Backoff, load_backoff
 from perdure.model.codec import storable_text
+from perdure.model.json_text import UNREADABLE
 from perdure.model.lifecycle import LONG, SHORT, Report, Running
-from perdure.model.stored import UNREADABLE
 from perdure.ops.batch import rows_of
 from perdure.ops.op import Query, Row
 
@@ -29,6 +29,7 @@ def read_running(row: Row) -> Running:
         most,
         throttles,
         crashes,
+        interruptions,
         cancel,
         done,
         total,
@@ -46,6 +47,7 @@ def read_running(row: Row) -> Running:
         most,
         throttles,
         crashes,
+        interruptions,
         bool(cancel),
         done,
         total,

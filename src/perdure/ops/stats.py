@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from perdure.model.coverage import Unserved, unserved
 from perdure.model.job import Instant, Span
 from perdure.model.latency import Ended, Latency, latency
-from perdure.model.serving import Unserved, unserved
-from perdure.ops.crew import live, servers
 from perdure.ops.latency import sample
 from perdure.ops.op import Op, Query, ask_all, operation
 from perdure.ops.worker import WorkerRow
+from perdure.ops.workers_read import live, servers
 
 
 class QueueNumbers(NamedTuple):
     counts: dict[str, int]
+    held: int
     oldest_ready: Instant | None
     paused: bool
     cool_until: Instant | None
@@ -59,8 +61,10 @@ def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Nu
     )
     ((now,),) = clock
     counts: dict[str, dict[str, int]] = {name: {} for name, *_ in settings}
-    for name, view, number in counted:
+    held = Counter[str]()
+    for name, view, number, kept in counted:
         counts.setdefault(name, {})[view] = number
+        held[name] += kept
     oldest: dict[str, Instant] = {}
     for name, _, _, first in ready:
         oldest[name] = min(first, oldest.get(name, first))
@@ -71,7 +75,9 @@ def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Nu
     return Numbers(
         now,
         {
-            name: QueueNumbers(counts[name], oldest.get(name), *live_settings.get(name, (False, None)))
+            name: QueueNumbers(
+                counts[name], held[name], oldest.get(name), *live_settings.get(name, (False, None))
+            )
             for name in sorted(counts)
         },
         crew,

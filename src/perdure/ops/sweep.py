@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
 from perdure.model.job import Instant
 from perdure.model.lifecycle import Change, Failed, Running, settle
 from perdure.ops.batch import rows_of
-from perdure.ops.finish import Dice, apply, ready_topics
+from perdure.ops.finish import Jitter, apply, ready_topics
 from perdure.ops.op import Op, Query, ask_all, ask_last, operation
 from perdure.ops.release import End, Tallies, ends_of, release
 from perdure.ops.running import read_running
@@ -33,9 +34,9 @@ def retire_silent(*, steady_since: Instant | None = None) -> Op[list[str]]:
 
 
 @operation("write")
-def rescue(*, dice: Dice, after: str = FIRST, n: int = 500) -> Op[Rescued]:
+def rescue(*, jitter: Jitter, after: str = FIRST, n: int = 500) -> Op[Rescued]:
     """Free running jobs whose worker is not live: also those of a claim that committed after the retirement."""
-    changes, last = yield from _rescue(dice, after, n)
+    changes, last = yield from _rescue(jitter, after, n)
     return Rescued(changes, last)
 
 
@@ -46,26 +47,30 @@ def expire(*, n: int = 500) -> Op[list[str]]:
     return [row[0] for row in rows]
 
 
+@operation("read")
+def find_overdue(*, n: int = 100) -> Op[list[str]]:
+    """Workflows with steps that were not started in time, or gates whose time ran out."""
+    return (yield from _find_overdue(n))
+
+
 @operation("write")
-def sweep_steps(*, n: int = 100) -> Op[list[str]]:
+def sweep_steps(workflows: Sequence[str] | None = None, *, n: int = 100) -> Op[list[str]]:
     """Cancel steps that were not started in time, resolve gates whose time ran out; return the steps.
 
-    A step cannot be ended without its workflow, so that these are swept by workflow.
+    A step is ended under the lock of its workflow, so that these are swept by workflow: those given, or those found.
     """
-    expired, overdue = yield from ask_all(
-        Query("find_expired_steps", {"n": n}), Query("find_overdue_gates", {"n": n})
-    )
-    found = sorted({row[0] for row in (*expired, *overdue)})
+    found = (yield from _find_overdue(n)) if workflows is None else workflows
     if not found:
         return []
     (locked,) = yield from ask_all(Query("lock_workflows", {"ids": rows_of(found)}))
     tallies = Tallies(locked)
+    # Also those whose row is gone: their steps would be found again by every sweep.
     answers = yield from ask_all(
-        *(Query("expire_steps", {"workflow": id}) for id in tallies),
-        *(Query("time_out_gates", {"workflow": id}) for id in tallies),
+        *(Query("expire_steps", {"workflow": id}) for id in found),
+        *(Query("time_out_gates", {"workflow": id}) for id in found),
     )
     ends: dict[str, End] = {}
-    for workflow, steps, gates in zip(tallies, answers[: len(tallies)], answers[len(tallies) :], strict=True):
+    for workflow, steps, gates in zip(found, answers[: len(found)], answers[len(found) :], strict=True):
         for id, pending in steps:
             ends[id] = End(workflow, "waiting" if pending else "ready", "canceled")
         for id, state in gates:
@@ -76,6 +81,13 @@ def sweep_steps(*, n: int = 100) -> Op[list[str]]:
     return [*ends]
 
 
+def _find_overdue(n: int) -> Op[list[str]]:
+    expired, overdue = yield from ask_all(
+        Query("find_expired_steps", {"n": n}), Query("find_overdue_gates", {"n": n})
+    )
+    return sorted({row[0] for row in (*expired, *overdue) if row[0] is not None})
+
+
 @operation("write")
 def list_orphans(*, after: str = FIRST, n: int = 500) -> Op[list[str]]:
     """The running jobs whose worker is not live, unchanged."""
@@ -84,14 +96,14 @@ def list_orphans(*, after: str = FIRST, n: int = 500) -> Op[list[str]]:
 
 
 @operation("write")
-def rescue_one(id: str, *, dice: Dice) -> Op[list[Change]]:
+def rescue_one(id: str, *, jitter: Jitter) -> Op[list[Change]]:
     """Rescue this job and no other, if it is still an orphan."""
-    changes, _ = yield from _rescue(dice, _just_before(id), 1, only=id)
+    changes, _ = yield from _rescue(jitter, _just_before(id), 1, only=id)
     return changes
 
 
 def _rescue(
-    dice: Dice, after: str, n: int, *, only: str | None = None
+    jitter: Jitter, after: str, n: int, *, only: str | None = None
 ) -> Op[tuple[list[Change], str | None]]:
     workflows, rows = yield from ask_all(
         Query("lock_orphan_workflows", {}), Query("find_orphans", {"after": after, "n": n})
@@ -99,11 +111,11 @@ def _rescue(
     tallies = Tallies(workflows)
     found = [*map(read_running, rows)]
     last = found[-1].id if len(found) == n else None
-    # One that was orphaned between the two statements is left to the next sweep.
-    jobs = [
-        job for job in found if only in (None, job.id) and (job.workflow is None or job.workflow in tallies)
-    ]
-    changes = [_lose(job, dice) for job in jobs]
+    unlocked = sorted({job.workflow for job in found if job.workflow and job.workflow not in tallies})
+    there = (yield from _existing(unlocked)) if unlocked else set[str]()
+    # One that was orphaned between the two statements is left to the next sweep; one whose workflow is gone is not.
+    jobs = [job for job in found if only in (None, job.id) and job.workflow not in there]
+    changes = [_lose(job, jitter) for job in jobs]
     writes, wake = apply(changes), ready_topics(jobs, changes)
     ends = ends_of((job.id, job.workflow, one.state) for job, one in zip(jobs, changes, strict=True))
     if ends:
@@ -113,8 +125,13 @@ def _rescue(
     return changes, last
 
 
-def _lose(job: Running, dice: Dice) -> Change:
-    return settle(job, Failed(job.lease, "lost", message="Its worker fell silent."), roll=dice())
+def _existing(workflows: Sequence[str]) -> Op[set[str]]:
+    answers = yield from ask_all(*(Query("get_workflow", {"id": id}) for id in workflows))
+    return {rows[0][0] for rows in answers if rows}
+
+
+def _lose(job: Running, jitter: Jitter) -> Change:
+    return settle(job, Failed(job.lease, "lost", message="Its worker fell silent."), roll=jitter())
 
 
 def _just_before(id: str) -> str:

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from perdure.errors import UnknownTask
 from perdure.model.job import TaskDefinition
-from perdure.ops.acts import act
+from perdure.ops.audit import act
 from perdure.ops.batch import rows_of
 from perdure.ops.op import Op, Query, ask_all, ask_last, operation
 from perdure.ops.topics import TASKS

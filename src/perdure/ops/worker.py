@@ -84,7 +84,7 @@ def heartbeat(worker: str) -> Op[Beat]:
 
 
 @operation("read")
-def glance(worker: str) -> Op[Beat]:
+def peek(worker: str) -> Op[Beat]:
     """The same without a renewal: has anything been asked of it meanwhile?"""
     found, rows, configs = yield from ask_all(
         Query("find_worker", {"worker": worker}),

@@ -12,7 +12,7 @@ from perdure.model.graph import Mode, Shape, Status, Tally
 from perdure.model.job import Instant, NewStep, NewWorkflow, Span, State
 from perdure.ops.enqueue import PATIENCE
 from perdure.ops.find import LAST
-from perdure.ops.growth import grow
+from perdure.ops.insert_steps import insert_steps
 from perdure.ops.op import Op, Query, ask, ask_all, ask_last, operation
 
 
@@ -90,8 +90,8 @@ def start(
     workflow: NewWorkflow, ordered: Sequence[Shape], steps: Mapping[str, NewStep], wake: frozenset[str]
 ) -> Op[Started]:
     """Write a workflow and all its steps, or find the one that answers for it. ``wake``: whom the first concern."""
-    writes, born = grow(ordered, steps, {})
-    insert = insert_workflow(workflow, [birth.state for birth in born.values()])
+    writes, initial = insert_steps(ordered, steps, {})
+    insert = insert_workflow(workflow, [begins.state for begins in initial.values()])
     # In the same transaction: what a caller's own has written nobody else can read.
     look = Query("get_workflow", {"id": workflow.id})
     if not workflow.keyed:

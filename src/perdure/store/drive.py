@@ -16,9 +16,9 @@ def drive(execute: Execute, op: Op[T]) -> tuple[T, frozenset[str]]:
     """Run ``op`` to its end; return its value and the topics to announce once it is committed."""
     wake: frozenset[str] = frozenset()
     try:
-        step = next(op)
+        trip = next(op)
         while True:
-            wake |= step.wake
-            step = op.send([execute(name, params) for name, params in step.queries])
+            wake |= trip.wake
+            trip = op.send([execute(name, params) for name, params in trip.queries])
     except StopIteration as end:
         return end.value, wake

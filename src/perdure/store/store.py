@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from perdure.errors import InvalidConfig
 from perdure.ops.op import Operation
-from perdure.store.migrations import Migration
+from perdure.store.schema.files import Migration
 from perdure.store.statements import DEFAULT_SCHEMA, Dialect
 
 P = ParamSpec("P")
@@ -34,6 +34,11 @@ class Store(Protocol):
     def dialect(self) -> Dialect: ...
 
     @property
+    def embedded(self) -> bool:
+        """Whether the database runs in this process: no round trips, one writer at a time, the clock of this host."""
+        ...
+
+    @property
     def address(self) -> str:
         """Where the database is, for people to read: without user, password and options."""
         ...
@@ -43,7 +48,7 @@ class Store(Protocol):
         """For how many seconds a call goes on trying while the database is away or busy; None is for ever."""
         ...
 
-    def endure(self) -> None:
+    def use_worker_patience(self) -> None:
         """Wait for a database that is away as long as for one that is busy: a worker is here, nobody at a screen."""
         ...
 
@@ -94,7 +99,7 @@ class Store(Protocol):
         """
         ...
 
-    def hold(self, worker: str) -> Callable[[], None]:
+    def lock_liveness(self, worker: str) -> Callable[[], None]:
         """Keep a sign of life that falls with this process; returns what gives it up."""
         ...
 
@@ -114,7 +119,7 @@ class Store(Protocol):
         """The same for async code, as far as the driver has async connections."""
         ...
 
-    def held_here(self) -> Callable[[], None]:
+    def mark_self_locked(self) -> Callable[[], None]:
         """Such a connection is in use here, in this thread or task: refuse writes that would wait for it.
 
         Returns what ends that.
@@ -180,7 +185,7 @@ def _open_sqlite(
     patience: float | None,
     clock: Callable[[], int] | None,
 ) -> Store:
-    from perdure.store.sqlite import SqliteStore
+    from perdure.store.sqlite.store import SqliteStore
 
     if "?" in path:
         raise InvalidConfig("The URL of an SQLite database takes no options after a question mark.")
@@ -198,7 +203,7 @@ def _open_postgres(
     listen_url: str | None,
 ) -> Store:
     try:
-        from perdure.store.postgres import PostgresStore
+        from perdure.store.postgres.store import PostgresStore
     except ImportError:
         raise InvalidConfig("PostgreSQL needs a driver: pip install 'perdure[postgres]'.") from None
     return PostgresStore(

@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, overl
 
 import msgspec
 
+from perdure.client.job import Job
+from perdure.client.jobs import PAGE
+from perdure.client.task import Task
+from perdure.client.workflow_handle import StartedWorkflow
 from perdure.errors import InvalidOption, Refused, UnsupportedConnection
-from perdure.handle import Job
 from perdure.model.job import Instant, JobRow, State
 from perdure.model.reference import refers
-from perdure.moments import instant, moment, span
-from perdure.ops.queues import Queue
+from perdure.ops.queues import Queue, list_queues
 from perdure.ops.topics import ANYTHING
-from perdure.options import Named, task_name
-from perdure.request import JobRequest
-from perdure.store.plan import Plan, arun, perform, refuse_in_event_loop, run
-from perdure.task import Task
+from perdure.plan.plan import Plan, arun, perform, refuse_in_event_loop, run
+from perdure.request.job import JobRequest
+from perdure.request.options import Named, task_name
+from perdure.request.times import duration_us, from_us, to_us
 from perdure.testing.run import Run, in_a_loop
 from perdure.testing.throw_away import Place, ThrowAwayStore, run_inline
-from perdure.verbs import PAGE
-from perdure.workflow_handle import StartedWorkflow
 
 if TYPE_CHECKING:
     from perdure.app import App
@@ -59,7 +59,7 @@ class Testing:
         self, app: App, *, at: datetime | None = None, inline: bool = False, raise_errors: bool | None = None
     ) -> None:
         self._app = app
-        self._now: Instant = time_ns() // 1000 if at is None else instant("at", at)
+        self._now: Instant = time_ns() // 1000 if at is None else to_us("at", at)
         self._inline = inline
         self._raise_errors = inline if raise_errors is None else raise_errors
 
@@ -103,7 +103,7 @@ class Testing:
     @property
     def now(self) -> datetime:
         """What the clock of the block says."""
-        return moment(self._now)
+        return from_us(self._now)
 
     def advance(
         self,
@@ -123,7 +123,7 @@ class Testing:
         named = timedelta(
             weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
         )
-        self._set(self._now + span("advance", (by or timedelta()) + named))
+        self._set(self._now + duration_us("advance", (by or timedelta()) + named))
         return self.now
 
     def run_until_idle(
@@ -219,7 +219,7 @@ class Testing:
     # The clock
 
     def _set(self, now: Instant) -> None:
-        instant("advance", moment(now))
+        to_us("advance", from_us(now))
         self._now = max(self._now, now)
         # A worker that runs beside the test learns of it at once.
         self._store.announce(frozenset((ANYTHING,)))
@@ -233,7 +233,7 @@ class Testing:
         ends = [job.row.run_at for job in opened if job.row and job.row.timeout is not None]
         if not (ready or running):
             return min(ends, default=None)
-        queues = {queue.name: queue for queue in (yield from app._list_queues())}
+        queues = {queue.name: queue for queue in (yield from perform(list_queues))}
         moments = [self._moment(job.row, queues.get(job.row.queue)) for job in ready if job.row] + ends
         if running:
             # Whoever runs them is not of this run, and falls silent.

@@ -9,18 +9,18 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from perdure.context import Context
 from perdure.errors import InternalError, JobFailed, WaitTimeout
-from perdure.middleware import Middleware
 from perdure.model.job import Claimed, Lease
 from perdure.model.lifecycle import Failed, Outcome
-from perdure.moments import LONGEST
 from perdure.ops.finish import Finished
-from perdure.signals import Stopped
-from perdure.store.plan import Plan, waiting
+from perdure.plan.plan import Plan, async_method
+from perdure.request.context import Context
+from perdure.request.middleware import Middleware
+from perdure.request.signals import Stopped
+from perdure.request.times import LONGEST
 from perdure.store.store import Store
 from perdure.worker.handler import Handler
-from perdure.worker.ledger import Batch, Ledger, Queues
+from perdure.worker.operations import Batch, Queues, WorkerOperations
 from perdure.worker.options import Exit, WorkerOptions
 from perdure.worker.worker import Worker
 
@@ -47,7 +47,7 @@ class Run:
         self._timeout = timeout
         self._until = monotonic() + timeout
         self._witness = Witness()
-        self._ledger = WitnessedLedger(store, self._witness)
+        self._operations = WitnessedOperations(store, self._witness)
         self._options = WorkerOptions(
             burst=True,
             concurrency=concurrency,
@@ -85,15 +85,15 @@ class Run:
             await self._sweep()
 
     async def _sweep(self) -> None:
-        await self._ledger.arescue()
-        await self._ledger.aexpire()
+        await self._operations.arescue()
+        await self._operations.aexpire()
 
     async def _anything_due(self) -> bool:
         counts = await self._app.acount_jobs()
         return any(views.get("ready") for views in counts.values())
 
     async def _burst(self) -> None:
-        worker = Worker(self._ledger, self._handlers(), self._options, listeners=self._app.listeners)
+        worker = Worker(self._operations, self._handlers(), self._options, listeners=self._app.listeners)
         running = asyncio.create_task(worker.run(), name="perdure testing")
         try:
             await asyncio.wait((running,), timeout=max(0.0, self._until - monotonic()))
@@ -138,7 +138,7 @@ class Witness(Middleware):
             # Not of the handler: it was stopped.
             raise
         except BaseException as error:
-            self._raised[context.job or ""] = error
+            self._raised[context.job_id or ""] = error
             raise
 
     def begun(self, jobs: Sequence[Claimed]) -> None:
@@ -155,8 +155,8 @@ class Witness(Middleware):
                 self.failed.setdefault(outcome.lease, error or _told(outcome))
 
 
-class WitnessedLedger(Ledger):
-    """The ledger of one run: a worker's every claim and outcome passes here."""
+class WitnessedOperations(WorkerOperations):
+    """The operations of one run: every claim and outcome of the worker passes here."""
 
     def __init__(self, store: Store, witness: Witness) -> None:
         super().__init__(store)
@@ -184,8 +184,8 @@ class WitnessedLedger(Ledger):
         self._witness.ended(outcomes, finished)
         return finished
 
-    acycle = waiting(_cycle)
-    afinish = waiting(_finish)
+    acycle = async_method(_cycle)
+    afinish = async_method(_finish)
 
 
 def _told(outcome: Failed) -> BaseException:

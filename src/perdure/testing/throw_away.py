@@ -9,10 +9,10 @@ import msgspec
 
 from perdure.model.job import TaskDefinition
 from perdure.ops.op import Op, Operation, operation
-from perdure.store.sqlite import SqliteStore
+from perdure.store.sqlite.store import SqliteStore
 from perdure.store.store import Store
 from perdure.testing.run import in_a_loop
-from perdure.worker.ledger import Ledger
+from perdure.worker.operations import WorkerOperations
 
 if TYPE_CHECKING:
     from perdure.app import App
@@ -52,15 +52,15 @@ class Place(NamedTuple):
 
     url: str | None
     store: Store | None
-    ledger: Ledger | None
+    operations: WorkerOperations | None
     tasks: frozenset[str]
     unsynced: dict[str, TaskDefinition]
 
     @classmethod
     def taken(cls, app: App, store: SqliteStore) -> Place:
         """Put a new store, which knows none of the tasks yet, into the place of the app's own."""
-        ledger = vars(app).pop("ledger", None)
-        before = cls(app._url, app._store, ledger, frozenset(app.tasks), app._unsynced)
+        operations = vars(app).pop("ledger", None)
+        before = cls(app._url, app._store, operations, frozenset(app.tasks), app._unsynced)
         # The processes of a worker open the database by themselves.
         app._url, app._store = f"sqlite:///{store.path}", store
         app._unsynced = _definitions(app)
@@ -68,8 +68,8 @@ class Place(NamedTuple):
 
     def give_back(self, app: App) -> None:
         vars(app).pop("ledger", None)
-        if self.ledger is not None:
-            vars(app)["ledger"] = self.ledger
+        if self.operations is not None:
+            vars(app)["ledger"] = self.operations
         app._url, app._store = self.url, self.store
         # What the block has registered is new to the app's own database.
         app._unsynced = {

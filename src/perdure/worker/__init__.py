@@ -1,1 +1,1 @@
-"""The side of the ledger that runs jobs."""
+"""The worker: claims jobs, runs their handlers and records the outcomes."""

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from perdure.worker.cycle import Cycle
 from perdure.worker.health import Health
-from perdure.worker.ledger import Ledger
-from perdure.worker.pulse import Pulse
-from perdure.worker.returns import Returns
+from perdure.worker.heartbeat import Heartbeat
+from perdure.worker.operations import WorkerOperations
+from perdure.worker.release_claims import ClaimReleaser
 from perdure.worker.sweeper import Sweeper
 
 
@@ -35,17 +35,17 @@ class Burst:
         worker: Bursting,
         cycle: Cycle,
         sweeper: Sweeper,
-        pulse: Pulse,
-        returns: Returns,
-        ledger: Ledger,
+        heartbeat: Heartbeat,
+        releaser: ClaimReleaser,
+        operations: WorkerOperations,
         health: Health,
     ) -> None:
         self._worker = worker
         self._cycle = cycle
         self._sweeper = sweeper
-        self._pulse = pulse
-        self._returns = returns
-        self._ledger = ledger
+        self._heartbeat = heartbeat
+        self._releaser = releaser
+        self._operations = operations
         self._health = health
         self._drained = asyncio.Event()
         self._rescued_as = ""
@@ -73,14 +73,14 @@ class Burst:
         self._drained.clear()
         identity = self._worker.identity
         await self._rescue_once(identity)
-        beat = await self._health.until_answered(lambda: self._ledger.aglance(identity))
+        beat = await self._health.until_answered(lambda: self._operations.apeek(identity))
         if self._worker.busy or not self._cycle.drained:
             return False
         if not beat.live or identity != self._worker.identity:
-            self._pulse.kick()  # it sees to a new identity
+            self._heartbeat.check_now()  # it sees to a new identity
             return False
         if beat.running:
-            self._returns.give_back(beat.running)
+            self._releaser.give_back(beat.running)
         return not beat.running
 
     async def _rescue_once(self, identity: str) -> None:

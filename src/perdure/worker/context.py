@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from threading import Lock
 from types import MappingProxyType
@@ -11,28 +11,27 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from perdure import diary
-from perdure.context import NOTHING, Context
-from perdure.errors import InvalidOption, LeaseLost, PayloadTooLarge
+from perdure.errors import BlockingCall, InvalidOption, LeaseLost, PayloadTooLarge
+from perdure.internal import journal
 from perdure.model.codec import MAX_PAYLOAD, encode_plain, storable_text
 from perdure.model.graph import Shape, check
-from perdure.model.growth import Growth
 from perdure.model.job import Claimed, NewJob, NewStep
+from perdure.model.json_text import read_config, read_json
 from perdure.model.lifecycle import SHORT, TRACE, Report, Succeeded
-from perdure.model.stored import read_json
-from perdure.moments import moment
+from perdure.model.new_steps import NewSteps
 from perdure.ops.append import append_under
 from perdure.ops.enqueue import enqueue_under
 from perdure.ops.finish import finish
-from perdure.ops.report import LogLine, Said
-from perdure.ops.results import ParentResult, find_ancestor, read_parents
-from perdure.request import JobRequest, checked_requests, inside
-from perdure.step import Step, checked_steps, growth_of, new_steps, step_key
-from perdure.store.plan import Plan, arun, perform, perform_on, refuse_in_event_loop, run
+from perdure.ops.report import JobReport, LogLine
+from perdure.plan.plan import Plan, arun, in_event_loop, perform, perform_on, refuse_in_event_loop, run
+from perdure.request.context import NOTHING, Context
+from perdure.request.job import JobRequest, checked_requests, inside
+from perdure.request.step import Step, checked_steps, new_steps, new_steps_of, step_key
+from perdure.request.times import from_us
 from perdure.store.store import Store
 from perdure.worker.handler import Handler
-from perdure.worker.ledger import Ledger
-from perdure.worker.results import Results, missing, result_in
+from perdure.worker.operations import WorkerOperations
+from perdure.worker.results import Results, StepResults
 from perdure.worker.transaction import TransactionBlock
 
 T = TypeVar("T")
@@ -51,16 +50,17 @@ class JobContext(Context):
         "_children",
         "_dropped",
         "_handlers",
-        "_ledger",
+        "_hide",
         "_lock",
         "_logs",
+        "_operations",
         "_report",
         "block",
         "config_text",
         "deadline_at",
-        "parents",
         "row",
         "spoken",
+        "step_results",
         "success",
     )
 
@@ -70,10 +70,10 @@ class JobContext(Context):
         handlers: Mapping[str, Handler],
         *,
         worker: str,
-        ledger: Ledger,
+        operations: WorkerOperations,
         spoken: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(job=job.id, run=job.run, attempt=job.attempt, tenant=job.tenant, worker=worker)
+        super().__init__(job_id=job.id, run=job.run, attempt=job.attempt, tenant=job.tenant, worker=worker)
         self.row = job
         self.deadline_at: float | None = None
         self.spoken = spoken
@@ -83,10 +83,10 @@ class JobContext(Context):
         self.block: TransactionBlock | None = None
         """The ``ctx.transaction()`` that is open."""
         self.config_text: str | None = None
-        self.parents: Sequence[ParentResult] | None = None
-        """Of a step, if they were read before its handler began."""
-        self._ledger = ledger
+        self.step_results = StepResults(job, handlers)
+        self._operations = operations
         self._handlers = handlers
+        self._hide = self._handler.discretion(job.payload)
         self._lock = Lock()
         self._report: Report | None = None
         self._logs: list[LogLine] = []
@@ -100,7 +100,7 @@ class JobContext(Context):
 
     @property
     def store(self) -> Store:
-        return self._ledger.store
+        return self._operations.store
 
     @property
     def checkpoint(self) -> Any:
@@ -112,7 +112,7 @@ class JobContext(Context):
     def config(self) -> Mapping[str, Any]:
         text = self.config_text
         # Read anew each time, so that nobody changes what others see.
-        return NOTHING if text is None else MappingProxyType(msgspec.json.decode(text, type=dict[str, Any]))
+        return NOTHING if text is None else MappingProxyType(read_config(text, self.row.task))
 
     @property
     def deadline(self) -> datetime | None:
@@ -122,10 +122,10 @@ class JobContext(Context):
     @property
     def scheduled_for(self) -> datetime | None:
         at = self.row.scheduled_for
-        return None if at is None else moment(at)
+        return None if at is None else from_us(at)
 
     @property
-    def workflow(self) -> str | None:
+    def workflow_id(self) -> str | None:
         return self.row.workflow_id
 
     @property
@@ -155,7 +155,7 @@ class JobContext(Context):
                 self._dropped += 1
         self._tell()
 
-    def take(self) -> Said | None:
+    def take(self) -> JobReport | None:
         """What was said since the last time, for whoever writes it."""
         with self._lock:
             report, logs, dropped = self._report, self._logs, self._dropped
@@ -164,7 +164,7 @@ class JobContext(Context):
             self._report, self._logs, self._dropped = None, [], 0
         if dropped:
             logs.append(LogLine("warning", f"{dropped} more lines were dropped"))
-        return Said(self.row.lease, report or Report(), logs)
+        return JobReport(self.row.lease, report or Report(), logs)
 
     def take_report(self) -> Report | None:
         """The same without the lines, which stay."""
@@ -174,7 +174,7 @@ class JobContext(Context):
             report, self._report = self._report, None
         return report
 
-    def take_logs(self) -> Said | None:
+    def take_logs(self) -> JobReport | None:
         """Only the lines."""
         if not self._logs:
             return None
@@ -182,35 +182,39 @@ class JobContext(Context):
             logs, self._logs, dropped, self._dropped = self._logs, [], self._dropped, 0
         if dropped:
             logs.append(LogLine("warning", f"{dropped} more lines were dropped"))
-        return Said(self.row.lease, Report(), logs) if logs else None
+        return JobReport(self.row.lease, Report(), logs) if logs else None
 
-    def put_back(self, said: Said) -> None:
+    def put_back(self, said: JobReport) -> None:
         """What could not be written is said again, behind nothing that was said since."""
         with self._lock:
             self._report = said.report if self._report is None else merged(said.report, self._report)
-            self._logs = [*said.logs, *self._logs][:MOST_LOGS]
+            logs = [*said.logs, *self._logs]
+            self._logs, self._dropped = logs[:MOST_LOGS], self._dropped + len(logs[MOST_LOGS:])
 
     @property
     def results(self) -> Results:
         """What the direct parents of a step returned, by their keys."""
-        if self.row.workflow_id is None:
-            self.parents = ()
-        if self.parents is None:
-            self.parents = self._do("results", self._read_parents(), instead=TAKE_THE_CONTEXT)
-        return Results(self.parents, self._handlers)
+        if self.step_results.parents is None:
+            self._do("results", self.step_results.read_all_parents(), instead=TAKE_THE_CONTEXT)
+        return Results(self.step_results, self._read_result)
 
-    def _read_parents(self) -> Plan[Sequence[ParentResult]]:
-        found = yield from perform(read_parents, [self.row.id])
-        return found[self.row.id]
+    def _read_result(self, key: str) -> Any:
+        if in_event_loop():
+            raise BlockingCall(
+                f"The result of {key} was not read ahead, because the results of this step's parents are large, and to"
+                " read it now would block the event loop: await ctx.aresult_of(key), or go through ctx.aresults()."
+            )
+        return run(self.store, self._result_of(key))
+
+    async def aresults(self) -> AsyncIterator[tuple[str, Any]]:
+        """Key and result of each direct parent that succeeded; those that were not read ahead are read by and by."""
+        await arun(self.store, self.step_results.read_all_parents())
+        for key in self.step_results.succeeded:
+            yield key, await self.aresult_of(key)
 
     def _result_of(self, key: str) -> Plan[Any]:
         """What any step before this one returned."""
-        found = None
-        if self.row.workflow_id is not None:
-            found = yield from perform(find_ancestor, self.row.id, self.row.workflow_id, step_key(key))
-        if found is None:
-            raise missing(key, None)
-        return result_in(found, self._handlers)
+        return self.step_results.result_of(step_key(key))
 
     def _append(self, steps: Iterable[Step[Any]], *, at_once: bool = False) -> Plan[list[str]]:
         """Add steps to the workflow with the success of this attempt: if it fails there are none. Returns their ids.
@@ -226,18 +230,18 @@ class JobContext(Context):
         with inside(self._handler.middleware, requests) as changed:
             new = [*new_steps(listed, changed, self.row.workflow_id, parent_job=self.row.id)]
             if at_once:
-                growth = growth_of(listed, new)
-                return (yield from perform(append_under, self.row.lease, self.row.workflow_id, growth))
+                appended = new_steps_of(listed, new)
+                return (yield from perform(append_under, self.row.lease, self.row.workflow_id, appended))
         self._appended |= {step.key: (step, one) for step, one in zip(listed, new, strict=True)}
         return [step.id for step in new]
 
     @property
-    def growth(self) -> Growth | None:
+    def appended(self) -> NewSteps | None:
         """The steps to append with the success of this attempt."""
         if not self._appended:
             return None
         steps, new = zip(*self._appended.values(), strict=True)
-        return growth_of(steps, new)
+        return new_steps_of(steps, new)
 
     def _save(self, checkpoint: object) -> Plan[None]:
         """Keep this for the next attempt: durable when it returns."""
@@ -246,10 +250,10 @@ class JobContext(Context):
         before = self.take()
         if before is not None:
             report = merged(before.report, report)
-        said = Said(self.row.lease, report, before.logs if before else ())
-        (heard,) = yield from self._ledger._report([said])
+        said = JobReport(self.row.lease, report, before.logs if before else ())
+        (heard,) = yield from self._operations._report([said])
         if heard == "invalid progress":
-            (heard,) = yield from self._ledger._report([without_progress(said)])
+            (heard,) = yield from self._operations._report([without_progress(said)])
         if heard == "lease lost":
             raise LeaseLost
         if heard == "cancel requested":
@@ -274,9 +278,9 @@ class JobContext(Context):
         return [job.id for job in later]
 
     def _note_children(self, new: Sequence[NewJob], *, at_once: bool) -> None:
-        if diary.kept:
+        if journal.enabled:
             parent, token = self.row.lease
-            diary.note("children", [job.id for job in new], parent=parent, token=token, at_once=at_once)
+            journal.note("children", [job.id for job in new], parent=parent, token=token, at_once=at_once)
 
     @property
     def children(self) -> tuple[NewJob, ...]:
@@ -299,9 +303,9 @@ class JobContext(Context):
             self.take_report(),
             self.children,
             self.row.workflow_id,
-            self.growth,
+            self.appended,
         )
-        finished = yield from perform_on(conn, finish, [success], dice=random.random)
+        finished = yield from perform_on(conn, finish, [success], jitter=random.random)
         if finished.refused:
             raise LeaseLost
         self.success = success
@@ -350,14 +354,14 @@ class JobContext(Context):
         if self.block is not None and self.block.waits_for_nobody(conn):
             run(self.store, plan)
         else:
-            await arun(self.store, plan, verb="asucceed")
+            await arun(self.store, plan, method="asucceed")
 
-    def _do(self, verb: str, plan: Plan[T], *, instead: str | None = None) -> T:
-        refuse_in_event_loop(verb, instead)
-        return run(self.store, plan, verb=verb)
+    def _do(self, method: str, plan: Plan[T], *, instead: str | None = None) -> T:
+        refuse_in_event_loop(method, instead)
+        return run(self.store, plan, method=method)
 
     def _discreet(self, said: object) -> str:
-        return self._handler.discreet(spoken(said), self.row.payload)
+        return self._hide(spoken(said))
 
     def _say(self, report: Report) -> None:
         with self._lock:
@@ -385,7 +389,7 @@ def spoken(said: object) -> str:
         return f"a {type(said).__name__} that cannot be shown"
 
 
-def without_progress(said: Said) -> Said:
+def without_progress(said: JobReport) -> JobReport:
     """The rest of what was said with numbers that cannot both be true: each was said without the other."""
     return said._replace(report=msgspec.structs.replace(said.report, done=None, total=None))
 

@@ -1,36 +1,38 @@
-"""The cycle: record what ended, take what is next, in one transaction.
+"""The cycle: record the outcomes of ended attempts and claim the next jobs, in one transaction.
 
-While a turn is at the database, handlers run and outcomes gather for the next one. On PostgreSQL none takes more than
-half of the slots, and a full one is sent although another is under way: server and handlers work side by side.
+While a turn is at the database, handlers run and outcomes collect for the next turn. On PostgreSQL a turn takes at most
+half of the slots, and a full one is sent while another is under way: server and handlers work side by side.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import NamedTuple, Protocol
 
-from perdure import failpoints
+from perdure.internal import failpoints
 from perdure.model.job import Claimed, Lease
 from perdure.model.lifecycle import Change, Outcome
 from perdure.ops.finish import Finished
 from perdure.ops.topics import queue_topic
 from perdure.worker.attempt import Attempt
-from perdure.worker.health import OUT_OF_SERVICE, Health
-from perdure.worker.ledger import Batch, Ledger, Queues
+from perdure.worker.health import Health
+from perdure.worker.operations import Batch, Queues, WorkerOperations
 from perdure.worker.options import WorkerOptions
-from perdure.worker.places import Places
+from perdure.worker.refusals import NOT_DONE
+from perdure.worker.reports import put_back, warn_of_lost_lines
+from perdure.worker.slots import Slots
 
 TURNS = 2
-"""How many may be under way where the store takes another: not on SQLite, which works in this process."""
+"""How many turns may be under way on PostgreSQL; on SQLite, which works in this process, it is one."""
 
 SOON = 1.0
-"""Seconds from one look to the next within which what came late may wait for it."""
+"""Seconds between polls up to which a job that was committed late may wait for the next poll."""
 
-INSIST = 1.0
-"""Seconds between two tries to record an outcome whose row somebody holds."""
+RETRY_RECORD = 1.0
+"""Seconds between two tries to record an outcome whose row is locked."""
 
 
 class Cycling(Protocol):
@@ -48,46 +50,46 @@ class Cycling(Protocol):
         ...
 
 
-class Lane:
+class SlotGroup:
     """Tasks that share slots."""
 
     def __init__(self, tasks: Sequence[str]) -> None:
         self.tasks = tasks
-        self._rung = bool(tasks)
-        """Something may have come for which no claim has looked."""
-        self._plenty = False
-        """The last claim may have left something."""
-        self._told_by = self._fed_by = 0
+        self._changed = bool(tasks)
+        """Jobs may have become due since the last claim was sent."""
+        self._may_have_more = False
+        """The last claim may have left jobs."""
+        self._recorded_by = self._claimed_by = 0
         self.drained = not tasks
         """The last claim found nothing, and nothing has been recorded since."""
 
     @property
-    def hungry(self) -> bool:
-        """There may be something to claim."""
-        return self._rung or self._plenty
+    def wants_claim(self) -> bool:
+        """Whether there may be something to claim."""
+        return self._changed or self._may_have_more
 
-    def ring(self) -> None:
-        self._rung = bool(self.tasks)
+    def note_change(self) -> None:
+        self._changed = bool(self.tasks)
 
-    def asks(self) -> None:
-        """Whatever rings from here on may be about a job that this claim does not see."""
-        self._rung = False
+    def claim_sent(self) -> None:
+        """Changes noted from here on may be about jobs that this claim does not see."""
+        self._changed = False
 
-    def told(self, turn: int) -> None:
-        """What ended leaves something behind, a snooze of nothing or jobs of its own: it may be due at once."""
-        self._told_by = turn
+    def outcomes_sent(self, turn: int) -> None:
+        """A recorded outcome may make jobs due at once: a snooze of zero, or jobs that the handler enqueued."""
+        self._recorded_by = turn
         self.drained = not self.tasks
 
-    def fed(self, turn: int, asked: int, jobs: Batch) -> None:
-        """What a turn that was sent later has found counts, although it may have been answered before."""
-        if turn > self._fed_by:
-            self._fed_by = turn
-            self._plenty = jobs.more or len(jobs) == asked
-            self.drained = not (jobs or self._plenty) and turn >= self._told_by
+    def claim_answered(self, turn: int, asked: int, jobs: Batch) -> None:
+        """The answer of the turn that was sent last counts, in whatever order the answers arrive."""
+        if turn > self._claimed_by:
+            self._claimed_by = turn
+            self._may_have_more = jobs.more or len(jobs) == asked
+            self.drained = not (jobs or self._may_have_more) and turn >= self._recorded_by
 
 
-class Held(NamedTuple):
-    """Slots that a turn under way may take, here and in processes, beyond those that it frees itself."""
+class ReservedSlots(NamedTuple):
+    """Slots reserved for a turn under way, here and in processes, beyond those that it frees itself."""
 
     here: int
     in_processes: int
@@ -95,67 +97,77 @@ class Held(NamedTuple):
 
 class Cycle:
     def __init__(
-        self, worker: Cycling, places: Places, ledger: Ledger, health: Health, options: WorkerOptions
+        self,
+        worker: Cycling,
+        slots: Slots,
+        operations: WorkerOperations,
+        health: Health,
+        options: WorkerOptions,
     ) -> None:
         self._worker = worker
-        self._ledger = ledger
+        self._operations = operations
         self._health = health
-        self._places = places
-        self._here = Lane(places.tasks)
-        self._in_processes = Lane(places.process_tasks)
+        self._slots = slots
+        self._here = SlotGroup(slots.tasks)
+        self._in_processes = SlotGroup(slots.process_tasks)
         self._queues = options.queues
         self._poll = options.poll
         self._polls = not options.burst and options.poll <= SOON
         self._look_at = 0.0
-        self._turns = TURNS if ledger.store.dialect == "postgres" else 1
-        self._most = max(1, places.slots // self._turns)
-        self._bell = asyncio.Event()
+        self._turns = 1 if operations.store.embedded else TURNS
+        self._most = max(1, slots.total // self._turns)
+        self._wakeup = asyncio.Event()
         self._ended: list[Attempt] = []
-        self._insisting: set[asyncio.Task[None]] = set()
-        self._under_way: dict[int, Held] = {}
+        self._retrying: set[asyncio.Task[None]] = set()
+        self._under_way: dict[int, ReservedSlots] = {}
         self.begun = 0
         """How many turns were sent."""
         self.claiming = True
         self.dead = False
-        """It ended, and records nothing any more."""
+        """The cycle has ended and records nothing any more."""
 
     @property
     def over(self) -> int:
-        """The turn up to which the jobs of all were begun."""
+        """The last turn such that the jobs of it and of all turns before have been started."""
         return min(self._under_way, default=self.begun + 1) - 1
 
     @property
-    def turning(self) -> bool:
+    def is_under_way(self) -> bool:
         return bool(self._under_way)
+
+    def only_retries(self, left: Iterable[Attempt]) -> bool:
+        """Whether all that is left are outcomes that the database does not take yet."""
+        recorded = not (self._ended or self.is_under_way)
+        return bool(self._retrying) and recorded and all(attempt.ended for attempt in left)
 
     @property
     def busy(self) -> bool:
         """Whether outcomes are still to be recorded."""
-        return bool(self._ended or self._insisting or self.turning)
+        return bool(self._ended or self._retrying or self.is_under_way)
 
     @property
     def drained(self) -> bool:
-        """The last claims found nothing, and nothing has rung since."""
-        lanes = (self._here, self._in_processes)
-        return not self.turning and all(lane.drained and not lane.hungry for lane in lanes)
+        """Whether the last claims found nothing and no change was noted since."""
+        groups = (self._here, self._in_processes)
+        return not self.is_under_way and all(group.drained and not group.wants_claim for group in groups)
 
     def wake(self) -> None:
-        self._grow_hungry()
-        self._bell.set()
+        self._want_claims()
+        self._wakeup.set()
 
     def look_again(self) -> None:
-        """Where the last claim found something: a lane that has no slot to look for does not wake the other."""
-        for lane in (self._here, self._in_processes):
-            if not lane.drained:
-                lane.ring()
-        self._bell.set()
+        """Claim again in the groups whose last claim found jobs: a group without free slots does not wake the other."""
+        for group in (self._here, self._in_processes):
+            if not group.drained:
+                group.note_change()
+        self._wakeup.set()
 
     def record(self, attempt: Attempt) -> None:
-        """To be written with the next turn."""
+        """Record this attempt's outcome with the next turn."""
         if attempt.job.workflow_id is not None:
-            self._grow_hungry()  # its end may release others, which the same turn can take
+            self._want_claims()  # its end may release other steps, which the same turn can claim
         self._ended.append(attempt)
-        self._bell.set()
+        self._wakeup.set()
 
     async def run(self) -> None:
         turns = [asyncio.create_task(self._take_turns()) for _ in range(self._turns)]
@@ -164,9 +176,10 @@ class Cycle:
         finally:
             self.dead = True
             self.claiming = False
-            for task in turns:
+            tasks = [*turns, *self._retrying]  # what these retry is recorded last, by the worker
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*turns, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _take_turns(self) -> None:
         while True:
@@ -174,45 +187,45 @@ class Cycle:
             await self._turn()
 
     async def _until_there_is_work(self) -> None:
-        """Also while outcomes keep coming it is looked now and then: a job may be due by time alone."""
+        """Poll also while outcomes keep coming: a job may become due by time alone."""
         while True:
             now = monotonic()
             if now >= self._look_at:
                 self._look_at = now + self._poll
-                self._grow_hungry()
-            self._bell.clear()
+                self._want_claims()
+            self._wakeup.clear()
             if self._there_is_work:
                 return
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._look_at - now):
-                    await self._bell.wait()
+                    await self._wakeup.wait()
 
     @property
     def _there_is_work(self) -> bool:
-        if not self.turning:
-            return bool(self._ended) or any(self._appetites)
-        # A turn costs as much as twenty jobs more in one: behind another only a full one is worth it.
-        return len(self._ended) >= self._most and self._ledger.store.takes_another_turn
+        if not self.is_under_way:
+            return bool(self._ended) or any(self._claim_sizes)
+        # A turn costs as much as twenty more jobs in one turn: only a full one is worth sending behind another.
+        return len(self._ended) >= self._most and self._operations.store.takes_another_turn
 
-    def _grow_hungry(self) -> None:
-        for lane in (self._here, self._in_processes):
-            lane.ring()
+    def _want_claims(self) -> None:
+        for group in (self._here, self._in_processes):
+            group.note_change()
 
     @property
-    def _appetites(self) -> tuple[int, int]:
-        """Slots of each lane that are free, or will be once this turn has recorded what ended."""
+    def _claim_sizes(self) -> tuple[int, int]:
+        """How many jobs to claim for each group: slots that are free, or that this turn frees by recording outcomes."""
         if not self.claiming:
             return 0, 0
         here, there = _freed_by(self._ended)
-        here += self._places.free - sum(held.here for held in self._under_way.values())
-        there += self._places.free_processes - sum(held.in_processes for held in self._under_way.values())
+        here += self._slots.free - sum(held.here for held in self._under_way.values())
+        there += self._slots.free_processes - sum(held.in_processes for held in self._under_way.values())
         return (
-            max(0, min(here, self._most)) if self._here.hungry else 0,
-            max(0, there) if self._in_processes.hungry else 0,
+            max(0, min(here, self._most)) if self._here.wants_claim else 0,
+            max(0, there) if self._in_processes.wants_claim else 0,
         )
 
     async def _turn(self) -> None:
-        (n, m), identity = self._appetites, self._worker.identity
+        (n, m), identity = self._claim_sizes, self._worker.identity
         ended, self._ended = self._ended, []
         turn = self._begin(ended, n, m)
         outcomes = [(attempt, attempt.final()) for attempt in ended]
@@ -228,7 +241,7 @@ class Cycle:
                 finished, jobs = await self._flush(turn, identity, recording, self._here, n)
             else:
                 finished, jobs = await self._flush(turn, identity, recording, self._in_processes, m)
-        except OUT_OF_SERVICE as error:
+        except NOT_DONE as error:
             self._ended[:0] = ended
             del self._under_way[turn]
             await asyncio.sleep(self._health.failed(error))
@@ -237,7 +250,7 @@ class Cycle:
             failpoints.reach("after_flush_before_answer")
         self._health.worked(asked)
         self._settle(outcomes, finished)
-        self._under_way[turn] = Held(len(jobs), m) if n else Held(0, len(jobs))
+        self._under_way[turn] = ReservedSlots(len(jobs), m) if n else ReservedSlots(0, len(jobs))
         more = await self._claim_for_processes(turn, identity, m) if n and m else []
         if failpoints.armed and (jobs or more):
             failpoints.reach("after_claim_before_start")
@@ -245,96 +258,100 @@ class Cycle:
         self._worker.begin([*jobs, *more], identity)
 
     def _begin(self, ended: Sequence[Attempt], n: int, m: int) -> int:
-        """The number of a turn that records these and claims so many."""
+        """Begin a turn that records these attempts and claims so many jobs; return its number."""
         self.begun = turn = self.begun + 1
         here, there = _freed_by(ended)
-        self._under_way[turn] = Held(max(0, n - here), max(0, m - there))
+        self._under_way[turn] = ReservedSlots(max(0, n - here), max(0, m - there))
         if ended:
-            self._here.told(turn)
-            self._in_processes.told(turn)
+            self._here.outcomes_sent(turn)
+            self._in_processes.outcomes_sent(turn)
         return turn
 
     async def _flush(
-        self, turn: int, identity: str, outcomes: Sequence[Outcome], lane: Lane, n: int
+        self, turn: int, identity: str, outcomes: Sequence[Outcome], group: SlotGroup, n: int
     ) -> tuple[Finished, Sequence[Claimed]]:
         if n:
-            lane.asks()
+            group.claim_sent()
         try:
-            finished, jobs = await self._ledger.acycle(
-                identity, outcomes, tasks=lane.tasks, n=n, queues=self._queues, polls=self._polls
+            finished, jobs = await self._operations.acycle(
+                identity, outcomes, tasks=group.tasks, n=n, queues=self._queues, polls=self._polls
             )
-        except OUT_OF_SERVICE:
+        except NOT_DONE:
             if n:
-                lane.ring()
+                group.note_change()
             raise
         if n:
-            lane.fed(turn, n, jobs)
+            group.claim_answered(turn, n, jobs)
         return finished, jobs
 
     async def _claim_for_processes(self, turn: int, identity: str, n: int) -> list[Claimed]:
-        """A claim of its own: they have slots of their own, and others must not wait for those."""
-        lane = self._in_processes
-        lane.asks()
+        """Claim separately: processes have slots of their own, and other jobs must not wait for those."""
+        group = self._in_processes
+        group.claim_sent()
         try:
-            jobs = await self._ledger.aclaim(
-                identity, tasks=lane.tasks, n=n, queues=self._queues, polls=self._polls
+            jobs = await self._operations.aclaim(
+                identity, tasks=group.tasks, n=n, queues=self._queues, polls=self._polls
             )
-        except OUT_OF_SERVICE as error:
-            lane.drained = False
+        except NOT_DONE as error:
+            group.drained = False
             self._look_at = min(self._look_at, monotonic() + self._health.failed(error))
             return []
-        lane.fed(turn, n, jobs)
+        group.claim_answered(turn, n, jobs)
         return jobs
 
     async def _write_logs(self, ended: Sequence[Attempt]) -> None:
-        """An outcome carries the last report of its handler, but not its lines."""
+        """Write log lines: an outcome carries the last report of its handler, but not its log lines."""
         told = [(attempt, said) for attempt in ended if (said := attempt.context.take_logs())]
         if not told:
             return
         try:
-            await self._ledger.areport([said for _, said in told])
-        except OUT_OF_SERVICE:
-            for attempt, said in told:
-                attempt.context.put_back(said)
+            heard = await self._operations.areport([said for _, said in told])
+        except (*NOT_DONE, asyncio.CancelledError):
+            put_back(told)
             raise
+        for (_, said), answer in zip(told, heard, strict=True):
+            if answer == "lease lost":
+                warn_of_lost_lines(said)
 
     def _settle(self, outcomes: Sequence[tuple[Attempt, Outcome]], finished: Finished) -> None:
         accepted, refused = set(finished.accepted), set(finished.refused)
+        unrecordable = set(finished.unrecordable)
         changes = {Lease(change.id, change.token): change for change in finished.changes}
         instead = {outcome.lease: outcome for outcome in finished.instead}
         for attempt, outcome in outcomes:
-            if attempt.lease in accepted or attempt.lease in refused:
+            if attempt.lease in accepted or attempt.lease in refused or attempt.lease in unrecordable:
                 change = changes.get(attempt.lease)
                 attempt.outcome = instead.get(attempt.lease, attempt.outcome)
                 self._worker.recorded(attempt, change, accepted=attempt.lease in accepted)
             else:
-                task = asyncio.create_task(self._insist(attempt, outcome))
-                self._insisting.add(task)
-                task.add_done_callback(self._insisting.discard)
+                self._slots.leave_early(attempt)
+                task = asyncio.create_task(self._retry_record(attempt, outcome))
+                self._retrying.add(task)
+                task.add_done_callback(self._retrying.discard)
 
-    async def _insist(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Somebody holds the row in a transaction of their own; the others have gone ahead."""
+    async def _retry_record(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Retry an outcome whose row another transaction has locked; the other outcomes are recorded already."""
         while True:
-            await asyncio.sleep(INSIST)
+            await asyncio.sleep(RETRY_RECORD)
             try:
-                finished = await self._ledger.afinish([outcome])
-            except OUT_OF_SERVICE as error:
+                finished = await self._operations.afinish([outcome])
+            except NOT_DONE as error:
                 await asyncio.sleep(self._health.failed(error))
                 continue
-            if finished.accepted or finished.refused:
+            if finished.accepted or finished.refused or finished.unrecordable:
                 change = finished.changes[0] if finished.changes else None
                 (attempt.outcome,) = finished.instead or (attempt.outcome,)
                 return self._worker.recorded(attempt, change, accepted=bool(finished.accepted))
 
 
 def _freed_by(ended: Sequence[Attempt]) -> tuple[int, int]:
-    """How many slots they leave, here and in processes."""
+    """How many slots these attempts free, here and in processes."""
     in_processes = sum(attempt.handler.run_in == "process" for attempt in ended)
     return len(ended) - in_processes, in_processes
 
 
 def concerns(topic: str, queues: Queues) -> bool:
-    """Whether a bell of this topic is about one of these queues."""
+    """Whether a notification of this topic is about one of these queues."""
     if queues is None:
         return topic.startswith("queue/")
     return any(topic == queue_topic(queue) for queue in queues)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from perdure.store.daemons import Daemons
+from perdure.internal.threads import DaemonThreads
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -23,7 +23,7 @@ class DaemonExecutor(ThreadPoolExecutor):
 
     def __init__(self) -> None:
         super().__init__(max_workers=1)
-        self._daemons = Daemons("perdure-aside", limit=MOST_THREADS)
+        self._daemon_threads = DaemonThreads("perdure-aside", limit=MOST_THREADS)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
@@ -35,8 +35,8 @@ class DaemonExecutor(ThreadPoolExecutor):
                 except BaseException as error:
                     future.set_exception(error)
 
-        self._daemons.submit(work)
+        self._daemon_threads.submit(work)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        self._daemons.stop(wait=wait)
+        self._daemon_threads.stop(wait=wait)

@@ -8,16 +8,18 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from perdure import failpoints
-from perdure.context import Context
-from perdure.events import Listener
-from perdure.middleware import Middleware, around_run
+from perdure.internal import failpoints
 from perdure.model.codec import ArgumentCodec, ResultCodec
-from perdure.model.redact import hide
+from perdure.model.redact import Redactor
 from perdure.model.signature import Signature
+from perdure.request.context import Context
+from perdure.request.events import Listener
+from perdure.request.middleware import Middleware, around_run
 
 RunIn: TypeAlias = Literal["async", "thread", "process"]
 
+Discreet: TypeAlias = Callable[[str], str]
+"""Takes secrets out of a text."""
 
 NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -53,10 +55,14 @@ class Handler:
             raise TypeError("A plain function returned a coroutine: make the async function itself the task.")
         return value
 
-    def discreet(self, text: str, payload: str) -> str:
-        """What is said in a run with these arguments, as it may be shown."""
-        return hide(text, payload, self.redact) if self.redact else text
+    def discretion(self, payload: str) -> Discreet:
+        """For one run with these arguments: it makes what is said there fit to be shown."""
+        return Redactor(payload, self.redact).hide if self.redact else _as_it_is
 
     def around(self, context: Context) -> AbstractContextManager[None]:
         """What surrounds a run of the function, to be entered where that runs."""
         return around_run(self.middleware, self.name, context) if self.middleware else NOTHING
+
+
+def _as_it_is(text: str) -> str:
+    return text

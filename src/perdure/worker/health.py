@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from threading import Lock
+from time import monotonic
 from typing import Any, TypeVar
 
-from perdure.errors import SchemaError, StoreAway, StoreClosed, Unavailable
+from perdure.errors import PerdureError, StoreAway, StoreClosed
+from perdure.worker.refusals import OUT_OF_SERVICE, tellable
 
 T = TypeVar("T")
 
-OUT_OF_SERVICE = (Unavailable, SchemaError)
-"""What a worker that runs waits for. Tables that vanish under it are being restored, or the database made anew."""
-
 LONGEST_PAUSE = 2.0
+
+LOG_INTERVAL = 60.0
+"""Seconds between two log lines about one error code, other than that the server is away."""
 
 _log = logging.getLogger("perdure.worker")
 
@@ -29,26 +32,36 @@ class Health:
         self._code: str | None = None
         self._failures = 0
         self._told = False
+        self._told_at: dict[str, float] = {}
         self._ever_failed = 0
 
     def ask(self) -> int:
         """A mark for ``worked``, taken before something is asked."""
         return self._ever_failed
 
-    def failed(self, error: Unavailable | SchemaError) -> float:
+    def failed(self, error: Exception) -> float:
         """Note that the database did not answer; return how many seconds to wait before the next try."""
         if isinstance(error, StoreClosed):
             raise error  # by the program itself: it will not come back
         with self._lock:
             self._failures += 1
             self._ever_failed += 1
-            news = self._code != error.code
-            self._code = error.code
+            code = error.code if isinstance(error, PerdureError) else type(error).__name__
+            news = self._code != code and (isinstance(error, StoreAway) or self._is_due(code))
+            self._code = code
             pause = min(0.05 * 2.0 ** min(self._failures, 10), LONGEST_PAUSE)
         if news and not (isinstance(error, StoreAway) and error.told):
             self._told = True
-            _log.warning("The database cannot serve: %s Trying again.", error)
+            _log.warning("The database cannot serve: %s Trying again.", tellable(error))
         return random.uniform(0.5, 1.0) * pause
+
+    def _is_due(self, code: str) -> bool:
+        """Whether to log it. While other calls succeed, one that is refused alternates between failing and serving."""
+        now = monotonic()
+        due = now - self._told_at.get(code, -math.inf) > LOG_INTERVAL
+        if due:
+            self._told_at[code] = now
+        return due
 
     def worked(self, asked: int) -> None:
         """Note that it answered. What was asked before others failed may have been answered before, too."""

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perdure.events import EventName, JobEvent, Listener
 from perdure.model.job import Claimed, JobRow
+from perdure.request.events import EventName, JobEvent, Listener
 from perdure.worker.attempt import Attempt
-from perdure.worker.audience import Audience, audience_of
 from perdure.worker.handler import Handler
+from perdure.worker.subscribers import Subscriber, subscriber_of
 
 
 class Hooks:
@@ -21,8 +21,8 @@ class Hooks:
     ) -> None:
         self._listeners = listeners
         self._handlers = handlers
-        # By the listener's id, for not each can be a key; an audience keeps its listener alive.
-        self._audiences: dict[int, Audience] = {}
+        # By the listener's id, since not every listener is hashable; a subscriber keeps its listener alive.
+        self._subscribers: dict[int, Subscriber] = {}
 
     def attempt(
         self, name: EventName, attempt: Attempt, *, seconds: float | None = None, **told: str | None
@@ -48,7 +48,7 @@ class Hooks:
 
     async def close(self) -> None:
         """Let the last ones hear."""
-        await asyncio.gather(*(audience.close() for audience in self._audiences.values()))
+        await asyncio.gather(*(subscriber.close() for subscriber in self._subscribers.values()))
 
     def _on_failed(self, task: str) -> Listener | None:
         handler = self._handlers.get(task)
@@ -71,9 +71,9 @@ class Hooks:
         if event.name == "failed" and (own := self._on_failed(event.task)) is not None:
             listeners.append(own)
         for listener in listeners:
-            self._audience(listener).tell(event)
+            self._subscriber(listener).tell(event)
 
-    def _audience(self, listener: Listener) -> Audience:
-        if (audience := self._audiences.get(id(listener))) is None:
-            audience = self._audiences[id(listener)] = audience_of(listener)
-        return audience
+    def _subscriber(self, listener: Listener) -> Subscriber:
+        if (subscriber := self._subscribers.get(id(listener))) is None:
+            subscriber = self._subscribers[id(listener)] = subscriber_of(listener)
+        return subscriber

@@ -8,13 +8,14 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 
-from perdure import failpoints
-from perdure.ids import new_id
+from perdure.internal import failpoints
 from perdure.ops import worker as worker_ops
-from perdure.store.plan import Plan, blocking, perform, waiting
+from perdure.plan.plan import Plan, async_method, perform, sync_method
+from perdure.request.ids import new_id
 from perdure.worker.health import Health, unless_stopped
-from perdure.worker.ledger import Ledger
+from perdure.worker.operations import WorkerOperations
 from perdure.worker.options import WorkerOptions
+from perdure.worker.refusals import FORBIDDEN, OUT_OF_SERVICE
 
 _log = logging.getLogger("perdure.worker")
 
@@ -28,14 +29,14 @@ UNKNOWN = (
 class Identity:
     def __init__(
         self,
-        ledger: Ledger,
+        operations: WorkerOperations,
         options: WorkerOptions,
         tasks: Sequence[str],
         sync: Callable[[], Plan[None]] | None,
     ) -> None:
         """``sync`` writes the tasks into the database: one that knows the worker no more may be a new one."""
-        self.store = ledger.store
-        self._ledger = ledger
+        self.store = operations.store
+        self._operations = operations
         self._options = options
         self._tasks = tasks
         self._sync = sync
@@ -55,7 +56,7 @@ class Identity:
             known = yield from perform(worker_ops.knows, self.id)
         if failpoints.armed:
             failpoints.reach("before_register")
-        self.configs = yield from self._ledger._register(
+        self.configs = yield from self._operations._register(
             id,
             name=self.name,
             lease=self._options.lease,
@@ -67,15 +68,24 @@ class Identity:
             failpoints.reach("after_register")
         if self.id:
             _log.warning(BELIEVED_DEAD if known else UNKNOWN)
-        release, self._release = self._release, self.store.hold(id)
+        release, self._release = self._release, self.store.lock_liveness(id)
         self.id = id
         release()
 
-    renew, arenew = blocking(_renew), waiting(_renew)
+    renew, arenew = sync_method(_renew), async_method(_renew)
 
     async def take(self, health: Health, *, unless: asyncio.Event) -> None:
         """The first one. A worker that starts before its database waits for it, unless it is told to stop."""
-        await unless_stopped(unless, health.until_answered(self.arenew))
+        await unless_stopped(unless, self._take(health))
+
+    async def _take(self, health: Health) -> None:
+        while True:
+            try:
+                return await self.arenew()
+            except OUT_OF_SERVICE as error:
+                if error.code == FORBIDDEN:
+                    raise  # to wait gives it no rights
+                await asyncio.sleep(health.failed(error))
 
     def config_of(self, task: str, name: str) -> str | None:
         """Of a job's task; of an alias that has none, that of the task's own name."""

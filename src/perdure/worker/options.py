@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from perdure.model.job import SECOND, Span
-from perdure.worker.ledger import Queues
+from perdure.worker.operations import Queues
+
+STOP_GRACE = 5.0
+"""Seconds that handlers get to end once they are told that the worker stops."""
 
 
 class Exit(IntEnum):
@@ -19,6 +22,8 @@ class Exit(IntEnum):
     """The time to drain was over: jobs were given back unfinished."""
     SLOTS_LOST = 11
     """Every thread was taken by a handler that would not end."""
+    LOOP_BLOCKED = 12
+    """A handler blocked the event loop past its timeout and grace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +36,5 @@ class WorkerOptions:
     poll: float = 1.0
     lease: Span = 30 * SECOND
     name: str | None = None
+    owns_process: bool = False
+    """Nothing else runs in its process, which it may end."""

@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 
-from perdure import failpoints
-from perdure.ops.report import Said
+from perdure.internal import failpoints
+from perdure.ops.report import JobReport
 from perdure.worker.attempt import Attempt
 from perdure.worker.context import without_progress
 from perdure.worker.deadlines import Deadlines
-from perdure.worker.health import OUT_OF_SERVICE, Health
-from perdure.worker.ledger import Ledger
+from perdure.worker.health import Health
+from perdure.worker.operations import WorkerOperations
+from perdure.worker.refusals import OUT_OF_SERVICE
 
 TICK = 1.0
 
@@ -23,10 +24,14 @@ class Reports:
     """``attempts`` is what the worker runs, whatever that is at the time."""
 
     def __init__(
-        self, attempts: Collection[Attempt], ledger: Ledger, health: Health, deadlines: Deadlines
+        self,
+        attempts: Collection[Attempt],
+        operations: WorkerOperations,
+        health: Health,
+        deadlines: Deadlines,
     ) -> None:
         self._attempts = attempts
-        self._ledger = ledger
+        self._operations = operations
         self._health = health
         self._deadlines = deadlines
         self._spoken = False
@@ -66,7 +71,12 @@ class Reports:
             self._writing = asyncio.create_task(self.write(attempts))
 
     async def write(self, attempts: Collection[Attempt]) -> None:
-        told = [(attempt, said) for attempt in attempts if (said := attempt.context.take()) is not None]
+        # One that has ended meanwhile writes its lines with its outcome: from here they might come behind it.
+        told = [
+            (attempt, said)
+            for attempt in attempts
+            if not attempt.ended and (said := attempt.context.take()) is not None
+        ]
         if not told:
             return
         if failpoints.armed:
@@ -80,21 +90,24 @@ class Reports:
             for record in behind:
                 record()
 
-    async def _say(self, told: Sequence[tuple[Attempt, Said]]) -> None:
+    async def _say(self, told: Sequence[tuple[Attempt, JobReport]]) -> None:
         try:
-            heard = await self._ledger.areport([said for _, said in told])
+            heard = await self._operations.areport([said for _, said in told])
+        except asyncio.CancelledError:
+            put_back(told)
+            raise
         except OUT_OF_SERVICE as error:
-            for attempt, said in told:
-                attempt.context.put_back(said)
+            put_back(told)
             self._spoken = True
             await asyncio.sleep(self._health.failed(error))
             return
         for (attempt, said), answer in zip(told, heard, strict=True):
             self._answer(attempt, said, answer)
 
-    def _answer(self, attempt: Attempt, said: Said, answer: str) -> None:
+    def _answer(self, attempt: Attempt, said: JobReport, answer: str) -> None:
         match answer:
             case "lease lost":
+                warn_of_lost_lines(said)
                 attempt.stop("lost")
             case "cancel requested":
                 attempt.stop("cancel")
@@ -107,3 +120,15 @@ class Reports:
                     said.report.done,
                     said.report.total,
                 )
+
+
+def put_back(told: Sequence[tuple[Attempt, JobReport]]) -> None:
+    """Perhaps it was written before the answer was lost: a line twice is better than never."""
+    for attempt, said in told:
+        attempt.context.put_back(said)
+
+
+def warn_of_lost_lines(said: JobReport) -> None:
+    """Its lease is over, for example because the handler's own transaction has recorded its success."""
+    if said.logs:
+        _log.warning("%d lines of job %s are lost: its lease was over", len(said.logs), said.lease.job)

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 from time import monotonic
+from typing import Any
 
-from perdure.context import current_context
+from perdure.internal.threads import DaemonThreads
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Outcome, Released
-from perdure.store.daemons import Daemons
+from perdure.request.context import current_context
 from perdure.worker.attempt import Attempt
-from perdure.worker.ending import raised, returned
+from perdure.worker.outcome import raised, returned
 
 NO_THREAD = 5 * SECOND
 """For how long a job is given back that no thread could be started for."""
@@ -49,6 +50,15 @@ class LoopRunner:
     def give_up(self, attempt: Attempt) -> None:
         """It does not let itself be cancelled. It costs no slot: others run beside it."""
         attempt.give_up()
+
+    def attempt_of(self, task: asyncio.Task[Any] | None) -> Attempt | None:
+        """The attempt for which this task runs: its own, or one that its handler made. From any thread."""
+        context = getattr(task, "get_context", dict[Any, Any])()  # Python 3.11 does not tell a task's context
+        running = context.get(current_context)
+        for attempt, own in list(self._tasks.items()):
+            if own is task or attempt.context is running:
+                return attempt
+        return None
 
     async def _run(self, attempt: Attempt) -> None:
         current_context.set(attempt.context)
@@ -85,7 +95,7 @@ class ThreadRunner:
     """Plain handlers, each in a daemon thread: one that never ends does not hold up the end of the program."""
 
     def __init__(self, slots: int, freed: Callable[[], None]) -> None:
-        self._threads = Daemons("perdure-handler", limit=slots)
+        self._threads = DaemonThreads("perdure-handler", limit=slots)
         self._loop = asyncio.get_running_loop()
         self._freed = freed
         self._given_up: set[Attempt] = set()
@@ -128,6 +138,7 @@ class ThreadRunner:
         else:
             outcome = returned(handler, attempt.lease, value)
         now = monotonic()
+        attempt.returned = outcome, now
         with suppress(RuntimeError):  # the loop is gone, and with it everyone who would record this
             self._loop.call_soon_threadsafe(self._ended, attempt, outcome, now)
 

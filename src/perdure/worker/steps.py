@@ -4,33 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from time import monotonic
+from typing import Any, ParamSpec, TypeVar
 
-import msgspec
-
-from perdure.errors import ResultMissing
+from perdure.errors import PayloadTooLarge, ResultMissing
 from perdure.model.job import Claimed
 from perdure.model.lifecycle import Failed
-from perdure.model.reference import refers, resolved
-from perdure.ops.results import ParentResult, find_ancestor, read_parents
+from perdure.model.reference import refers
+from perdure.ops.op import Operation
+from perdure.ops.results import ParentResult, bytes_of, find_ancestors, pages, read_parents, read_results
 from perdure.store.store import Store
 from perdure.worker.attempt import Attempt, Runner
 from perdure.worker.handler import Handler
 from perdure.worker.health import Health
-from perdure.worker.results import missing
+from perdure.worker.held_results import HeldResults
+from perdure.worker.step_needs import StepNeeds
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _log = logging.getLogger("perdure.worker")
 
 
 class Steps:
-    """Belongs to the event loop's thread. Whoever begins in one go is read for in one go."""
+    """Belongs to the event loop's thread.
+
+    One statement reads the first page for all steps that begin in one go. Most need nothing else and begin. Each of
+    the others goes on in a task of its own, so that nobody waits for it; large reads take turns, so that parents
+    which several steps share are read once.
+    """
 
     def __init__(self, store: Store, health: Health) -> None:
+        self.held = HeldResults()
         self._store = store
         self._health = health
-        self._arrived: dict[Attempt, Runner] = {}
+        self._turn = asyncio.Lock()
+        self._arrived: list[Preparation] = []
         self._reading: set[asyncio.Task[None]] = set()
 
     def before(self, job: Claimed, handler: Handler, runner: Runner) -> Runner:
@@ -39,91 +50,134 @@ class Steps:
             return runner
         return Preparation(self, runner)
 
-    def prepare(self, attempt: Attempt, runner: Runner) -> None:
+    def prepare(self, preparation: Preparation) -> None:
         if not self._arrived:
             asyncio.get_running_loop().call_soon(self._read)
-        self._arrived[attempt] = runner
+        self._arrived.append(preparation)
 
     def _read(self) -> None:
-        arrived, self._arrived = self._arrived, {}
-        task = asyncio.create_task(self._begin(arrived))
+        arrived, self._arrived = self._arrived, []
+        self._spawn(self._read_first_page(arrived))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
         self._reading.add(task)
         task.add_done_callback(self._reading.discard)
+        return task
 
-    async def _begin(self, arrived: dict[Attempt, Runner]) -> None:
+    async def _read_first_page(self, arrived: Sequence[Preparation]) -> None:
         try:
-            ids = [attempt.job.id for attempt in arrived]
-            parents = await self._health.until_answered(lambda: self._store.aperform(read_parents, ids))
-            found = await self._resolve([*arrived], parents)
+            first = await self._ask(read_parents, [preparation.attempt.job.id for preparation in arrived])
         except Exception as error:
             _log.exception("The results that %d steps need could not be read", len(arrived))
-            found = {attempt: Failed(attempt.lease, "error", message=str(error)) for attempt in arrived}
-        for attempt, runner in arrived.items():
-            if attempt.ended:
-                continue  # it was stopped meanwhile
-            if (failure := found.get(attempt)) is not None:
-                attempt.end(failure, monotonic())
-            else:
-                attempt.runner = runner
-                runner.start(attempt)
+            for preparation in arrived:
+                preparation.fail(error)
+            return
+        for preparation in arrived:
+            attempt = preparation.attempt
+            if not attempt.ended:  # it may have been stopped meanwhile
+                with preparation.guarded():
+                    self._go_on(preparation, StepNeeds(attempt, first.pop(attempt.job.id)))
 
-    async def _resolve(
-        self, attempts: Sequence[Attempt], parents: dict[str, list[ParentResult]]
-    ) -> dict[Attempt, Failed]:
-        """Give each its results, and its arguments in place of references to them; return what is impossible."""
-        failed: dict[Attempt, Failed] = {}
-        for attempt in attempts:
-            job = attempt.job
-            attempt.context.parents = parents[job.id]
-            if refers(job.payload):
-                try:
-                    payload = await self._payload(job, parents[job.id])
-                except ResultMissing as error:
-                    failed[attempt] = Failed(attempt.lease, "fatal", error.code, str(error))
-                    continue
-                attempt.job = attempt.context.row = msgspec.structs.replace(job, payload=payload)
-        return failed
+    def _go_on(self, preparation: Preparation, needs: StepNeeds) -> None:
+        if needs.complete and not needs.unknown and not needs.unread:
+            needs.check()
+            needs.hand_over()
+            preparation.begin()
+        else:
+            preparation.reading = self._spawn(self._read_rest(preparation, needs))
 
-    async def _payload(self, job: Claimed, parents: Sequence[ParentResult]) -> str:
-        known = {parent.key: parent for parent in parents}
-        lacking: list[str] = []
+    async def _read_rest(self, preparation: Preparation, needs: StepNeeds) -> None:
+        job = preparation.attempt.job
+        with preparation.guarded():
+            while not needs.complete:
+                page = await self._ask(read_parents, [job.id], after=needs.last, most_bytes=needs.bytes_left)
+                needs.add_page(page[job.id])
+            if needs.unknown:
+                found = await self._ask(find_ancestors, job.id, job.workflow_id or "", needs.unknown)
+                needs.add_ancestors(found.values())
+            needs.check()
+            if needs.unread:
+                preparation.pause()
+                async with self._turn:
+                    await self.held.wait_for_room(
+                        lambda: needs.argument_bytes + bytes_of(self._absent(needs))
+                    )
+                    preparation.resume()
+                    await self._read_results(preparation.attempt, needs)
+            needs.hand_over()
+            if not needs.reads_ahead:
+                self.held.release_results(preparation.attempt)
+            preparation.begin()
 
-        def result_of(key: str) -> str:
-            if key not in known:
-                lacking.append(key)
-                return "null"
-            parent = known[key]
-            if parent.state != "succeeded" or parent.dropped:
-                raise missing(parent.key, parent)
-            return "null" if parent.result is None else parent.result
+    async def _read_results(self, attempt: Attempt, needs: StepNeeds) -> None:
+        self.held.hold_arguments(attempt, needs.argument_bytes)
+        needs.set_results(self.held.hold(attempt, map(self.held.find, needs.unread)))
+        for page in pages(needs.unread):
+            results = await self._ask(read_results, [parent.id for parent in page])
+            read = [parent._replace(result=results.get(parent.id)) for parent in page]
+            needs.set_results(self.held.hold(attempt, read))
 
-        payload = resolved(job.payload, result_of)
-        if not lacking:
-            return payload
-        for key in dict.fromkeys(lacking):
-            found = await self._health.until_answered(partial(self._ancestor, job, key))
-            if found is None:
-                raise missing(key, None)
-            known[key] = found
-        return resolved(job.payload, result_of)
+    def _absent(self, needs: StepNeeds) -> list[ParentResult]:
+        return [parent for parent in needs.unread if self.held.find(parent).unread]
 
-    async def _ancestor(self, job: Claimed, key: str) -> ParentResult | None:
-        return await self._store.aperform(find_ancestor, job.id, job.workflow_id or "", key)
+    async def _ask(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._health.until_answered(lambda: self._store.aperform(operation, *args, **kwargs))
 
 
 class Preparation:
-    """A runner for as long as a step's results are read."""
+    """A runner for as long as a step's results are read, which may take as long as its handler may."""
 
     def __init__(self, steps: Steps, runner: Runner) -> None:
         self._steps = steps
         self._runner = runner
+        self._timer: asyncio.TimerHandle | None = None
+        self.reading: asyncio.Task[None] | None = None
 
     def start(self, attempt: Attempt) -> None:
-        self._steps.prepare(attempt, self._runner)
+        self.attempt = attempt
+        self.resume()
+        self._steps.prepare(self)
+
+    def resume(self) -> None:
+        if (allowed := self.attempt.allowed) is not None:
+            self._timer = asyncio.get_running_loop().call_later(allowed, self.attempt.stop, "timeout")
+
+    def pause(self) -> None:
+        """Waiting until others need less is no fault of this one."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def begin(self) -> None:
+        self.pause()
+        self.attempt.runner = self._runner
+        self._runner.start(self.attempt)
 
     def stop(self, attempt: Attempt) -> None:
         """Its handler has not begun."""
-        attempt.end(None, monotonic())
+        self.pause()
+        if self.reading is not None:
+            self.reading.cancel()
+        late = f"The results it needs were not read within {attempt.allowed} s."
+        timed_out = attempt.why == "timeout"
+        attempt.end(Failed(attempt.lease, "timeout", message=late) if timed_out else None, monotonic())
 
     def give_up(self, attempt: Attempt) -> None:
         attempt.give_up()
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Whatever goes wrong concerns this step alone."""
+        lease = self.attempt.lease
+        try:
+            yield
+        except (ResultMissing, PayloadTooLarge) as error:
+            self.pause()
+            self.attempt.end(Failed(lease, "fatal", error.code, str(error)), monotonic())
+        except Exception as error:
+            _log.exception("The results that job %s needs could not be read", lease.job)
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        self.pause()
+        self.attempt.end(Failed(self.attempt.lease, "error", message=str(error)), monotonic())

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Protocol
 
-from perdure import failpoints
+from perdure.internal import failpoints
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Change
 from perdure.ops import browse
 from perdure.ops import worker as worker_ops
-from perdure.worker.health import OUT_OF_SERVICE, Health
+from perdure.worker.health import Health
 from perdure.worker.hooks import Hooks
-from perdure.worker.ledger import Ledger
+from perdure.worker.operations import WorkerOperations
+from perdure.worker.refusals import DAMAGED, NOT_DONE, OUT_OF_SERVICE, tellable
 
 NAME = "sweeper"
 TICK = 1.0
@@ -38,17 +39,19 @@ class Sweeper:
     """Runs in every worker; the one that is elected sweeps."""
 
     def __init__(
-        self, worker: Sweeping, ledger: Ledger, health: Health, hooks: Hooks, *, lease: float
+        self, worker: Sweeping, operations: WorkerOperations, health: Health, hooks: Hooks, *, lease: float
     ) -> None:
         self._worker = worker
-        self._ledger = ledger
-        self._store = ledger.store
+        self._operations = operations
+        self._store = operations.store
         self._health = health
         self._hooks = hooks
         self._lease = lease
         self._trusts_at = 0.0
         self._renew_at = 0.0
         self._led_as = ""
+        self._failed: set[str] = set()
+        """Parts of a sweep that failed for good, and were told of."""
         self.swept = asyncio.Event()
         """It has looked at least once."""
 
@@ -59,7 +62,7 @@ class Sweeper:
                 await self.sweep()
                 self._health.worked(asked)
                 self.swept.set()
-            except OUT_OF_SERVICE as error:
+            except NOT_DONE as error:
                 # Others could not tell that they live either: for one lease nobody counts as silent.
                 self._trusts_at = monotonic() + self._lease
                 await asyncio.sleep(self._health.failed(error))
@@ -70,17 +73,28 @@ class Sweeper:
         dead = await self._bury()
         if await self._lead(anew=dead):
             await self._sweep_for_all()
-        await self.tell_expired()
+        await self._despite_damage("Expired jobs cannot be told of", self.tell_expired)
 
     async def _sweep_for_all(self) -> None:
         if failpoints.armed:
             failpoints.reach("before_rescue")
-        await self.rescue(silent=monotonic() >= self._trusts_at)
-        await self._ledger.aexpire()
+        silent = monotonic() >= self._trusts_at
+        await self._despite_damage("Lost jobs cannot be rescued", lambda: self.rescue(silent=silent))
+        await self._despite_damage("Expired jobs cannot be canceled", self._operations.aexpire)
+
+    async def _despite_damage(self, what: str, part: Callable[[], Awaitable[object]]) -> None:
+        """One part of a sweep that fails for good must not stop the others."""
+        try:
+            await part()
+            self._failed.discard(what)
+        except DAMAGED as error:
+            if what not in self._failed:
+                self._failed.add(what)
+                _log.error("%s: %s", what, tellable(error))
 
     async def rescue(self, *, silent: bool) -> None:
         """Without ``silent`` only the jobs of workers that are retired already."""
-        if rescued := await self._ledger.arescue(silent=silent):
+        if rescued := await self._operations.arescue(silent=silent):
             if failpoints.armed:
                 failpoints.reach("after_rescue")
             _log.warning("Rescued %d jobs of workers that fell silent", len(rescued))
@@ -88,7 +102,7 @@ class Sweeper:
 
     async def tell_expired(self) -> None:
         """Also of those that a claim of this worker met and canceled."""
-        expired = self._ledger.expired
+        expired = self._operations.expired
         if self._hooks.quiet:
             expired.clear()
         while expired:
@@ -126,7 +140,7 @@ class Sweeper:
         others = [worker.id for worker in workers if worker.id != self._worker.identity]
         dead = self._store.absent(others)
         for worker in dead:
-            await self._ledger.aretire(worker)
+            await self._operations.aretire(worker)
         return bool(dead)
 
     async def _lead(self, *, anew: bool) -> bool:
@@ -135,6 +149,6 @@ class Sweeper:
         if not anew and identity == self._led_as and monotonic() < self._renew_at:
             return True
         asked = monotonic()
-        leads = await self._ledger.alead(NAME, identity, lease=int(LEASE * SECOND))
+        leads = await self._operations.alead(NAME, identity, lease=int(LEASE * SECOND))
         self._led_as, self._renew_at = identity, asked + LEASE / 2 if leads else 0.0
         return leads

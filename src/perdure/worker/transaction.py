@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from socket import SHUT_RDWR, socket
 from threading import Timer
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from perdure import failpoints
 from perdure.errors import Refused, StoreBusy
-from perdure.store.plan import run
+from perdure.internal import failpoints
+from perdure.plan.plan import run
 
 if TYPE_CHECKING:
     from perdure.worker.context import JobContext
@@ -32,15 +34,19 @@ class TransactionBlock:
     def __init__(self, context: JobContext) -> None:
         self._context = context
         self._store = context.store
-        self._holds_all = self._store.dialect == "sqlite"
+        self._holds_all = self._store.embedded
         self._timers: list[Timer] = []
         self._began = 0.0
+        self._taken = False
         self._conn: Any = None
         self._release: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Any:
         with self._one_at_a_time():
             self._conn = self._store.connect()
+            if self._taken:
+                self._conn.close()
+                raise _taken_away()
         self._watch()
         return self._conn
 
@@ -50,6 +56,9 @@ class TransactionBlock:
     async def __aenter__(self) -> Any:
         with self._one_at_a_time():
             self._conn = await self._store.aconnect()
+            if self._taken:
+                await self._discard()
+                raise _taken_away()
         self._watch()
         return self._conn
 
@@ -122,9 +131,9 @@ class TransactionBlock:
 
     def _watch(self) -> None:
         self._began = monotonic()
-        self._release = self._store.held_here()
+        self._release = self._store.mark_self_locked()
         if self._holds_all:
-            self._timers = [Timer(WARN, self._warn), Timer(REFUSE, self._take_away)]
+            self._timers = [Timer(WARN, self._warn), Timer(REFUSE, self.take_away)]
             for timer in self._timers:
                 timer.daemon = True
                 timer.start()
@@ -132,22 +141,45 @@ class TransactionBlock:
     def _unwatch(self) -> None:
         for timer in self._timers:
             timer.cancel()
+        if self._taken and monotonic() - self._began <= REFUSE:
+            raise _taken_away()
         if self._holds_all and monotonic() - self._began > REFUSE:
             raise StoreBusy(
                 f"The transaction of this job held SQLite's write lock for more than {REFUSE:g} s."
             )
 
-    def _take_away(self) -> None:
-        self._conn.interrupt()  # or a statement that runs would be waited for
-        self._conn.close()
+    def take_away(self) -> None:
+        """Roll it back, and let it hold no lock from here on. From any thread."""
+        self._taken = True
+        conn = self._conn
+        if conn is None:
+            return  # it waits for its connection, and will find that it was taken
+        if self._holds_all:
+            conn.interrupt()  # or a statement that runs would be waited for
+            conn.close()
+        else:
+            # The driver's own close is not safe beside a thread that uses the connection. This is, and the server
+            # rolls back as soon as it reads it.
+            with socket(fileno=os.dup(conn.fileno())) as duplicate:
+                duplicate.shutdown(SHUT_RDWR)
+
+    async def _discard(self) -> None:
+        if self._holds_all:
+            self._conn.close()
+        else:
+            await self._conn.close()
 
     def _warn(self) -> None:
         _log.warning(
             "Job %s holds SQLite's write lock for more than %g s; after %g s it is taken from it",
-            self._context.job,
+            self._context.job_id,
             WARN,
             REFUSE,
         )
+
+
+def _taken_away() -> StoreBusy:
+    return StoreBusy("The transaction of this job was rolled back, because its worker was about to end.")
 
 
 def _reach(place: failpoints.Place) -> None:

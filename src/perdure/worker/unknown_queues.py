@@ -8,7 +8,7 @@ from perdure.errors import PerdureError
 from perdure.model.suggest import did_you_mean
 from perdure.ops.queues import find_unknown
 from perdure.store.store import Store
-from perdure.worker.ledger import Queues
+from perdure.worker.operations import Queues
 
 _log = logging.getLogger("perdure.worker")
 

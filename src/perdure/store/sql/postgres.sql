@@ -25,7 +25,7 @@ ahead AS MATERIALIZED (
         AS any),
 taken AS MATERIALIZED (
     SELECT j.id, j.token, j.task, j.queue, j.priority, j.run_at, j.run, j.attempt, j.max_attempts, j.timeout, j.payload,
-           j.checkpoint, j.tenant, j.meta, j.crashes, j.scheduled_for, j.workflow_id, j.step_key,
+           j.checkpoint, j.tenant, j.meta, j.crashes, j.interruptions, j.scheduled_for, j.workflow_id, j.step_key,
            coalesce(j.expires_at <= :now, false) AS late
       FROM perdure.job j
      WHERE NOT (SELECT ahead.any FROM ahead)
@@ -43,19 +43,22 @@ taken AS MATERIALIZED (
 -- What is locked is what gets written: these return nothing, for their rows would be put by a second time.
 claimed AS (
     UPDATE perdure.job
-       SET state = 'running', worker = :worker, token = token + 1, attempt = attempt + 1, started_at = :now, reason = NULL
+       SET state = 'running', worker = :worker, attempt = attempt + 1, started_at = :now, reason = NULL,
+           -- A value larger than any that perdure stores makes the claim fail before it is read: the sum leaves the
+           -- integers.
+           token = token + 1 + CASE WHEN too_large() THEN 2147483647 ELSE 0 END
      -- By primary key and nothing else: joined to the CTE, stale statistics turn this into a scan of the table.
      WHERE id = ANY (ARRAY(SELECT taken.id FROM taken WHERE NOT taken.late))),
 expired AS (
     UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
      WHERE id = ANY (ARRAY(SELECT taken.id FROM taken WHERE taken.late)))
 SELECT CAST(id AS text) AS id, token + 1 AS token, task, queue, priority, run_at, run, attempt + 1 AS attempt, max_attempts,
-       timeout, payload, checkpoint, tenant, meta, crashes, scheduled_for, workflow_id, step_key,
+       timeout, payload, checkpoint, tenant, meta, crashes, interruptions, scheduled_for, workflow_id, step_key,
        CASE WHEN late THEN 'canceled' ELSE 'running' END AS state
   FROM taken
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'more'
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'more'
  WHERE (SELECT ahead.any FROM ahead)
     OR (SELECT count(*) FROM taken) < :n AND (
        EXISTS (SELECT FROM perdure.job j
@@ -79,8 +82,8 @@ every AS (
 asked AS (
     SELECT queue, CAST(0 AS bigint) AS rank FROM every WHERE queue <> ''
     UNION ALL
-    SELECT value, rank FROM json_array_elements_text(CAST(:queues AS json)) WITH ORDINALITY AS q(value, rank)),
-head(queue, rank, priority, known, run_ats, ids, found) AS (
+    SELECT value, rank FROM json_array_elements_text(CAST(:queues AS json)) WITH ORDINALITY AS q (value, rank)),
+head (queue, rank, priority, known, run_ats, ids, found) AS (
     -- Down the priorities of each queue, from above the highest, until there is enough.
     SELECT queue, rank, 32768, true, CAST('{}' AS timestamptz[]), CAST('{}' AS uuid[]), 0 FROM asked
      WHERE NOT EXISTS (SELECT FROM perdure.queue q
@@ -109,7 +112,7 @@ head(queue, rank, priority, known, run_ats, ids, found) AS (
 due AS (
     -- What is first in order; or, where that meets a task this worker does not know, the first of each it knows.
     SELECT queue, rank, priority, NULL AS task, row.run_at, row.id
-      FROM head CROSS JOIN unnest(run_ats, ids) AS row (run_at, id)
+      FROM head CROSS JOIN ROWS FROM (unnest(run_ats), unnest(ids)) AS row (run_at, id)
      WHERE known
     UNION ALL
     SELECT head.queue, head.rank, head.priority, known.task, row.run_at, row.id
@@ -144,7 +147,8 @@ claimed AS (
     UPDATE perdure.job
        SET state = CASE WHEN expires_at <= :now THEN 'canceled' ELSE 'running' END,
            worker = CASE WHEN expires_at <= :now THEN NULL ELSE :worker END,
-           token = CASE WHEN expires_at <= :now THEN token ELSE token + 1 END,
+           -- See claim_front.
+           token = CASE WHEN expires_at <= :now THEN token ELSE token + 1 + CASE WHEN too_large() THEN 2147483647 ELSE 0 END END,
            attempt = CASE WHEN expires_at <= :now THEN attempt ELSE attempt + 1 END,
            started_at = CASE WHEN expires_at <= :now THEN started_at ELSE :now END,
            finished_at = CASE WHEN expires_at <= :now THEN :now END,
@@ -153,13 +157,13 @@ claimed AS (
      WHERE id = ANY (ARRAY(SELECT taken.id FROM taken))
        AND (workflow_id IS NULL OR expires_at IS NULL OR expires_at > :now)
     RETURNING CAST(id AS text) AS id, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload,
-              checkpoint, tenant, meta, crashes, scheduled_for, workflow_id, step_key, state)
+              checkpoint, tenant, meta, crashes, interruptions, scheduled_for, workflow_id, step_key, state)
 SELECT * FROM claimed
 UNION ALL
 -- Others hold some of what is due first. If all of it, claim_around is to be asked.
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'locked'
- WHERE (SELECT count(*) FROM taken) < (SELECT sum(n) FROM share);
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'locked'
+ WHERE (SELECT count(*) FROM taken) < (SELECT CAST(sum(n) AS bigint) FROM share);
 
 -- name: claim_around
 -- differs: somebody may hold the rows that are due first for long, in a transaction of their own. claim_jobs counts its
@@ -176,8 +180,8 @@ every AS (
 asked AS (
     SELECT queue, CAST(0 AS bigint) AS rank FROM every WHERE queue <> ''
     UNION ALL
-    SELECT value, rank FROM json_array_elements_text(CAST(:queues AS json)) WITH ORDINALITY AS q(value, rank)),
-grp(queue, rank, priority) AS (
+    SELECT value, rank FROM json_array_elements_text(CAST(:queues AS json)) WITH ORDINALITY AS q (value, rank)),
+grp (queue, rank, priority) AS (
     SELECT queue, rank, 32768 FROM asked
      WHERE NOT EXISTS (SELECT FROM perdure.queue q
                         WHERE q.name = asked.queue AND (q.paused OR q.cool_until > :now))
@@ -199,17 +203,65 @@ locked AS MATERIALIZED (
               FOR UPDATE SKIP LOCKED) row
      WHERE grp.priority < 32768)
 UPDATE perdure.job
-   SET state = 'running', worker = :worker, token = token + 1, attempt = attempt + 1, started_at = :now, reason = NULL
+   SET state = 'running', worker = :worker, attempt = attempt + 1, started_at = :now, reason = NULL,
+       -- See claim_front.
+       token = token + 1 + CASE WHEN too_large() THEN 2147483647 ELSE 0 END
  WHERE id = ANY (ARRAY(SELECT id FROM locked ORDER BY rank, priority DESC, run_at, id LIMIT :n))
    AND (expires_at IS NULL OR expires_at > :now)
 RETURNING CAST(id AS text), token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
-          tenant, meta, crashes, scheduled_for, workflow_id, step_key, state;
+          tenant, meta, crashes, interruptions, scheduled_for, workflow_id, step_key, state;
+
+-- name: claim_chosen
+-- differs: as claim_jobs, for one row that is known. A row that somebody holds is left out, not waited for.
+UPDATE perdure.job
+   SET state = 'running', worker = :worker, attempt = attempt + 1, started_at = :now, reason = NULL,
+       token = token + 1 + CASE WHEN too_large() THEN 2147483647 ELSE 0 END
+ WHERE id = ANY (ARRAY(
+           SELECT j.id FROM perdure.job j
+            WHERE j.id = :id AND j.state = 'ready' AND j.held IS NULL AND j.run_at <= :now
+              AND (j.expires_at IS NULL OR j.expires_at > :now)
+              AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
+              FOR UPDATE SKIP LOCKED))
+RETURNING CAST(id AS text), token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
+          tenant, meta, crashes, interruptions, scheduled_for, workflow_id, step_key, state;
+
+-- name: find_due
+-- differs: how a JSON array becomes rows.
+SELECT id, priority, run_at
+  FROM perdure.job
+ WHERE state = 'ready' AND held IS NULL AND queue = :queue AND run_at <= :now AND (expires_at IS NULL OR expires_at > :now)
+   AND task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))
+ ORDER BY priority DESC, run_at, id
+ LIMIT :n OFFSET :skip;
+
+-- name: hold_job
+-- differs: a row that somebody holds is left out, not waited for.
+UPDATE perdure.job SET held = 'unclaimable', reason = :reason
+ WHERE id = ANY (ARRAY(SELECT j.id FROM perdure.job j WHERE j.id = :id AND j.state = 'ready' AND j.held IS NULL
+                          FOR UPDATE SKIP LOCKED))
+RETURNING id;
+
+-- name: hold_damaged
+-- differs: how a JSON array becomes rows, the bounds of counters, and the size of values, looked at as claim_chosen does.
+UPDATE perdure.job
+   SET held = 'unclaimable',
+       reason = CASE
+           WHEN token >= 2147483647 THEN 'Its token is ' || CAST(token AS text) || ', and a claim adds 1.'
+           WHEN attempt >= 2147483647 THEN 'Its attempt is ' || CAST(attempt AS text) || ', and a claim adds 1.'
+           ELSE 'A value in the row is too large.' END
+ WHERE id = ANY (ARRAY(
+           SELECT j.id FROM perdure.job j
+            WHERE j.id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
+              AND j.state = 'ready' AND j.held IS NULL
+              FOR UPDATE SKIP LOCKED))
+   AND (token >= 2147483647 OR attempt >= 2147483647 OR too_large())
+RETURNING CAST(id AS text), reason;
 
 -- name: lock_job
 -- differs: an operator's act locks its row, so that what it decides on stays true until it is written. And json comes
 -- out as text: a caller's codec would decode it.
 SELECT state, run, token, worker, CAST(checkpoint AS text), CAST(result AS text), unique_key, task,
-       coalesce(tenant, ''), run_at <= :now, workflow_id, step_key
+       coalesce(tenant, ''), run_at <= :now, workflow_id, step_key, held
   FROM perdure.job
  WHERE id = :id
    FOR UPDATE;
@@ -224,16 +276,19 @@ VALUES (:id, :run, :token, :kind, :now, CAST(CAST(:detail AS text) AS json));
 SELECT current_setting('transaction_isolation');
 
 -- name: insert_jobs
--- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses.
+-- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses. That
+-- row has nothing in it that the caller gave: the server writes it into its log.
 -- The rows go in as they were given, whatever the join makes of them: two batches then wait for each other in one order.
 INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
                          expires_at, unique_key, parent_job, created_at)
-SELECT x.id, t.name, coalesce(x.queue, t.queue), x.tenant, CAST(x.payload AS json),
-       CAST(x.meta AS json), CAST(x.tags AS json), 'ready', coalesce(x.priority, t.priority),
+SELECT x.id, t.name, CASE WHEN t.name IS NOT NULL THEN coalesce(x.queue, t.queue) END,
+       CASE WHEN t.name IS NOT NULL THEN x.tenant END, CASE WHEN t.name IS NOT NULL THEN CAST(x.payload AS json) END,
+       CASE WHEN t.name IS NOT NULL THEN CAST(x.meta AS json) END,
+       CASE WHEN t.name IS NOT NULL THEN CAST(x.tags AS json) END, 'ready', coalesce(x.priority, t.priority),
        coalesce(x.max_attempts, t.max_attempts), coalesce(x.timeout, t.timeout),
        coalesce(instant(x.run_at), :now + span(x.delay), :now),
        coalesce(instant(x.expires_at), :now + span(x.expires_in)),
-       x.unique_key, x.parent_job, :now
+       CASE WHEN t.name IS NOT NULL THEN x.unique_key END, x.parent_job, :now
   FROM ROWS FROM (json_to_recordset(CAST(:jobs AS json)) AS (
        id uuid, task text, queue text, tenant text, payload text, meta text, tags text, priority smallint,
        max_attempts integer, timeout bigint, run_at bigint, delay bigint, expires_at bigint, expires_in bigint,
@@ -249,13 +304,16 @@ RETURNING id, queue, run_at <= :now;
 -- would look at each. Together that is half the time of insert_jobs.
 INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
                          expires_at, created_at)
-SELECT CAST(x.key AS uuid), t.name, coalesce(CAST(:queue AS text), t.queue), CAST(:tenant AS text),
-       CAST(x.value AS json), CAST(:meta AS json), CAST(:tags AS json), 'ready',
+SELECT CAST(x.key AS uuid), t.name, coalesce(t.given_queue, t.queue), t.tenant, CAST(x.value AS json), t.meta, t.tags, 'ready',
        coalesce(CAST(:priority AS smallint), t.priority), coalesce(CAST(:max_attempts AS integer), t.max_attempts),
        coalesce(CAST(:timeout AS bigint), t.timeout), coalesce(:now + span(:delay), :now),
        coalesce(instant(:expires_at), :now + span(:expires_in)), :now
-  FROM (SELECT 1) AS one LEFT JOIN perdure.task t ON t.name = :task AND t.enabled
-       CROSS JOIN json_each_text(CAST(:jobs AS json)) AS x
+  FROM (SELECT 1) AS one LEFT JOIN (
+       -- Of a task that is unknown or disabled the log tells nothing: see insert_jobs.
+       SELECT *, CAST(:queue AS text) AS given_queue, CAST(:tenant AS text) AS tenant, CAST(:meta AS json) AS meta,
+              CAST(:tags AS json) AS tags
+         FROM perdure.task WHERE name = :task AND enabled) t ON true
+       LEFT JOIN json_each_text(CAST(:jobs AS json)) AS x ON t.name IS NOT NULL
  WHERE NOT EXISTS (SELECT FROM perdure.job WHERE id = CAST(:first AS uuid));
 
 -- name: insert_keys
@@ -320,7 +378,7 @@ SELECT count(*) FROM done;
 -- name: lock_running
 -- differs: rows are locked, in the order given, each found by its primary key: see finish_succeeded. And json comes out
 -- as text: see lock_job.
-SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes,
+SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes, j.interruptions,
        j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total,
        CAST(coalesce(q.backoff, t.backoff) AS text), t.max_crashes, j.stage, j.workflow_id
   FROM json_array_elements(CAST(:leases AS json)) AS x (value) CROSS JOIN LATERAL (
@@ -344,7 +402,7 @@ SELECT j.id, j.token, free.id IS NOT NULL
 -- name: find_orphans
 -- differs: a row somebody holds is being finished; the next sweep sees it. Under the lock it is looked at again: others may
 -- have rescued it and claimed it anew. Found by primary key, or the whole table would be walked for its order.
-SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes,
+SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes, j.interruptions,
        j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage, j.workflow_id
   FROM perdure.job j
        LEFT JOIN perdure.task t ON t.name = j.task
@@ -379,7 +437,7 @@ WITH told AS MATERIALIZED (
       FROM json_array_elements(CAST(:changes AS json)) AS x (value))
 UPDATE perdure.job
    SET (state, worker, run, attempt, run_at, started_at, finished_at, result, reason, error_kind, error_code,
-        error_message, error_trace, throttles, snoozes, crashes) = (
+        error_message, error_trace, throttles, snoozes, crashes, interruptions) = (
        SELECT x.state, NULL, x.run, x.attempt,
               CASE x.state WHEN 'ready' THEN :now + span(x.delay) ELSE job.run_at END,
               CASE x.state WHEN 'ready' THEN NULL ELSE job.started_at END,
@@ -390,11 +448,12 @@ UPDATE perdure.job
               CASE WHEN x.keep_error THEN job.error_code ELSE x.error_code END,
               CASE WHEN x.keep_error THEN job.error_message ELSE x.error_message END,
               CASE WHEN x.keep_error THEN job.error_trace ELSE x.error_trace END,
-              job.throttles + x.throttles, job.snoozes + x.snoozes, x.crashes
+              least(job.throttles, 2147483646) + x.throttles, least(job.snoozes, 2147483646) + x.snoozes, x.crashes,
+              x.interruptions
          FROM jsonb_to_record((SELECT changes FROM told) -> CAST(job.id AS text)) AS x (
               state text, run integer, attempt integer, delay bigint, result text, reason text, error_kind text,
               error_code text, error_message text, error_trace text, keep_error boolean, throttles integer,
-              snoozes integer, crashes integer))
+              snoozes integer, crashes integer, interruptions integer))
  WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[])) AND worker IS NOT NULL
    AND token = CAST((SELECT changes FROM told) -> CAST(id AS text) ->> 'token' AS integer)
 RETURNING id;
@@ -464,7 +523,7 @@ SELECT current_setting('server_version'), pg_database_size(current_database()),
           FROM pg_catalog.pg_stat_all_tables s JOIN pg_catalog.pg_class c ON c.oid = s.relid
          WHERE c.relnamespace IN (SELECT o.relnamespace
                                     FROM perdure.migration m JOIN pg_catalog.pg_class o ON o.oid = m.tableoid)),
-       (SELECT CAST(extract(epoch FROM max(statement_timestamp() - a.xact_start)) * 1000000 AS bigint)
+       (SELECT CAST(extract(epoch FROM max(statement_timestamp() - a.xact_start)) * numeric '1000000' AS bigint)
           FROM pg_catalog.pg_stat_activity a
          WHERE a.datname = current_database() AND a.backend_xmin IS NOT NULL AND a.pid <> pg_backend_pid());
 
@@ -489,17 +548,23 @@ UPDATE perdure.job
  WHERE id = :id AND state = 'open';
 
 -- name: insert_steps
--- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses.
+-- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses. That
+-- row has nothing in it that the caller gave: see insert_jobs.
 INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
                          expires_at, finished_at, reason, workflow_id, step_key, deps_pending, deps_unsatisfied, delay,
                          parent_job, created_at)
-SELECT x.id, CASE x.task WHEN '(gate)' THEN x.task ELSE t.name END, coalesce(x.queue, t.queue), x.tenant,
-       CAST(x.payload AS json), CAST(x.meta AS json), CAST(x.tags AS json), coalesce(x.state, 'ready'),
+SELECT x.id, CASE x.task WHEN '(gate)' THEN x.task ELSE t.name END,
+       CASE WHEN t.name IS NOT NULL OR x.task = '(gate)' THEN coalesce(x.queue, t.queue) END,
+       CASE WHEN t.name IS NOT NULL OR x.task = '(gate)' THEN x.tenant END,
+       CASE WHEN t.name IS NOT NULL OR x.task = '(gate)' THEN CAST(x.payload AS json) END,
+       CASE WHEN t.name IS NOT NULL OR x.task = '(gate)' THEN CAST(x.meta AS json) END,
+       CASE WHEN t.name IS NOT NULL OR x.task = '(gate)' THEN CAST(x.tags AS json) END, coalesce(x.state, 'ready'),
        coalesce(x.priority, t.priority, 0), coalesce(x.max_attempts, t.max_attempts, 1), coalesce(x.timeout, t.timeout),
        CASE WHEN x.state = 'open' THEN :now + coalesce(span(x.timeout), interval '0')
             ELSE coalesce(instant(x.run_at), :now + span(x.delay), :now) END,
-       coalesce(instant(x.expires_at), :now + span(x.expires_in)), CASE x.state WHEN 'canceled' THEN :now END, x.reason,
-       x.workflow_id, x.step_key, coalesce(x.pending, 0), coalesce(x.unsatisfied, 0), x.delay, x.parent_job, :now
+       coalesce(instant(x.expires_at), :now + span(x.expires_in)), CASE x.state WHEN 'canceled' THEN :now END,
+       CASE WHEN t.name IS NOT NULL OR x.task = '(gate)' THEN x.reason END, x.workflow_id,
+       CASE WHEN t.name IS NOT NULL OR x.task = '(gate)' THEN x.step_key END, coalesce(x.pending, 0), coalesce(x.unsatisfied, 0), x.delay, x.parent_job, :now
   FROM json_to_recordset(CAST(:steps AS json)) AS x (
        id uuid, workflow_id uuid, step_key text, task text, queue text, tenant text, payload text, meta text, tags text,
        priority smallint, max_attempts integer, timeout bigint, run_at bigint, delay bigint, expires_at bigint,
@@ -512,15 +577,17 @@ SELECT x.id, CASE x.task WHEN '(gate)' THEN x.task ELSE t.name END, coalesce(x.q
 -- for. What is one value for all of them is a parameter of its own: a third of the time of insert_steps.
 INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
                          expires_at, workflow_id, step_key, deps_pending, delay, parent_job, created_at)
-SELECT CAST(x.key AS uuid), t.name, coalesce(CAST(:queue AS text), t.queue), CAST(:tenant AS text),
-       CAST(x.value ->> 1 AS json), CAST(:meta AS json), CAST(:tags AS json),
+SELECT CAST(x.key AS uuid), t.name, coalesce(t.given_queue, t.queue), t.tenant, CAST(x.value ->> 1 AS json), t.meta, t.tags,
        CASE x.value ->> 2 WHEN '0' THEN 'ready' ELSE 'waiting' END,
        coalesce(CAST(:priority AS smallint), t.priority), coalesce(CAST(:max_attempts AS integer), t.max_attempts),
        coalesce(CAST(:timeout AS bigint), t.timeout), coalesce(instant(:run_at), :now + span(:delay), :now),
        coalesce(instant(:expires_at), :now + span(:expires_in)), CAST(:workflow_id AS uuid), x.value ->> 0,
        CAST(x.value ->> 2 AS integer), CAST(:delay AS bigint), CAST(:parent_job AS uuid), :now
-  FROM (SELECT 1) AS one LEFT JOIN perdure.task t ON t.name = :task AND t.enabled
-       CROSS JOIN json_each(CAST(:steps AS json)) AS x
+  FROM (SELECT 1) AS one LEFT JOIN (
+       SELECT *, CAST(:queue AS text) AS given_queue, CAST(:tenant AS text) AS tenant, CAST(:meta AS json) AS meta,
+              CAST(:tags AS json) AS tags
+         FROM perdure.task WHERE name = :task AND enabled) t ON true
+       LEFT JOIN json_each(CAST(:steps AS json)) AS x ON t.name IS NOT NULL
  -- See insert_alike.
  WHERE NOT EXISTS (SELECT FROM perdure.job WHERE id = CAST(:first AS uuid));
 
@@ -637,7 +704,8 @@ SELECT CAST(:ended AS text) WHERE false;
 
 -- name: release_steps
 -- differs: how a JSON object becomes rows. Each child is found by its primary key: see finish_succeeded. Only those that
--- wait no longer are returned: most others would be read in vain.
+-- wait no longer are returned: most others would be read in vain. Counts and times are bounded: somebody may have written
+-- what a child has, and that must not make the outcome of its parent unrecordable.
 WITH told AS MATERIALIZED (
     SELECT array_agg(child) AS ids, jsonb_object_agg(CAST(child AS text), jsonb_build_array(ended, spoiled)) AS counts
       FROM (SELECT d.child, count(*) AS ended,
@@ -647,14 +715,14 @@ WITH told AS MATERIALIZED (
              GROUP BY d.child) edges),
 counted AS (
     UPDATE perdure.job
-       SET deps_pending = deps_pending - CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 0 AS integer),
-           deps_unsatisfied = deps_unsatisfied + CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 1 AS integer),
+       SET deps_pending = greatest(deps_pending, 0) - CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 0 AS integer),
+           deps_unsatisfied = least(deps_unsatisfied, 1000000000) + CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 1 AS integer),
            state = CASE WHEN deps_pending > CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 0 AS integer)
-                          OR deps_unsatisfied + CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 1 AS integer) > 0 THEN 'waiting'
+                          OR least(deps_unsatisfied, 1000000000) + CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 1 AS integer) > 0 THEN 'waiting'
                         WHEN task = '(gate)' THEN 'open' ELSE 'ready' END,
            run_at = CASE WHEN deps_pending > CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 0 AS integer) THEN run_at
-                         WHEN task = '(gate)' THEN :now + coalesce(span(timeout), interval '0')
-                         ELSE greatest(run_at, :now + coalesce(span(delay), interval '0')) END
+                         WHEN task = '(gate)' THEN :now + wait(timeout)
+                         ELSE greatest(run_at, :now + wait(delay)) END
      WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[])) AND state = 'waiting'
     RETURNING CAST(id AS text) AS id, CAST(workflow_id AS text) AS workflow_id, state, queue, run_at <= :now AS due, deps_pending)
 SELECT id, workflow_id, state, queue, due FROM counted WHERE deps_pending = 0;
@@ -684,8 +752,8 @@ WITH told AS MATERIALIZED (
 UPDATE perdure.job
    SET (state, run_at, finished_at, deps_pending, deps_unsatisfied, reason) = (
        SELECT x.state,
-              CASE x.state WHEN 'open' THEN :now + coalesce(span(job.timeout), interval '0')
-                           WHEN 'ready' THEN greatest(job.run_at, :now + coalesce(span(job.delay), interval '0'))
+              CASE x.state WHEN 'open' THEN :now + wait(job.timeout)
+                           WHEN 'ready' THEN greatest(job.run_at, :now + wait(job.delay))
                            ELSE job.run_at END,
               CASE x.state WHEN 'canceled' THEN :now END, x.pending, x.unsatisfied, x.reason
          FROM jsonb_to_record((SELECT fates FROM told) -> CAST(job.id AS text)) AS x (
@@ -700,7 +768,7 @@ WITH told AS MATERIALIZED (
       FROM json_array_elements(CAST(:tallies AS json)) AS x (value))
 UPDATE perdure.workflow
    SET (status, waiting, active, open, spoiled, total, finished_at) = (
-       SELECT x.status, x.waiting, x.active, x.open, x.spoiled, workflow.total + x.added,
+       SELECT x.status, x.waiting, x.active, x.open, x.spoiled, least(workflow.total, 2000000000) + x.added,
               CASE WHEN x.status IN ('running', 'open') THEN NULL ELSE coalesce(workflow.finished_at, :now) END
          FROM jsonb_to_record((SELECT tallies FROM told) -> CAST(workflow.id AS text)) AS x (
               status text, waiting integer, active integer, open integer, spoiled integer, added integer))
@@ -715,20 +783,53 @@ SELECT step_key, id, state
 
 -- name: list_ancestors
 -- differs: how a JSON array becomes rows.
-WITH RECURSIVE up(id) AS (
+WITH RECURSIVE up (id) AS (
     SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value
     UNION
     SELECT d.parent FROM up JOIN perdure.dependency d ON d.child = up.id)
 SELECT a.step_key FROM perdure.job a WHERE a.id IN (SELECT up.id FROM up);
 
 -- name: read_parents
--- differs: how a JSON array becomes rows, and the order of the parents: see list_waiting_edges. Of a step with over a
--- thousand of them only that is told.
-SELECT x.child, p.step_key, p.task, p.state, p.result, p.reason
+-- differs: how a JSON array becomes rows, and the order of the parents: see list_waiting_edges. Up to :n parents of each
+-- child behind :after, with their results as far as these take no more than :bytes per child.
+SELECT x.child, p.step_key, p.task, p.state, p.reason, d.parent, p.run, p.token, p.size,
+       CASE WHEN sum(p.size) OVER (PARTITION BY x.child ORDER BY d.parent) <= CAST(:bytes AS bigint) THEN p.result END
   FROM json_array_elements_text(CAST(:children AS json)) AS x (child) CROSS JOIN LATERAL (
-       SELECT parent FROM perdure.dependency WHERE child = CAST(x.child AS uuid) ORDER BY parent LIMIT 1001) d CROSS JOIN LATERAL (
-       SELECT step_key, task, state, result, reason FROM perdure.job WHERE id = d.parent LIMIT 1) p
- WHERE (SELECT count(*) FROM (SELECT FROM perdure.dependency e WHERE e.child = CAST(x.child AS uuid) LIMIT 1001) e) <= 1000;
+       SELECT parent FROM perdure.dependency
+        WHERE child = CAST(x.child AS uuid) AND parent > CAST(:after AS uuid) ORDER BY parent LIMIT :n) d CROSS JOIN LATERAL (
+       SELECT step_key, task, state, reason, run, token, octet_length(CAST(result AS text)) AS size, result
+         FROM perdure.job WHERE id = d.parent LIMIT 1) p
+ ORDER BY x.child, d.parent;
+
+-- name: read_results
+-- differs: how a JSON array becomes rows.
+SELECT p.id, p.result
+  FROM json_array_elements_text(CAST(:ids AS json)) AS x (id) CROSS JOIN LATERAL (
+       SELECT id, result FROM perdure.job WHERE id = CAST(x.id AS uuid) LIMIT 1) p;
+
+-- name: find_parents
+-- differs: how a JSON array becomes rows. Results come as in read_parents.
+SELECT p.step_key, p.task, p.state, p.reason, p.id, p.run, p.token, p.size,
+       CASE WHEN sum(p.size) OVER (ORDER BY p.id) <= CAST(:bytes AS bigint) THEN p.result END
+  FROM json_array_elements_text(CAST(:keys AS json)) AS x (key) CROSS JOIN LATERAL (
+       SELECT step_key, task, state, reason, id, run, token, octet_length(CAST(result AS text)) AS size, result
+         FROM perdure.job
+        WHERE workflow_id = :workflow AND step_key = x.key AND workflow_id IS NOT NULL LIMIT 1) p
+ WHERE EXISTS (SELECT FROM perdure.dependency d WHERE d.parent = p.id AND d.child = :id);
+
+-- name: find_ancestors
+-- differs: how a JSON array becomes rows. One walk for all keys; results come as in read_parents.
+WITH RECURSIVE up (id) AS (
+    SELECT parent FROM perdure.dependency WHERE child = :id
+    UNION
+    SELECT d.parent FROM up JOIN perdure.dependency d ON d.child = up.id)
+SELECT p.step_key, p.task, p.state, p.reason, p.id, p.run, p.token, p.size,
+       CASE WHEN sum(p.size) OVER (ORDER BY p.id) <= CAST(:bytes AS bigint) THEN p.result END
+  FROM json_array_elements_text(CAST(:keys AS json)) AS x (key) CROSS JOIN LATERAL (
+       SELECT step_key, task, state, reason, id, run, token, octet_length(CAST(result AS text)) AS size, result
+         FROM perdure.job
+        WHERE workflow_id = :workflow AND step_key = x.key AND workflow_id IS NOT NULL LIMIT 1) p
+ WHERE p.id IN (SELECT up.id FROM up);
 
 -- name: record_last_attempts
 -- differs: how a JSON array becomes rows. Before a requeue takes the rows: their last attempts join the ledger, unless they
@@ -759,11 +860,11 @@ WITH told AS MATERIALIZED (
       FROM json_array_elements(CAST(:fates AS json)) AS x (value))
 UPDATE perdure.job
    SET run = run + 1, attempt = 0, expires_at = NULL, started_at = NULL, finished_at = NULL, cancel_requested_at = NULL,
-       held = NULL, reason = NULL, result = NULL, crashes = 0, throttles = 0, snoozes = 0, error_kind = NULL,
+       held = NULL, reason = NULL, result = NULL, crashes = 0, interruptions = 0, throttles = 0, snoozes = 0, error_kind = NULL,
        error_code = NULL, error_message = NULL, error_trace = NULL, stage = NULL, progress_done = NULL,
        progress_total = NULL, progress_message = NULL, checkpoint = NULL,
        (state, run_at, deps_pending, deps_unsatisfied) = (
-       SELECT x.state, CASE x.state WHEN 'open' THEN :now + coalesce(span(job.timeout), interval '0') ELSE :now END,
+       SELECT x.state, CASE x.state WHEN 'open' THEN :now + wait(job.timeout) ELSE :now END,
               x.pending, x.unsatisfied
          FROM jsonb_to_record((SELECT fates FROM told) -> CAST(job.id AS text)) AS x (
               state text, pending integer, unsatisfied integer))
@@ -827,7 +928,7 @@ UNION ALL
 SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempts, timeout, run_at, expires_at, token,
        worker, created_at, started_at, finished_at, payload, meta, tags, stage, progress_done, progress_total,
        progress_message, checkpoint, result, reason, error_kind, error_code, error_message, error_trace,
-       cancel_requested_at, throttles, snoozes, crashes, unique_key, workflow_id, step_key, parent_job, replay_of,
+       cancel_requested_at, throttles, snoozes, crashes, interruptions, unique_key, workflow_id, step_key, parent_job, replay_of,
        scheduled_for
   FROM perdure.job
  WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
@@ -882,7 +983,7 @@ SELECT CAST(j.id AS text)
 -- differs: how a JSON array becomes rows.
 UPDATE perdure.job
    SET state = 'ready', run = run + 1, attempt = 0, run_at = :now, expires_at = NULL, started_at = NULL,
-       finished_at = NULL, cancel_requested_at = NULL, held = NULL, reason = NULL, result = NULL, crashes = 0, throttles = 0, snoozes = 0,
+       finished_at = NULL, cancel_requested_at = NULL, held = NULL, reason = NULL, result = NULL, crashes = 0, interruptions = 0, throttles = 0, snoozes = 0,
        error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL,
        stage = NULL, progress_done = NULL, progress_total = NULL, progress_message = NULL,
        checkpoint = CASE WHEN CAST(:keep_checkpoint AS integer) = 1 THEN checkpoint END
@@ -892,9 +993,12 @@ RETURNING queue;
 
 -- name: run_jobs_now
 -- differs: how a JSON array becomes rows.
-UPDATE perdure.job SET run_at = :now
+UPDATE perdure.job
+   SET run_at = CASE WHEN run_at > :now THEN :now ELSE run_at END,
+       reason = CASE held WHEN 'unclaimable' THEN NULL ELSE reason END,
+       held = CASE held WHEN 'unclaimable' THEN NULL ELSE held END
  WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
-   AND state = 'ready' AND run_at > :now
+   AND state = 'ready' AND (run_at > :now OR held = 'unclaimable')
 RETURNING queue;
 
 -- name: delete_jobs

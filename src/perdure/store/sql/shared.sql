@@ -5,7 +5,7 @@
 SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempts, timeout, run_at, expires_at, token,
        worker, created_at, started_at, finished_at, payload, meta, tags, stage, progress_done, progress_total,
        progress_message, checkpoint, result, reason, error_kind, error_code, error_message, error_trace,
-       cancel_requested_at, throttles, snoozes, crashes, unique_key, workflow_id, step_key, parent_job, replay_of,
+       cancel_requested_at, throttles, snoozes, crashes, interruptions, unique_key, workflow_id, step_key, parent_job, replay_of,
        scheduled_for
   FROM perdure.job
  WHERE id = :id;
@@ -15,7 +15,7 @@ SELECT queue,
        CASE WHEN state <> 'ready' OR run_at <= :now THEN state
             WHEN error_kind IS NOT NULL THEN 'retrying'
             ELSE 'scheduled' END AS view,
-       count(*)
+       count(*), count(CASE state WHEN 'ready' THEN held END)
   FROM perdure.job
  WHERE (CAST(:queue AS text) IS NULL OR queue = CAST(:queue AS text))
    AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
@@ -52,6 +52,20 @@ SELECT id
  WHERE state = 'ready' AND held IS NULL AND queue = :queue AND run_at <= :now
  ORDER BY priority DESC, run_at, id
  LIMIT 1;
+
+-- name: list_due_queues
+-- The queues that a claim may look at: one step through the index for each.
+WITH RECURSIVE every AS (
+    SELECT CAST('' AS text) AS queue
+    UNION ALL
+    SELECT (SELECT j.queue FROM perdure.job j
+             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
+             ORDER BY j.queue LIMIT 1)
+      FROM every WHERE every.queue IS NOT NULL)
+SELECT queue
+  FROM every
+ WHERE queue <> ''
+   AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = every.queue AND (q.paused OR q.cool_until > :now));
 
 -- name: count_ahead
 -- What stands before a job in its queue: two ranges of the claim's index. Who is behind a thousand needs no exact number,
@@ -171,12 +185,12 @@ UPDATE perdure.key SET job = :job WHERE task = :task AND tenant = :tenant AND ke
 -- name: register_worker
 INSERT INTO perdure.worker AS w (id, name, lease, tasks, queues, slots, started_at, beat_at, expires_at)
 VALUES (:worker, :name, :lease, :tasks, :queues, :slots, :now, :now, :now + span(:lease))
-    ON CONFLICT (id) DO UPDATE SET beat_at = :now, expires_at = :now + span(excluded.lease)
+    ON CONFLICT (id) DO UPDATE SET beat_at = :now, expires_at = :now + wait(excluded.lease)
  WHERE w.retired_at IS NULL
 RETURNING id;
 
 -- name: beat_worker
-UPDATE perdure.worker SET beat_at = :now, expires_at = :now + span(lease)
+UPDATE perdure.worker SET beat_at = :now, expires_at = :now + wait(lease)
  WHERE id = :worker AND retired_at IS NULL
 RETURNING id;
 
@@ -190,7 +204,7 @@ UPDATE perdure.worker SET retired_at = :now WHERE id = :worker AND retired_at IS
 -- Where the clock was set, a whole lease must have passed since.
 UPDATE perdure.worker SET retired_at = :now
  WHERE retired_at IS NULL AND expires_at <= :now
-   AND (CAST(:steady_since AS bigint) IS NULL OR instant(:steady_since) + span(lease) <= :now)
+   AND (CAST(:steady_since AS bigint) IS NULL OR instant(:steady_since) + wait(lease) <= :now)
 RETURNING id;
 
 -- name: lead
@@ -301,16 +315,6 @@ SELECT p.id, p.step_key, p.state
   FROM perdure.dependency d JOIN perdure.job p ON p.id = d.parent
  WHERE d.child = :id
  ORDER BY p.id;
-
--- name: find_ancestor
-WITH RECURSIVE up(id) AS (
-    SELECT parent FROM perdure.dependency WHERE child = :id
-    UNION
-    SELECT d.parent FROM up JOIN perdure.dependency d ON d.child = up.id)
-SELECT a.step_key, a.task, a.state, a.result, a.reason
-  FROM perdure.job a
- WHERE a.workflow_id = :workflow AND a.step_key = :key AND a.workflow_id IS NOT NULL
-   AND a.id IN (SELECT up.id FROM up);
 
 -- name: find_step
 SELECT id, state, task, CAST(result AS text), reason, run, token

@@ -19,7 +19,7 @@ asked(queue, rank) AS (
     SELECT queue, 0 FROM every WHERE queue <> ''
     UNION ALL
     SELECT value, key FROM json_each(coalesce(:queues, '[]'))),
-head(queue, rank, priority, ids, above) AS (
+head (queue, rank, priority, ids, above) AS (
     -- Down the priorities of each queue, from above the highest, until there is enough.
     SELECT queue, rank, 32768, '[]', 0 FROM asked
      WHERE NOT EXISTS (SELECT 1 FROM perdure.queue q
@@ -61,16 +61,51 @@ UPDATE perdure.job
    -- A step that expired is left to the sweeper, which also decides for those that wait for it.
    AND (workflow_id IS NULL OR expires_at IS NULL OR expires_at > :now)
 RETURNING id, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
-          tenant, meta, crashes, scheduled_for, workflow_id, step_key, state;
+          tenant, meta, crashes, interruptions, scheduled_for, workflow_id, step_key, state;
 
 -- name: claim_around
 -- differs: nobody holds a row while another writes, so there is nothing to go around.
 SELECT :worker, :tasks, :queues, :n WHERE false;
 
+-- name: claim_chosen
+-- differs: one writer at a time, and the size of a value is limited by the connection.
+UPDATE perdure.job
+   SET state = 'running', worker = :worker, attempt = attempt + 1, started_at = :now, reason = NULL, token = token + 1
+ WHERE id = :id AND state = 'ready' AND held IS NULL AND run_at <= :now AND (expires_at IS NULL OR expires_at > :now)
+   AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
+RETURNING id, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
+          tenant, meta, crashes, interruptions, scheduled_for, workflow_id, step_key, state;
+
+-- name: find_due
+-- differs: how a JSON array becomes rows.
+SELECT id, priority, run_at
+  FROM perdure.job
+ WHERE state = 'ready' AND held IS NULL AND queue = :queue AND run_at <= :now AND (expires_at IS NULL OR expires_at > :now)
+   AND task IN (SELECT value FROM json_each(:tasks))
+ ORDER BY priority DESC, run_at, id
+ LIMIT :n OFFSET :skip;
+
+-- name: hold_job
+-- differs: one writer at a time, so nobody holds a row.
+UPDATE perdure.job SET held = 'unclaimable', reason = :reason
+ WHERE id = :id AND state = 'ready' AND held IS NULL
+RETURNING id;
+
+-- name: hold_damaged
+-- differs: how a JSON array becomes rows, and the bounds of counters; the size of a value is limited by the connection.
+UPDATE perdure.job
+   SET held = 'unclaimable',
+       reason = CASE
+           WHEN token >= 9223372036854775807 THEN 'Its token is ' || CAST(token AS text) || ', and a claim adds 1.'
+           ELSE 'Its attempt is ' || CAST(attempt AS text) || ', and a claim adds 1.' END
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'ready' AND held IS NULL
+   AND (token >= 9223372036854775807 OR attempt >= 9223372036854775807)
+RETURNING id, reason;
+
 -- name: lock_job
 -- differs: the writer's transaction is the lock.
 SELECT state, run, token, worker, checkpoint, result, unique_key, task, coalesce(tenant, ''), run_at <= :now,
-       workflow_id, step_key
+       workflow_id, step_key, held
   FROM perdure.job
  WHERE id = :id;
 
@@ -161,7 +196,7 @@ UPDATE perdure.job AS job
 
 -- name: lock_running
 -- differs: the writer's transaction is the lock.
-SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes,
+SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes, j.interruptions,
        j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage, j.workflow_id
   FROM json_each(:leases) x
        CROSS JOIN perdure.job j ON j.id = x.value ->> 0 AND j.token = x.value ->> 1 AND j.worker IS NOT NULL
@@ -177,7 +212,7 @@ SELECT j.id, j.token, 1
 -- name: find_orphans
 -- differs: one writer at a time, so there is nothing to skip. For the sake of their order alone the whole table would
 -- be walked by its ids.
-SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes,
+SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes, j.interruptions,
        j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage, j.workflow_id
   FROM perdure.job j INDEXED BY perdure.job_running
        LEFT JOIN perdure.task t ON t.name = j.task
@@ -211,8 +246,9 @@ UPDATE perdure.job AS job
        error_code = CASE WHEN x.value ->> 'keep_error' THEN job.error_code ELSE x.value ->> 'error_code' END,
        error_message = CASE WHEN x.value ->> 'keep_error' THEN job.error_message ELSE x.value ->> 'error_message' END,
        error_trace = CASE WHEN x.value ->> 'keep_error' THEN job.error_trace ELSE x.value ->> 'error_trace' END,
-       throttles = job.throttles + (x.value ->> 'throttles'), snoozes = job.snoozes + (x.value ->> 'snoozes'),
-       crashes = x.value ->> 'crashes'
+       throttles = min(job.throttles, 2147483646) + (x.value ->> 'throttles'),
+       snoozes = min(job.snoozes, 2147483646) + (x.value ->> 'snoozes'),
+       crashes = x.value ->> 'crashes', interruptions = x.value ->> 'interruptions'
   FROM json_each(:changes) x
  WHERE job.id = x.value ->> 'id' AND job.token = x.value ->> 'token' AND job.worker IS NOT NULL
 RETURNING id;
@@ -369,7 +405,7 @@ SELECT :outcomes, :workflows, NULL WHERE 0;
 -- name: count_down
 -- differs: how a JSON object becomes rows.
 UPDATE perdure.job AS job
-   SET deps_pending = job.deps_pending - x.ended, deps_unsatisfied = job.deps_unsatisfied + x.spoiled
+   SET deps_pending = max(job.deps_pending, 0) - x.ended, deps_unsatisfied = min(job.deps_unsatisfied, 1000000000) + x.spoiled
   FROM (SELECT d.child, count(*) AS ended, sum(d.mode = 'after' AND NOT parent.value) AS spoiled
           FROM json_each(:ended) parent CROSS JOIN perdure.dependency d ON d.parent = parent.key
          GROUP BY d.child) x
@@ -379,8 +415,8 @@ UPDATE perdure.job AS job
 -- differs: how a JSON object becomes rows. Only those that wait no longer are returned: most others would be read in vain.
 UPDATE perdure.job
    SET state = CASE WHEN deps_unsatisfied > 0 THEN 'waiting' WHEN task = '(gate)' THEN 'open' ELSE 'ready' END,
-       run_at = CASE WHEN task = '(gate)' THEN :now + coalesce(timeout, 0)
-                     ELSE max(run_at, :now + coalesce(delay, 0)) END
+       run_at = CASE WHEN task = '(gate)' THEN :now + wait(timeout)
+                     ELSE max(run_at, :now + wait(delay)) END
  WHERE id IN (SELECT d.child FROM json_each(:ended) parent CROSS JOIN perdure.dependency d ON d.parent = parent.key)
    AND state = 'waiting' AND deps_pending = 0
 RETURNING id, workflow_id, state, queue, run_at <= :now;
@@ -401,8 +437,8 @@ SELECT d.child, d.parent, d.mode, p.step_key, p.state
 -- differs: how a JSON array becomes rows.
 UPDATE perdure.job AS job
    SET state = x.value ->> 'state',
-       run_at = CASE x.value ->> 'state' WHEN 'open' THEN :now + coalesce(job.timeout, 0)
-                                         WHEN 'ready' THEN max(job.run_at, :now + coalesce(job.delay, 0))
+       run_at = CASE x.value ->> 'state' WHEN 'open' THEN :now + wait(job.timeout)
+                                         WHEN 'ready' THEN max(job.run_at, :now + wait(job.delay))
                                          ELSE job.run_at END,
        finished_at = CASE x.value ->> 'state' WHEN 'canceled' THEN :now END,
        deps_pending = x.value ->> 'pending', deps_unsatisfied = x.value ->> 'unsatisfied', reason = x.value ->> 'reason'
@@ -414,7 +450,7 @@ RETURNING workflow_id, state, queue, run_at <= :now;
 -- differs: how a JSON array becomes rows.
 UPDATE perdure.workflow AS workflow
    SET status = x.value ->> 'status', waiting = x.value ->> 'waiting', active = x.value ->> 'active', open = x.value ->> 'open',
-       spoiled = x.value ->> 'spoiled', total = workflow.total + (x.value ->> 'added'),
+       spoiled = x.value ->> 'spoiled', total = min(workflow.total, 2000000000) + (x.value ->> 'added'),
        finished_at = CASE WHEN x.value ->> 'status' IN ('running', 'open') THEN NULL ELSE coalesce(workflow.finished_at, :now) END
   FROM json_each(:tallies) x
  WHERE workflow.id = x.value ->> 'id';
@@ -427,17 +463,60 @@ SELECT step_key, id, state
 
 -- name: list_ancestors
 -- differs: how a JSON array becomes rows.
-WITH RECURSIVE up(id) AS (
+WITH RECURSIVE up (id) AS (
     SELECT value FROM json_each(:ids)
     UNION
     SELECT d.parent FROM up JOIN perdure.dependency d ON d.child = up.id)
 SELECT a.step_key FROM up CROSS JOIN perdure.job a ON a.id = up.id;
 
 -- name: read_parents
--- differs: how a JSON array becomes rows. Of a step with over a thousand parents only that is told.
-SELECT x.value, p.step_key, p.task, p.state, p.result, p.reason
-  FROM json_each(:children) x CROSS JOIN perdure.dependency d ON d.child = x.value CROSS JOIN perdure.job p ON p.id = d.parent
- WHERE (SELECT count(*) FROM (SELECT 1 FROM perdure.dependency e WHERE e.child = x.value LIMIT 1001)) <= 1000;
+-- differs: how a JSON array becomes rows; no LATERAL, so the last parent of each child's page is found first. Up to :n
+-- parents of each child behind :after, with their results as far as these take no more than :bytes per child. Sizes are
+-- summed up without the results: a window function keeps every column it is given.
+WITH asked(child, last) AS MATERIALIZED (
+    SELECT x.value, (SELECT d.parent FROM perdure.dependency d WHERE d.child = x.value AND d.parent > :after
+                      ORDER BY d.parent LIMIT 1 OFFSET :n - 1)
+      FROM json_each(:children) x),
+found(child, id, size) AS MATERIALIZED (
+    SELECT asked.child, p.id, length(CAST(p.result AS blob))
+      FROM asked CROSS JOIN perdure.dependency d ON d.child = asked.child AND d.parent > :after
+             AND d.parent <= coalesce(asked.last, 'g') CROSS JOIN perdure.job p ON p.id = d.parent),
+summed(child, id, size, total) AS MATERIALIZED (
+    SELECT child, id, size, sum(size) OVER (PARTITION BY child ORDER BY id) FROM found)
+SELECT f.child, p.step_key, p.task, p.state, p.reason, p.id, p.run, p.token, f.size,
+       CASE WHEN f.total <= :bytes THEN p.result END
+  FROM summed f CROSS JOIN perdure.job p ON p.id = f.id
+ ORDER BY f.child, f.id;
+
+-- name: read_results
+-- differs: how a JSON array becomes rows.
+SELECT p.id, p.result FROM json_each(:ids) x CROSS JOIN perdure.job p ON p.id = x.value;
+
+-- name: find_parents
+-- differs: how a JSON array becomes rows. Results come as in read_parents.
+WITH found(id, size) AS MATERIALIZED (
+    SELECT p.id, length(CAST(p.result AS blob))
+      FROM json_each(:keys) x CROSS JOIN perdure.job p
+        ON p.workflow_id = :workflow AND p.step_key = x.value AND p.workflow_id IS NOT NULL
+     WHERE EXISTS (SELECT 1 FROM perdure.dependency d WHERE d.parent = p.id AND d.child = :id)),
+summed(id, size, total) AS MATERIALIZED (SELECT id, size, sum(size) OVER (ORDER BY id) FROM found)
+SELECT p.step_key, p.task, p.state, p.reason, p.id, p.run, p.token, f.size, CASE WHEN f.total <= :bytes THEN p.result END
+  FROM summed f CROSS JOIN perdure.job p ON p.id = f.id;
+
+-- name: find_ancestors
+-- differs: how a JSON array becomes rows. One walk for all keys; results come as in read_parents.
+WITH RECURSIVE up(id) AS (
+    SELECT parent FROM perdure.dependency WHERE child = :id
+    UNION
+    SELECT d.parent FROM up JOIN perdure.dependency d ON d.child = up.id),
+found(id, size) AS MATERIALIZED (
+    SELECT p.id, length(CAST(p.result AS blob))
+      FROM json_each(:keys) x CROSS JOIN perdure.job p
+        ON p.workflow_id = :workflow AND p.step_key = x.value AND p.workflow_id IS NOT NULL
+     WHERE p.id IN (SELECT up.id FROM up)),
+summed(id, size, total) AS MATERIALIZED (SELECT id, size, sum(size) OVER (ORDER BY id) FROM found)
+SELECT p.step_key, p.task, p.state, p.reason, p.id, p.run, p.token, f.size, CASE WHEN f.total <= :bytes THEN p.result END
+  FROM summed f CROSS JOIN perdure.job p ON p.id = f.id;
 
 -- name: record_last_attempts
 -- differs: how a JSON array becomes rows. Before a requeue takes the rows: their last attempts join the ledger, unless they
@@ -461,11 +540,11 @@ SELECT j.id, j.run, j.token, 'requeued', :now,
 -- differs: how a JSON array becomes rows.
 UPDATE perdure.job AS job
    SET run = job.run + 1, attempt = 0, expires_at = NULL, started_at = NULL, finished_at = NULL, cancel_requested_at = NULL,
-       held = NULL, reason = NULL, result = NULL, crashes = 0, throttles = 0, snoozes = 0, error_kind = NULL,
+       held = NULL, reason = NULL, result = NULL, crashes = 0, interruptions = 0, throttles = 0, snoozes = 0, error_kind = NULL,
        error_code = NULL, error_message = NULL, error_trace = NULL, stage = NULL, progress_done = NULL,
        progress_total = NULL, progress_message = NULL, checkpoint = NULL,
        state = x.value ->> 'state',
-       run_at = CASE x.value ->> 'state' WHEN 'open' THEN :now + coalesce(job.timeout, 0) ELSE :now END,
+       run_at = CASE x.value ->> 'state' WHEN 'open' THEN :now + wait(job.timeout) ELSE :now END,
        deps_pending = x.value ->> 'pending', deps_unsatisfied = x.value ->> 'unsatisfied'
   FROM json_each(:fates) x
  WHERE job.id = x.value ->> 'id' AND job.state IN ('succeeded', 'failed', 'canceled')
@@ -524,7 +603,7 @@ SELECT id, NULL, NULL
 SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempts, timeout, run_at, expires_at, token,
        worker, created_at, started_at, finished_at, payload, meta, tags, stage, progress_done, progress_total,
        progress_message, checkpoint, result, reason, error_kind, error_code, error_message, error_trace,
-       cancel_requested_at, throttles, snoozes, crashes, unique_key, workflow_id, step_key, parent_job, replay_of,
+       cancel_requested_at, throttles, snoozes, crashes, interruptions, unique_key, workflow_id, step_key, parent_job, replay_of,
        scheduled_for
   FROM perdure.job
  WHERE id IN (SELECT value FROM json_each(:ids))
@@ -571,7 +650,7 @@ SELECT j.id
 -- differs: how a JSON array becomes rows.
 UPDATE perdure.job
    SET state = 'ready', run = run + 1, attempt = 0, run_at = :now, expires_at = NULL, started_at = NULL,
-       finished_at = NULL, cancel_requested_at = NULL, held = NULL, reason = NULL, result = NULL, crashes = 0, throttles = 0, snoozes = 0,
+       finished_at = NULL, cancel_requested_at = NULL, held = NULL, reason = NULL, result = NULL, crashes = 0, interruptions = 0, throttles = 0, snoozes = 0,
        error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL,
        stage = NULL, progress_done = NULL, progress_total = NULL, progress_message = NULL,
        checkpoint = CASE WHEN CAST(:keep_checkpoint AS integer) = 1 THEN checkpoint END
@@ -581,9 +660,12 @@ RETURNING queue;
 
 -- name: run_jobs_now
 -- differs: how a JSON array becomes rows.
-UPDATE perdure.job SET run_at = :now
+UPDATE perdure.job
+   SET run_at = CASE WHEN run_at > :now THEN :now ELSE run_at END,
+       reason = CASE held WHEN 'unclaimable' THEN NULL ELSE reason END,
+       held = CASE held WHEN 'unclaimable' THEN NULL ELSE held END
  WHERE id IN (SELECT value FROM json_each(:ids))
-   AND state = 'ready' AND run_at > :now
+   AND state = 'ready' AND (run_at > :now OR held = 'unclaimable')
 RETURNING queue;
 
 -- name: delete_jobs

@@ -1,0 +1,1 @@
+"""``perdure bench``."""

@@ -1,0 +1,53 @@
+"""``perdure bench``: the command; what it measures is in bench_work.py, what it says of it in bench_told.py."""
+
+from __future__ import annotations
+
+import math
+
+import click
+
+from perdure.cli.target import Target, pass_target, where
+
+LEAST, MOST = 2, 600
+
+
+def _number(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    """A nan is neither too small nor too large, and would do."""
+    if math.isnan(value):
+        raise click.BadParameter(f"{value} is not in the range {LEAST}<=x<={MOST}.")
+    return value
+
+
+@click.command()
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=LEAST, max=MOST),
+    callback=_number,
+    default=20.0,
+    show_default=True,
+    help="About how long to measure.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each figure.")
+@where
+@pass_target
+def bench(target: Target, seconds: float, as_json: bool) -> None:
+    """Measure perdure and the bare database, side by side.
+
+    In tables of its own, which are gone afterwards: a new schema on PostgreSQL, for which the role needs the right to
+    create one; a new file beside the given one on SQLite. Your own tables and jobs are not touched, but whoever uses
+    the database meanwhile feels it.
+
+    \b
+    Examples:
+      perdure bench --url postgresql://localhost/shop
+      perdure bench --app shop.jobs:app --seconds 60
+      perdure bench --json | jq 'select(.unit == "jobs/s")'
+    """
+    from perdure.cli.bench.report import tell
+    from perdure.cli.bench.tables import throw_away
+    from perdure.cli.bench.workloads import measure
+
+    with target.database() as theirs, throw_away(theirs) as place:
+        figures = measure(place, seconds)
+        about = place.app.stats().database
+    tell(figures, f"{about.dialect} {about.version} at {place.address}", as_json=as_json)

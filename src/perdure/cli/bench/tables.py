@@ -1,0 +1,216 @@
+"""Where ``perdure bench`` works: tables of its own, beside the user's and on the same disk, for a while."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from perdure.app import App, _url_from_environment
+from perdure.cli.failures import Failure
+from perdure.cli.output import say
+from perdure.cli.target import PATIENCE
+from perdure.errors import InvalidConfig, PerdureError, SchemaError, StoreAway, StoreBusy
+from perdure.store.statements import Dialect
+from perdure.store.store import Store, open_store
+
+ENDS = ("SIGTERM", "SIGHUP")
+"""What else than Ctrl-C ends a program that should clear away first, where the system has it."""
+TRIES = 5
+"""Of a drop."""
+
+
+class Settings(NamedTuple):
+    """Those of the user's app, on the throw-away tables: all that another process needs to open them."""
+
+    url: str
+    schema: str
+    listen_url: str | None
+    synchronous: Literal["full", "normal"]
+    prepare: bool | None
+
+    def app(self) -> App:
+        app = App(
+            self.url,
+            schema=self.schema,
+            listen_url=self.listen_url,
+            synchronous=self.synchronous,
+            prepare=self.prepare,
+        )
+        app._patience = PATIENCE
+        return app
+
+
+class Place(NamedTuple):
+    """The throw-away tables."""
+
+    settings: Settings
+    app: App
+    bare: Store
+    """Where bare SQL is run: the same schema, or one more file. One connection writes to it, and so may checkpoint."""
+    address: str
+    """Of the user's database."""
+
+
+@contextmanager
+def throw_away(theirs: App) -> Iterator[Place]:
+    """Make the tables; however the block ends, nothing of them is left."""
+    name = f"perdure_bench_{secrets.token_hex(4)}"
+    url = theirs._url or _url_from_environment()
+    dialect, address = theirs.store.dialect, theirs.store.address
+    options = (theirs.listen_url, theirs._synchronous, theirs._prepare)
+    with _signals_raise():
+        if dialect == "postgres":
+            with _schema(Settings(url, name, *options)) as app:
+                yield Place(Settings(url, name, *options), app, app.store, address)
+        else:
+            file = _beside(url.removeprefix("sqlite:///"), name)
+            # Whether it is a database at all; in which state its tables are, if there are any, is no matter here.
+            with suppress(SchemaError, StoreBusy):
+                theirs.check_schema()
+            settings = Settings(f"sqlite:///{file}", name, *options)
+            with _files(settings, file) as app, closing(_bare_file(settings)) as bare:
+                yield Place(settings, app, bare, address)
+
+
+@contextmanager
+def _schema(settings: Settings) -> Iterator[App]:
+    with settings.app() as app:
+        try:
+            app.migrate()
+        except PerdureError as error:
+            if error.code == "store.forbidden":
+                raise Failure(_FORBIDDEN) from None
+            if not isinstance(error, StoreAway):
+                # One migration may be there, and the next one not. What went wrong is told, not what came of it.
+                with suppress(Exception):
+                    _drop(app, settings.schema)
+            raise
+        except BaseException:
+            _tidy_up(app, settings.schema)
+            raise
+        try:
+            yield app
+        finally:
+            _tidy_up(app, settings.schema)
+
+
+_FORBIDDEN = (
+    "This role may not create a schema, and bench works in one of its own: GRANT CREATE ON DATABASE to it, or name "
+    "another database with --url. [store.forbidden]"
+)
+
+
+# As a migration: neither what the role nor what the URL has set may stand against it.
+_DROP = (
+    "BEGIN READ WRITE",
+    "SET LOCAL statement_timeout = '5min'",
+    "SET LOCAL lock_timeout = '10s'",
+    'DROP SCHEMA IF EXISTS "{schema}" CASCADE',
+    "COMMIT",
+)
+
+
+def _tidy_up(app: App, schema: str) -> None:
+    try:
+        _drop(app, schema)
+    except Exception:
+        by_hand = f'DROP SCHEMA IF EXISTS "{schema}" CASCADE;'
+        say(f"The database could not be tidied up; please do: {by_hand}", err=True)
+        raise
+
+
+def _drop(app: App, schema: str) -> None:
+    for _ in range(TRIES - 1):
+        # Until it is lifted, a limit of a few milliseconds may end even a BEGIN.
+        with suppress(StoreBusy):
+            _drop_once(app, schema)
+            return
+    _drop_once(app, schema)
+
+
+def _drop_once(app: App, schema: str) -> None:
+    with _undisturbed(), drivers_errors("postgres"):
+        connection: Any = app.store.connect()
+        with closing(connection):
+            connection.autocommit = True
+            for statement in _DROP:
+                connection.execute(statement.format(schema=schema).encode())
+
+
+@contextmanager
+def drivers_errors(dialect: Dialect) -> Iterator[None]:
+    """What a driver says is not fit to be shown: the same as ours."""
+    try:
+        yield
+    except Exception as error:
+        if dialect == "sqlite":
+            from perdure.store.sqlite.errors import translate
+        else:
+            from perdure.store.postgres.errors import translate
+        raise translate(error) from None
+
+
+@contextmanager
+def _files(settings: Settings, file: Path) -> Iterator[App]:
+    try:
+        with settings.app() as app:
+            app.migrate()
+            yield app
+    finally:
+        with _undisturbed():
+            for path in file.parent.iterdir():
+                if path.name.startswith(file.name):
+                    path.unlink(missing_ok=True)
+
+
+def _bare_file(settings: Settings) -> Store:
+    return open_store(f"{settings.url}-bare", synchronous=settings.synchronous)
+
+
+def _beside(path: str, name: str) -> Path:
+    if path == ":memory:":
+        raise InvalidConfig("A database in memory ends with its process: name a file, or PostgreSQL.")
+    file = Path(os.path.realpath(path))
+    if not file.parent.is_dir():
+        raise InvalidConfig("The directory of the SQLite file does not exist.")
+    if file.is_dir():
+        raise InvalidConfig("The path of the SQLite file is a directory.")
+    return file.with_name(f"{file.name}.{name}")
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """All of them as Ctrl-C, which also an event loop knows how to end with."""
+    told: list[int] = []
+
+    def interrupt(number: int, _frame: object) -> None:
+        told.append(number)
+        signal.raise_signal(signal.SIGINT)
+
+    numbers = [signal.Signals[name] for name in ENDS if hasattr(signal, name)]
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    # A shell has those it starts in the background ignore it.
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(128 + (told[0] if told else signal.SIGINT))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """To clear away takes moments; whoever is impatient should not have to do it by hand."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

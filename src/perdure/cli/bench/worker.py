@@ -1,0 +1,73 @@
+"""A worker in another process, for ``perdure bench``: that is where the jobs of most programs run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from perdure.cli.bench.tables import Place, Settings
+from perdure.cli.failures import Away, Failure, Misuse, Unfit, failure
+from perdure.cli.output import exact
+from perdure.errors import PerdureError
+
+PICK_UP = "bench-pick-up"
+TASK = "perdure.bench.begun"
+READY = "ready"
+
+
+async def begun() -> int:
+    """When it began to run, by a clock that all processes of a machine share."""
+    return time.monotonic_ns()
+
+
+@contextmanager
+def another_worker(place: Place) -> Iterator[None]:
+    """Runs for as long as the block lasts."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", __name__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C is for us to notice: first the worker goes, then its tables
+    )
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            # Not by its arguments: everybody can read those, and the URL may hold a password.
+            process.stdin.write(f"{json.dumps(place.settings)}\n")
+            process.stdin.flush()
+            if (said := process.stdout.readline().strip()) != READY:
+                raise _told(said)
+            yield
+        finally:
+            process.kill()
+
+
+def _told(said: str) -> Failure:
+    """Why the worker ended before it began, if it could say so."""
+    if not said:
+        return Failure("The worker that bench started has ended by itself. [worker.died]")
+    code, message = json.loads(said)
+    return {kind.exit_code: kind for kind in (Failure, Misuse, Away, Unfit)}[code](message)
+
+
+async def _work(settings: Settings) -> None:
+    async with settings.app() as app:
+        app.task(name=TASK, queue=PICK_UP)(begun)
+        async with app.worker(queues=[PICK_UP]):
+            exact(READY)
+            await asyncio.to_thread(sys.stdin.read)  # whoever started it has gone
+
+
+if __name__ == "__main__":
+    try:
+        asyncio.run(_work(Settings(*json.loads(sys.stdin.readline()))))
+    except PerdureError as error:
+        ended = failure(error)
+        exact(json.dumps([ended.exit_code, ended.message]))

@@ -1,0 +1,235 @@
+"""A job in the caller's hands."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+
+import msgspec
+
+from perdure.errors import JobCanceled, JobFailed, JobGone, WaitTimeout
+from perdure.model.job import ENDED, SECOND, JobRow, State
+from perdure.model.json_text import read_json
+from perdure.ops import browse
+from perdure.ops.job_actions import CancelOutcome, RequeueOutcome
+from perdure.ops.topics import ANYTHING
+from perdure.ops.topics import ENDED as SOME_ENDED
+from perdure.plan.plan import Plan, async_method, pause, perform, sync_method, wait_for
+from perdure.plan.wakeup import Wakeup
+from perdure.request.times import LONGEST, duration_us, from_us
+from perdure.store.store import Store
+
+if TYPE_CHECKING:
+    from perdure.app import App
+    from perdure.ops.enqueue import Enqueued
+
+R_co = TypeVar("R_co", covariant=True)
+
+FIRST_LOOK, SLOWEST_LOOK = 0.01, 0.5
+"""Seconds between two looks at a job that is waited for and not heard of, at first and at most."""
+LEAST_PAUSE = 0.01
+"""Seconds between two looks, however much is heard."""
+MOST_LOOKS = 2000
+"""In a second, by all who wait: so many jobs may end that a thousand waiters would do nothing but look in vain."""
+
+_waiters: set[Wakeup] = set()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_waiters.clear)
+
+
+class JobError(NamedTuple):
+    """How the last attempt failed."""
+
+    kind: str
+    code: str
+    message: str
+    trace: str | None
+
+
+class Progress(NamedTuple):
+    """How far a job says it is."""
+
+    done: int | None
+    total: int | None
+    message: str | None
+    stage: str | None
+
+
+class Job(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
+    """One job, as it was when last looked at: ``refresh`` looks again."""
+
+    # A struct, because a bulk enqueue makes thousands, each in half the time of a plain object.
+    _app: App
+    _decode: Callable[[str], object]
+    id: str
+    task: str
+    queue: str | None = None
+    state: State | None = None
+    created: bool = False
+    run: int = 1
+    attempt: int = 0
+    _row: JobRow | None = None
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} {self.task} {self.state}>"
+
+    @property
+    def store(self) -> Store:
+        return self._app.store
+
+    @property
+    def result(self) -> R_co | None:
+        """What the handler returned; None until it succeeded."""
+        text = self._row.result if self._row else None
+        return None if text is None else cast(R_co, self._decode(text))
+
+    @property
+    def error(self) -> JobError | None:
+        row = self._row
+        if row is None or row.error_kind is None:
+            return None
+        return JobError(row.error_kind, row.error_code or "", row.error_message or "", row.error_trace)
+
+    @property
+    def progress(self) -> Progress | None:
+        row = self._row
+        if (
+            row is None
+            or (row.progress_done, row.progress_total, row.progress_message, row.stage) == (None,) * 4
+        ):
+            return None
+        return Progress(row.progress_done, row.progress_total, row.progress_message, row.stage)
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        text = self._row.meta if self._row else None
+        return {} if text is None else read_json(text, dict[str, Any])
+
+    @property
+    def tags(self) -> list[str]:
+        text = self._row.tags if self._row else None
+        return [] if text is None else read_json(text, list[str])
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is in this state, where that needs saying."""
+        return self._row.reason if self._row else None
+
+    @property
+    def run_at(self) -> datetime | None:
+        return from_us(self._row.run_at) if self._row else None
+
+    @property
+    def row(self) -> JobRow | None:
+        """Everything that is stored, as it was when last looked at."""
+        return self._row
+
+    def _refresh(self) -> Plan[Job[R_co]]:
+        """Look at the job again."""
+        row = yield from perform(browse.get_job, self.id)
+        if row is None:
+            self.state = None
+            raise JobGone
+        return self._seen(row)
+
+    def _join(self, timeout: float | timedelta | None = None) -> Plan[None]:
+        """Wait until the job has ended, however it did."""
+        yield from until_over(self.store, self._is_over, timeout)
+
+    def _is_over(self) -> Plan[bool]:
+        return (yield from self._refresh()).state in ENDED
+
+    def _get(self, timeout: float | timedelta | None = None) -> Plan[R_co]:
+        """Wait for the job and return its result, or raise JobFailed, JobCanceled, JobGone or WaitTimeout."""
+        yield from self._join(timeout)
+        if self.state == "failed":
+            raise self._failed()
+        if self.state == "canceled":
+            canceled = JobCanceled(f"Job {self.id} of {self.task} was canceled.")
+            canceled.job, canceled.task, canceled.attempt = self.id, self.task, self.attempt
+            raise canceled
+        return cast(R_co, self.result)
+
+    def _failed(self) -> JobFailed:
+        error = self.error or JobError("unknown", "unknown", "", None)
+        most = self._row.max_attempts if self._row else self.attempt
+        told = f"{error.code} ({error.kind}), attempt {self.attempt} of {most}"
+        failed = JobFailed(f"Job {self.id} of {self.task} failed: {told}. Its error_message says more.")
+        failed.job, failed.task, failed.attempt = self.id, self.task, self.attempt
+        failed.error_kind, failed.error_code, failed.error_message, failed.error_trace = error
+        return failed
+
+    def _cancel(self, *, reason: str | None = None, by: str | None = None) -> Plan[CancelOutcome]:
+        """Cancel the job, or ask the worker that runs it to stop."""
+        return (yield from self._app._cancel_job(self.id, reason=reason, by=by))
+
+    def _requeue(
+        self, *, keep_checkpoint: bool = False, reason: str | None = None, by: str | None = None
+    ) -> Plan[RequeueOutcome]:
+        """Start a new run of a job that failed or was canceled."""
+        act = self._app._requeue_job(self.id, keep_checkpoint=keep_checkpoint, reason=reason, by=by)
+        return (yield from act)
+
+    refresh, arefresh = sync_method(_refresh), async_method(_refresh)
+    join, ajoin = sync_method(_join), async_method(_join)
+    get, aget = sync_method(_get), async_method(_get)
+    cancel, acancel = sync_method(_cancel), async_method(_cancel)
+    requeue, arequeue = sync_method(_requeue), async_method(_requeue)
+
+    def _seen(self, row: JobRow) -> Job[R_co]:
+        self._row = row
+        self.queue, self.state, self.run, self.attempt = row.queue, row.state, row.run, row.attempt
+        return self
+
+    def _enqueued(self, outcome: Enqueued) -> Job[R_co]:
+        self.created = outcome.created
+        self.queue, self.state, self.run, self.attempt = outcome[2:]
+        return self
+
+
+def until_over(
+    store: Store, is_over: Callable[[], Plan[bool]], timeout: float | timedelta | None
+) -> Plan[None]:
+    """Look until it is over: at once where an end is heard, and now and then where nothing is."""
+    deadline = math.inf
+    if timeout is not None:
+        # What is left until a caller's own deadline may be less than nothing.
+        deadline = time.monotonic() + duration_us("timeout", timeout, least=-LONGEST) / SECOND
+    if (yield from is_over()):
+        return
+    if time.monotonic() >= deadline:
+        raise WaitTimeout
+    wakeup = Wakeup()
+    # First listen, then look: an end in between is heard.
+    end_listening = store.listen(partial(_wake, wakeup))
+    _waiters.add(wakeup)
+    try:
+        yield from _look(wakeup, is_over, deadline)
+    finally:
+        _waiters.discard(wakeup)
+        end_listening()
+
+
+def _look(wakeup: Wakeup, is_over: Callable[[], Plan[bool]], deadline: float) -> Plan[None]:
+    wait = FIRST_LOOK
+    while not (yield from is_over()):
+        looked = time.monotonic()
+        if looked >= deadline:
+            raise WaitTimeout
+        # Where nothing arrives this is all there is: soon at first, for most jobs are short.
+        yield from wait_for(wakeup, seconds=min(wait, deadline - looked))
+        wait = min(wait * 1.5, SLOWEST_LOOK)
+        least = max(LEAST_PAUSE, len(_waiters) / MOST_LOOKS)
+        early = min(looked + least, deadline) - time.monotonic()
+        if early > 0:
+            yield from pause(early)
+
+
+def _wake(wakeup: Wakeup, topics: frozenset[str]) -> None:
+    if not topics.isdisjoint((SOME_ENDED, ANYTHING)):
+        wakeup.set()

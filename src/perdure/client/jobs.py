@@ -1,0 +1,276 @@
+"""Every method of the app that looks at jobs, acts on them, or sets a queue."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+
+from msgspec import UNSET, UnsetType
+
+from perdure.client.job import Job
+from perdure.client.queues import QueueSettings, show_queue
+from perdure.client.stats import Stats, show
+from perdure.client.tasks import TaskFacts, show_task
+from perdure.client.timeline import Entry, tell
+from perdure.errors import InvalidOption, JobNotFound, UnknownTask
+from perdure.model.backoff import Backoff, as_backoff
+from perdure.model.explain import Explanation, explain
+from perdure.model.job import JobRow, Span
+from perdure.ops import browse, job_actions, queues, tasks, worker
+from perdure.ops.catalog import list_catalog
+from perdure.ops.explain import examine
+from perdure.ops.find import LAST
+from perdure.ops.job_actions import CancelOutcome, DeleteOutcome, RequeueOutcome, RunNowOutcome
+from perdure.ops.stats import measure
+from perdure.plan.plan import Plan, async_method, perform, perform_on, sync_method
+from perdure.request.filter import Wanted, checked_filter
+from perdure.request.options import (
+    INTEGER,
+    Named,
+    filter_text,
+    flag,
+    number,
+    task_config,
+    task_name,
+    text,
+    whole,
+)
+from perdure.request.times import duration_us, from_us, to_us
+from perdure.store.store import Store
+
+JobId: TypeAlias = str | uuid.UUID
+NO_JOB = str(uuid.UUID(int=0))
+"""What no job is called."""
+
+PAGE = 1000
+"""Jobs in one page at most."""
+
+
+class JobMethods:
+    """Mixed into App: reads and operators' acts. Each method has a twin with a leading ``a`` for async code."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def store(self) -> Store: ...
+
+        @property
+        def keep_keys_for(self) -> Span | None: ...
+
+        def _handle(self, row: JobRow) -> Job[Any]: ...
+
+    def _get_job(self, id: JobId) -> Plan[Job[Any]]:
+        """The job with this id; JobNotFound if there is none."""
+        row = yield from perform(browse.get_job, job_id(id))
+        if row is None:
+            raise JobNotFound
+        return self._handle(row)
+
+    def _get_jobs(self, ids: Sequence[JobId]) -> Plan[list[Job[Any] | None]]:
+        """Jobs in the order asked, None where there is none."""
+        if isinstance(ids, str) or not isinstance(ids, Iterable):
+            raise InvalidOption("ids must be a list of jobs' ids.")
+        known: list[str] = []
+        for id in ids:
+            try:
+                known.append(job_id(id))
+            except JobNotFound:
+                known.append(NO_JOB)
+        rows = yield from perform(browse.get_jobs, known)
+        return [None if row is None else self._handle(row) for row in rows]
+
+    def _list_jobs(
+        self, *, before: JobId | None = None, limit: int = 50, **wanted: Unpack[Wanted]
+    ) -> Plan[list[Job[Any]]]:
+        """A page of jobs, newest first; for the next one give the last id as ``before``.
+
+        All conditions hold. ``state``: one of those in docs/states.md, or of ``ready`` only what is ``scheduled`` or
+        ``retrying``. ``task``: its name, or the task itself. ``text`` stands somewhere in the arguments. Times are
+        from ``created_after`` on, and before ``created_before``.
+        """
+        number("limit", limit, 1, PAGE)
+        rows = yield from perform(
+            browse.list_jobs,
+            checked_filter(wanted),
+            before=LAST if before is None else job_id(before),
+            n=limit,
+        )
+        return [self._handle(row) for row in rows]
+
+    def _count_jobs(
+        self, *, queue: str | None = None, tenant: str | None = None
+    ) -> Plan[dict[str, dict[str, int]]]:
+        """How many jobs each queue has in each state, with ``scheduled`` and ``retrying`` apart from ``ready``."""
+        return (
+            yield from perform(
+                browse.count_jobs, queue=filter_text("queue", queue), tenant=filter_text("tenant", tenant)
+            )
+        )
+
+    def _oldest_ready(self, *, queue: str | None = None) -> Plan[dict[str, datetime]]:
+        """Since when each queue has had a job that could run: its lag."""
+        oldest = yield from perform(browse.oldest_ready, queue=filter_text("queue", queue))
+        return {name: from_us(at) for name, at in oldest.items()}
+
+    def _job_history(self, id: JobId) -> Plan[list[Entry]]:
+        """Everything that happened to a job, oldest first."""
+        traces = yield from perform(browse.trace_job, job_id(id))
+        if traces is None:
+            raise JobNotFound
+        return tell(traces)
+
+    def _explain_job(self, id: JobId) -> Plan[Explanation]:
+        """Why a job is not running, or where it runs, or how it ended."""
+        case = yield from perform(examine, job_id(id))
+        if case is None:
+            raise JobNotFound
+        return explain(case)
+
+    def _cancel_job(
+        self, id: JobId, *, reason: str | None = None, by: str | None = None, conn: object | None = None
+    ) -> Plan[CancelOutcome]:
+        """Cancel a job, or ask the worker that runs it to stop."""
+        reason, by = optional_text("reason", reason), optional_text("by", by)
+        return (yield from perform_on(conn, job_actions.cancel, job_id(id), reason=reason, by=by))
+
+    def _requeue_job(
+        self,
+        id: JobId,
+        *,
+        run: int | None = None,
+        keep_checkpoint: bool = False,
+        reason: str | None = None,
+        by: str | None = None,
+        conn: object | None = None,
+    ) -> Plan[RequeueOutcome]:
+        """Start a new run of a job that failed or was canceled; ``run`` names the run the caller saw."""
+        return (
+            yield from perform_on(
+                conn,
+                job_actions.requeue,
+                job_id(id),
+                run=whole("run", run, 1, INTEGER),
+                keep_checkpoint=flag("keep_checkpoint", keep_checkpoint),
+                reason=optional_text("reason", reason),
+                by=optional_text("by", by),
+            )
+        )
+
+    def _run_now(self, id: JobId, *, by: str | None = None) -> Plan[RunNowOutcome]:
+        """Let a job that waits for its time be due now."""
+        return (yield from perform(job_actions.run_now, job_id(id), by=optional_text("by", by)))
+
+    def _delete_job(
+        self, id: JobId, *, reason: str | None = None, by: str | None = None
+    ) -> Plan[DeleteOutcome]:
+        """Delete a job and its history; one that runs is asked to stop instead."""
+        keep, reason, by = self.keep_keys_for, optional_text("reason", reason), optional_text("by", by)
+        return (yield from perform(job_actions.delete, job_id(id), keep_key=keep, reason=reason, by=by))
+
+    def _pause_queue(self, name: str, *, by: str | None = None) -> Plan[None]:
+        """Hand out nothing from this queue; what runs goes on."""
+        yield from perform(queues.pause, text("queue", name), by=optional_text("by", by))
+
+    def _resume_queue(self, name: str, *, by: str | None = None) -> Plan[None]:
+        """Hand out jobs from this queue again."""
+        yield from perform(queues.resume, text("queue", name), by=optional_text("by", by))
+
+    def _set_queue(
+        self, name: str, *, backoff: float | Backoff | UnsetType | None = UNSET, by: str | None = None
+    ) -> Plan[None]:
+        """Change some of a queue's live settings. A back-off overrides those of its tasks; None ends that."""
+        if backoff is UNSET:
+            raise InvalidOption("Give a setting, such as backoff: there is nothing to set.")
+        policy = None if backoff is None else as_backoff(backoff)
+        yield from perform(queues.set_backoff, text("queue", name), policy, by=optional_text("by", by))
+
+    def _list_queues(self) -> Plan[list[QueueSettings]]:
+        """The queues that have settings of their own."""
+        return [show_queue(queue) for queue in (yield from perform(queues.list_queues))]
+
+    def _set_task(
+        self,
+        name: str | Named,
+        *,
+        enabled: bool | None = None,
+        config: Mapping[str, object] | UnsetType | None = UNSET,
+        by: str | None = None,
+    ) -> Plan[None]:
+        """Allow or refuse new jobs of a task, while queued work still runs; set what its handlers read as ctx.config.
+
+        ``config`` is plain JSON under names and replaces the one before; None takes it away.
+        """
+        if enabled is None and config is UNSET:
+            raise InvalidOption("Give enabled or config, or both: there is nothing to set.")
+        if enabled is not None:
+            flag("enabled", enabled)
+        given = config if config is UNSET or config is None else task_config(config)
+        yield from perform(
+            tasks.set_task, task_name(name), enabled=enabled, config=given, by=optional_text("by", by)
+        )
+
+    def _list_tasks(self) -> Plan[list[TaskFacts]]:
+        """The tasks there are, also those that only jobs name: defaults, config, who serves them, what is to do."""
+        found = yield from perform(list_catalog)
+        return [show_task(name, task) for name, task in found.items()]
+
+    def _get_task(self, name: str | Named) -> Plan[TaskFacts]:
+        """The same for one task; UnknownTask if neither the database nor a job knows it."""
+        found, known = (yield from perform(list_catalog)), task_name(name)
+        if known not in found:
+            raise UnknownTask
+        return show_task(known, found[known])
+
+    def _list_workers(self) -> Plan[list[worker.WorkerRow]]:
+        """The workers that are not retired."""
+        return (yield from perform(worker.list_workers))
+
+    def _stats(self, *, since: float | timedelta | datetime | None = 3600) -> Plan[Stats]:
+        """Queues, workers, the database and our connections to it, at a glance; and how long jobs waited and ran.
+
+        ``since``: which have ended in so many seconds, or since then; None asks for none.
+        """
+        at = to_us("since", since) if isinstance(since, datetime) else None
+        ago = None if since is None or isinstance(since, datetime) else duration_us("since", since)
+        numbers = yield from perform(measure, since=ago, after=at)
+        return show(numbers, self.store.facts(), self.store.dialect)
+
+    get_job, aget_job = sync_method(_get_job), async_method(_get_job)
+    get_jobs, aget_jobs = sync_method(_get_jobs), async_method(_get_jobs)
+    list_jobs, alist_jobs = sync_method(_list_jobs), async_method(_list_jobs)
+    count_jobs, acount_jobs = sync_method(_count_jobs), async_method(_count_jobs)
+    oldest_ready, aoldest_ready = sync_method(_oldest_ready), async_method(_oldest_ready)
+    job_history, ajob_history = sync_method(_job_history), async_method(_job_history)
+    explain_job, aexplain_job = sync_method(_explain_job), async_method(_explain_job)
+    cancel_job, acancel_job = sync_method(_cancel_job), async_method(_cancel_job)
+    requeue_job, arequeue_job = sync_method(_requeue_job), async_method(_requeue_job)
+    run_now, arun_now = sync_method(_run_now), async_method(_run_now)
+    delete_job, adelete_job = sync_method(_delete_job), async_method(_delete_job)
+    pause_queue, apause_queue = sync_method(_pause_queue), async_method(_pause_queue)
+    resume_queue, aresume_queue = sync_method(_resume_queue), async_method(_resume_queue)
+    set_queue, aset_queue = sync_method(_set_queue), async_method(_set_queue)
+    list_queues, alist_queues = sync_method(_list_queues), async_method(_list_queues)
+    set_task, aset_task = sync_method(_set_task), async_method(_set_task)
+    list_tasks, alist_tasks = sync_method(_list_tasks), async_method(_list_tasks)
+    get_task, aget_task = sync_method(_get_task), async_method(_get_task)
+    list_workers, alist_workers = sync_method(_list_workers), async_method(_list_workers)
+    stats, astats = sync_method(_stats), async_method(_stats)
+
+
+def job_id(id: JobId) -> str:
+    """An id in its one spelling; a text that is no id belongs to no job."""
+    if isinstance(id, uuid.UUID):
+        return str(id)
+    if not isinstance(id, str):
+        raise InvalidOption("A job's id is a text or a UUID.")
+    try:
+        return str(uuid.UUID(id))
+    except ValueError:
+        raise JobNotFound from None
+
+
+def optional_text(name: str, value: str | None) -> str | None:
+    """What an operator says, if anything."""
+    return None if value is None else text(name, value, 2000)

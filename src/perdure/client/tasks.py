@@ -1,0 +1,64 @@
+"""The tasks there are, as ``app.list_tasks()`` tells them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from perdure.model.backoff import Backoff
+from perdure.model.job import SECOND
+from perdure.model.json_text import shown_json
+from perdure.ops.catalog import CatalogTask
+from perdure.ops.running import read_policy
+from perdure.request.times import from_us
+
+
+class TaskDefaults(NamedTuple):
+    """What the code declares, as last synced; ``timeout`` is in seconds."""
+
+    queue: str
+    priority: int
+    max_attempts: int
+    timeout: float | None
+    backoff: Backoff
+    max_crashes: int | None
+
+
+class TaskFacts(NamedTuple):
+    """``defaults`` is None where only jobs name the task: none of it can be enqueued.
+
+    ``counts``: what is ready, scheduled, retrying or running. ``served_by``: names of live workers that know the task.
+    """
+
+    name: str
+    enabled: bool
+    config: dict[str, Any] | None
+    defaults: TaskDefaults | None
+    synced_at: datetime | None
+    served_by: list[str]
+    counts: dict[str, int]
+
+
+def show_task(name: str, task: CatalogTask) -> TaskFacts:
+    stored = task.stored
+    if stored is None:
+        return TaskFacts(name, False, None, None, None, task.served_by, task.counts)
+    one = stored.definition
+    defaults = TaskDefaults(
+        one.queue,
+        one.priority,
+        one.max_attempts,
+        None if one.timeout is None else one.timeout / SECOND,
+        read_policy(one.backoff),
+        one.max_crashes,
+    )
+    config = None if stored.config is None else shown_json(stored.config)
+    return TaskFacts(
+        name,
+        stored.known.enabled,
+        config if isinstance(config, dict) else None,
+        defaults,
+        from_us(stored.synced_at),
+        task.served_by,
+        task.counts,
+    )

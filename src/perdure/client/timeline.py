@@ -1,0 +1,106 @@
+"""A job's life as one timeline, merged from its row, its attempts, its events and its log."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from perdure.model.job import Instant
+from perdure.model.json_text import shown_json
+from perdure.ops.browse import AttemptRow, EventRow, LogRow, Traces
+from perdure.request.times import from_us
+
+SAID = ("stage", "progress dropped", "log")
+
+
+class Entry(NamedTuple):
+    """One thing that happened."""
+
+    at: datetime
+    what: str
+    run: int | None
+    token: int
+    detail: dict[str, Any]
+
+
+def tell(traces: Traces) -> list[Entry]:
+    """Everything that happened, oldest first."""
+    entries = [
+        _entry(
+            traces.job.created_at, "enqueued", 1, 0, queue=traces.job.queue, replay_of=traces.job.replay_of
+        )
+    ]
+    for attempt in traces.attempts:
+        entries += _attempt(attempt)
+    entries += _current(traces)
+    entries += map(_event, traces.events)
+    entries += map(_log, traces.logs)
+    # Stable: what happened in the same microsecond stays in the order told above, except what a handler said.
+    return sorted(entries, key=lambda entry: (entry.at, entry.token, _rank(entry.what)))
+
+
+def _rank(what: str) -> int:
+    """A handler's last words are written with its end, and came before it."""
+    return 0 if what == "started" else 1 if what in SAID else 2
+
+
+def _attempt(attempt: AttemptRow) -> list[Entry]:
+    told = []
+    if attempt.started_at is not None:
+        told.append(
+            _entry(
+                attempt.started_at,
+                "started",
+                attempt.run,
+                attempt.token,
+                attempt=attempt.attempt,
+                worker=attempt.worker,
+            )
+        )
+    told.append(
+        _entry(
+            attempt.finished_at,
+            attempt.kind,
+            attempt.run,
+            attempt.token,
+            attempt=attempt.attempt,
+            code=attempt.code,
+            message=attempt.message,
+            delay=None if attempt.delay is None else attempt.delay / 1e6,
+            decided_by=attempt.decided_by,
+        )
+    )
+    return told
+
+
+def _current(traces: Traces) -> list[Entry]:
+    """The entries from the row: the attempt that is not in the table of attempts yet, and an end without an event."""
+    job = traces.job
+    told = []
+    error: dict[str, str | None] = {}
+    if job.started_at is not None:
+        error = {"code": job.error_code, "message": job.error_message}
+        told.append(
+            _entry(job.started_at, "started", job.run, job.token, attempt=job.attempt, worker=job.worker)
+        )
+    acted = any((event.kind, event.run) == (job.state, job.run) for event in traces.events)
+    if job.finished_at is not None and not acted:
+        told.append(_entry(job.finished_at, job.state, job.run, job.token, **error, reason=job.reason))
+    return told
+
+
+def _event(event: EventRow) -> Entry:
+    detail = {} if event.detail is None else shown_json(event.detail)
+    if not isinstance(detail, dict):
+        detail = {"detail": detail}  # somebody else wrote it
+    return Entry(from_us(event.at), event.kind, event.run, event.token, detail)
+
+
+def _log(line: LogRow) -> Entry:
+    return _entry(line.at, "log", None, line.token, level=line.level, message=line.message)
+
+
+def _entry(at: Instant, what: str, run: int | None, token: int, **detail: object) -> Entry:
+    return Entry(
+        from_us(at), what, run, token, {name: value for name, value in detail.items() if value is not None}
+    )

@@ -1,0 +1,172 @@
+"""How an app is asked to run its jobs. What does that is loaded only then: to enqueue needs no event loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
+
+from perdure.errors import InvalidConfig, InvalidOption
+from perdure.internal.lazy import lazy
+from perdure.model.job import Span
+from perdure.plan.plan import Plan, refuse_in_event_loop
+from perdure.request.events import EventName, Listener
+from perdure.request.middleware import Middleware
+from perdure.request.options import flag, number, text
+from perdure.worker.green_threads import refuse_green_threads
+from perdure.worker.handler import Handler
+from perdure.worker.operations import Queues, WorkerOperations
+from perdure.worker.options import WorkerOptions
+
+if TYPE_CHECKING:
+    from perdure.client.task import Task
+    from perdure.worker.worker import Worker
+
+L = TypeVar("L", bound=Listener)
+
+MOST_SLOTS = 10_000
+
+
+class WorkerMethods:
+    """Mixed into App."""
+
+    if TYPE_CHECKING:
+        tasks: dict[str, Task[..., Any]]
+        lease: Span
+
+        middleware: list[Middleware]
+        listeners: dict[EventName, list[Listener]]
+
+        @lazy
+        def ledger(self) -> WorkerOperations: ...
+
+        def _sync(self, *, exact: bool = False) -> Plan[None]: ...
+
+    def handlers(self) -> dict[str, Handler]:
+        """What a worker needs to run its tasks, by their names and aliases."""
+        return {name: task.handler for name, task in self.tasks.items()}
+
+    def use(self, *middleware: Middleware) -> None:
+        """Surround every enqueue and every run of a handler; the first given is the outermost.
+
+        In the module that defines the tasks: a child process of a worker knows only that.
+        """
+        for each in middleware:
+            if not isinstance(each, Middleware):
+                raise InvalidOption("Middleware is an object of a subclass of perdure.Middleware.")
+        self.middleware += middleware
+
+    def on(self, *names: EventName) -> Callable[[L], L]:
+        """Subscribe a plain or async function to what happens to jobs: ``@app.on("failed")``.
+
+        It is called in the worker where it happened, after the commit.
+        """
+        unknown = [name for name in names if name not in get_args(EventName)]
+        if unknown or not names:
+            raise InvalidOption(f"Events are named {', '.join(get_args(EventName))}.")
+
+        def subscribe(listener: L) -> L:
+            for name in names:
+                self.listeners.setdefault(name, []).append(listener)
+            return listener
+
+        return subscribe
+
+    @asynccontextmanager
+    async def worker(
+        self,
+        *,
+        queues: Queues = None,
+        concurrency: int = 20,
+        processes: int | None = None,
+        drain: float = 30,
+        poll: float = 1,
+        name: str | None = None,
+        target: str | None = None,
+    ) -> AsyncIterator[Worker]:
+        """Run jobs for as long as the block lasts, for example a web application's lifespan.
+
+        ``concurrency``: jobs at a time on the event loop and in threads. ``processes``: besides, jobs at a time of
+        tasks with ``run_in="process"``, by default one for each CPU; with 0 such tasks are left to other workers.
+        The worker's ``status`` is None while it runs, ``await worker.wait()`` returns how it ended, and a block
+        whose worker died ends with WorkerDied, unless with an error of its own.
+        ``target``: ``module:name`` of this app, for tasks that run in processes, where it is not found by itself.
+        """
+        options = worker_options(
+            self,
+            queues=queues,
+            concurrency=concurrency,
+            processes=processes,
+            drain=drain,
+            poll=poll,
+            name=name,
+        )
+        from perdure.client import worker_run
+
+        async with worker_run.beside(self, options, target) as worker:
+            yield worker
+
+    def run_worker(
+        self,
+        *,
+        queues: Queues = None,
+        concurrency: int = 20,
+        processes: int | None = None,
+        burst: bool = False,
+        drain: float = 30,
+        poll: float = 1,
+        name: str | None = None,
+        target: str | None = None,
+    ) -> int:
+        """Run jobs until SIGTERM or SIGINT; ``burst``: until there are none. Returns the exit code.
+
+        The other options are those of ``worker``.
+        """
+        refuse_in_event_loop("run_worker", "use async with app.worker()")
+        options = worker_options(
+            self,
+            queues=queues,
+            concurrency=concurrency,
+            processes=processes,
+            burst=burst,
+            drain=drain,
+            poll=poll,
+            name=name,
+        )
+        from perdure.client import worker_run
+
+        return worker_run.serve(self, options, target)
+
+
+def worker_options(app: WorkerMethods, **asked: Any) -> WorkerOptions:
+    """What a worker was asked to be, checked."""
+    refuse_green_threads()
+    queues = asked.pop("queues")
+    if queues is not None and (isinstance(queues, str) or not isinstance(queues, Iterable)):
+        raise InvalidOption("queues is a list of names, or a dict of names and weights.")
+    if queues is not None:
+        names = [text("queue", name) for name in queues]
+        if not names:
+            raise InvalidOption("queues names no queue; leave it out for all of them.")
+        if isinstance(queues, Mapping) and not all(_is_weight(weight) for weight in queues.values()):
+            raise InvalidOption("The weight of a queue must be a finite number above 0.")
+        queues = dict(queues) if isinstance(queues, Mapping) else names
+    if asked["name"] is not None:
+        asked["name"] = text("name", asked["name"])
+    number("concurrency", asked["concurrency"], 1, MOST_SLOTS)
+    if asked["processes"] is not None:
+        number("processes", asked["processes"], 0, MOST_SLOTS)
+    flag("burst", asked.get("burst", False))
+    for name in ("drain", "poll"):
+        seconds = asked[name]
+        if type(seconds) not in (int, float) or not 0 <= seconds < 1e9:
+            raise InvalidOption(f"{name} must be a number of seconds, 0 or more.")
+    app.ledger  # noqa: B018 - with it come the modules that the app imports, and their tasks
+    if not app.tasks:
+        raise InvalidConfig("This app has no tasks: nothing to run.")
+    return WorkerOptions(queues=queues, lease=app.lease, **asked)
+
+
+def _is_weight(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < math.inf

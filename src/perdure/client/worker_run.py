@@ -1,0 +1,223 @@
+"""A worker for an app: in a process of its own, or beside whatever else an event loop does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
+
+from perdure.client.worker_api import WorkerMethods
+from perdure.errors import InvalidConfig, StoreClosed, Unavailable, WorkerDied
+from perdure.plan.plan import arun
+from perdure.worker.collapse import end_collapsed
+from perdure.worker.executor import DaemonExecutor
+from perdure.worker.gc_tuning import looked_for_by_time
+from perdure.worker.health import Health
+from perdure.worker.loop_errors import log_discreetly
+from perdure.worker.options import Exit, WorkerOptions
+from perdure.worker.process.protocol import Load
+from perdure.worker.unknown_queues import warn_of_unknown
+from perdure.worker.worker import Worker
+
+MOST_IDLE = 2
+"""Failures of the event loop in a row, without a single turn, after which it is given up."""
+
+_log = logging.getLogger("perdure.worker")
+
+
+def serve(app: WorkerMethods, options: WorkerOptions, target: str | None = None) -> int:
+    """Run a worker until it is stopped by a signal, or a burst is over; return its exit code."""
+    loop = asyncio.new_event_loop()
+    loop.set_default_executor(DaemonExecutor())
+    with looked_for_by_time(loop):
+        try:
+            asyncio.set_event_loop(loop)
+            alone = threading.current_thread() is threading.main_thread()
+            worker = make_worker(app, replace(options, owns_process=alone), target)
+            log_discreetly(loop, app.handlers().values())
+            return _run(loop, worker, loop.create_task(_serve(app, options, worker)))
+        finally:
+            loop.run_until_complete(_clear_away())
+            asyncio.set_event_loop(None)
+            loop.close()
+
+
+def _run(loop: asyncio.AbstractEventLoop, worker: Worker, serving: asyncio.Task[int]) -> int:
+    """Until the worker has ended in order, also where a handler stops the loop or cancels its tasks."""
+    idle = 0
+    while not serving.done():
+        turned: list[bool] = []
+        try:
+            loop.call_soon(turned.append, True)
+            loop.run_until_complete(serving)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if not serving.done():
+                _log.error(
+                    "The event loop was stopped from inside (%s): the worker ends", type(error).__name__
+                )
+                idle = 0 if turned else idle + 1
+                if idle == MOST_IDLE:
+                    end_collapsed(worker, error)
+                    raise
+                with suppress(RuntimeError):  # the loop was closed
+                    serving.cancel()
+    if serving.cancelled():
+        _log.error("The worker was cancelled from inside: it has ended")
+        return Exit.CRASHED
+    return serving.result()
+
+
+async def _clear_away() -> None:
+    """As asyncio.run does, but not for ever: a handler that was given up may refuse to be cancelled."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    if rest:
+        await asyncio.wait(rest, timeout=1.0)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+
+
+@asynccontextmanager
+async def beside(
+    app: WorkerMethods, options: WorkerOptions, target: str | None = None
+) -> AsyncIterator[Worker]:
+    """A worker in the running loop, for as long as the block lasts. If it died, the block's end says so."""
+    worker = make_worker(app, options, target)
+    await _sync_until_done(app)
+    await warn_of_unknown(app.ledger.store, options.queues)
+    running = asyncio.create_task(worker.run(), name="perdure worker")
+    ready = asyncio.create_task(worker.ready.wait())
+    try:
+        await asyncio.wait((running, ready), return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()  # it was refused
+        yield worker
+    finally:
+        ready.cancel()
+        worker.stop()
+        await _see_off(worker, running)
+    if worker.status in (Exit.CRASHED, Exit.SLOTS_LOST):
+        raise WorkerDied from worker.error
+
+
+async def _see_off(worker: Worker, running: asyncio.Task[Exit]) -> None:
+    """Wait for its end. Whoever is cancelled meanwhile is in a hurry, but nothing is left running behind them."""
+    cancelled = False
+    while not running.done():
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            cancelled = True
+            worker.hurry()
+        except Exception:
+            break
+    if cancelled:
+        raise asyncio.CancelledError
+    running.result()
+
+
+def make_worker(app: WorkerMethods, options: WorkerOptions, target: str | None = None) -> Worker:
+    """A worker that does not run yet. The database is not asked: it may have to be waited for."""
+    app.ledger.store.use_worker_patience()
+    handlers = app.handlers()
+    program = find_program(app, target)
+    alone = sorted(name for name, handler in handlers.items() if handler.run_in == "process")
+    if alone and options.processes == 0:
+        if len(alone) == len(handlers):
+            raise InvalidConfig("With processes=0 nothing is left to run: every task has run_in='process'.")
+        _log.warning("With processes=0 this worker leaves to others: %s", ", ".join(alone))
+    if alone and program is None and options.processes != 0:
+        raise InvalidConfig(
+            f"The task {alone[0]} runs in a process of its own, and a new process would not find this app: "
+            "bind it to a name in a module that can be imported, which the script that is run cannot, and say "
+            'which with target="module:name" if it is none of the module\'s own names. '
+            "With processes=0 this worker leaves such tasks to others."
+        )
+    return Worker(app.ledger, handlers, options, listeners=app.listeners, program=program, sync=app._sync)
+
+
+async def _sync_until_done(app: WorkerMethods) -> None:
+    """A worker that starts before its database waits for it."""
+    health = Health()
+    while True:
+        try:
+            return await arun(app.ledger.store, app._sync())
+        except StoreClosed:
+            raise
+        except Unavailable as error:
+            if error.code == "store.forbidden":
+                raise  # to wait gives it no rights
+            await asyncio.sleep(health.failed(error))
+
+
+def find_program(app: WorkerMethods, target: str | None = None) -> Load | None:
+    """Where a new process finds this app, with all its tasks; None if it would not."""
+    homes = {home for task in app.tasks.values() if (home := _importable(task.function.__module__))}
+    target = target or _find_target(app, homes)
+    if target is None:
+        return None
+    alone = [name for name, task in app.tasks.items() if task.handler.run_in == "process"]
+    path = [os.path.abspath(entry) for entry in sys.path]
+    return Load(target, sorted(homes), alone, path, vars(app).get("_url"))
+
+
+def _find_target(app: WorkerMethods, homes: Collection[str]) -> str | None:
+    """Where tasks are defined first: whoever imports the app as well may import much more."""
+    found = [
+        f"{name}:{attribute}"
+        for loaded, module in list(sys.modules.items())
+        for attribute, value in list(getattr(module, "__dict__", {}).items())
+        if value is app and (name := _importable(loaded)) is not None
+    ]
+    return min(found, key=lambda one: one.partition(":")[0] not in homes, default=None)
+
+
+def _importable(module: str) -> str | None:
+    """The name to import a loaded module by. A script has none; ``python -m`` tells that of its module."""
+    if module != "__main__":
+        return module
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return None if spec is None else spec.name
+
+
+async def _serve(app: WorkerMethods, options: WorkerOptions, worker: Worker) -> int:
+    # Before the database is waited for: nothing else stops the first process of a container.
+    with _stopped_by_signals(worker):
+        await worker.unless_stopped(_sync_until_done(app))
+        await worker.unless_stopped(warn_of_unknown(app.ledger.store, options.queues))
+        return int(await worker.run())
+
+
+@contextmanager
+def _stopped_by_signals(worker: Worker) -> Iterator[None]:
+    """The first signal stops the worker in order, the second ends the process at once.
+
+    Python's own handlers, not the loop's: they also run while a handler blocks the loop.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    seen: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        if seen:
+            os._exit(128 + number)
+        seen.append(number)
+        worker.note_stop()
+        loop.call_soon_threadsafe(worker.stop)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,105 @@
+"""Places where a test lets a process die, fail or hang: ``PERDURE_FAILPOINT=after_handler_before_flush:kill``.
+
+    name:kill       SIGKILL to this process        name:raise      an error nobody expects
+    name:exit       os._exit(70)                   name:sleep=0.5  so many seconds
+
+``@3`` behind it means the third time the place is reached; several are separated by commas. Unset, a place costs
+one look at a flag.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+from perdure.internal import journal
+
+VARIABLE = "PERDURE_FAILPOINT"
+
+Place: TypeAlias = Literal[
+    "before_enqueue",
+    "after_enqueue_before_answer",
+    "before_commit",
+    "after_commit",
+    "before_register",
+    "after_register",
+    "before_claim",
+    "after_claim_before_start",
+    "before_handler",
+    "after_handler_before_flush",
+    "before_flush",
+    "after_flush_before_answer",
+    "before_heartbeat",
+    "after_heartbeat",
+    "before_report",
+    "before_own_commit",
+    "after_own_commit",
+    "before_rescue",
+    "between_retirement_and_rescue",
+    "after_rescue",
+    "while_draining",
+    "before_retirement",
+    "before_migration_statement",
+    "after_migration_statement",
+    "before_move_commit",
+    "after_move_commit",
+]
+
+
+class Failpoint(Exception):
+    """Raised where a failpoint says ``raise``."""
+
+
+class Fault(NamedTuple):
+    action: str
+    seconds: float
+    time: int
+
+
+def parse(text: str) -> dict[str, Fault]:
+    """``name:action[=seconds][@n]``, separated by commas."""
+    faults: dict[str, Fault] = {}
+    for part in filter(None, text.split(",")):
+        name, _, rest = part.strip().partition(":")
+        action, _, which = rest.partition("@")
+        action, _, seconds = action.partition("=")
+        if action not in ("kill", "exit", "raise", "sleep"):
+            raise ValueError(f"{VARIABLE}: {part!r} is not name:kill, :exit, :raise or :sleep=seconds")
+        if name not in get_args(Place):
+            raise ValueError(f"{VARIABLE}: there is no place {name!r}")
+        faults[name] = Fault(action, float(seconds or 0), int(which or 1))
+    return faults
+
+
+_faults = parse(os.environ.get(VARIABLE, ""))
+_reached: Counter[str] = Counter()
+_lock = threading.Lock()
+
+armed = bool(_faults)
+
+
+def reach(place: Place) -> None:
+    """Call it as ``if failpoints.armed: failpoints.reach(...)``."""
+    fault = _faults.get(place)
+    if fault is None:
+        return
+    with _lock:
+        _reached[place] += 1
+        if _reached[place] != fault.time:
+            return
+    if journal.enabled:
+        journal.note("failpoint", place=place)
+    match fault.action:
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)  # until it arrives
+        case "exit":
+            os._exit(70)
+        case "sleep":
+            time.sleep(fault.seconds)
+        case _:
+            raise Failpoint(place)

@@ -1,0 +1,28 @@
+"""A weak registry of the objects of a kind that live in this process."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
+
+T = TypeVar("T")
+
+
+class WeakRegistry(Generic[T]):
+    """Weak registry, safe to list from any thread.
+
+    Not a WeakSet: iterating over one while another thread adds to it raises.
+    """
+
+    def __init__(self) -> None:
+        self._by_id: WeakValueDictionary[int, T] = WeakValueDictionary()
+
+    def add(self, one: T) -> None:
+        self._by_id[id(one)] = one
+
+    def now(self) -> list[T]:
+        # valuerefs() copies atomically; values() iterates.
+        return [one for reference in self._by_id.valuerefs() if (one := reference()) is not None]
+
+    def forget(self) -> None:
+        self._by_id.clear()

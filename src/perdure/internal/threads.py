@@ -1,0 +1,67 @@
+"""Daemon threads for work that must block neither an event loop nor the end of the program."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import TypeAlias
+
+from perdure.errors import StoreClosed
+
+Work: TypeAlias = Callable[[], None]
+
+_log = logging.getLogger("perdure.store")
+
+
+class DaemonThreads:
+    """At most ``limit`` daemon threads, each started when there is work and no thread is free."""
+
+    def __init__(self, name: str, limit: int) -> None:
+        self._name = name
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._stopped = False
+        # Threads without work, less the work that waits for a thread.
+        self._free = 0
+        self._work: SimpleQueue[Work | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, work: Work) -> None:
+        with self._lock:
+            if self._stopped:
+                raise StoreClosed
+            if self._free <= 0 and len(self._threads) < self._limit:
+                self._start()
+            else:
+                self._free -= 1
+            self._work.put(work)
+
+    def stop(self, *, wait: bool = True) -> None:
+        """End every thread, after the work that was submitted before."""
+        with self._lock:
+            if not self._stopped:
+                self._stopped = True
+                for _ in self._threads:
+                    self._work.put(None)
+        for thread in self._threads:
+            if wait and thread is not threading.current_thread():
+                thread.join()
+
+    def _start(self) -> None:
+        name = f"{self._name}-{len(self._threads) + 1}"
+        thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            try:
+                work()
+            except Exception:
+                _log.exception("A thread of the store met an error it did not expect")
+            # Or what it carried would live until there is work again.
+            del work
+            with self._lock:
+                self._free += 1

@@ -1,0 +1,258 @@
+"""An operator's acts on many jobs: what operate.py does to one, done to a batch of those that a filter found.
+
+Each batch is a transaction of its own. Of what was found before, each job is looked at again under its lock: if it no
+longer fits the filter, or the act, it is left alone. A job that somebody else holds is skipped, to be asked for again.
+Lock order as everywhere: workflows, then jobs, each by their ids.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+from perdure.model.job import Instant, Span, State
+from perdure.ops.audit import act, amend, told
+from perdure.ops.batch import rows_of
+from perdure.ops.find import LAST, Found, ScanRange, find
+from perdure.ops.job_actions import delete_all
+from perdure.ops.op import Op, Operation, Query, ask, ask_all, operation
+from perdure.ops.release import End, Tallies, release
+from perdure.ops.topics import ENDED, queue_topics, worker_topic
+from perdure.request.filter import Changeable, Filter, Shown
+
+BATCH = 500
+"""Jobs in a transaction: nobody waits long for a row that one of them has."""
+
+Outcome: TypeAlias = Literal[
+    "canceled",
+    "cancel_requested",
+    "requeued",
+    "due_now",
+    "deleted",
+    "unique_key_taken",
+    "is_a_step",
+    "locked",
+]
+"""What came of a job, in the words of the verbs for one. ``locked``: somebody held it for all the time we tried."""
+Counts: TypeAlias = Counter[Outcome]
+_REFUSED: frozenset[Outcome] = frozenset(("unique_key_taken", "is_a_step", "locked"))
+
+
+class BulkProgress(NamedTuple):
+    """The progress of an act on many jobs. ``act``: its row in the audit log, once it has changed anything."""
+
+    verb: str
+    filter: Filter
+    counts: Counts
+    reason: str | None = None
+    by: str | None = None
+    keep_checkpoint: bool = False
+    keep_key: Span | None = None
+    act: int | None = None
+
+
+class Batch(NamedTuple):
+    """How the act stands after this batch, and which of its jobs somebody else holds."""
+
+    bulk: BulkProgress
+    locked: list[Found]
+
+
+class Locked(NamedTuple):
+    """A job under the lock of its batch."""
+
+    id: str
+    state: State
+    due: bool
+    held: str | None
+    error_kind: str | None
+    error_code: str | None
+    finished_at: Instant | None
+    run: int
+    token: int
+    worker: str | None
+    unique_key: str | None
+    task: str
+    tenant: str
+    workflow: str | None
+
+    @property
+    def changeable(self) -> Changeable:
+        return Changeable(*self[1:7])
+
+
+class BulkAction(NamedTuple):
+    """What an act does to a batch, which jobs it takes, what is to be expected of one, and whether steps are taken."""
+
+    batch: Operation[[Sequence[Found], BulkProgress], Batch]
+    takes: tuple[Shown, ...]
+    expected: Callable[[State], Outcome]
+    steps: bool = False
+
+
+@operation("read")
+def look(filter: Filter, *, among: Sequence[Shown], before: str = LAST, length: int) -> Op[ScanRange]:
+    """All that fit in a stretch, newest first."""
+    return (yield from find(filter, among=among, before=before, length=length, n=length))
+
+
+@operation("write")
+def cancel_batch(jobs: Sequence[Found], bulk: BulkProgress) -> Op[Batch]:
+    tallies, busy = yield from _lock_workflows(jobs)
+    taken, locked = yield from _lock(jobs, bulk, CANCEL.takes, but=busy)
+    stop = Query("cancel_jobs", {"ids": _ids(taken), "reason": bulk.reason})
+    wake = _to_be_told(taken)
+    ends = {
+        job.id: End(job.workflow, job.state, "canceled")
+        for job in taken
+        if job.workflow is not None and job.state != "running"
+    }
+    if ends:
+        wake |= (yield from release(tallies, ends, stop)).wake
+    events = _events(taken, lambda job: "cancel requested" if job.state == "running" else "canceled", bulk)
+    outcomes = Counts(_canceled(job.state) for job in taken)
+    writes = [*([] if ends else [stop]), events, *tallies.settle()]
+    return (yield from _end(bulk, outcomes, locked, writes, wake))
+
+
+@operation("write")
+def requeue_batch(jobs: Sequence[Found], bulk: BulkProgress) -> Op[Batch]:
+    taken, locked = yield from _lock(jobs, bulk, REQUEUE.takes)
+    free = yield from _without_twins(taken)
+    ids = _ids(free)
+    _, _, rows = yield from ask_all(
+        Query("record_last_attempts", {"ids": ids}),
+        Query(
+            "record_requeues",
+            {
+                "ids": ids,
+                "reason": bulk.reason,
+                "by": bulk.by,
+                "keep_checkpoint": int(bulk.keep_checkpoint),
+            },
+        ),
+        Query("requeue_jobs", {"ids": ids, "keep_checkpoint": int(bulk.keep_checkpoint)}),
+    )
+    outcomes = Counts({"requeued": len(free), "unique_key_taken": len(taken) - len(free)})
+    return (yield from _end(bulk, outcomes, locked, [], queue_topics(queue for (queue,) in rows)))
+
+
+@operation("write")
+def run_now_batch(jobs: Sequence[Found], bulk: BulkProgress) -> Op[Batch]:
+    taken, locked = yield from _lock(jobs, bulk, RUN_NOW.takes)
+    rows, _ = yield from ask_all(
+        Query("run_jobs_now", {"ids": _ids(taken)}), _events(taken, lambda _: "run now", bulk)
+    )
+    outcomes = Counts({"due_now": len(taken)})
+    return (yield from _end(bulk, outcomes, locked, [], queue_topics(queue for (queue,) in rows)))
+
+
+@operation("write")
+def delete_batch(jobs: Sequence[Found], bulk: BulkProgress) -> Op[Batch]:
+    taken, locked = yield from _lock(jobs, bulk, DELETE.takes)
+    running = [job for job in taken if job.state == "running"]
+    still = [job.id for job in taken if job.state != "running"]
+    outcomes = Counts({"deleted": len(still), "cancel_requested": len(running)})
+    writes = [
+        Query("cancel_jobs", {"ids": _ids(running), "reason": "deleted"}),
+        _events(running, lambda _: "cancel requested", bulk._replace(reason="deleted")),
+        *delete_all(still, bulk.keep_key),
+    ]
+    return (yield from _end(bulk, outcomes, locked, writes, _to_be_told(running)))
+
+
+def _lock_workflows(jobs: Sequence[Found]) -> Op[tuple[Tallies, set[str]]]:
+    """The workflows of steps, and those steps whose workflow somebody else holds."""
+    steps = [job.id for job in jobs if job.workflow is not None]
+    if not steps:
+        return Tallies(), set()
+    rows = yield from ask("lock_free_workflows", leases=rows_of([[id] for id in steps]))
+    busy = {id for (id,) in rows}
+    ours = [[id] for id in steps if id not in busy]
+    return Tallies((yield from ask("lock_workflows_of", leases=rows_of(ours)))), busy
+
+
+def _lock(
+    jobs: Sequence[Found], bulk: BulkProgress, takes: Collection[Shown], *, but: Collection[str] = ()
+) -> Op[tuple[list[Locked], list[Found]]]:
+    """Those that still fit, newest first, and those that somebody else holds."""
+    rows = yield from ask("lock_jobs", ids=rows_of(sorted(job.id for job in jobs if job.id not in but)))
+    held = {*but, *(id for id, free, *_ in rows if not free)}
+    taken = [Locked(id, *job) for id, free, *job in sorted(rows, reverse=True) if free]
+    fit = [job for job in taken if bulk.filter.still_fits(job.changeable) and _is_one(job, takes)]
+    return fit, [job for job in jobs if job.id in held]
+
+
+def _is_one(job: Locked, takes: Collection[Shown]) -> bool:
+    return any(shown in takes for shown in job.changeable.shown)
+
+
+def _without_twins(jobs: Sequence[Locked]) -> Op[list[Locked]]:
+    """Those whose unique key no other job has; of two with the same key, the first."""
+    keyed = _ids([job for job in jobs if job.unique_key is not None])
+    if keyed == "[]":
+        return [*jobs]
+    _, rows = yield from ask_all(Query("expire_twins", {"ids": keyed}), Query("find_twins", {"ids": keyed}))
+    taken = {id for (id,) in rows}
+    scopes: set[tuple[str, str, str]] = set()
+    free: list[Locked] = []
+    for job in jobs:
+        scope = (job.task, job.tenant, job.unique_key or job.id)
+        if job.id not in taken and scope not in scopes:
+            scopes.add(scope)
+            free.append(job)
+    return free
+
+
+def _end(
+    bulk: BulkProgress,
+    outcomes: Counts,
+    locked: list[Found],
+    writes: Sequence[Query],
+    wake: frozenset[str],
+) -> Op[Batch]:
+    """Write down how far the act has come, in the transaction that brought it there."""
+    counts = bulk.counts + outcomes
+    if not (+outcomes).keys() - _REFUSED:
+        yield from ask_all(final=True)
+        return Batch(bulk._replace(counts=counts), locked)
+    detail = {"filter": bulk.filter.told(), "reason": bulk.reason, "counts": counts}
+    note = act(bulk.verb, "jobs", bulk.by, **detail) if bulk.act is None else amend(bulk.act, **detail)
+    *_, rows = yield from ask_all(*writes, note, final=True, wake=wake)
+    told = rows[0][0] if bulk.act is None else bulk.act
+    return Batch(bulk._replace(act=told, counts=counts), locked)
+
+
+def _events(jobs: Sequence[Locked], kind: Callable[[Locked], str], bulk: BulkProgress) -> Query:
+    detail = told({"reason": bulk.reason, "by": bulk.by})
+    events = [
+        {"id": job.id, "run": job.run, "token": job.token, "kind": kind(job), "detail": detail}
+        for job in jobs
+    ]
+    return Query("record_events", {"events": rows_of(events)})
+
+
+def _to_be_told(jobs: Sequence[Locked]) -> frozenset[str]:
+    """Whom it concerns that these are canceled: whoever runs them, or waits for their end."""
+    return frozenset(ENDED if job.worker is None else worker_topic(job.worker) for job in jobs)
+
+
+def _ids(jobs: Sequence[Locked]) -> str:
+    return rows_of(sorted(job.id for job in jobs))
+
+
+def _canceled(state: State) -> Outcome:
+    return "cancel_requested" if state == "running" else "canceled"
+
+
+def _deleted(state: State) -> Outcome:
+    return "cancel_requested" if state == "running" else "deleted"
+
+
+_ACTIVE: tuple[Shown, ...] = ("waiting", "ready", "running", "open")
+
+CANCEL = BulkAction(cancel_batch, _ACTIVE, _canceled, steps=True)
+REQUEUE = BulkAction(requeue_batch, ("failed", "canceled"), lambda _: "requeued")
+RUN_NOW = BulkAction(run_now_batch, ("scheduled", "retrying"), lambda _: "due_now")
+DELETE = BulkAction(delete_batch, (*_ACTIVE, "succeeded", "failed", "canceled"), _deleted)

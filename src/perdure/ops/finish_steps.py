@@ -1,0 +1,52 @@
+"""Successes of steps in one round trip: where nothing in their workflows has failed, no rows need to be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from perdure.model.job import Lease
+from perdure.ops.batch import rows_of
+from perdure.ops.claim import ClaimRequest, Claims, claim_query, read_claims
+from perdure.ops.op import Op, Query, announce, ask_all
+from perdure.ops.topics import queue_topics
+
+SPOILED = 5
+"""Where ``lock_workflows`` tells how many steps have failed or were canceled."""
+
+
+class Succeeding(NamedTuple):
+    """``failing``: workflows in which something has failed, or whose row is gone. Their steps are to be told again,
+    the long way.
+    """
+
+    recorded: list[Lease]
+    claims: Claims
+    failing: frozenset[str]
+
+
+def succeed_at_once(
+    parts: Sequence[str], workflows: Sequence[str], claim: ClaimRequest | None
+) -> Op[Succeeding]:
+    """Record plain successes and all that follows from them, and take the next jobs.
+
+    Only the locks come before: what a statement sees is what was there when it began.
+    """
+    ids = rows_of(sorted(workflows))
+    queries = [Query("lock_workflows", {"ids": ids})]
+    queries += [Query("succeed_steps", {"outcomes": part, "workflows": ids}) for part in parts]
+    if claim:
+        queries.append(claim_query(claim))
+    locked, *answers = yield from ask_all(*queries, final=True)
+    claims = read_claims(answers[-1], claim) if claim else Claims([])
+    recorded: list[Lease] = []
+    released: dict[str, str] = {}
+    for id, token, queue in (row for rows in answers[: len(parts)] for row in rows):
+        if queue is None:
+            recorded.append(Lease(id, token))
+        else:
+            released[id] = queue
+    taken = {job.id for job in claims.jobs}
+    yield from announce(queue_topics({queue for id, queue in released.items() if id not in taken}))
+    sound = {row[0] for row in locked if not row[SPOILED]}
+    return Succeeding(recorded, claims, frozenset(workflows) - sound)

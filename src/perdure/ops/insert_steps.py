@@ -1,0 +1,109 @@
+"""New steps, written set by set: those a workflow starts with, and those it gets while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import TypeAlias
+
+from perdure.model.graph import GATE, InitialState, Mode, Parent, Shape, initial_states
+from perdure.model.job import NewStep
+from perdure.ops.batch import CHARACTERS, rows_of
+from perdure.ops.op import Query
+
+Edges: TypeAlias = dict[str, list[str]]
+"""Of each step its parents."""
+
+STEPS = 5_000
+"""Steps per statement: a whole workflow of thousands is a handful of them."""
+ALIKE = 100
+"""Steps that are worth a statement of their own."""
+
+
+def insert_steps(
+    ordered: Sequence[Shape],
+    steps: Mapping[str, NewStep],
+    known: Mapping[str, Parent],
+    *,
+    canceled: bool = False,
+) -> tuple[list[Query], dict[str, InitialState]]:
+    """What writes new steps and their edges, and how each of them begins. ``known``: old steps, by their keys."""
+    initial = initial_states(ordered, {key: parent.state for key, parent in known.items()}, canceled=canceled)
+    ids = {key: parent.id for key, parent in known.items()} | {key: step.id for key, step in steps.items()}
+    for key, begins in initial.items():
+        step = steps[key]
+        step.state, step.pending, step.unsatisfied, step.reason = begins
+    return [*_inserts(steps.values()), *_edges(ordered, ids)], initial
+
+
+def _inserts(steps: Iterable[NewStep]) -> Iterator[Query]:
+    """Many that differ only in key, payload and parents go together, all others one by one in one statement."""
+    groups: dict[object, list[NewStep]] = {}
+    for step in steps:
+        groups.setdefault(_kind(step), []).append(step)
+    others: list[NewStep] = []
+    for kind, group in groups.items():
+        if kind is None or len(group) < ALIKE:
+            others += group
+            continue
+        shared = {name: getattr(group[0], name) for name in _SHARED}
+        for some in _portions(group):
+            rows = {step.id: (step.step_key, step.payload, step.pending) for step in some}
+            yield Query("insert_alike_steps", {**shared, "first": some[0].id, "steps": rows_of(rows)})
+    for some in _portions(others):
+        yield Query("insert_steps", {"steps": rows_of(some)})
+
+
+_SHARED = (
+    "workflow_id",
+    "task",
+    "queue",
+    "priority",
+    "max_attempts",
+    "timeout",
+    "delay",
+    "run_at",
+    "expires_in",
+    "expires_at",
+    "tenant",
+    "tags",
+    "meta",
+    "parent_job",
+)
+_kind_of = attrgetter(*_SHARED)
+
+
+def _kind(step: NewStep) -> object:
+    """What steps must have in common; None of one that goes alone."""
+    plain = step.state in ("ready", "waiting") and not step.unsatisfied and step.task != GATE
+    return _kind_of(step) if plain else None
+
+
+def _portions(steps: Sequence[NewStep]) -> Iterator[Sequence[NewStep]]:
+    start = size = 0
+    for end, step in enumerate(steps):
+        own = len(step.payload)
+        if end > start and (end - start == STEPS or size + own > CHARACTERS):
+            yield steps[start:end]
+            start, size = end, 0
+        size += own
+    if start < len(steps):
+        yield steps[start:]
+
+
+def _edges(ordered: Iterable[Shape], ids: Mapping[str, str]) -> Iterator[Query]:
+    """By its first edge a statement knows whether a commit we never heard of wrote them all."""
+    after: Edges = {}
+    done: Edges = {}
+    for step in ordered:
+        if step.after:
+            after[ids[step.key]] = [ids[key] for key in step.after]
+        if step.after_done:
+            done[ids[step.key]] = [ids[key] for key in step.after_done]
+    modes: tuple[tuple[Mode, Edges], ...] = (("after", after), ("after_done", done))
+    for mode, edges in modes:
+        children = [*edges]
+        for start in range(0, len(children), STEPS):
+            some = {child: edges[child] for child in children[start : start + STEPS]}
+            first = {"parent": edges[children[start]][0], "child": children[start]}
+            yield Query("insert_edges", {**first, "mode": mode, "edges": rows_of(some)})

@@ -1,0 +1,193 @@
+"""An operator's acts on a workflow: cancel it, requeue it, resolve a gate."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from perdure.errors import GateConflict, GateRefused, WorkflowNotFound
+from perdure.model.canonical import read_json, same
+from perdure.model.graph import GATE, OVER, Fate, Tally, Which, requeued
+from perdure.model.job import ENDED as OVER_JOBS
+from perdure.model.job import NewWorkflow, State
+from perdure.ops.audit import act, told
+from perdure.ops.batch import rows_of
+from perdure.ops.op import Op, Query, Rows, ask_all, operation
+from perdure.ops.release import End, Tallies, release
+from perdure.ops.topics import ENDED, queue_topics, worker_topic
+from perdure.ops.workflow import StepRow, WorkflowRow, insert_workflow
+
+Canceling: TypeAlias = Literal["canceled", "cancel_requested", "already_ended"]
+Requeuing: TypeAlias = Literal[
+    "requeued", "not_ended", "already_succeeded", "nothing_to_requeue", "unique_key_taken"
+]
+Resolution: TypeAlias = Literal["succeeded", "failed", "canceled"]
+
+
+@operation("write")
+def cancel_workflow(workflow: str, *, reason: str | None = None, by: str | None = None) -> Op[Canceling]:
+    """Cancel every step that has not ended; those that run are asked to stop, and it is over when they have."""
+    tallies = yield from _lock(workflow)
+    tally = tallies[workflow]
+    if tally.status in OVER:
+        return "already_ended"
+    why = reason or "its workflow was canceled"
+    _, _, running = yield from ask_all(
+        Query("cancel_workflow", {"workflow": workflow, "reason": reason}),
+        Query("cancel_steps", {"workflow": workflow, "reason": why}),
+        Query("stop_steps", {"workflow": workflow, "reason": why}),
+    )
+    _cancel_all(tally, running=len(running))
+    wake = frozenset(worker_topic(worker) for (worker,) in running) | {ENDED}
+    outcome: Canceling = "cancel_requested" if running else "canceled"
+    done = act("cancel_workflow", f"workflow {workflow}", by, outcome=outcome, reason=reason)
+    yield from ask_all(*tallies.settle(), done, final=True, wake=wake)
+    return outcome
+
+
+@operation("write")
+def resolve_gate(
+    workflow: str,
+    key: str,
+    resolution: Resolution,
+    *,
+    output: str | None = None,
+    reason: str | None = None,
+    by: str | None = None,
+) -> Op[bool]:
+    """End an open gate so. The same once more changes nothing, and anything else is a conflict."""
+    tallies = yield from _lock(workflow)
+    (gates,) = yield from ask_all(Query("find_step", {"workflow": workflow, "key": key}))
+    if not gates:
+        raise GateRefused(f"The workflow has no step {key}.", code="workflow.gate_not_found")
+    ((id, state, task, result, said, run, token),) = gates
+    if task != GATE:
+        raise GateRefused(f"The step {key} is no gate: a worker runs it.", code="workflow.gate_not_gate")
+    if state in OVER_JOBS:
+        _compare(key, (state, said), (resolution, reason), result, output)
+        return False
+    if state != "open":
+        raise GateRefused(f"The gate {key} is not open yet: steps before it have not ended.")
+    write = Query("resolve_gate", {"id": id, "resolution": resolution, "result": output, "reason": reason})
+    _, wake, _ = yield from release(tallies, {id: End(workflow, "open", resolution)}, write)
+    detail = told({"reason": reason, "by": by})
+    event = Query(
+        "record_event", {"id": id, "run": run, "token": token, "kind": resolution, "detail": detail}
+    )
+    done = act("resolve_gate", f"workflow {workflow}", by, gate=key, resolution=resolution, reason=reason)
+    yield from ask_all(*tallies.settle(), event, done, final=True, wake=wake | {ENDED})
+    return True
+
+
+@operation("write")
+def requeue_workflow(
+    workflow: str,
+    *,
+    stand_in: str,
+    steps: Which = "following",
+    reason: str | None = None,
+    by: str | None = None,
+) -> Op[Requeuing]:
+    """Start a new run of a workflow that failed or was canceled: of these steps of it. ``stand_in``: a new id."""
+    tallies = yield from _lock(workflow)
+    tally = tallies[workflow]
+    if tally.status not in OVER:
+        return "not_ended"
+    if tally.status == "succeeded":
+        return "already_succeeded"
+    if (yield from _taken(workflow, stand_in)):
+        return "unique_key_taken"
+    rows, edges = yield from ask_all(
+        Query("list_steps", {"workflow": workflow}), Query("list_edges", {"workflow": workflow})
+    )
+    fates = _begin_again([StepRow(*row) for row in rows], edges, steps)
+    if not fates:
+        return "nothing_to_requeue"
+    before: dict[str, State] = {row[0]: row[4] for row in rows}
+    for id, fate in fates.items():
+        tally.move(before[id], fate.state)
+    ids = rows_of([*fates])
+    _, _, _, ready = yield from ask_all(
+        Query("record_last_attempts", {"ids": ids}),
+        Query("record_requeues", {"ids": ids, "reason": reason, "by": by, "keep_checkpoint": 0}),
+        Query("restart_workflow", {"workflow": workflow}),
+        Query("requeue_steps", {"fates": rows_of([*fates.values()])}),
+    )
+    wake = queue_topics(queue for state, queue in ready if state == "ready")
+    tally.canceling = False
+    done = act("requeue_workflow", f"workflow {workflow}", by, steps=steps, reason=reason)
+    yield from ask_all(*tallies.settle(), done, final=True, wake=wake)
+    return "requeued"
+
+
+def _lock(workflow: str) -> Op[Tallies]:
+    (rows,) = yield from ask_all(Query("lock_workflows", {"ids": rows_of([workflow])}))
+    if not rows:
+        raise WorkflowNotFound
+    return Tallies(rows)
+
+
+def _cancel_all(tally: Tally, *, running: int) -> None:
+    """Nothing waits any more; what runs will end."""
+    tally.spoiled += tally.waiting + tally.open + tally.active - running
+    tally.waiting, tally.open, tally.active = 0, 0, running
+    tally.canceling = True
+
+
+def _compare(
+    key: str,
+    before: tuple[str, str | None],
+    now: tuple[str, str | None],
+    result: str | None,
+    output: str | None,
+) -> None:
+    """A gate that has ended: was it asked to end just so?"""
+    if before != now:
+        state, said = before
+        ended = "was canceled" if state == "canceled" else f"has {state}"
+        told = "without a reason" if said is None else f"with the reason: {said}"
+        raise GateConflict(f"The gate {key} {ended} already, {told}.")
+    if not same(*(None if one is None else read_json(one) for one in (result, output))):
+        raise GateConflict(
+            f"The gate {key} was resolved with another output.", code="workflow.gate_conflicting_output_retry"
+        )
+
+
+def _taken(workflow: str, stand_in: str) -> Op[bool]:
+    """Whether another one runs under its unique key meanwhile.
+
+    A row that is gone at once takes the key as a start does, so that of two at the same moment one waits for the other.
+    """
+    (rows,) = yield from ask_all(Query("get_workflow", {"id": workflow}))
+    row = WorkflowRow(*rows[0])
+    if row.unique_key is None:
+        return False
+    new = NewWorkflow(id=stand_in, name=row.name, tenant=row.tenant, unique_key=row.unique_key)
+    inserted, _ = yield from ask_all(
+        insert_workflow(new, ["ready"]), Query("delete_workflow", {"id": stand_in})
+    )
+    return not inserted
+
+
+def _begin_again(steps: list[StepRow], edges: Rows, which: Which) -> dict[str, Fate]:
+    """How the chosen steps begin their new run. All others have ended, and stay so."""
+    states: dict[str, tuple[State, bool]] = {step.id: (step.state, step.unsatisfied > 0) for step in steps}
+    gates = {step.id for step in steps if step.task == GATE}
+    chosen = requeued(states, ((parent, child) for parent, child, _ in edges), which)
+    while True:
+        pending, unsatisfied = dict.fromkeys(chosen, 0), dict.fromkeys(chosen, 0)
+        for parent, child, mode in edges:
+            if child in chosen:
+                pending[child] += parent in chosen
+                unsatisfied[child] += (
+                    parent not in chosen and mode == "after" and states[parent][0] != "succeeded"
+                )
+        stuck = {id for id in chosen if unsatisfied[id] and not pending[id]}
+        if not stuck:
+            break
+        chosen -= stuck
+    return {
+        id: Fate(
+            id, "waiting" if pending[id] else "open" if id in gates else "ready", pending[id], unsatisfied[id]
+        )
+        for id in sorted(chosen)
+    }

@@ -1,0 +1,1 @@
+"""Operations that run the same way in blocking and in async code."""

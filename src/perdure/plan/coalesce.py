@@ -1,0 +1,134 @@
+"""Concurrent calls of an event loop, coalesced: one statement and one commit for many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary, ref
+
+from perdure.errors import Unavailable
+from perdure.ops.op import Operation
+from perdure.store.store import Store
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Future, Task
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+UNDER_WAY: Final = 2
+"""How many groups may be at the database: while one is on its way to the disk the next one is written."""
+
+
+class Coalescer(Generic[A, T]):
+    """Batches concurrent calls of an operation that takes a list and answers in its order.
+
+    A call runs at once; while ``UNDER_WAY`` groups are at the database, further calls are queued for the next one.
+    """
+
+    def __init__(self, operation: Operation[[Sequence[A]], list[T]]) -> None:
+        self.operation = operation
+        self._queues: WeakKeyDictionary[AbstractEventLoop, LoopQueue[A, T]] = WeakKeyDictionary()
+        self._last: LoopQueue[A, T] | None = None
+
+    def perform(self, store: Store, asked: A) -> T:
+        (answer,) = store.perform(self.operation, [asked])
+        return answer
+
+    async def aperform(self, store: Store, asked: A) -> T:
+        # Here, because blocking programs do without it.
+        from asyncio import get_running_loop
+
+        loop = get_running_loop()
+        queue = self._last
+        if queue is None or queue.loop() is not loop or queue.store is not store:
+            queue = self._last = self._queue(store, loop)
+        return await queue.perform(asked, loop)
+
+    def _queue(self, store: Store, loop: AbstractEventLoop) -> LoopQueue[A, T]:
+        queue = self._queues.get(loop)
+        if queue is None or queue.store is not store:
+            queue = self._queues[loop] = LoopQueue(store, self.operation, loop)
+        return queue
+
+
+class QueuedCall(NamedTuple, Generic[A, T]):
+    asked: A
+    answer: Future[T]
+
+
+class LoopQueue(Generic[A, T]):
+    """The calls of one event loop that wait for the next group."""
+
+    def __init__(
+        self, store: Store, operation: Operation[[Sequence[A]], list[T]], loop: AbstractEventLoop
+    ) -> None:
+        self.store = store
+        self.loop = ref(loop)
+        self._operation = operation
+        self._queued: list[QueuedCall[A, T]] = []
+        self._groups: set[Task[None]] = set()
+        self._under_way = 0
+
+    async def perform(self, asked: A, loop: AbstractEventLoop) -> T:
+        if self._under_way == UNDER_WAY:
+            call: QueuedCall[A, T] = QueuedCall(asked, loop.create_future())
+            self._queued.append(call)
+            return await call.answer
+        self._under_way += 1
+        try:
+            (answer,) = await self.store.aperform(self._operation, [asked])
+            return answer
+        finally:
+            self._pass_on(loop)
+
+    def _pass_on(self, loop: AbstractEventLoop) -> None:
+        """A group is over: all queued calls take its place."""
+        if not self._queued:
+            self._under_way -= 1
+            return
+        task = loop.create_task(self._run_groups())
+        self._groups.add(task)
+        task.add_done_callback(self._group_done)
+
+    def _group_done(self, task: Task[None]) -> None:
+        """Called also if the task was cancelled before it began: the queued calls still wait."""
+        self._groups.discard(task)
+        self._pass_on(task.get_loop())
+
+    async def _run_groups(self) -> None:
+        """Send group after group, each before the callers of the last one resume: the database works meanwhile."""
+        calls: Sequence[QueuedCall[A, T]] = ()
+        try:
+            while calls := self._take():
+                await self._perform_together(calls)
+        finally:
+            for call in _wanted(calls):
+                call.answer.cancel()  # with the loop that ends
+
+    def _take(self) -> list[QueuedCall[A, T]]:
+        calls, self._queued = self._queued, []
+        return _wanted(calls)
+
+    async def _perform_together(self, calls: Sequence[QueuedCall[A, T]]) -> None:
+        """Perform all or none. If one call is at fault, try halves until that call fails alone."""
+        try:
+            answers = await self.store.aperform(self._operation, [call.asked for call in calls])
+        except Exception as error:
+            if len(calls) == 1 or isinstance(error, Unavailable):
+                for call in _wanted(calls):
+                    call.answer.set_exception(copy(error))
+                return
+            middle = len(calls) // 2
+            for half in (calls[:middle], calls[middle:]):
+                if wanted := _wanted(half):
+                    await self._perform_together(wanted)
+            return
+        for call, answer in zip(calls, answers, strict=True):
+            if not call.answer.done():
+                call.answer.set_result(answer)
+
+
+def _wanted(calls: Sequence[QueuedCall[A, T]]) -> list[QueuedCall[A, T]]:
+    return [call for call in calls if not call.answer.done()]

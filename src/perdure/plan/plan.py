@@ -1,0 +1,307 @@
+"""How a method is written once for blocking and for async callers: a plan, a generator that yields effects.
+
+A plan is to operations what an operation is to statements. It may perform several, each in its own transaction.
+
+    class App:
+        def _pause_queue(self, name: str) -> Plan[None]:
+            yield from perform(ops.pause, name)
+
+        pause_queue = sync_method(_pause_queue)
+        apause_queue = async_method(_pause_queue)
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import time
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from functools import update_wrapper
+from keyword import iskeyword
+from types import MethodType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+    overload,
+)
+
+from perdure.errors import BlockingCall, UnsupportedConnection
+from perdure.ops.op import Operation
+from perdure.plan.once_per_loop import Done, OncePerLoop
+from perdure.plan.wakeup import Wakeup
+from perdure.store.borrowed import join
+from perdure.store.store import Store
+
+if TYPE_CHECKING:
+    from perdure.plan.coalesce import Coalescer
+
+A = TypeVar("A")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Call(NamedTuple):
+    """Perform an operation; on the caller's own connection where one is given."""
+
+    operation: Operation[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    conn: object | None = None
+    at_once: bool = False
+
+
+class Coalesce(NamedTuple):
+    """Perform an operation in one statement with the concurrent calls of the same kind."""
+
+    coalescer: Coalescer[Any, Any]
+    asked: Any
+
+
+class InThread(NamedTuple):
+    """Call a function that blocks: in async code, in a thread."""
+
+    function: Callable[[], Any]
+
+
+class Pause(NamedTuple):
+    """Sleep."""
+
+    seconds: float
+
+
+class WaitFor(NamedTuple):
+    """Wait until a wakeup is set, for so many seconds at most."""
+
+    wakeup: Wakeup
+    seconds: float
+
+
+class RunOnce(NamedTuple):
+    """Do it for all tasks of the event loop, or wait for the task that does."""
+
+    once: OncePerLoop
+
+
+Effect: TypeAlias = Call | Coalesce | InThread | Pause | WaitFor | RunOnce
+Plan: TypeAlias = Generator[Effect, Any, T]
+
+
+def perform(operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
+    return cast(T, (yield Call(operation, args, kwargs)))
+
+
+def perform_on(conn: object | None, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
+    """The same, inside the caller's transaction."""
+    return cast(T, (yield Call(operation, args, kwargs, conn)))
+
+
+def perform_at_once(operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
+    """The same, but raise StoreBusy instead of waiting for the database's write lock."""
+    return cast(T, (yield Call(operation, args, kwargs, at_once=True)))
+
+
+def coalesce(coalescer: Coalescer[A, T], asked: A) -> Plan[T]:
+    """Perform an operation that many callers may ask for at the same time."""
+    return cast(T, (yield Coalesce(coalescer, asked)))
+
+
+def in_thread(function: Callable[[], T]) -> Plan[T]:
+    """Call a function that blocks: here in blocking code, in a thread in async code."""
+    return cast(T, (yield InThread(function)))
+
+
+def pause(seconds: float) -> Plan[None]:
+    yield Pause(seconds)
+
+
+def wait_for(wakeup: Wakeup, *, seconds: float) -> Plan[None]:
+    yield WaitFor(wakeup, seconds)
+
+
+def run_once(once: OncePerLoop) -> Plan[Done | None]:
+    """Return what to call when it is done, or None when another task has done it. Threads do not share the work."""
+    return cast(Done | None, (yield RunOnce(once)))
+
+
+def run(store: Store, plan: Plan[T], *, method: str | None = None) -> T:
+    """Carry out a plan in this thread. ``method``: the caller's method; an error may name its async twin."""
+    try:
+        effect = plan.send(None)
+        while True:
+            try:
+                answer = _wait(store, effect)
+            except Exception as error:
+                effect = plan.throw(error)
+            else:
+                effect = plan.send(answer)
+    except StopIteration as end:
+        return cast(T, end.value)
+    except UnsupportedConnection as error:
+        raise _with_method(error, "async", method and twin(method)) from None
+    finally:
+        # When interrupted, end what the plan has begun now, not when the traceback is garbage-collected.
+        plan.close()
+
+
+async def arun(store: Store, plan: Plan[T], *, method: str | None = None) -> T:
+    """Carry out a plan in this task."""
+    try:
+        effect = plan.send(None)
+        while True:
+            try:
+                answer = await _await(store, effect)
+            except Exception as error:
+                effect = plan.throw(error)
+            else:
+                effect = plan.send(answer)
+    except StopIteration as end:
+        return cast(T, end.value)
+    except UnsupportedConnection as error:
+        raise _with_method(error, "blocking", method and method.removeprefix("a").removesuffix("_")) from None
+    finally:
+        plan.close()
+
+
+def _with_method(
+    error: UnsupportedConnection, colour: join.Colour, method: str | None
+) -> UnsupportedConnection:
+    """A connection of the wrong colour: the error names the method that goes with it."""
+    return join.wrong_colour(colour, f"{method}()") if method and error.code == "conn.wrong_colour" else error
+
+
+def _wait(store: Store, effect: Effect) -> object:
+    match effect:
+        case Pause(seconds):
+            time.sleep(seconds)
+            return None
+        case WaitFor(wakeup, seconds):
+            wakeup.wait(seconds)
+            return None
+        case RunOnce():
+            return _no_waiters
+        case Coalesce(coalescer, asked):
+            return coalescer.perform(store, asked)
+        case InThread(function):
+            return function()
+        case Call(operation, args, kwargs, None, at_once):
+            perform = store.perform_at_once if at_once else store.perform
+            return perform(operation, *args, **kwargs)
+        case Call(operation, args, kwargs, conn):
+            return join.perform(conn, store, operation, *args, **kwargs)
+
+
+async def _await(store: Store, effect: Effect) -> object:
+    import asyncio
+
+    match effect:
+        case Pause(seconds):
+            await asyncio.sleep(seconds)
+            return None
+        case WaitFor(wakeup, seconds):
+            await wakeup.await_(seconds)
+            return None
+        case RunOnce(once):
+            return await once.enter()
+        case Coalesce(coalescer, asked):
+            return await coalescer.aperform(store, asked)
+        case InThread(function):
+            return await asyncio.to_thread(function)
+        case Call(operation, args, kwargs, None, True):
+            return await asyncio.to_thread(store.perform_at_once, operation, *args, **kwargs)
+        case Call(operation, args, kwargs, None):
+            return await store.aperform(operation, *args, **kwargs)
+        case Call(operation, args, kwargs, conn):
+            return await join.aperform(conn, store, operation, *args, **kwargs)
+
+
+def _no_waiters(_: object) -> None: ...
+
+
+class Stored(Protocol):
+    """An object with a store on which its plans run."""
+
+    @property
+    def store(self) -> Store: ...
+
+
+S = TypeVar("S", bound=Stored)
+
+
+class sync_method(Generic[S, P, T]):
+    """The blocking method of a plan."""
+
+    def __init__(self, plan: Callable[Concatenate[S, P], Plan[T]]) -> None:
+        def method(subject: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            refuse_in_event_loop(self._name)
+            return run(subject.store, plan(subject, *args, **kwargs), method=self._name)
+
+        self._method = update_wrapper(method, plan)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+        show(self._method, owner, name)
+
+    @overload
+    def __get__(self, subject: None, owner: type[S]) -> Callable[Concatenate[S, P], T]: ...
+    @overload
+    def __get__(self, subject: S, owner: type[S]) -> Callable[P, T]: ...
+    def __get__(self, subject: S | None, owner: type[S]) -> Callable[..., T]:
+        return self._method if subject is None else MethodType(self._method, subject)
+
+
+class async_method(Generic[S, P, T]):
+    """The async method of a plan."""
+
+    def __init__(self, plan: Callable[Concatenate[S, P], Plan[T]]) -> None:
+        async def method(subject: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            return await arun(subject.store, plan(subject, *args, **kwargs), method=self._name)
+
+        self._method = update_wrapper(method, plan)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+        show(self._method, owner, name)
+
+    @overload
+    def __get__(
+        self, subject: None, owner: type[S]
+    ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]: ...
+    @overload
+    def __get__(self, subject: S, owner: type[S]) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, subject: S | None, owner: type[S]) -> Callable[..., Coroutine[Any, Any, T]]:
+        return self._method if subject is None else MethodType(self._method, subject)
+
+
+def show(method: Callable[..., object], owner: type, name: str) -> None:
+    """Let help(), signatures and tracebacks show the method, not the plan behind it."""
+    method.__name__, method.__qualname__ = name, f"{owner.__qualname__}.{name}"
+    signature = inspect.signature(method)
+    returns = str(signature.return_annotation).removeprefix("Plan[").removesuffix("]")
+    vars(method)["__signature__"] = signature.replace(return_annotation=returns)
+
+
+def twin(name: str) -> str:
+    """The name of the async twin of a blocking method."""
+    return f"a{name}_" if iskeyword(f"a{name}") else f"a{name}"
+
+
+def in_event_loop() -> bool:
+    """Whether an event loop runs in this thread."""
+    # Another thread may be importing asyncio just now, and the function may not exist yet: then no loop runs here.
+    running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+    return running_loop is not None and running_loop() is not None
+
+
+def refuse_in_event_loop(name: str, instead: str | None = None) -> None:
+    """A blocking method would stop every task of the loop that runs in this thread. Most have an async twin."""
+    if in_event_loop():
+        instead = instead or f"await {twin(name)}()"
+        raise BlockingCall(f"{name}() blocks and an event loop runs in this thread: {instead} instead.")

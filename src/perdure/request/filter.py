@@ -1,0 +1,142 @@
+"""Which jobs: the conditions that lists, and acts on many jobs, take. Checked at the door, and all of them hold."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import NamedTuple, TypeAlias, TypedDict, get_args
+
+import msgspec
+
+from perdure.errors import InvalidOption
+from perdure.model.job import Instant, Later, State
+from perdure.model.redact import HIDDEN
+from perdure.request.options import KEY_BYTES, Named, task_name, text
+from perdure.request.times import from_us, to_us
+
+Shown: TypeAlias = State | Later
+"""A state, or a view of one."""
+
+STATES: tuple[Shown, ...] = (*get_args(State), *get_args(Later))
+TEXT_BYTES = 1000
+
+
+class Wanted(TypedDict, total=False):
+    """The conditions as users give them; None asks for nothing."""
+
+    queue: str | None
+    task: str | Named | None
+    state: Shown | None
+    tenant: str | None
+    tag: str | None
+    idempotency_key: str | None
+    unique_key: str | None
+    error_code: str | None
+    text: str | None
+    created_after: datetime | None
+    created_before: datetime | None
+    finished_after: datetime | None
+    finished_before: datetime | None
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The conditions as operations take them. Times: from the first on, and before the second."""
+
+    queue: str | None = None
+    task: str | None = None
+    state: Shown | None = None
+    tenant: str | None = None
+    tag: str | None = None
+    idempotency_key: str | None = None
+    unique_key: str | None = None
+    error_code: str | None = None
+    text: str | None = None
+    """Somewhere in the arguments, letter by letter: no letter of it means any other."""
+    created_after: Instant | None = None
+    created_before: Instant | None = None
+    finished_after: Instant | None = None
+    finished_before: Instant | None = None
+
+    def still_fits(self, job: Changeable) -> bool:
+        """Whether a job that was found, and has been locked since, fits. All else about a job never changes."""
+        finished = job.finished_at
+        return (
+            (self.state is None or self.state in job.shown)
+            and self.error_code in (None, job.error_code)
+            and (self.finished_after is None or (finished is not None and finished >= self.finished_after))
+            and (self.finished_before is None or (finished is not None and finished < self.finished_before))
+        )
+
+    def told(self) -> dict[str, str]:
+        """The conditions that were asked, for people to read. A text may be that of a redacted argument."""
+        asked = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        if self.text is not None:
+            asked["text"] = HIDDEN
+        return {
+            name: from_us(value).isoformat() if isinstance(value, int) else value
+            for name, value in asked.items()
+        }
+
+
+EVERY = Filter()
+"""Every job."""
+
+
+class Changeable(NamedTuple):
+    """What a filter asks about a job that may change while nobody holds it."""
+
+    state: State
+    due: bool
+    held: str | None
+    error_kind: str | None
+    error_code: str | None
+    finished_at: Instant | None
+
+    @property
+    def shown(self) -> Collection[Shown]:
+        """Its state, and the view of it."""
+        if self.state != "ready" or self.due or self.held is not None:
+            return (self.state,)
+        return (self.state, "scheduled" if self.error_kind is None else "retrying")
+
+
+def checked_filter(wanted: Wanted) -> Filter:
+    """The conditions as asked, or a clear refusal."""
+    for unknown in wanted.keys() - Wanted.__annotations__.keys():
+        raise InvalidOption(f"{unknown} is no condition: use {', '.join(Wanted.__annotations__)}.")
+    state, task = wanted.get("state"), wanted.get("task")
+    if state is not None and state not in STATES:
+        raise InvalidOption(f"state must be one of {', '.join(STATES)}.")
+    filter = Filter(
+        queue=_text("queue", wanted.get("queue")),
+        task=None if task is None else task_name(task),
+        state=state,
+        tenant=_text("tenant", wanted.get("tenant")),
+        tag=_text("tag", wanted.get("tag")),
+        idempotency_key=_text("idempotency_key", wanted.get("idempotency_key"), KEY_BYTES),
+        unique_key=_text("unique_key", wanted.get("unique_key"), KEY_BYTES),
+        error_code=_text("error_code", wanted.get("error_code")),
+        text=_text("text", wanted.get("text"), TEXT_BYTES),
+        created_after=_to_us("created_after", wanted.get("created_after")),
+        created_before=_to_us("created_before", wanted.get("created_before")),
+        finished_after=_to_us("finished_after", wanted.get("finished_after")),
+        finished_before=_to_us("finished_before", wanted.get("finished_before")),
+    )
+    _refuse_empty_window("created", filter.created_after, filter.created_before)
+    _refuse_empty_window("finished", filter.finished_after, filter.finished_before)
+    return filter
+
+
+def _text(name: str, value: str | None, most: int | None = None) -> str | None:
+    if value is None:
+        return None
+    return text(name, value) if most is None else text(name, value, most)
+
+
+def _to_us(name: str, value: datetime | None) -> Instant | None:
+    return None if value is None else to_us(name, value)
+
+
+def _refuse_empty_window(name: str, after: Instant | None, before: Instant | None) -> None:
+    if after is not None and before is not None and after >= before:
+        raise InvalidOption(f"{name}_after must be earlier than {name}_before: no job is in between.")

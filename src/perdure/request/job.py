@@ -1,0 +1,104 @@
+"""A job to be enqueued, as ``task.job(...)`` returns it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from perdure.errors import InvalidOption
+from perdure.model.canonical import canonical
+from perdure.model.job import NewJob
+from perdure.request.ids import new_id
+from perdure.request.middleware import Middleware, around_enqueue
+from perdure.request.options import Asked, Options, checked
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+NOTHING_ASKED = Options()
+
+
+class Template(msgspec.Struct, frozen=True, eq=False):
+    """What the requests of one task with the same options share."""
+
+    task: str
+    options: Options
+    decode: Callable[[str], object]
+    queue: str | None
+    """Where they go; None where only the database knows."""
+    canonical: Callable[[str], str] = str
+    """A payload in canonical form."""
+    refers: bool = False
+    """Arguments are results of steps, so that only a step can have them."""
+
+    @property
+    def bulk(self) -> bool:
+        """Whether many of them can be written as one: there is nothing to ask the database about each."""
+        plain = self.options.run_at is None and not self.refers
+        return plain and self.queue is not None and not self.options.keyed
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        text = self.options.meta
+        return {} if text is None else msgspec.json.decode(text, type=dict[str, Any])
+
+    def with_meta(self, meta: dict[str, Any]) -> Template:
+        if meta == self.meta:
+            return self
+        asked: Asked = {"meta": meta}
+        options = msgspec.structs.replace(self.options, meta=checked(asked).meta)
+        return msgspec.structs.replace(self, options=options)
+
+
+class JobRequest(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
+    """A job to be enqueued: its arguments are bound, checked and encoded."""
+
+    template: Template
+    payload: str
+    arguments: str | None = None
+    """In canonical form, where there is an idempotency key or a reference to a step's result."""
+
+    def __repr__(self) -> str:
+        """Without the arguments: a request ends up in logs."""
+        return f"<JobRequest {self.template.task}>"
+
+    def new(self) -> NewJob:
+        """A job of its own for each time it is enqueued."""
+        task, options = self.template.task, self.template.options
+        if self.template.refers:
+            raise InvalidOption("The result of a step can only be an argument of a step behind it.")
+        if options is NOTHING_ASKED:
+            return NewJob(id=new_id(), task=task, payload=self.payload)
+        request = None if self.arguments is None else canonical(options.request(self.arguments))
+        return NewJob(
+            id=new_id(),
+            task=task,
+            payload=self.payload,
+            request=request,
+            **{name: getattr(options, name) for name in options.__struct_fields__},
+        )
+
+
+def checked_requests(verb: str, requests: Iterable[JobRequest[R]]) -> list[JobRequest[R]]:
+    requests = list(requests)
+    if not set(map(type, requests)) <= {JobRequest}:
+        raise InvalidOption(f"{verb} takes what task.job(...) returns.")
+    return requests
+
+
+@contextmanager
+def inside(chain: Sequence[Middleware], requests: Sequence[JobRequest[R]]) -> Iterator[list[JobRequest[R]]]:
+    """The same requests inside middleware, entered once for all of one task with the same options."""
+    if not chain:
+        yield [*requests]
+        return
+    with ExitStack() as stack:
+        changed: dict[Template, Template] = {}
+        for template in dict.fromkeys(request.template for request in requests):
+            meta = template.meta
+            stack.enter_context(around_enqueue(chain, template.task, meta))
+            changed[template] = template.with_meta(meta)
+        yield [msgspec.structs.replace(one, template=changed[one.template]) for one in requests]

@@ -1,0 +1,225 @@
+"""What a job can be asked for besides its arguments, checked at the door."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import TypedDict
+
+import msgspec
+
+from perdure.errors import BadArguments, InvalidOption, PayloadTooLarge
+from perdure.model.canonical import Request
+from perdure.model.codec import MAX_PAYLOAD, UNSTORABLE, encode_plain
+from perdure.model.suggest import did_you_mean
+from perdure.request.times import duration_us, to_us
+
+NAME_BYTES = 255
+"""Of a task, queue or tenant; with a key they stay within what an index entry may hold."""
+KEY_BYTES = 512
+CONFIG_BYTES = 65_536
+"""Of a task's config: every worker reads it with each heartbeat."""
+SMALLINT = 32_767
+INTEGER = 2_147_483_647
+
+
+class Asked(TypedDict, total=False):
+    """The options of ``using`` as users give them."""
+
+    queue: str | None
+    priority: int | None
+    delay: float | timedelta | None
+    run_at: datetime | None
+    expires: float | timedelta | datetime | None
+    max_attempts: int | None
+    timeout: float | timedelta | None
+    tenant: str | None
+    idempotency_key: str | None
+    unique_key: str | None
+    tags: Sequence[str] | None
+    meta: Mapping[str, object] | None
+    conn: object | None
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a job as operations take them; None was not asked for."""
+
+    queue: str | None = None
+    priority: int | None = None
+    delay: int | None = None
+    run_at: int | None = None
+    expires_in: int | None = None
+    expires_at: int | None = None
+    max_attempts: int | None = None
+    timeout: int | None = None
+    tenant: str | None = None
+    idempotency_key: str | None = None
+    unique_key: str | None = None
+    tags: str | None = None
+    meta: str | None = None
+
+    @property
+    def keyed(self) -> bool:
+        return self.idempotency_key is not None or self.unique_key is not None
+
+    def request(self, arguments: str) -> Request:
+        """The canonical request of a keyed job: each field as asked."""
+        return Request(
+            arguments=arguments,
+            queue=self.queue,
+            priority=self.priority,
+            max_attempts=self.max_attempts,
+            timeout=self.timeout,
+            delay=self.delay,
+            run_at=self.run_at,
+            expires=self.expires_in,
+            expires_at=self.expires_at,
+            tags=None if self.tags is None else tuple(msgspec.json.decode(self.tags, type=list[str])),
+            unique_key=self.unique_key,
+        )
+
+
+def checked(asked: Asked) -> Options:
+    """Options as asked, or a clear refusal."""
+    if unknown := unknown_option("job", asked, Asked.__annotations__):
+        raise InvalidOption(unknown)
+    delay, run_at, expires = asked.get("delay"), asked.get("run_at"), asked.get("expires")
+    if delay is not None and run_at is not None:
+        raise InvalidOption("Give delay or run_at, not both.")
+    timeout, tags, meta = asked.get("timeout"), asked.get("tags"), asked.get("meta")
+    return Options(
+        queue=_optional("queue", asked.get("queue"), NAME_BYTES),
+        priority=whole("priority", asked.get("priority"), -SMALLINT - 1, SMALLINT),
+        delay=None if delay is None else duration_us("delay", delay),
+        run_at=None if run_at is None else to_us("run_at", run_at),
+        expires_in=None
+        if expires is None or isinstance(expires, datetime)
+        else duration_us("expires", expires),
+        expires_at=to_us("expires", expires) if isinstance(expires, datetime) else None,
+        max_attempts=whole("max_attempts", asked.get("max_attempts"), 1, INTEGER),
+        timeout=None if timeout is None else duration_us("timeout", timeout, least=1),
+        tenant=_optional("tenant", asked.get("tenant"), NAME_BYTES),
+        idempotency_key=_optional("idempotency_key", asked.get("idempotency_key"), KEY_BYTES),
+        unique_key=_optional("unique_key", asked.get("unique_key"), KEY_BYTES),
+        tags=None if tags is None else msgspec.json.encode(texts("tags", tags)).decode(),
+        meta=None if meta is None else _meta(meta),
+    )
+
+
+MEANT = {
+    "retries": "max_attempts, which counts the first try, too",
+    "max_retries": "max_attempts, which counts the first try, too",
+    "attempts": "max_attempts",
+    "retry_delay": "backoff",
+    "retry_backoff": "backoff",
+    "time_limit": "timeout",
+    "countdown": "delay",
+    "eta": "run_at",
+    "ttl": "expires",
+    "key": "idempotency_key",
+}
+"""What others call it, or somebody who guesses."""
+
+
+def unknown_option(of: str, given: Iterable[str], known: Iterable[str]) -> str | None:
+    """What to say of the first option that a task or a job does not have, if there is one."""
+    known = set(known)
+    for name in given:
+        if name not in known:
+            meant = MEANT.get(name, "")
+            close = (
+                f" Did you mean {meant}?" if meant.partition(",")[0] in known else did_you_mean(name, known)
+            )
+            return f"{name} is not an option of a {of}.{close}"
+    return None
+
+
+def text(name: str, value: object, most: int = NAME_BYTES) -> str:
+    """A text that can be stored and found again on both databases."""
+    if not isinstance(value, str):
+        raise InvalidOption(f"{name} must be a text.")
+    if not value.strip():
+        raise InvalidOption(f"{name} must not be blank.")
+    if UNSTORABLE.search(value):
+        raise InvalidOption(f"{name} has a character that cannot be stored.")
+    if len(value.encode()) > most:
+        raise InvalidOption(f"{name} must be at most {most} bytes long.")
+    # A subclass would be stored as something else, or not at all.
+    return str(value.value) if isinstance(value, Enum) else str.__str__(value)
+
+
+class Named:
+    """A task, where its name would do: what ``@app.task`` makes."""
+
+    name: str
+
+
+def task_name(value: object) -> str:
+    """The name of a task that was named, or is given itself."""
+    if isinstance(value, Named):
+        return value.name
+    if not isinstance(value, str):
+        raise InvalidOption("task must be the name of a task, or the task itself: what @app.task makes.")
+    return text("task", value)
+
+
+def texts(name: str, values: Sequence[str]) -> list[str]:
+    """Several of them; one alone is a mistake, for it would be taken letter by letter."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise InvalidOption(f"{name} must be a list of texts.")
+    return [text(f"{name}[{index}]", value) for index, value in enumerate(values)]
+
+
+def filter_text(name: str, value: str | None) -> str | None:
+    """What to look for, if anything."""
+    return None if value is None else text(name, value)
+
+
+def whole(name: str, value: int | None, least: int, most: int) -> int | None:
+    """A whole number in its bounds, if any."""
+    return None if value is None else number(name, value, least, most)
+
+
+def number(name: str, value: int, least: int, most: int) -> int:
+    """A whole number in its bounds."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidOption(f"{name} must be a whole number.")
+    if not least <= value <= most:
+        raise InvalidOption(f"{name} must lie between {least} and {most}.")
+    return value
+
+
+def task_config(config: Mapping[str, object]) -> str:
+    """What an operator sets for a task, as JSON."""
+    if not isinstance(config, Mapping):
+        raise InvalidOption("config must be a dict, or None.")
+    try:
+        encoded = encode_plain(config)
+    except BadArguments as error:
+        raise InvalidOption(f"config must be plain JSON under names: see config{error.path[1:]}.") from None
+    except PayloadTooLarge:
+        encoded = None
+    if encoded is None or len(encoded.encode()) > CONFIG_BYTES:
+        raise InvalidOption(f"config must take at most {CONFIG_BYTES} bytes of JSON.")
+    return encoded
+
+
+def flag(name: str, value: bool) -> bool:
+    """Yes or no: of a text or a number nobody knows which."""
+    if not isinstance(value, bool):
+        raise InvalidOption(f"{name} must be True or False.")
+    return value
+
+
+def _optional(name: str, value: str | None, most: int) -> str | None:
+    return None if value is None else text(name, value, most)
+
+
+def _meta(meta: Mapping[str, object]) -> str:
+    if not isinstance(meta, Mapping):
+        raise InvalidOption("meta must be a dict.")
+    try:
+        return encode_plain(meta)
+    except (BadArguments, PayloadTooLarge):
+        raise InvalidOption(f"meta must be plain JSON under names, at most {MAX_PAYLOAD} bytes.") from None

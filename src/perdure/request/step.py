@@ -1,0 +1,210 @@
+"""Steps of a workflow, as they are described before they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
+
+from perdure.errors import InvalidOption, InvalidWorkflow
+from perdure.model.canonical_workflow import StepRequest
+from perdure.model.graph import GATE, GATES, Shape
+from perdure.model.job import NewStep, Span
+from perdure.model.new_steps import NewSteps
+from perdure.model.reference import Reference, escaped, keys_in
+from perdure.request.ids import new_ids
+from perdure.request.job import NOTHING_ASKED, JobRequest
+from perdure.request.options import KEY_BYTES, text
+from perdure.request.times import duration_us
+
+R_co = TypeVar("R_co", covariant=True)
+
+Resolution: TypeAlias = Literal["succeeded", "failed", "canceled"]
+RESOLUTIONS: tuple[Resolution, ...] = ("succeeded", "failed", "canceled")
+
+
+class Step(Generic[R_co]):
+    """A job of a workflow and what it waits for: ``after`` these succeeded, ``after_done`` these ended.
+
+    Both take steps or their keys.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        job: JobRequest[R_co],
+        *,
+        after: Iterable[Step[Any] | str] = (),
+        after_done: Iterable[Step[Any] | str] = (),
+    ) -> None:
+        self.key = step_key(key)
+        if not isinstance(job, JobRequest):
+            raise InvalidWorkflow(f"The step {self.key} takes what task.job(...) returns.")
+        for option in ("idempotency_key", "unique_key"):
+            if getattr(job.template.options, option) is not None:
+                raise InvalidWorkflow(f"The step {self.key} has an {option}: only its workflow can have one.")
+        self._request: JobRequest[R_co] | None = job
+        self.after = keys_of(self.key, "after", after)
+        self.after_done = keys_of(self.key, "after_done", after_done)
+        self.references = keys_in(job.payload) if job.template.refers else []
+
+    def __repr__(self) -> str:
+        return f"<Step {self.key}>"
+
+    @property
+    def result(self) -> R_co:
+        """What it will return: to be given to a step behind it, as an argument or a part of one."""
+        return cast(R_co, Reference(self.key))
+
+    @property
+    def request(self) -> JobRequest[R_co] | None:
+        """None of a gate."""
+        return self._request
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.key, self.after, self.after_done, self.references, self._request is None)
+
+    def new(self, id: str, workflow: str, request: JobRequest[Any] | None, tenant: str | None) -> NewStep:
+        """The step as operations take it, with what middleware made of its request."""
+        assert request is not None
+        options = request.template.options
+        payload = request.payload if request.template.refers else escaped(request.payload)
+        if options is NOTHING_ASKED:  # as most are, and there may be thousands
+            return NewStep(
+                id=id,
+                workflow_id=workflow,
+                step_key=self.key,
+                task=request.template.task,
+                payload=payload,
+                tenant=tenant,
+            )
+        return NewStep(
+            id=id,
+            workflow_id=workflow,
+            step_key=self.key,
+            task=request.template.task,
+            payload=payload,
+            queue=options.queue,
+            priority=options.priority,
+            max_attempts=options.max_attempts,
+            timeout=options.timeout,
+            delay=options.delay,
+            run_at=options.run_at,
+            expires_in=options.expires_in,
+            expires_at=options.expires_at,
+            tenant=options.tenant or tenant,
+            tags=options.tags,
+            meta=options.meta,
+        )
+
+    def asked(self) -> StepRequest:
+        """The same as it is compared with another."""
+        assert self._request is not None
+        template, arguments = self._request.template, self._request.arguments
+        if arguments is None:
+            arguments = escaped(template.canonical(self._request.payload))
+        return StepRequest(
+            key=self.key,
+            after=self.after,
+            after_done=self.after_done,
+            task=template.task,
+            tenant=template.options.tenant,
+            request=template.options.request(arguments),
+        )
+
+
+class Gate(Step[Any]):
+    """A step that no worker runs: somebody resolves it, or its time runs out once it is open."""
+
+    def __init__(
+        self,
+        key: str,
+        *,
+        after: Iterable[Step[Any] | str] = (),
+        after_done: Iterable[Step[Any] | str] = (),
+        timeout: float | timedelta | None = None,
+        on_timeout: Resolution = "failed",
+    ) -> None:
+        self.key = step_key(key)
+        self._request = None
+        self.after = keys_of(self.key, "after", after)
+        self.after_done = keys_of(self.key, "after_done", after_done)
+        self.references = []
+        if on_timeout not in RESOLUTIONS:
+            raise InvalidWorkflow(f"on_timeout of the gate {self.key} is one of {', '.join(RESOLUTIONS)}.")
+        self.timeout: Span | None = None if timeout is None else duration_us("timeout", timeout, least=1)
+        self.on_timeout: Resolution = on_timeout
+
+    def __repr__(self) -> str:
+        return f"<Gate {self.key}>"
+
+    def new(self, id: str, workflow: str, request: JobRequest[Any] | None, tenant: str | None) -> NewStep:
+        return NewStep(
+            id=id,
+            workflow_id=workflow,
+            step_key=self.key,
+            task=GATE,
+            queue=GATES,
+            payload=f'{{"on_timeout":"{self.on_timeout}"}}' if self.timeout else "{}",
+            timeout=self.timeout,
+            tenant=tenant,
+        )
+
+    def asked(self) -> StepRequest:
+        return StepRequest(
+            key=self.key,
+            after=self.after,
+            after_done=self.after_done,
+            timeout=self.timeout,
+            on_timeout=self.on_timeout if self.timeout else None,
+        )
+
+
+def step_key(key: object) -> str:
+    try:
+        return text("key", key, KEY_BYTES)
+    except InvalidOption as error:
+        raise InvalidWorkflow(f"A step's {error}") from None
+
+
+def keys_of(step: str, what: str, parents: Iterable[Step[Any] | str]) -> list[str]:
+    if isinstance(parents, str | Step) or not isinstance(parents, Iterable):
+        raise InvalidWorkflow(f"{what} of the step {step} is a list of steps or of their keys.")
+    return [parent.key if isinstance(parent, Step) else step_key(parent) for parent in parents]
+
+
+def checked_steps(verb: str, steps: object) -> Sequence[Step[Any]]:
+    if isinstance(steps, str | bytes) or not isinstance(steps, Iterable):
+        raise InvalidWorkflow(f"{verb} takes a list of steps.")
+    listed = list(steps)
+    if not listed:
+        raise InvalidWorkflow(f"{verb} was given no steps.")
+    if not all(isinstance(step, Step) for step in listed):
+        raise InvalidWorkflow(f"{verb} takes Step(key, task.job(...)).")
+    return listed
+
+
+def new_steps_of(steps: Sequence[Step[Any]], new: Iterable[NewStep]) -> NewSteps:
+    """Steps to be added to a workflow, with what is to be written of each."""
+    return NewSteps(tuple(step.shape for step in steps), tuple(new), tuple(step.asked() for step in steps))
+
+
+def new_steps(
+    steps: Sequence[Step[Any]],
+    changed: Iterable[JobRequest[Any]],
+    workflow: str,
+    *,
+    tenant: str | None = None,
+    parent_job: str | None = None,
+) -> Iterator[NewStep]:
+    """The steps as operations take them, with what middleware made of their requests."""
+    requests = iter(changed)
+    for id, step in zip(new_ids(len(steps)), steps, strict=True):
+        request = None if step.request is None else next(requests)
+        new = step.new(id, workflow, request, tenant)
+        if request is not None:
+            # Known here, so that whoever writes it knows whom to wake.
+            new.queue = request.template.queue
+        new.parent_job = parent_job
+        yield new

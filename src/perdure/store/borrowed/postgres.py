@@ -1,0 +1,61 @@
+"""How a caller's transaction is joined on PostgreSQL, whatever the driver."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from perdure.errors import PerdureError, StoreBusy
+from perdure.ops.op import Kind
+from perdure.store.borrowed import refusals as refusals
+from perdure.store.borrowed.join import (
+    Batch,
+    BoundStatement,
+    DialectJoin,
+    JoinGenerator,
+    Opening,
+    State,
+    Uninterruptible,
+)
+from perdure.store.postgres.errors import Cure, understand
+from perdure.store.postgres.store import PostgresStore
+from perdure.store.postgres.transaction import NOTIFY, notice
+from perdure.store.store import Store
+
+_BEGIN = BoundStatement("BEGIN", {})
+_ROLLBACK = BoundStatement("ROLLBACK", {})
+_PLACE = """
+SELECT pg_catalog.current_database(), pg_catalog.current_setting('client_encoding') = CAST(%(encoding)s AS text)
+"""
+
+
+def _open_transaction(store: Store, kind: Kind, state: State) -> JoinGenerator[Opening]:
+    assert isinstance(store, PostgresStore)
+    database, readable = state.database, True
+    if database is None:
+        [[(database, readable)]] = yield Uninterruptible([BoundStatement(_PLACE, {"encoding": "UTF8"})])
+    # By name: the same server may have other addresses, behind a pooler or from another network.
+    if store.database is not None and database != store.database:
+        raise refusals.elsewhere()
+    if not readable:
+        raise refusals.wrong_encoding()
+    return Opening([_BEGIN], [_ROLLBACK]) if state.begin else Opening()
+
+
+def _notice(store: Store, topics: frozenset[str]) -> Batch:
+    """Delivered when the caller commits."""
+    assert isinstance(store, PostgresStore)
+    params = notice(store.channel, topics)
+    return [BoundStatement(NOTIFY, params)] if params else []
+
+
+POSTGRES: Final = DialectJoin("postgres", _open_transaction, _notice)
+
+
+def explain(error: BaseException, sqlstate: str | None, *, lost: bool) -> PerdureError:
+    """What an error of a driver's means to somebody in the middle of a transaction of their own."""
+    if sqlstate == "25P02":
+        return refusals.aborted()
+    diagnosis = understand(sqlstate or "", error, lost=lost)
+    if diagnosis.cure is Cure.AGAIN:
+        return StoreBusy("Others were in the way of your transaction: run it again.", code="store.contended")
+    return diagnosis.error

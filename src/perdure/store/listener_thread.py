@@ -1,0 +1,157 @@
+"""The listener thread: it receives notifications of other processes' commits while somebody in this process listens.
+
+Notifications only make things faster. Every listener also polls, so this thread may miss anything and never raises.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic, sleep
+from typing import Final
+
+from perdure.store.listeners import Listener, Listeners
+
+# The thread outlives its last listener by this many seconds: a caller that waits for one job soon waits for another.
+LINGER_SECONDS = 10.0
+
+# No wait is longer, or nobody would notice that all have left.
+_LONGEST_WAIT: Final = 15.0
+# poll() counts in milliseconds. A shorter wait than this need not be woken from.
+_MOMENT: Final = 0.002
+# For a thread that is told to end. One that is being connected may take longer, and ends by itself.
+_LAST_MOMENT: Final = 0.2
+
+# Windows has no poll(); everywhere else select() cannot wait for a file numbered above 1023.
+_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
+
+_log = logging.getLogger("perdure.store")
+
+
+class Ended(Exception):
+    """Nobody listens any more."""
+
+
+class ListenerThread(ABC):
+    """A daemon thread that runs ``listen`` and tells the listeners. It starts with the first of them."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._stopped = False
+        self.forget()
+
+    @abstractmethod
+    def listen(self, waiter: Waiter) -> None:
+        """Wait for notifications for ever and ``tell`` them. Every wait goes through ``waiter``, which raises Ended."""
+
+    def add(self, listener: Listener) -> Callable[[], None]:
+        """Returns what removes it again."""
+        listening, remove = object(), self._listeners.add(listener)
+
+        def end() -> None:
+            remove()
+            with self._lock:
+                self._present.discard(listening)
+                self._quiet_since = monotonic()
+
+        with self._lock:
+            self._present.add(listening)
+            if self._waiter is None and not self._stopped:
+                self._start()
+        return end
+
+    def tell(self, topics: frozenset[str]) -> None:
+        self._listeners.tell(topics)
+
+    def stop(self, *, wait: bool = True) -> None:
+        """End the thread, for good."""
+        self._stopped = True
+        waiter, thread = self._waiter, self._thread
+        if waiter is not None:
+            waiter.end()
+        if wait and thread is not None and thread is not threading.current_thread():
+            thread.join(_LAST_MOMENT)
+
+    def forget(self) -> None:
+        """Start with nothing. In a forked child: the thread is the parent's, and so are those it tells."""
+        # Reentrant: what ends a listener may be called by the garbage collector.
+        self._lock = threading.RLock()
+        self._listeners = Listeners()
+        self._present: set[object] = set()
+        self._quiet_since = 0.0
+        self._waiter: Waiter | None = None
+        self._thread: threading.Thread | None = None
+
+    def _start(self) -> None:
+        try:
+            waiter = Waiter(self._is_deserted)
+            thread = threading.Thread(target=self._run, args=(waiter,), name=self._name, daemon=True)
+            thread.start()
+        except (OSError, RuntimeError) as error:
+            _log.warning("No thread can listen for notifications: %s", type(error).__name__)
+            return
+        self._waiter, self._thread = waiter, thread
+
+    def _run(self, waiter: Waiter) -> None:
+        try:
+            self.listen(waiter)
+        except Ended:
+            pass
+        except Exception:
+            _log.exception("An ear met an error it did not expect")
+            with self._lock:
+                self._waiter = None
+        finally:
+            waiter.close()
+
+    def _is_deserted(self) -> bool:
+        """Whether the thread may end; the next listener then starts another."""
+        with self._lock:
+            deserted = not self._present and monotonic() - self._quiet_since > LINGER_SECONDS
+            if deserted:
+                self._waiter = None
+            return deserted
+
+
+class Waiter:
+    """Where a listener thread waits: for a file, for a while, or for its own end."""
+
+    def __init__(self, is_deserted: Callable[[], bool]) -> None:
+        self._is_deserted = is_deserted
+        self._ended = False
+        self._here, self._there = socket.socketpair()
+        self._there.setblocking(False)
+        self._selectors: dict[tuple[int, ...], selectors.BaseSelector] = {}
+
+    def wait(self, seconds: float, *files: int) -> bool:
+        """Whether one of the files can be read before so many seconds are over, or a quarter of a minute."""
+        ready = False
+        if seconds < _MOMENT and not files:
+            sleep(max(0.0, seconds))
+        else:
+            selector = self._selectors.get(files) or self._new_selector(files)
+            ready = bool(selector.select(max(0.0, min(seconds, _LONGEST_WAIT))))
+        if self._ended or self._is_deserted():
+            raise Ended
+        return ready
+
+    def end(self) -> None:
+        self._ended = True
+        with suppress(OSError):
+            self._there.send(b"!")
+
+    def close(self) -> None:
+        self._here.close()
+        self._there.close()
+
+    def _new_selector(self, files: tuple[int, ...]) -> selectors.BaseSelector:
+        selector: selectors.BaseSelector = _Selector()
+        for file in (self._here.fileno(), *files):
+            selector.register(file, selectors.EVENT_READ)
+        # poll() and select() know a file by its number alone: it may be another's by the next wait.
+        return self._selectors.setdefault(files, selector)

@@ -1,0 +1,1 @@
+"""The move of all jobs from one database to another."""

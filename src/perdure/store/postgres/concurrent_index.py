@@ -1,0 +1,58 @@
+"""Statements that PostgreSQL runs in no transaction: indexes that are made or dropped while others write.
+
+Such a statement cannot be recorded as one with its effect, and what is left of one that was interrupted is an index
+that is not valid. So it is looked at before: what is valid is done, what is not is dropped and made anew.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import psycopg
+from psycopg.sql import SQL, Identifier
+
+from perdure.errors import InternalError
+from perdure.store.statements import name_tables
+
+
+def run_alone(connection: psycopg.Connection[Any], statement: str, schema: str) -> None:
+    """Make or drop an index, whatever is there of it. Call it only inside of the exclusive transaction."""
+    if creates := _CREATE.match(statement):
+        index, table = creates["index"], Identifier(schema, creates["table"])
+        if _is_there(connection, index, schema):
+            _wait_for_builders(connection, table)
+            if _is_valid(connection, index, schema):
+                return
+            connection.execute(SQL("DROP INDEX CONCURRENTLY {}").format(Identifier(schema, index)))
+    elif not _DROP.match(statement):
+        raise InternalError("Only CREATE INDEX and DROP INDEX IF EXISTS may be said CONCURRENTLY.")
+    connection.execute(name_tables(statement, "postgres", schema).encode())
+
+
+_CREATE = re.compile(r"CREATE (UNIQUE )?INDEX CONCURRENTLY (?P<index>\w+)\s+ON perdure\.(?P<table>\w+)")
+_DROP = re.compile(r"DROP INDEX CONCURRENTLY IF EXISTS perdure\.\w+")
+
+
+def _wait_for_builders(connection: psycopg.Connection[Any], table: Identifier) -> None:
+    """A server builds on after its client died. It holds this lock, in whose queue no reader or writer waits."""
+    with connection.transaction():
+        connection.execute("SELECT pg_catalog.set_config('lock_timeout', '1h', true)")
+        # No snapshot is held while LOCK waits, so the builder does not wait for us.
+        connection.execute(SQL("LOCK TABLE {} IN SHARE UPDATE EXCLUSIVE MODE").format(table))
+
+
+def _is_there(connection: psycopg.Connection[Any], index: str, schema: str) -> bool:
+    return _is_valid(connection, index, schema) is not None
+
+
+def _is_valid(connection: psycopg.Connection[Any], index: str, schema: str) -> bool | None:
+    """None: there is no such index."""
+    row = connection.execute(
+        "SELECT indisvalid FROM pg_catalog.pg_index"
+        " JOIN pg_catalog.pg_class ON pg_class.oid = indexrelid"
+        " JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace"
+        " WHERE nspname = %s AND relname = %s",
+        [schema, index],
+    ).fetchone()
+    return None if row is None else bool(row[0])

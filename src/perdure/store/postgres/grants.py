@@ -1,0 +1,53 @@
+"""The rights that roles of PostgreSQL need on our tables, by what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, TypeAlias
+
+from perdure.store.statements import DEFAULT_SCHEMA
+
+Purpose: TypeAlias = Literal["producer", "worker", "reader", "operator"]
+
+_READ: Final = "SELECT"
+_ADD: Final = "SELECT, INSERT"
+_WRITE: Final = "SELECT, INSERT, UPDATE"
+
+_TABLES: Final = (
+    *("act", "attempt", "dependency", "event", "job", "key", "leader", "log"),
+    *("migration", "move", "mutation", "queue", "task", "worker", "workflow"),
+)
+
+RIGHTS: Mapping[Purpose, Mapping[str, str]] = {
+    "producer": {
+        **dict.fromkeys(("attempt", "log", "migration", "move", "queue", "worker"), _READ),
+        **dict.fromkeys(("act", "dependency", "event", "mutation"), _ADD),
+        # An expired job must not answer for a new one; the counts of a workflow change with the steps appended to it.
+        **dict.fromkeys(("job", "key", "task", "workflow"), _WRITE),
+    },
+    "worker": {
+        **dict.fromkeys(("migration", "move"), _READ),
+        **dict.fromkeys(("act", "dependency", "event", "log", "mutation"), _ADD),
+        **dict.fromkeys(("job", "key", "leader", "queue", "task", "worker", "workflow"), _WRITE),
+        # Of a job that is put off again and again only the last times are kept.
+        "attempt": "SELECT, INSERT, DELETE",
+    },
+    "reader": dict.fromkeys(_TABLES, _READ),
+    "operator": dict.fromkeys(_TABLES, "SELECT, INSERT, UPDATE, DELETE"),
+}
+"""For each table. Identity columns need no right on their sequences, LISTEN and NOTIFY none at all."""
+
+
+def grants(purpose: Purpose, role: str, schema: str = DEFAULT_SCHEMA) -> list[str]:
+    """Statements for the owner of the schema, or a superuser. To run them twice does no harm."""
+    to, place = f"TO {_quoted(role)};", _quoted(schema)
+    tables: dict[str, list[str]] = {}
+    for table, rights in sorted(RIGHTS[purpose].items()):
+        tables.setdefault(rights, []).append(f"{place}.{_quoted(table)}")
+    return [f"GRANT USAGE ON SCHEMA {place} {to}"] + [
+        f"GRANT {rights} ON {', '.join(names)} {to}" for rights, names in sorted(tables.items())
+    ]
+
+
+def _quoted(name: str) -> str:
+    return '"{}"'.format(name.replace('"', '""'))

@@ -1,0 +1,169 @@
+"""Hearing what other processes announce on PostgreSQL: LISTEN on a connection of its own.
+
+A pooler that lends backends by the transaction accepts LISTEN and delivers nothing. It may well deliver what is
+announced by the listening connection itself, for it may lend the same backend again. So each new connection is
+put to a test: another one announces something, while this one has nothing under way.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+from collections.abc import Callable
+from contextlib import closing
+from time import monotonic
+from typing import Any, Final
+
+import psycopg
+from psycopg.errors import error_from_result
+from psycopg.pq import ConnStatus, ExecStatus
+
+from perdure.errors import PerdureError
+from perdure.ops.topics import ANYTHING
+from perdure.store.listener_thread import ListenerThread, Waiter
+from perdure.store.postgres.connect import connect
+
+# A network that forgot the connection says nothing: after so much silence we ask.
+PROBE_SECONDS = 15.0
+# And wait so long for the answer, or for a notice that was announced for the test.
+ANSWER_SECONDS = 5.0
+# Where notices do not arrive they may do so one day: the pooler was bypassed, the standby promoted.
+DEAF_SECONDS = 300.0
+
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 10.0
+
+_log = logging.getLogger("perdure.store")
+
+
+class PostgresListener(ListenerThread):
+    """Tells what is announced on ``channel``. ``announce`` says something on a channel, by another connection."""
+
+    def __init__(self, url: str, channel: str, *, announce: Callable[[str], None]) -> None:
+        super().__init__("perdure-postgres-ear")
+        self._url = url
+        self._channel = channel
+        self._announce = announce
+        self._failures = 0
+        self._deaf = False
+        self._next_try = 0.0
+
+    def listen(self, waiter: Waiter) -> None:
+        while True:
+            while (pause := self._next_try - monotonic()) > 0:
+                waiter.wait(pause)
+            try:
+                with closing(connect(self._url)) as connection:
+                    self._attend(_ListenConnection(connection, waiter))
+            except _NothingArrives:
+                self._note_deaf()
+            except (psycopg.Error, PerdureError, OSError) as error:
+                self._note_failure(error)
+
+    def _attend(self, line: _ListenConnection) -> None:
+        self._test(line)
+        self._note_success()
+        # Whatever was announced before.
+        self.tell(frozenset([ANYTHING]))
+        while True:
+            if notices := line.wait_for_notices(PROBE_SECONDS):
+                self.tell(frozenset(topic or ANYTHING for _, topic in notices))
+            else:
+                line.ask("SELECT 1")
+
+    def _test(self, line: _ListenConnection) -> None:
+        """Begin to listen. A channel of our own for the test, or each listener's would wake all the others."""
+        own = f"{self._channel}_{secrets.token_hex(8)}"
+        try:
+            line.ask(f'LISTEN "{self._channel}"; LISTEN "{own}"')
+        except psycopg.Error:
+            if line.is_lost:
+                raise
+            raise _NothingArrives from None
+        self._announce(own)
+        until = monotonic() + ANSWER_SECONDS
+        while all(channel != own for channel, _ in line.wait_for_notices(until - monotonic())):
+            if monotonic() >= until:
+                raise _NothingArrives
+        line.ask(f'UNLISTEN "{own}"')
+
+    def _note_success(self) -> None:
+        if self._deaf or self._failures > 1:
+            _log.warning("Notifications arrive again")
+        self._deaf, self._failures = False, 0
+
+    def _note_deaf(self) -> None:
+        if not self._deaf:
+            _log.warning(
+                "Notifications do not arrive here (a pooler?): jobs are found by polling; "
+                "give listen_url a direct address"
+            )
+        self._deaf, self._failures = True, 0
+        self._next_try = monotonic() + DEAF_SECONDS * random.uniform(0.5, 1.0)
+
+    def _note_failure(self, error: Exception) -> None:
+        self._failures += 1
+        # A connection that was cut is no news; a second one that fails is.
+        if self._failures == 2 and not self._deaf:
+            reason = getattr(error, "sqlstate", None) or type(error).__name__
+            if isinstance(error, PerdureError):
+                reason = str(error).rstrip(".")  # in a listen_url of its own, something may be wrong for good
+            _log.warning("Notifications are lost (%s); jobs are found by polling until they are back", reason)
+        longest = DEAF_SECONDS if self._deaf else _LONGEST_PAUSE
+        pause = min(_FIRST_PAUSE * 2.0 ** min(self._failures, 30), longest)
+        self._next_try = monotonic() + pause * random.uniform(0.5, 1.0)
+
+
+class _NothingArrives(Exception):
+    """LISTEN is refused, or accepted and in vain."""
+
+
+class _ListenConnection:
+    """A connection that is listened to. Every wait has a limit, and ends with the thread."""
+
+    def __init__(self, connection: psycopg.Connection[Any], waiter: Waiter) -> None:
+        self._pgconn = connection.pgconn
+        self._waiter = waiter
+
+    @property
+    def is_lost(self) -> bool:
+        return self._pgconn.status != ConnStatus.OK
+
+    def ask(self, text: str) -> None:
+        """Send statements and wait until they are done; what they return is dropped."""
+        failure: psycopg.Error | None = None
+        self._pgconn.send_query(text.encode())
+        # So short a text fits into any socket that is not stuck.
+        if self._pgconn.flush():
+            raise psycopg.OperationalError("the connection is stuck")
+        until = monotonic() + ANSWER_SECONDS
+        while (result := self._result(until)) is not None:
+            if result.status == ExecStatus.FATAL_ERROR:
+                failure = failure or error_from_result(result)
+        if failure is not None:
+            raise failure
+        if self.is_lost:
+            raise psycopg.OperationalError("the connection is lost")
+
+    def wait_for_notices(self, seconds: float) -> list[tuple[str, str]]:
+        """The notices there are, as (channel, payload); if there are none, wait for what comes."""
+        if notices := self._notices():
+            return notices
+        if self._waiter.wait(seconds, self._pgconn.socket):
+            self._pgconn.consume_input()
+        return self._notices()
+
+    def _result(self, until: float) -> Any:
+        while self._pgconn.is_busy():
+            if monotonic() >= until:
+                raise psycopg.OperationalError("no answer in time")
+            if self._waiter.wait(until - monotonic(), self._pgconn.socket):
+                self._pgconn.consume_input()
+        return self._pgconn.get_result()
+
+    def _notices(self) -> list[tuple[str, str]]:
+        notices: list[tuple[str, str]] = []
+        while (notice := self._pgconn.notifies()) is not None:
+            notices.append((notice.relname.decode(), notice.extra.decode()))
+        return notices

@@ -1,0 +1,141 @@
+"""How often and how long an operation is run again before its caller is told."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from threading import Event
+from time import monotonic
+from typing import Final, TypeVar
+
+import psycopg
+
+from perdure.errors import PerdureError, StoreAway, StoreClosed
+from perdure.store.postgres.errors import FORBIDDEN, Cure, Diagnosis, diagnose
+
+T = TypeVar("T")
+
+# What is missing here is tried until patience runs out.
+_MOST_TRIES: Mapping[Cure, int] = {Cure.NONE: 0, Cure.LOOK_AGAIN: 5, Cure.AFRESH: 3}
+_FIRST_PAUSE: Final = 0.01
+_LONGEST_PAUSE: Final = 2.0
+
+_log = logging.getLogger("perdure.store")
+
+
+class Retrier:
+    """Runs what may fail for a while; tells the log once when the database goes and once when it is back."""
+
+    def __init__(
+        self,
+        patience: float | None,
+        *,
+        drop_connections: Callable[[], None],
+        patience_away: float | None = None,
+        server: Callable[[], str] = str,
+        forbidden: Callable[[psycopg.Error], PerdureError] = lambda error: diagnose(error).error,
+    ) -> None:
+        """``patience_away``: less patience, while the database is away. ``server``: what to call it.
+
+        ``forbidden``: makes an error of ours from one that tells of a missing right.
+        """
+        self.patience = patience
+        limits = [limit for limit in (patience, patience_away) if limit is not None]
+        self._patience_away = min(limits, default=None)
+        self._server = server
+        self._forbidden = forbidden
+        self._drop_connections = drop_connections
+        self._stopped = Event()
+        self._away = False
+
+    def until_done(
+        self,
+        run: Callable[[], T],
+        *,
+        wanted: Callable[[], bool] = lambda: True,
+        urgent: bool = False,
+        failed: psycopg.Error | None = None,
+    ) -> T:
+        """Run until it succeeds, or nothing helps, or patience runs out, or nobody waits for it any more.
+
+        What is urgent does not wait again for a row that somebody holds. ``failed``: how it ended the first time.
+        """
+        began = monotonic()
+        tries: Counter[Cure] = Counter()
+        while True:
+            self.refuse_if_stopped()
+            try:
+                if failed is not None:
+                    raise failed
+                value = run()
+            except psycopg.Error as error:
+                diagnosis, failed = diagnose(error), None
+                if diagnosis.sqlstate == FORBIDDEN:
+                    diagnosis = diagnosis._replace(error=self._forbidden(error))
+                diagnosis.error.noting(error)
+            else:
+                self.note_success()
+                return value
+            tries[diagnosis.cure] += 1
+            pause = _pause(tries.total())
+            if tries[diagnosis.cure] > _MOST_TRIES.get(diagnosis.cure, math.inf):
+                raise self.told(diagnosis)
+            if urgent and diagnosis.cure is Cure.WAIT:
+                raise self.told(diagnosis)
+            if monotonic() + pause > began + self._patience_with(diagnosis.cure) or not wanted():
+                raise self.told(diagnosis)
+            self._prepare_next(diagnosis, tries[diagnosis.cure])
+            self._stopped.wait(pause)
+
+    def told(self, diagnosis: Diagnosis) -> PerdureError:
+        """What the caller gets. Host and port are often what is wrong, and no secret."""
+        error = diagnosis.error
+        if not isinstance(error, StoreAway):
+            return error
+        if server := self._server():
+            error = StoreAway(f"{str(error).rstrip('.')} ({server}).")
+        error.told = self._away
+        return error
+
+    def use_worker_patience(self) -> None:
+        """Wait for a database that is away as long as for anything else."""
+        self._patience_away = self.patience
+
+    def refuse_if_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise StoreClosed
+
+    def stop(self) -> None:
+        """Whoever waits for the next try is told that the store is closed."""
+        self._stopped.set()
+
+    def forget(self) -> None:
+        """In a forked child: another thread may have held the event's lock."""
+        stopped, self._stopped = self._stopped, Event()
+        if stopped.is_set():
+            self._stopped.set()
+
+    def _prepare_next(self, diagnosis: Diagnosis, tries: int) -> None:
+        if diagnosis.cure in (Cure.RECONNECT, Cure.AFRESH):
+            self._drop_connections()
+        # A connection that was cut while idle is no news; a second one that fails is.
+        if diagnosis.cure is Cure.RECONNECT and tries > 1 and not self._away:
+            self._away = True
+            _log.warning("The database is away (%s, %s); trying again", diagnosis.reason, self._server())
+
+    def _patience_with(self, cure: Cure) -> float:
+        patience = self._patience_away if cure is Cure.RECONNECT else self.patience
+        return math.inf if patience is None else patience
+
+    def note_success(self) -> None:
+        if self._away:
+            self._away = False
+            _log.warning("The database is back")
+
+
+def _pause(tries: int) -> float:
+    """Doubling, and never in step with others."""
+    return random.uniform(0.5, 1.0) * min(_FIRST_PAUSE * 2.0 ** min(tries, 30), _LONGEST_PAUSE)

@@ -1,0 +1,349 @@
+"""The PostgreSQL store: operations on a small pool of connections, run again when that is the cure."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from functools import partial
+from hashlib import sha256
+from typing import Any, Final, ParamSpec, TypeVar
+from weakref import finalize
+
+import psycopg
+
+from perdure.errors import InvalidConfig
+from perdure.internal.instances import WeakRegistry
+from perdure.internal.lazy import lazy
+from perdure.internal.threads import DaemonThreads
+from perdure.model.codec import UNSTORABLE
+from perdure.ops.notify import notify
+from perdure.ops.op import Operation
+from perdure.ops.topics import ANYTHING
+from perdure.store.listener_thread import ListenerThread
+from perdure.store.listeners import Listeners
+from perdure.store.postgres.adapt import Statement
+from perdure.store.postgres.connect import connect, connect_async
+from perdure.store.postgres.errors import diagnose
+from perdure.store.postgres.listener import ANSWER_SECONDS, PostgresListener
+from perdure.store.postgres.loop_io import LoopIO
+from perdure.store.postgres.migrate import target
+from perdure.store.postgres.pool import LANES, Pool, lanes
+from perdure.store.postgres.pool_stats import facts
+from perdure.store.postgres.retry import Retrier
+from perdure.store.postgres.rights import name_missing_right
+from perdure.store.postgres.session import Session, Waiting
+from perdure.store.postgres.transaction import TooLong, Transaction
+from perdure.store.postgres.url import parse_url, servers, shown
+from perdure.store.schema import migrate
+from perdure.store.schema.files import Migration, migrations
+from perdure.store.schema.pending import Work
+from perdure.store.schema.script import script
+from perdure.store.statements import DEFAULT_SCHEMA, Dialect, load
+from perdure.store.store import Facts
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# PostgreSQL cuts longer names, and two schemas could then be one.
+_LONGEST_NAME: Final = 63
+
+
+class PostgresStore:
+    """A store on PostgreSQL 14 or newer, directly or behind a pooler.
+
+    ``size``: how many connections ordinary operations may use at a time. Async callers are served by as many
+    threads over the same connections, from any number of event loops; one that is cancelled leaves its
+    operation to end by itself. ``prepare``: whether to prepare statements on the server; None finds out for
+    each connection. ``listen_url``: where notifications arrive, if not at ``url``, which may be a pooler's.
+    """
+
+    dialect: Dialect = "postgres"
+    embedded = False
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        prepare: bool | None = None,
+        patience: float | None = 30.0,
+        patience_away: float | None = None,
+        clock: Callable[[], int] | None = None,
+        statements: Mapping[str, str] | None = None,
+        migrations: Sequence[Migration] | None = None,
+        size: int = 10,
+        listen_url: str | None = None,
+    ) -> None:
+        if not 0 < len(schema.encode(errors="replace")) <= _LONGEST_NAME or UNSTORABLE.search(schema):
+            raise InvalidConfig(
+                f"A schema's name has 1 to {_LONGEST_NAME} bytes, no NUL and no half of a character."
+            )
+        if size < 1:
+            raise InvalidConfig("A pool needs at least one connection.")
+        self._url = url
+        self._clock = clock
+        self._given = statements
+        self._migrations = migrations
+        self._size = size
+        self._listeners = Listeners()
+        self._pool = Pool(url, prepare=prepare, size=size)
+        self._loop_io = LoopIO(self._pool)
+        self._retrier = Retrier(
+            patience,
+            drop_connections=self._pool.drop_idle,
+            patience_away=patience_away,
+            server=partial(servers, url),
+            forbidden=lambda error: name_missing_right(error, url, schema),
+        )
+        self.schema = schema
+        self._listener_thread = PostgresListener(
+            listen_url or url, self.channel, announce=partial(_say_something, self._pool)
+        )
+        self._hire()
+        _stores.add(self)
+
+    @property
+    def address(self) -> str:
+        schema = "" if self.schema == DEFAULT_SCHEMA else f", schema {self.schema}"
+        return f"postgresql://{servers(self._url)}/{shown(self.database)}{schema}"
+
+    @property
+    def patience(self) -> float | None:
+        return self._retrier.patience
+
+    @property
+    def statements(self) -> Mapping[str, str]:
+        """Every statement by its name, in psycopg's spelling."""
+        return load("postgres", self.schema) if self._given is None else self._given
+
+    @property
+    def migrations(self) -> Sequence[Migration]:
+        """Those of this version, in order."""
+        return migrations("postgres") if self._migrations is None else self._migrations
+
+    @lazy
+    def channel(self) -> str:
+        """Where topics are announced."""
+        if self.schema == DEFAULT_SCHEMA:
+            return "perdure"
+        return f"perdure_{sha256(self.schema.encode()).hexdigest()[:16]}"
+
+    @lazy
+    def database(self) -> str | None:
+        """The database's name, where the URL tells it."""
+        name = parse_url(self._url).get("dbname")
+        return None if name is None else str(name)
+
+    def now(self) -> int | None:
+        """A test's clock, or None for the server's."""
+        return self._clock() if self._clock else None
+
+    def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._retrier.until_done(
+            lambda: self._run(operation, *args, **kwargs), urgent=LANES[operation.kind] == "urgent"
+        )
+
+    def perform_at_once(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        # No lock of PostgreSQL's is on the whole database.
+        return self.perform(operation, *args, **kwargs)
+
+    async def aperform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self._retrier.refuse_if_stopped()
+
+        def run(session: Session, *, at_once: bool = True) -> Waiting[T]:
+            return self._perform(session, operation, args, kwargs, at_once=at_once)
+
+        failed: psycopg.Error | None = None
+        try:
+            if (future := self._loop_io.start(operation.kind, run)) is not None:
+                value = await future
+                self._retrier.note_success()
+                return value
+        except TooLong:
+            pass
+        except psycopg.Error as error:
+            failed = error
+        return await self._aperform_aside(operation, partial(self._run, operation, *args, **kwargs), failed)
+
+    @property
+    def takes_another_turn(self) -> bool:
+        return self._loop_io.takes_another_turn
+
+    async def _aperform_aside(
+        self, operation: Operation[..., T], run: Callable[[], T], failed: psycopg.Error | None
+    ) -> T:
+        """The same in a thread, which can wait: between two tries, for a connection, or with a lock in its hands."""
+        outcome: Future[T] = Future()
+        urgent = LANES[operation.kind] == "urgent"
+        answer = asyncio.wrap_future(outcome)
+
+        def wanted() -> bool:
+            return not answer.cancelled()
+
+        def work() -> None:
+            if outcome.set_running_or_notify_cancel():
+                try:
+                    outcome.set_result(
+                        self._retrier.until_done(run, wanted=wanted, urgent=urgent, failed=failed)
+                    )
+                except BaseException as error:
+                    outcome.set_exception(error)
+
+        self._threads[LANES[operation.kind]].submit(work)
+        return await answer
+
+    def migrate(self, *, to: int | None = None) -> list[int]:
+        applied: list[int] = []
+        self._retrier.until_done(lambda: self._migrate(applied, to=to))
+        return applied
+
+    def migration_sql(self, *, to: int | None = None) -> str:
+        return script(self._retrier.until_done(lambda: self._pending(to)), "postgres", self.schema)
+
+    def check_schema(self) -> None:
+        self._retrier.until_done(self._check)
+
+    def subscribe(self, listener: Callable[[frozenset[str]], None]) -> Callable[[], None]:
+        return self._listeners.add(listener)
+
+    def listen(self, listener: Callable[[frozenset[str]], None]) -> Callable[[], None]:
+        self._retrier.refuse_if_stopped()
+        ends = ExitStack()
+        ends.callback(self._listener_thread.add(listener))
+        ends.callback(self._listeners.add(listener))
+        return ends.close
+
+    def use_worker_patience(self) -> None:
+        self._retrier.use_worker_patience()
+
+    def mark_self_locked(self) -> Callable[[], None]:
+        # A transaction holds its rows only: other writes go on beside it.
+        return lambda: None
+
+    def lock_liveness(self, worker: str) -> Callable[[], None]:
+        # No sign of life but its lease: it may be on any host.
+        return lambda: None
+
+    def absent(self, workers: Iterable[str]) -> list[str]:
+        return []
+
+    def announce(self, topics: frozenset[str]) -> None:
+        """Tell this process."""
+        self._listeners.tell(topics)
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """A connection for the caller to use, commit and close, which begins a transaction by itself."""
+        connection = self._retrier.until_done(lambda: connect(self._url))
+        connection.autocommit = False
+        return connection
+
+    async def aconnect(self) -> psycopg.AsyncConnection[Any]:
+        """The same for async code; a database that is away is an error of ours at once."""
+        try:
+            return await connect_async(self._url)
+        except psycopg.Error as error:
+            failed = self._retrier.told(diagnose(error))
+        raise failed  # here, where it does not carry the driver's error
+
+    def facts(self) -> Facts:
+        return facts(self._pool)
+
+    def close(self) -> None:
+        self._retrier.stop()
+        self._listener_thread.stop()
+        self._loop_io.clear()
+        self._pool.close()
+        self._dismiss()
+
+    def _run(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self._loop_io.clear()
+        with self._pool.lend(LANES[operation.kind], timeout=self.patience) as session:
+            return session.wait_for(self._perform(session, operation, args, kwargs))
+
+    def _perform(
+        self,
+        session: Session,
+        operation: Operation[..., T],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        *,
+        at_once: bool = False,
+    ) -> Waiting[T]:
+        transaction = Transaction(
+            session,
+            self._parsed,
+            kind=operation.kind,
+            now=self.now(),
+            channel=self.channel,
+            at_once=at_once,
+        )
+        value = yield from transaction.run(operation(*args, **kwargs))
+        self.announce(transaction.wake)
+        return value
+
+    @lazy
+    def _parsed(self) -> Mapping[str, Statement]:
+        return {name: Statement.parse(text) for name, text in self.statements.items()}
+
+    def _migrate(self, applied: list[int], *, to: int | None) -> None:
+        try:
+            with target(self._url, self.schema) as database:
+                # One by one: what was applied before the connection was lost was applied.
+                for version in migrate.apply(database, self.migrations, to=to):
+                    applied.append(version)
+        except psycopg.IntegrityError as error:
+            # Rows that are there break what a migration asks of them: to try again would read them all again.
+            failed = diagnose(error).error.noting(error)
+        else:
+            return
+        raise failed
+
+    def _pending(self, to: int | None) -> list[Work]:
+        with target(self._url, self.schema) as database:
+            return migrate.look(database, self.migrations, to=to)
+
+    def _check(self) -> None:
+        with target(self._url, self.schema) as database:
+            migrate.check(database, self.migrations)
+
+    def _hire(self) -> None:
+        self._threads = {
+            lane: DaemonThreads(f"perdure-postgres-{lane}", limit=n) for lane, n in lanes(self._size).items()
+        }
+        # For those who never close: idle threads would outlive the store.
+        self._dismiss = finalize(self, _dismiss, self._listener_thread, *self._threads.values())
+        self._dismiss.atexit = False
+
+    def _after_fork(self) -> None:
+        self._dismiss.detach()
+        self._pool.forget()
+        self._loop_io.forget()
+        self._retrier.forget()
+        self._listener_thread.forget()
+        self._hire()
+
+
+_stores: WeakRegistry[PostgresStore] = WeakRegistry()
+
+
+def _say_something(pool: Pool, channel: str) -> None:
+    with pool.lend("ordinary", timeout=ANSWER_SECONDS) as session:
+        transaction = Transaction(session, {}, kind="write", now=None, channel=channel)
+        session.wait_for(transaction.run(notify(frozenset([ANYTHING]))))
+
+
+def _dismiss(*threads: DaemonThreads | ListenerThread) -> None:
+    for group in threads:
+        group.stop(wait=False)
+
+
+def _after_fork() -> None:
+    for store in _stores.now():
+        store._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,1 @@
+"""Migrations: their files, their order, and how they are applied."""

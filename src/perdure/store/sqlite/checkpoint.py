@@ -1,0 +1,77 @@
+"""Moving the WAL into the database, never while anybody commits.
+
+SQLite before 3.51.3 can lose committed pages when one connection commits while another one checkpoints. So no
+connection of ours checkpoints by itself, and we hold the write lock while we do. ``wal_checkpoint(TRUNCATE)``
+alone would not do: if it cannot have the write lock at once, it goes on without (seen with 3.40 and 3.53). A
+connection cannot checkpoint inside its own transaction, hence two. The next commit then starts over at the
+beginning of the WAL and cuts its file off at ``journal_size_limit``: a longer file holds a longer WAL.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import time
+
+from perdure.errors import PerdureError
+from perdure.store.sqlite.connect import LONGEST_WAL, Database
+from perdure.store.sqlite.errors import is_busy, translate
+
+# Between two looks at the WAL's size, in seconds. A look costs as much as the rest of a call does in Python.
+_INTERVAL = 0.01
+
+_log = logging.getLogger("perdure.store")
+
+
+class Checkpoints:
+    """Keeps the WAL of a database short."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._connection: sqlite3.Connection | None = None
+        self._limit = LONGEST_WAL
+        self._next_look = 0.0
+
+    def after_commit(self, writing: sqlite3.Connection) -> None:
+        """Checkpoint a long WAL unless somebody writes. What fails is tried again after a later commit."""
+        if (now := time.monotonic()) < self._next_look:
+            return
+        self._next_look = now + _INTERVAL
+        size = self._wal_size()
+        if size <= LONGEST_WAL:
+            self._limit = LONGEST_WAL
+        elif size > self._limit:
+            try:
+                self._checkpoint(writing)
+            except sqlite3.Error as error:
+                if is_busy(error):
+                    return
+                _log.warning("A checkpoint of the WAL failed: %s", translate(error))
+            except PerdureError as error:
+                _log.warning("A checkpoint of the WAL failed: %s", error)
+            # Readers may hold back part of it, or hold up the commit that would start over. To try at every
+            # commit would be to sync the database at every commit.
+            self._limit = size + LONGEST_WAL
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._database.close(self._connection)
+            self._connection = None
+
+    def _wal_size(self) -> int:
+        if self._database.in_memory:
+            return 0
+        try:
+            return os.stat(self._database.path + "-wal").st_size
+        except FileNotFoundError:
+            return 0
+
+    def _checkpoint(self, writing: sqlite3.Connection) -> None:
+        if self._connection is None:
+            self._connection = self._database.open(read_only=True, create=False)
+        writing.execute("BEGIN IMMEDIATE")
+        try:
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        finally:
+            writing.execute("ROLLBACK")

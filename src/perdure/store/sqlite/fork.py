@@ -1,0 +1,72 @@
+"""What becomes of open SQLite connections when the process forks.
+
+SQLite keeps a table of its locks in memory, and a fork copies it. A child that opens the file its parent has
+open believes it holds the parent's locks. It takes none, so the parent may delete the WAL under it; and if
+the parent was writing, the child finds the file locked for ever (seen with 3.40 and 3.53). So we close what
+we have open before a fork, with nobody inside; parent and child each open the file at their next call.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Protocol
+
+from perdure.internal.instances import WeakRegistry
+
+# A write takes milliseconds. Whoever reads longer than this finds a child that refuses to work.
+_PATIENCE = 10.0
+
+
+class Pausable(Protocol):
+    def pause(self, *, timeout: float) -> bool:
+        """Close every connection and let nobody open one; False, and nothing is changed, if it takes long."""
+        ...
+
+    def resume(self) -> None: ...
+
+
+def close_before_forks(state: Pausable) -> None:
+    with _one_fork_at_a_time:
+        _process_states.add(state)
+
+
+def keep_for_ever(inherited: Collection[object]) -> None:
+    """Never let these be finalised: one may be locked for a thread that this process does not have."""
+    if not inherited:
+        return
+    with suppress(ImportError):
+        import ctypes
+
+        for connection in inherited:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+_process_states: WeakRegistry[Pausable] = WeakRegistry()
+_paused: list[Pausable] = []
+_one_fork_at_a_time = threading.Lock()
+
+
+def _before() -> None:
+    _one_fork_at_a_time.acquire()
+    _paused.extend(state for state in _process_states.now() if state.pause(timeout=_PATIENCE))
+
+
+def _after_in_parent() -> None:
+    for state in _paused:
+        state.resume()
+    _paused.clear()
+    _one_fork_at_a_time.release()
+
+
+def _after_in_child() -> None:
+    global _one_fork_at_a_time
+    _process_states.forget()
+    _paused.clear()
+    _one_fork_at_a_time = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

@@ -1,0 +1,261 @@
+"""Group commit: calls that share one transaction, and so one wait for the disk."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
+from typing import Any, TypeVar
+
+from perdure.errors import StoreClosed
+from perdure.internal import failpoints
+from perdure.store.drive import Execute
+from perdure.store.schema import migrate
+from perdure.store.schema.files import Migration
+from perdure.store.schema.pending import Work
+from perdure.store.sqlite.checkpoint import Checkpoints
+from perdure.store.sqlite.connect import Database, executor
+from perdure.store.sqlite.errors import is_undecodable, patiently, translate
+from perdure.store.sqlite.migrate import SqliteTarget, refuse_without_tables
+from perdure.store.sqlite.pending_call import Call
+
+T = TypeVar("T")
+
+# How often a call is run that broke a constraint, in case somebody was quicker.
+_RUNS = 5
+
+
+class GroupCommit:
+    """The one write connection of a process, used by one thread at a time."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        statements: Mapping[str, str],
+        migrations: Sequence[Migration],
+        clock: Callable[[], int],
+    ) -> None:
+        self._database = database
+        self._statements = statements
+        self._migrations = migrations
+        self._clock = clock
+        self._connection: sqlite3.Connection | None = None
+        self._prepared = False
+        self._checkpoints = Checkpoints(database)
+        self._closing = threading.Event()
+        # Held by a thread that may be inside SQLite, never by one that only waits for another process.
+        self._lock = threading.Lock()
+
+    def prepare(self, *, until: float) -> None:
+        """See to it that the schema is up to date; if it is known to be, wait for nobody."""
+        if not self._prepared:
+            self.migrate(until=until)
+
+    def migrate(self, *, until: float, to: int | None = None) -> list[int]:
+        """Bring the schema up to date, or to a version; return the versions applied."""
+        applied: list[int] = []
+        with self._lock:
+            patiently(lambda: self._open(applied, to=to), until=until, rest=self._rest)
+        return applied
+
+    def pending(self, *, until: float, to: int | None = None) -> list[Work]:
+        """What is still to be done to the schema; change nothing."""
+        if not self._database.exists:
+            with closing(sqlite3.connect(":memory:", isolation_level=None)) as nothing:
+                return migrate.look(SqliteTarget(nothing), self._migrations, to=to)
+        return self._look(lambda target: migrate.look(target, self._migrations, to=to), until=until)
+
+    def check(self, *, until: float) -> None:
+        """Raise what is wrong with the schema; change nothing."""
+        self._look(lambda target: migrate.check(target, self._migrations), until=until)
+
+    def write(self, group: list[Call[Any]], followers: Iterable[Call[Any]]) -> None:
+        """Write for the one call in ``group`` and for those who follow, and join them to it.
+
+        Every call that was run has its outcome when this returns; none has before the commit.
+        """
+        with self._lock:
+            try:
+                self._write_together(group, followers)
+            except Exception as error:
+                self._recover(group, error)
+            finally:
+                self._roll_back()
+
+    def checkpoint(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._checkpoints.after_commit(self._connection)
+
+    def seen(self) -> object | None:
+        """Differs from its last value if others have committed since; None while the connection is in use."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            if self._connection is None:
+                # Nothing to compare with: all may be new, or nothing is there.
+                return None if self._database.lost else object()
+            # To the last row, or the statement would go on reading.
+            return self._connection, self._connection.execute("PRAGMA data_version").fetchall()
+        except sqlite3.Error:
+            return None
+        finally:
+            self._lock.release()
+
+    def stop_waiting(self) -> None:
+        """Whoever waits for another process's lock is told that the store is closed."""
+        self._closing.set()
+
+    def pause(self, *, timeout: float) -> bool:
+        """Let the connection go and nobody in until ``resume``; False if that took too long."""
+        if not self._lock.acquire(timeout=timeout):
+            return False
+        if not self._database.in_memory:
+            self._close()
+        return True
+
+    def resume(self) -> None:
+        self._lock.release()
+
+    def close(self, *, timeout: float = -1) -> None:
+        """Let the connection go, if that can be done in time."""
+        if self._lock.acquire(timeout=timeout):
+            try:
+                self._close()
+            finally:
+                self._lock.release()
+
+    def _look(self, see: Callable[[SqliteTarget], T], *, until: float) -> T:
+        with self._lock:
+            return patiently(lambda: self._look_once(see), until=until, rest=self._rest)
+
+    def _look_once(self, see: Callable[[SqliteTarget], T]) -> T:
+        self._database.refuse_if_missing()
+        connection = self._connection or self._database.open(read_only=True)
+        try:
+            return see(SqliteTarget(connection))
+        finally:
+            if connection is not self._connection:
+                self._database.close(connection)
+
+    def _write_together(
+        self, group: list[Call[Any]], followers: Iterable[Call[Any]], *, lossy: bool = False
+    ) -> None:
+        (first,) = group
+        connection = patiently(self._begin, until=first.until, rest=self._rest)
+        # Nothing is before it, so it needs no savepoint: to take it back is to roll back.
+        first.run(self._execute(connection, lossy=lossy))
+        for call in followers:
+            group.append(call)
+            self._run_apart(connection, call)
+        if failpoints.armed:
+            failpoints.reach("before_commit")
+        connection.execute("COMMIT")
+        if failpoints.armed:
+            failpoints.reach("after_commit")
+        for call in group:
+            call.done = True
+
+    def _run_apart(self, connection: sqlite3.Connection, call: Call[Any]) -> None:
+        """A refusal takes back this call alone; an error of SQLite's is everybody's."""
+        connection.execute("SAVEPOINT call")
+        try:
+            call.run(self._execute(connection))
+        except sqlite3.Error:
+            raise
+        except Exception as refusal:
+            connection.execute("ROLLBACK TO call")
+            call.fail(refusal)
+        connection.execute("RELEASE call")
+
+    def _recover(self, group: list[Call[Any]], error: Exception) -> None:
+        """After a group broke, each runs again in a transaction of its own: alone, its error is its own.
+
+        Also those that were refused, for what refused them may have been written by another of the group.
+        """
+        self._roll_back()
+        if len(group) == 1 and not (isinstance(error, sqlite3.IntegrityError) or is_undecodable(error)):
+            _refuse(group[0], error)
+            return
+        for call in group:
+            self._write_alone(call)
+
+    def _write_alone(self, call: Call[Any]) -> None:
+        error: Exception | None = None
+        lossy = False
+        for _ in range(_RUNS):
+            try:
+                self._write_together([call], (), lossy=lossy)
+            except sqlite3.IntegrityError as broken:
+                error = broken
+                self._roll_back()
+            except Exception as refusal:
+                error = refusal
+                self._roll_back()
+                if lossy or not is_undecodable(refusal):
+                    break
+                lossy = True
+            else:
+                return
+        assert error is not None
+        _refuse(call, error)
+
+    def _begin(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._open([], create=not self._prepared)
+        assert self._connection is not None
+        self._connection.execute("BEGIN IMMEDIATE")
+        return self._connection
+
+    def _open(self, applied: list[int], *, create: bool = True, to: int | None = None) -> None:
+        """Without ``create`` a file that vanished, or lost its tables, is waited for and not made anew."""
+        connection = self._connection or self._database.open(create=create)
+        try:
+            if not create:
+                refuse_without_tables(connection, self._migrations)
+            # One by one: what was applied before somebody else's lock stopped us was applied.
+            for version in migrate.apply(SqliteTarget(connection), self._migrations, to=to):
+                applied.append(version)
+        except BaseException:
+            if connection is not self._connection:
+                self._database.close(connection)
+            raise
+        if self._connection is None:
+            self._database.note_file()
+        self._connection = connection
+        self._prepared = self._prepared or to is None
+
+    def _rest(self, seconds: float) -> None:
+        self._lock.release()
+        try:
+            closing = self._closing.wait(seconds)
+        finally:
+            self._lock.acquire()
+        if closing:
+            raise StoreClosed
+
+    def _execute(self, connection: sqlite3.Connection, *, lossy: bool = False) -> Execute:
+        return executor(connection, self._statements, self._clock(), lossy=lossy)
+
+    def _roll_back(self) -> None:
+        """Leave no transaction behind; a connection that cannot get out of its own is given up."""
+        connection = self._connection
+        if connection is None or not connection.in_transaction:
+            return
+        with suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        if connection.in_transaction:
+            self._close()
+
+    def _close(self) -> None:
+        self._checkpoints.close()
+        if self._connection is not None:
+            self._database.close(self._connection)
+            self._connection = None
+
+
+def _refuse(call: Call[Any], error: Exception) -> None:
+    call.fail(translate(error))
+    call.done = True

@@ -1,0 +1,154 @@
+"""Noticing at once that a worker on this host has died: by the lock it held, which the kernel lets go of.
+
+Each worker holds a lock on a file of its own beside the database. A pid would tell less: another process may
+have it by now, or the asker may be in a container that cannot see it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
+from typing import Final
+
+from perdure.store.sqlite.files import share_like
+
+# Windows has none.
+_CAN_LOCK: Final = find_spec("fcntl") is not None
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+_log = logging.getLogger("perdure.store")
+
+
+class LivenessLocks:
+    """The workers on the database at ``path``. Where locks do not work nobody holds one, and nobody is absent."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._complained = False
+
+    def lock_liveness(self, worker: str) -> Callable[[], None]:
+        """Keep a sign of life that falls with this process; returns what gives it up."""
+        path = self._file_of(worker)
+        if path is None:
+            return _nothing
+        try:
+            file = _lock_new(path, self._path)
+        except OSError as error:
+            if not self._complained:
+                self._complained = True
+                _log.warning(
+                    "No file beside the database can be locked (%s): %s", error.strerror, _CONSEQUENCE
+                )
+            return _nothing
+        return partial(_give_up, path, file, os.getpid(), [])
+
+    def absent(self, workers: Iterable[str]) -> list[str]:
+        """Those of these workers that are certainly dead. Without a file a worker is unknown, not dead."""
+        return [worker for worker in workers if (path := self._file_of(worker)) and _is_abandoned(path)]
+
+    def _file_of(self, worker: str) -> str | None:
+        """None for what is no plain name: it could lead anywhere."""
+        if not _CAN_LOCK or not _PLAIN_NAME.fullmatch(worker):
+            return None
+        return f"{self._path}-worker-{worker}"
+
+
+_CONSEQUENCE: Final = "a worker that dies is missed only when its lease ends"
+
+# By their numbers. A forked child has copies, and a lock falls only with the last of them.
+_open: set[int] = set()
+_no_fork = threading.Lock()
+
+
+def _lock_new(path: str, database: str) -> int:
+    """A locked file at this path. It appears there locked: nobody can find it in between."""
+    beginning = f"{path}.{secrets.token_hex(4)}"
+    file = _opened(beginning, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    try:
+        share_like(database, file)
+        _lock(file)
+        os.rename(beginning, path)
+    except OSError:
+        _close(file)
+        with suppress(OSError):
+            os.unlink(beginning)
+        raise
+    return file
+
+
+def _lock(file: int) -> None:
+    """OSError if somebody holds it, or if this file system knows no locks."""
+    import fcntl
+
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _give_up(path: str, file: int, holder: int, given_up: list[bool]) -> None:
+    # In a child of the holder the file was closed, and its number may be another's.
+    if holder == os.getpid() and not given_up:
+        given_up.append(True)
+        _unlink(path, file)
+        _close(file)
+
+
+def _is_abandoned(path: str) -> bool:
+    """Whether nobody holds the lock; then the file is gone. Only one who asks is told."""
+    try:
+        file = _opened(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        _lock(file)
+        return _unlink(path, file)
+    except OSError:
+        return False
+    finally:
+        _close(file)
+
+
+def _unlink(path: str, file: int) -> bool:
+    """Remove the path if it still leads to this locked file, not to one that took its place."""
+    try:
+        found, ours = os.stat(path), os.fstat(file)
+    except OSError:
+        return False
+    if (found.st_dev, found.st_ino) != (ours.st_dev, ours.st_ino):
+        return False
+    with suppress(OSError):
+        os.unlink(path)
+    return True
+
+
+def _opened(path: str, flags: int) -> int:
+    with _no_fork:
+        file = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        _open.add(file)
+        return file
+
+
+def _close(file: int) -> None:
+    with _no_fork:
+        _open.discard(file)
+        os.close(file)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _after_fork() -> None:
+    for file in _open:
+        os.close(file)
+    _open.clear()
+    _no_fork.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_no_fork.acquire, after_in_parent=_no_fork.release, after_in_child=_after_fork)

@@ -1,0 +1,68 @@
+"""Bringing an SQLite file up to date, however many processes start at once."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+
+from perdure.errors import SchemaOutdated
+from perdure.ops.op import Param, Row
+from perdure.store.schema import migrate
+from perdure.store.schema.files import Migration
+from perdure.store.statements import DEFAULT_SCHEMA, Dialect, name_tables
+
+
+class SqliteTarget:
+    """A connection as migrations see it."""
+
+    dialect: Dialect = "sqlite"
+    schema = DEFAULT_SCHEMA
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    @contextmanager
+    def look(self) -> Iterator[None]:
+        with self._transaction("BEGIN"):
+            yield
+
+    @contextmanager
+    def exclusive_transaction(self) -> Iterator[None]:
+        # The write lock makes it exclusive: it falls with the process, and between two statements others may write.
+        with self._transaction("BEGIN IMMEDIATE"):
+            yield
+
+    def make_room(self) -> None:
+        pass
+
+    def run(self, statement: str) -> None:
+        self._connection.execute(name_tables(statement, "sqlite"))
+
+    def run_online(self, statement: str) -> None:
+        # Every statement of SQLite's may run in a transaction.
+        self.run(statement)
+
+    def rows(self, sql: str, params: Mapping[str, Param] = {}) -> list[Row]:
+        return self._connection.execute(name_tables(sql, "sqlite"), params).fetchall()
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[None]:
+        self._begin(begin)
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        finally:
+            # Unless it was committed, or SQLite did it by itself. An error of the block is the one to tell.
+            with suppress(sqlite3.Error):
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+
+    def _begin(self, begin: str) -> None:
+        self._connection.execute(begin)
+
+
+def refuse_without_tables(connection: sqlite3.Connection, known: Sequence[Migration]) -> None:
+    """Raise SchemaMissing if there are none; tables that are only outdated can be brought up to date."""
+    with suppress(SchemaOutdated):
+        migrate.check(SqliteTarget(connection), known)

@@ -1,0 +1,139 @@
+"""The way of a reading call: a snapshot on a connection that cannot write, beside whoever writes."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from queue import Empty, LifoQueue
+from typing import Any, Protocol, TypeVar
+
+from perdure.errors import StoreClosed
+from perdure.internal.threads import DaemonThreads
+from perdure.store.sqlite.connect import Database, executor
+from perdure.store.sqlite.errors import is_undecodable, patiently, translate
+from perdure.store.sqlite.pending_call import Call, LoopCall, ThreadCall, hand_out
+
+T = TypeVar("T")
+
+_MOST_CONNECTIONS = 4
+
+
+class Prepare(Protocol):
+    def __call__(self, *, until: float) -> None:
+        """See to it that the schema is up to date."""
+
+
+class Readers:
+    """A few read connections, the last used first; each is opened when the others are taken."""
+
+    def __init__(
+        self, database: Database, *, statements: Mapping[str, str], clock: Callable[[], int], prepare: Prepare
+    ) -> None:
+        self._database = database
+        self._statements = statements
+        self._clock = clock
+        self._prepare = prepare
+        self._closed = False
+        self._threads = DaemonThreads("perdure-sqlite-reader", limit=_MOST_CONNECTIONS)
+        # A slot without a connection is None. Whoever holds all of them is alone.
+        self._slots: LifoQueue[sqlite3.Connection | None] = LifoQueue()
+        for _ in range(_MOST_CONNECTIONS):
+            self._slots.put(None)
+
+    def perform(self, call: ThreadCall[T]) -> T:
+        self._read(call)
+        return call.outcome()
+
+    async def aperform(self, call: LoopCall[T]) -> T:
+        self._threads.submit(partial(self._read_for_a_loop, call))
+        await call.wait()
+        return call.outcome()
+
+    def pause(self, *, timeout: float) -> bool:
+        """Let every connection go and nobody in until ``resume``; False if that took too long."""
+        until = time.monotonic() + timeout
+        held: list[sqlite3.Connection | None] = []
+        try:
+            while len(held) < _MOST_CONNECTIONS:
+                held.append(self._slots.get(timeout=max(0, until - time.monotonic())))
+        except Empty:
+            for connection in held:
+                self._slots.put(connection)
+            return False
+        for connection in held:
+            self._close(connection)
+        return True
+
+    def resume(self) -> None:
+        for _ in range(_MOST_CONNECTIONS):
+            self._slots.put(None)
+
+    def close(self) -> None:
+        """Refuse new calls and finish the others."""
+        self._closed = True
+        self._threads.stop()
+        for _ in range(_MOST_CONNECTIONS):
+            self._close(self._slots.get())
+        self.resume()
+
+    def abandon(self) -> None:
+        """Let go of what can be let go of without waiting."""
+        self._threads.stop(wait=False)
+        with suppress(Empty):
+            while True:
+                self._close(self._slots.get_nowait())
+
+    def _read_for_a_loop(self, call: LoopCall[Any]) -> None:
+        if call.wanted:
+            self._read(call)
+            hand_out([call])
+
+    def _read(self, call: Call[Any]) -> None:
+        try:
+            patiently(partial(self._read_once, call), until=call.until)
+        except Exception as error:
+            call.fail(translate(error))
+
+    def _read_once(self, call: Call[Any]) -> None:
+        connection = self._slots.get()
+        try:
+            if self._closed:
+                raise StoreClosed
+            if connection is None:
+                connection = self._open(until=call.until)
+            self._read_snapshot(connection, call)
+        except sqlite3.Error:
+            # It may be in any state.
+            self._close(connection)
+            connection = None
+            raise
+        finally:
+            self._slots.put(connection)
+
+    def _open(self, *, until: float) -> sqlite3.Connection:
+        self._prepare(until=until)
+        return self._database.open(read_only=True, create=False)
+
+    def _close(self, connection: sqlite3.Connection | None) -> None:
+        if connection is not None:
+            self._database.close(connection)
+
+    def _read_snapshot(self, connection: sqlite3.Connection, call: Call[Any]) -> None:
+        try:
+            self._run(connection, call)
+        except sqlite3.OperationalError as error:
+            if not is_undecodable(error):
+                raise
+            self._run(connection, call, lossy=True)
+
+    def _run(self, connection: sqlite3.Connection, call: Call[Any], *, lossy: bool = False) -> None:
+        connection.execute("BEGIN")
+        try:
+            call.run(executor(connection, self._statements, self._clock(), lossy=lossy))
+        finally:
+            # SQLite may have done so by itself.
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")

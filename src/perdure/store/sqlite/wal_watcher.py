@@ -1,0 +1,70 @@
+"""Hearing what other processes commit to an SQLite file: their commits write to the WAL.
+
+The write comes first and the commit can be seen later, for the disk is waited for in between: 2 ms here, and
+nothing tells of the second. So after each write we look a few times. A look is ``PRAGMA data_version`` on the
+write connection, 6 µs: there it changes by what others commit and never by our own; and while that connection
+is in use nobody else commits. Heard within 1 ms of the end of another process's COMMIT, by the median.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing, suppress
+from time import monotonic
+from typing import Final
+
+from perdure.ops.topics import ANYTHING
+from perdure.store.listener_thread import ListenerThread, Waiter
+from perdure.store.sqlite.inotify import FileWatch
+
+POLL_SECONDS = 0.025
+"""Between two looks where the system tells nothing."""
+
+# Seconds from the first write of a commit to its last.
+_SETTLE: Final = 0.0003
+# Seconds between the looks after a write. A disk that takes longer than all of them is left to polling.
+_LOOKS: Final = (0.0007, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
+# After a look that found something: it may have been the commit before the one that was last written.
+_LAST_LOOKS: Final = (0.004, 0.016, 0.064)
+# Somebody who writes all the time is heard this often.
+_LEAST_PAUSE: Final = 0.002
+_IDLE: Final = 15.0
+
+
+class WalWatcher(ListenerThread):
+    """``seen`` differs from its last value if others have committed since; it is None while nobody can tell."""
+
+    def __init__(self, path: str, *, seen: Callable[[], object | None]) -> None:
+        super().__init__("perdure-sqlite-ear")
+        self._wal = path + "-wal"
+        self._seen = seen
+        self._last: object | None = None
+
+    def listen(self, waiter: Waiter) -> None:
+        with suppress(OSError), closing(FileWatch(self._wal)) as file:
+            self._follow(waiter, file)
+        self._poll(waiter)
+
+    def _poll(self, waiter: Waiter) -> None:
+        while True:
+            self._look()
+            waiter.wait(POLL_SECONDS)
+
+    def _follow(self, waiter: Waiter, file: FileWatch) -> None:
+        looks, since = iter(_LOOKS), monotonic()
+        while True:
+            if self._look():
+                looks = iter(_LAST_LOOKS)
+            files = (file.fd,) if monotonic() - since >= _LEAST_PAUSE else ()
+            if waiter.wait(next(looks, _IDLE), *files):
+                waiter.wait(_SETTLE)
+                if file.changed():
+                    looks, since = iter(_LOOKS), monotonic()
+
+    def _look(self) -> bool:
+        seen = self._seen()
+        if seen is None or seen == self._last:
+            return False
+        self._last = seen
+        self.tell(frozenset([ANYTHING]))
+        return True

@@ -1,0 +1,127 @@
+"""The way of a writing call: it writes in its own thread if nobody writes, else somebody takes it along."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from perdure.errors import StoreClosed
+from perdure.internal.threads import DaemonThreads
+from perdure.store.sqlite.group_commit import GroupCommit
+from perdure.store.sqlite.pending_call import Call, LoopCall, ThreadCall, hand_out
+from perdure.store.sqlite.write_queue import WriteQueue
+
+T = TypeVar("T")
+
+# A group ends with whichever comes first: its first caller waits for all of it, and so does the next group.
+_MOST_CALLS = 200
+_LONGEST = 0.005
+# For a thread that has given its last answer and is about to let the connection go.
+_LAST_MOMENT = 0.1
+
+
+class Writer:
+    """Performs writing calls from any thread and any event loop, many to a commit."""
+
+    def __init__(self, group_commit: GroupCommit, announce: Callable[[frozenset[str]], None]) -> None:
+        self._group_commit = group_commit
+        self._announce = announce
+        self._write_queue = WriteQueue()
+        self._thread = DaemonThreads("perdure-sqlite-writer", limit=1)
+        # Not the same: a listener may itself write, and would wait for the thread it runs in.
+        self._announcer = DaemonThreads("perdure-sqlite-announcer", limit=1)
+
+    def perform(self, call: ThreadCall[T]) -> T:
+        wake: frozenset[str] = frozenset()
+        try:
+            self._write_queue.enter(call)
+            if not call.leads:
+                call.wait()
+            if call.leads:
+                wake = self._lead(call)
+        finally:
+            # Also when a signal's handler raised while we waited or wrote.
+            if call.leads or not call.done:
+                self._appoint(self._write_queue.leave(call))
+        self._announce(wake)
+        return call.outcome()
+
+    async def aperform(self, call: LoopCall[T]) -> T:
+        self._write_queue.enter(call)
+        if call.leads:
+            self._appoint(call)
+        try:
+            await call.wait()
+        finally:
+            if not call.done:
+                self._write_queue.withdraw(call)
+        return call.outcome()
+
+    def close(self) -> None:
+        """Refuse new calls and finish the others, except those that wait for another process's lock."""
+        self._group_commit.stop_waiting()
+        self._write_queue.close()
+        self._thread.stop()
+        self._announcer.stop()
+        self._group_commit.close()
+
+    def abandon(self) -> None:
+        """Let go of what can be let go of without waiting."""
+        self._thread.stop(wait=False)
+        self._announcer.stop(wait=False)
+        self._group_commit.close(timeout=_LAST_MOMENT)
+
+    def _lead(self, first: Call[Any]) -> frozenset[str]:
+        """Write for this call and for whoever waits; return the topics they announce."""
+        group = [first]
+        try:
+            self._group_commit.write(group, self._followers())
+        finally:
+            if len(group) > 1 or isinstance(first, LoopCall):
+                self._hand_out(group)
+        self._group_commit.checkpoint()
+        return first.wake.union(*[call.wake for call in group[1:]])
+
+    def _followers(self) -> Iterator[Call[Any]]:
+        # Signals interrupt the main thread only, at any point: it may not write for others.
+        if threading.current_thread() is threading.main_thread():
+            return
+        until = time.monotonic() + _LONGEST
+        for _ in range(_MOST_CALLS - 1):
+            call = self._write_queue.take()
+            if call is None:
+                return
+            yield call
+            if time.monotonic() > until:
+                return
+
+    def _hand_out(self, group: list[Call[Any]]) -> None:
+        """Whoever was written for is told. Something may have stopped this thread: the others stay in line."""
+        if unwritten := [call for call in group[1:] if not call.done]:
+            self._write_queue.put_back(unwritten)
+        hand_out(call for call in group if call.done)
+
+    def _appoint(self, leader: Call[Any] | None) -> None:
+        if isinstance(leader, ThreadCall):
+            leader.open_gate()
+        elif leader is not None:
+            self._thread.submit(partial(self._lead_for_a_loop, leader))
+
+    def _lead_for_a_loop(self, call: Call[Any]) -> None:
+        wake: frozenset[str] = frozenset()
+        try:
+            wake = self._lead(call)
+        except Exception as error:
+            # Nobody expects one here, and somebody awaits the call.
+            call.fail(error)
+            hand_out([call])
+        finally:
+            self._appoint(self._write_queue.leave(call))
+        if wake:
+            # Its caller has the answer already, and may have ended the program since.
+            with suppress(StoreClosed):
+                self._announcer.submit(partial(self._announce, wake))

@@ -1,0 +1,33 @@
+"""Log lines that never block whoever writes them: a handler may hold a lock of logging, or nobody may read a pipe."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from functools import partial
+
+LOG_WITHIN = 1.0
+"""Seconds that a line may take."""
+
+
+class BoundedLog:
+    """Writes each line from a daemon thread. While a line is stuck, later ones are dropped."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._thread: threading.Thread | None = None
+
+    def write(
+        self,
+        level: int,
+        message: str,
+        *args: object,
+        error: BaseException | None = None,
+        within: float = LOG_WITHIN,
+    ) -> None:
+        if self._thread is not None and self._thread.is_alive():
+            return
+        line = partial(self._logger.log, level, message, *args, exc_info=error)
+        self._thread = threading.Thread(target=line, name="perdure-bounded-log", daemon=True)
+        self._thread.start()
+        self._thread.join(within)

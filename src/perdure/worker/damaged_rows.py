@@ -1,0 +1,348 @@
+"""Rows that cannot be claimed or written: what is done around them.
+
+Somebody wrote a row by hand (a counter at its maximum, a text that is not UTF-8, a value of hundreds of megabytes), or
+the database refuses to write it (a trigger, a limit, a bug of the server). A statement about many rows fails as a
+whole for one of them. So it is repeated row by row: a row that is damaged for certain is held, any other is passed
+over for a while. No row is held for a cause that may lie elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+from time import monotonic
+from typing import NamedTuple
+
+from perdure.errors import PerdureError, Unavailable
+from perdure.model.job import Claimed, Lease
+from perdure.ops import claim as claim_ops
+from perdure.ops.claim import ClaimRequest, Claims
+from perdure.ops.finish import Finished
+from perdure.plan.plan import Plan, perform
+from perdure.worker.refusals import (
+    DAMAGED,
+    OUT_OF_SERVICE,
+    REFUSED,
+    is_of_the_row,
+    may_be_of_the_row,
+    tellable,
+)
+
+MOST_KNOWN = 10_000
+"""How many rows are remembered that are passed over, or were told of."""
+
+PASS_OVER = 60.0
+"""Seconds until a row is tried again that could be neither claimed nor held."""
+
+TRY_FOR = 0.5
+"""Seconds for which one claim tries row after row. The next one begins behind those that this one passes over."""
+
+UNPROVEN_AGAIN = 20
+"""How many rows that failed while none could be claimed are tried again by a claim that finds no other."""
+
+PAGE = 200
+"""How many rows are looked at in one go, at least."""
+
+MOST_NAMED = 10
+"""How many jobs one pass names in the log in lines of their own."""
+
+REPLACED = "\ufffd"
+"""What stands in an id that is not UTF-8: it cannot be named in a statement."""
+
+_HELD = "Job %s cannot be claimed and is held: %s Mend its row, then perdure run-now %s, or cancel it."
+_HELD_TOO = "%d more jobs cannot be claimed and are held: perdure explain tells why."
+_PASSED_OVER = (
+    "Job %s can be neither claimed nor held: %s It is passed over, which makes each claim slower: "
+    "mend or delete its row."
+)
+_PASSED_OVER_TOO = "%d more jobs can be neither claimed nor held, and are passed over."
+_REFUSED = (
+    "The database refuses to let job %s run: %s It is passed over for a minute at a time, which makes claims slower: "
+    "find out what refuses it, a trigger perhaps."
+)
+_REFUSED_TOO = "%d more jobs are refused by the database, and are passed over."
+
+_log = logging.getLogger("perdure.worker")
+
+
+class Failure(NamedTuple):
+    """A row that failed alone."""
+
+    id: str
+    error: Exception
+
+    @property
+    def code(self) -> str:
+        return self.error.code if isinstance(self.error, PerdureError) else ""
+
+
+class Passed(NamedTuple):
+    """A row that is passed over until then. ``error``: of one that failed while no other row could be claimed."""
+
+    until: float
+    error: Exception | None
+
+
+class Search:
+    """One claim, row by row."""
+
+    def __init__(self, request: ClaimRequest) -> None:
+        self.worker = request.worker
+        self.n = request.n
+        self.jobs: list[Claimed] = []
+        self.failures: list[Failure] = []
+        self.unserved: Exception | None = None
+        """Of a row that is due and passed over, where nothing proves that others can be claimed."""
+        self.unproven: list[tuple[float, str]] = []
+        """Such rows, and until when they are passed over."""
+        self._until = monotonic() + TRY_FOR
+
+    @property
+    def goes_on(self) -> bool:
+        return not self.jobs and monotonic() < self._until
+
+    def oldest_unproven(self) -> list[str]:
+        """Where nothing else is due: what refused all rows may have ended since."""
+        return [id for _, id in sorted(self.unproven)[:UNPROVEN_AGAIN]]
+
+
+class DamagedRows:
+    """The damaged rows that one worker has met."""
+
+    def __init__(self) -> None:
+        self._passed_over: dict[str, Passed] = {}
+        self._failing_since: dict[Lease, float] = {}
+        """Outcomes that could not be recorded yet."""
+        self._accepted_at = -inf
+        self._told = False
+        self._told_of: dict[tuple[str, str], None] = {}
+
+    def claim(self, request: ClaimRequest) -> Plan[Claims]:
+        """After a claim that failed for good: take the jobs that can be taken.
+
+        Raise Unavailable if no row that is due can be claimed: then the rows may not be the cause.
+        """
+        search = Search(request)
+        try:
+            return (yield from self._search(search, request))
+        except OUT_OF_SERVICE:
+            if not search.jobs:
+                raise
+            return Claims(search.jobs, more=True)
+
+    def _search(self, search: Search, request: ClaimRequest) -> Plan[Claims]:
+        size, skip, held = max(request.n, PAGE), 0, 0
+        while True:
+            due = yield from self._find_due(request, size, skip)
+            held += yield from self._take_from(search, self._usable(search, due))
+            if held or not search.goes_on or len(due) < size:
+                break
+            skip += size
+        if not (search.jobs or search.failures or held):
+            held += yield from self._take_from(search, search.oldest_unproven())
+        if search.jobs:
+            self._forget_unproven()
+            held += yield from self._judge(search)
+        elif not held:
+            for id, error in search.failures:
+                self._pass_over(id, error)
+                search.unserved = error
+            if search.unserved is not None:
+                raise _unserved(search.unserved) from None
+        # Without a job there is no more behind what is passed over: a worker would ask again at once.
+        return Claims(search.jobs, more=bool(held or (search.jobs and (skip or len(due) >= size))))
+
+    def _find_due(self, request: ClaimRequest, n: int, skip: int) -> Plan[list[str]]:
+        try:
+            return (yield from perform(claim_ops.find_due, request, n=n, skip=skip))
+        except DAMAGED as error:
+            if not may_be_of_the_row(error):
+                raise _unserved(error) from None
+            if not self._told:
+                self._told = True
+                _log.error("No job can be claimed: %s", tellable(error))
+            return []
+
+    def _usable(self, search: Search, due: Sequence[str]) -> list[str]:
+        unnamed = [id for id in due if REPLACED in id]
+        self._tell_some(((id, "Its id is not UTF-8.") for id in unnamed), _PASSED_OVER, _PASSED_OVER_TOO)
+        now, usable = monotonic(), list[str]()
+        for id in due:
+            passed = self._passed_over.get(id)
+            if passed is not None and passed.until > now:
+                if passed.error is not None:
+                    search.unserved = passed.error
+                    search.unproven.append((passed.until, id))
+            elif REPLACED not in id:
+                usable.append(id)
+        return usable
+
+    def _take_from(self, search: Search, ids: Sequence[str]) -> Plan[int]:
+        """Take the first that can be taken; return how many rows were held."""
+        held = 0
+        for first in range(0, len(ids), search.n):
+            known = len(search.failures)
+            yield from self._take(search, ids[first : first + search.n])
+            failures = search.failures[known:]
+            if failures and not known:
+                held += yield from self._hold_all_obvious(ids[first:])
+            held += yield from self._hold([one for one in failures if is_of_the_row(one.error)])
+            search.failures[known:] = [one for one in failures if not is_of_the_row(one.error)]
+            if held or not search.goes_on:
+                break
+        return held
+
+    def _take(self, search: Search, ids: Sequence[str]) -> Plan[None]:
+        """Halve until a row that cannot be claimed is alone."""
+        try:
+            search.jobs += yield from perform(claim_ops.claim_chosen, search.worker, ids)
+        except REFUSED as error:
+            if len(ids) == 1:
+                search.failures.append(Failure(ids[0], error))
+                return
+            middle = len(ids) // 2
+            yield from self._take(search, ids[:middle])
+            yield from self._take(search, ids[middle:])
+
+    def _judge(self, search: Search) -> Plan[int]:
+        """Others could be claimed, so it is these rows; unless it has passed since, which a second try tells."""
+        held, refused = 0, list[Failure]()
+        for failure in search.failures:
+            error = yield from self._try_again(search, failure.id)
+            if error is None:
+                continue
+            if may_be_of_the_row(error):
+                held += yield from self._hold([Failure(failure.id, error)])
+            else:
+                refused.append(Failure(failure.id, error))
+                self._pass_over(failure.id, None)
+        self._tell_some(((row.id, tellable(row.error)) for row in refused), _REFUSED, _REFUSED_TOO)
+        return held
+
+    def _try_again(self, search: Search, id: str) -> Plan[Exception | None]:
+        """How a row fails, if it does. It is claimed as far as there is room."""
+        try:
+            if len(search.jobs) < search.n:
+                search.jobs += yield from perform(claim_ops.claim_chosen, search.worker, [id])
+            else:
+                yield from perform(claim_ops.try_to_claim, search.worker, id)
+        except claim_ops.RolledBack:
+            return None
+        except REFUSED as error:
+            return error
+        return None
+
+    def _hold_all_obvious(self, ids: Sequence[str]) -> Plan[int]:
+        """In one statement those of which the database itself can tell what is wrong with them."""
+        try:
+            held = yield from perform(claim_ops.hold_damaged, ids)
+        except DAMAGED:
+            return 0
+        self._tell_some(held, _HELD, _HELD_TOO)
+        return len(held)
+
+    def _hold(self, failures: Sequence[Failure]) -> Plan[int]:
+        """How many rows are out of the way of claims now."""
+        held: list[tuple[str, str]] = []
+        stuck: list[tuple[str, str]] = []
+        for id, error in failures:
+            reason = tellable(error)
+            try:
+                if (yield from perform(claim_ops.hold_unclaimable, id, reason=reason)):
+                    held.append((id, reason))
+            except REFUSED:
+                self._pass_over(id, None)
+                stuck.append((id, reason))
+        self._tell_some(held, _HELD, _HELD_TOO)
+        self._tell_some(stuck, _PASSED_OVER, _PASSED_OVER_TOO)
+        return len(held)
+
+    def _forget_unproven(self) -> None:
+        """A row could be claimed: those that failed while none could are tried again."""
+        self._passed_over = {id: one for id, one in self._passed_over.items() if one.error is None}
+
+    def _pass_over(self, id: str, error: Exception | None) -> None:
+        self._passed_over.pop(id, None)
+        if len(self._passed_over) >= MOST_KNOWN:
+            del self._passed_over[next(iter(self._passed_over))]
+        self._passed_over[id] = Passed(monotonic() + PASS_OVER, error)
+
+    def give_up(self, finished: Finished, failed: Mapping[Lease, Exception]) -> Finished:
+        """Which of the outcomes that could not be recorded never will be; the others are to be told again.
+
+        One that is given up: the row counts as running, and is asked for again later.
+        """
+        before = self._accepted_at
+        self.note_recorded(finished)
+        if not failed:
+            return finished
+        lost = {lease: error for lease, error in failed.items() if self._is_lost(lease, error, before)}
+        for lease, error in lost.items():
+            self._failing_since.pop(lease, None)
+            said = "The outcome of job %s cannot be recorded: %s Mend its row; then it runs again."
+            self._tell(lease.job, said, error)
+        self._tell_some(
+            ((lease.job, tellable(error)) for lease, error in failed.items() if lease not in lost),
+            "The outcome of job %s cannot be recorded yet: %s Trying again.",
+            "The outcomes of %d more jobs cannot be recorded yet.",
+        )
+        return finished._replace(unrecordable=[*lost])
+
+    def note_recorded(self, finished: Finished) -> None:
+        """The database takes outcomes, which is proof against those that it does not take."""
+        if finished.accepted or finished.refused:
+            self._accepted_at = monotonic()
+        if self._failing_since:
+            for lease in (*finished.accepted, *finished.refused):
+                self._failing_since.pop(lease, None)
+
+    def has_failed(self, lease: Lease) -> bool:
+        """Whether its outcome could not be recorded before."""
+        return lease in self._failing_since
+
+    def _is_lost(self, lease: Lease, error: Exception, accepted_before: float) -> bool:
+        """What a trigger may have refused counts at the second try, once the outcome of another job was recorded."""
+        if is_of_the_row(error):
+            return True
+        if len(self._failing_since) >= MOST_KNOWN:
+            self._failing_since.clear()
+        again, since = self.has_failed(lease), self._failing_since.setdefault(lease, accepted_before)
+        return again and may_be_of_the_row(error) and accepted_before > since
+
+    def unreportable(self, id: str, error: Exception) -> None:
+        self._tell(id, "What job %s says while it runs cannot be recorded, and is dropped: %s", error)
+
+    def unexpired(self, error: Exception) -> None:
+        self._tell("", "Jobs that were not started in time cannot be canceled%s: %s", error)
+
+    def unswept(self, workflow: str, error: Exception) -> None:
+        self._tell(
+            workflow, "Steps of workflow %s are overdue and cannot be ended: %s Mend their rows.", error
+        )
+
+    def _tell(self, id: str, sentence: str, error: Exception) -> None:
+        """Once for each."""
+        if self._is_news(id, sentence):
+            _log.error(sentence, id, tellable(error))
+
+    def _tell_some(self, rows: Iterable[tuple[str, str]], sentence: str, too: str) -> None:
+        """Once for each, by name as far as they are few. ``rows``: ids and reasons."""
+        news = [(id, reason) for id, reason in rows if self._is_news(id, sentence)]
+        for id, reason in news[:MOST_NAMED]:
+            _log.error(sentence, *(id, reason, id)[: sentence.count("%s")])
+        if len(news) > MOST_NAMED:
+            _log.error(too, len(news) - MOST_NAMED)
+
+    def _is_news(self, id: str, sentence: str) -> bool:
+        if (sentence, id) in self._told_of:
+            return False
+        if len(self._told_of) >= MOST_KNOWN:
+            del self._told_of[next(iter(self._told_of))]
+        self._told_of[sentence, id] = None
+        return True
+
+
+def _unserved(error: Exception) -> Unavailable:
+    """A worker waits for this as for a database that is away."""
+    return Unavailable(tellable(error), code=error.code if isinstance(error, PerdureError) else None)

@@ -1,0 +1,133 @@
+"""The heartbeat, in its own thread: a handler that blocks the event loop does not cost the lease."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Protocol
+
+from perdure.errors import PerdureError
+from perdure.internal import failpoints
+from perdure.model.job import Lease
+from perdure.ops.worker import Beat
+from perdure.worker.health import Health
+from perdure.worker.operations import WorkerOperations
+from perdure.worker.refusals import OUT_OF_SERVICE
+
+CHECK_INTERVAL = 0.25
+"""The least number of seconds between two checks beside the regular heartbeats."""
+
+_log = logging.getLogger("perdure.worker")
+
+
+class Beating(Protocol):
+    """The worker, as its heartbeat sees it."""
+
+    @property
+    def identity(self) -> str: ...
+
+    def leases(self) -> Sequence[Lease]:
+        """The leases of the jobs it runs. Called from the heartbeat's thread."""
+        ...
+
+    def on_beat(self, identity: str, before: Sequence[Lease], beat: Beat) -> None:
+        """Take the database's answer; ``before``: what the worker ran before the query. Called in the loop."""
+        ...
+
+    def renew_identity(self) -> None:
+        """The worker was retired: register anew. Called from the heartbeat's thread."""
+        ...
+
+
+class Heartbeat:
+    def __init__(
+        self, worker: Beating, operations: WorkerOperations, health: Health, *, interval: float
+    ) -> None:
+        self._worker = worker
+        self._operations = operations
+        self._health = health
+        self._interval = interval
+        self._loop = asyncio.get_running_loop()
+        self._check_requested = threading.Event()
+        self._stopped = threading.Event()
+        self._over = asyncio.Event()
+        self.error: BaseException | None = None
+        self.registers = True
+        """Whether it registers the worker anew where it finds it retired."""
+        self._thread = threading.Thread(target=self._run, name="perdure-pulse", daemon=True)
+
+    def start(self, died: Callable[[], None]) -> None:
+        """``died`` is called in the loop if the thread ends by an error."""
+        self._died = died
+        self._thread.start()
+
+    def check_now(self) -> None:
+        """Query the database soon: somebody may have asked something of the worker. From any thread."""
+        self._check_requested.set()
+
+    async def stop(self) -> None:
+        self.end()
+        await self._over.wait()
+
+    def end(self) -> None:
+        """Send no further heartbeat once the one under way is answered."""
+        self._stopped.set()
+        self._check_requested.set()
+
+    def _run(self) -> None:
+        try:
+            self._beat_until_stopped()
+        except BaseException as error:
+            self.error = error
+            _log.exception("The heartbeat ended by an error")
+            self._in_loop(self._died)
+        finally:
+            self._in_loop(self._over.set)
+
+    def _beat_until_stopped(self) -> None:
+        due = monotonic() + self._interval
+        while not self._stopped.is_set():
+            requested = self._check_requested.wait(max(0.0, due - monotonic()))
+            self._check_requested.clear()
+            if self._stopped.is_set():
+                return
+            beats = monotonic() >= due
+            if not (beats or requested):
+                continue
+            asked = self._health.ask()
+            try:
+                self._ask(self._operations.heartbeat if beats else self._operations.peek)
+                self._health.worked(asked)
+            except OUT_OF_SERVICE as error:
+                due = monotonic() + min(self._health.failed(error), self._interval)
+                continue
+            except PerdureError:
+                _log.exception("A heartbeat failed")
+            if beats:
+                due = monotonic() + self._interval
+            else:
+                self._pause()
+
+    def _ask(self, query: Callable[[str], Beat]) -> None:
+        identity, before = self._worker.identity, list(self._worker.leases())
+        if failpoints.armed:
+            failpoints.reach("before_heartbeat")
+        beat = query(identity)
+        if failpoints.armed:
+            failpoints.reach("after_heartbeat")
+        if not beat.live and self.registers and not self._stopped.is_set():
+            self._worker.renew_identity()
+        self._in_loop(self._worker.on_beat, identity, before, beat)
+
+    def _pause(self) -> None:
+        """On SQLite every commit of other processes asks for a check; one check serves many."""
+        self._stopped.wait(min(CHECK_INTERVAL, self._interval / 4))
+
+    def _in_loop(self, function: Callable[..., None], *args: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            self._stopped.set()  # the loop was closed

@@ -1,0 +1,76 @@
+"""The results that a worker holds for its steps, counted in bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from perdure.ops.results import ParentResult
+from perdure.worker.attempt import Attempt
+
+MOST_HELD = 64 << 20
+"""Bytes of results that all steps of a worker hold at once, beside the page that each step has anyway."""
+
+Identity: TypeAlias = tuple[str, int, int]
+"""Of one outcome of a step: its id, run and token. In another run it has another result."""
+
+
+class HeldResults:
+    """Each result once, however many steps use it. Belongs to the event loop's thread."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._held: dict[Identity, ParentResult] = {}
+        self._users: dict[Identity, int] = {}
+        self._used: dict[Attempt, list[Identity]] = {}
+        self._arguments: dict[Attempt, int] = {}
+        self._released = asyncio.Event()
+
+    def find(self, parent: ParentResult) -> ParentResult:
+        """The same with its result, if that is held."""
+        return self._held.get(identity(parent), parent)
+
+    async def wait_for_room(self, need: Callable[[], int]) -> None:
+        """Until ``need()`` bytes fit beside what is held. What would never fit gets all the room."""
+        while self.bytes and self.bytes + need() > MOST_HELD:
+            self._released.clear()
+            await self._released.wait()
+
+    def hold_arguments(self, attempt: Attempt, size: int) -> None:
+        """Count the arguments that are made of results, each step's for itself."""
+        self._arguments[attempt] = size
+        self.bytes += size
+
+    def hold(self, attempt: Attempt, parents: Iterable[ParentResult]) -> list[ParentResult]:
+        """Hold the results that were read for an attempt; return the parents with those it is to use."""
+        used = self._used.setdefault(attempt, [])
+        found = []
+        for parent in parents:
+            if parent.result is not None:
+                name = identity(parent)
+                if name not in self._held:
+                    self._held[name], self._users[name] = parent, 0
+                    self.bytes += parent.size or 0
+                self._users[name] += 1
+                used.append(name)
+                parent = self._held[name]
+            found.append(parent)
+        return found
+
+    def release_results(self, attempt: Attempt) -> None:
+        for name in self._used.pop(attempt, ()):
+            self._users[name] -= 1
+            if not self._users[name]:
+                del self._users[name]
+                self.bytes -= self._held.pop(name).size or 0
+        self._released.set()
+
+    def release(self, attempt: Attempt) -> None:
+        """The attempt is over."""
+        self.bytes -= self._arguments.pop(attempt, 0)
+        self.release_results(attempt)
+
+
+def identity(parent: ParentResult) -> Identity:
+    return parent.id, parent.run, parent.token

@@ -1,0 +1,134 @@
+"""What a worker records before it ends, in order or because its event loop does not answer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+
+from perdure.model.job import Lease
+from perdure.model.lifecycle import Outcome, Released
+from perdure.plan.plan import Plan, run
+from perdure.worker.attempt import Attempt
+from perdure.worker.bounded_log import BoundedLog
+from perdure.worker.loop_watch import Verdict
+from perdure.worker.operations import WorkerOperations
+
+MOST_NAMED = 10
+"""How many jobs a log line names."""
+
+RECORD_WITHIN = 5.0
+"""Seconds to record everything in before a process ends whose loop does not answer: the rest is rescued by others."""
+
+LOG_WITHIN = 0.2
+"""Seconds for the last log line, and for flushing: others may run what is recorded, and here it still runs."""
+
+_log = logging.getLogger("perdure.worker")
+
+
+def take_away_blocks(attempts: Collection[Attempt]) -> None:
+    """Roll back every ``ctx.transaction()`` of these, or a record would wait for locks that nobody gives back."""
+    for attempt in attempts:
+        block = attempt.context.block
+        if block is not None:
+            with suppress(Exception):  # it may end at this moment
+                block.take_away()
+
+
+def record_last(
+    operations: WorkerOperations, attempts: Collection[Attempt], charge: Outcome | None = None
+) -> Plan[list[Lease]]:
+    """Record the outcome of every attempt, ended or not, and before it the lines of its handler.
+
+    ``charge`` replaces the outcome of the attempt that it names. Return what the database did not take: somebody holds
+    the row, or refuses it.
+    """
+    outcomes = {attempt.lease: attempt.last() for attempt in attempts}
+    if charge is not None:
+        outcomes[charge.lease] = charge
+    lines = [said for attempt in attempts if (said := attempt.context.take_logs())]
+    yield from operations._report([said for said in lines if outcomes[said.lease]])
+    last = [outcome for outcome in outcomes.values() if outcome]
+    for _ in range(2):  # the second time without the results that the database refuses
+        finished = yield from operations._finish(last)
+        taken = {*finished.accepted, *finished.refused}
+        last = [outcome for outcome in last if outcome.lease not in taken]
+    return [outcome.lease for outcome in last]
+
+
+def warn_of_left(left: Sequence[Lease]) -> bool:
+    """Log what could not be recorded; whether there is anything."""
+    if left:
+        named = ", ".join(lease.job for lease in left[:MOST_NAMED])
+        _log.error(
+            "The outcomes of %d jobs could not be recorded, so that other workers run them again: %s%s",
+            len(left),
+            named,
+            " and others" if len(left) > MOST_NAMED else "",
+        )
+    return bool(left)
+
+
+def end_process(
+    operations: WorkerOperations,
+    identity: str,
+    attempts: Sequence[Attempt],
+    verdict: Verdict,
+    stack: str,
+) -> None:
+    """Record everything from this thread and end the process: the thread of the loop is stuck in a handler.
+
+    It ends even if the loop answers meanwhile: transactions are rolled back, and others may run what is recorded.
+    """
+
+    def record() -> None:
+        take_away_blocks(attempts)
+        run(operations.store, _retire(operations, identity, attempts, verdict.charge(stack)))
+
+    # Recorded before it is logged: whoever blocks the loop may hold a lock of the logging module's.
+    log, left = BoundedLog(_log), ""
+    if not _within(RECORD_WITHIN, record):
+        left = " The database did not answer in time: other workers will find what is left."
+    said = "%s The worker ends.%s The loop is here:\n%s"
+    log.write(logging.ERROR, said, verdict.said, left, stack, within=LOG_WITHIN)
+    _within(LOG_WITHIN, _flush)
+    os._exit(verdict.status)
+
+
+def _retire(
+    operations: WorkerOperations, identity: str, attempts: Sequence[Attempt], charge: Outcome | None
+) -> Plan[None]:
+    yield from record_last(operations, attempts, charge)
+    known: set[Lease] = {attempt.lease for attempt in attempts}
+    beat = yield from operations._peek(identity)
+    # Claims that the loop has not read the answer of.
+    yield from operations._finish([Released(lease) for lease in beat.running if lease not in known])
+    yield from operations._retire(identity)
+
+
+def _flush() -> None:
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+
+
+def _within(seconds: float, work: Callable[[], object]) -> bool:
+    """Whether this was done, without an error, in so many seconds."""
+    done = threading.Event()
+
+    def do() -> None:
+        try:
+            work()
+        except Exception:
+            _log.exception("The end of this worker could not be recorded")
+        else:
+            done.set()
+
+    thread = threading.Thread(target=do, name="perdure-last-record", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return done.is_set()

@@ -1,0 +1,53 @@
+"""What an event loop of ours logs of errors that nobody caught: without the values of redacted arguments.
+
+asyncio's own handler shows messages, tasks and arguments of callbacks as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from traceback import StackSummary, walk_tb
+from typing import Any
+
+from perdure.request.context import current_context
+from perdure.worker.context import JobContext
+from perdure.worker.handler import Handler
+from perdure.worker.outcome import traced
+
+_log = logging.getLogger("perdure.worker")
+
+
+def log_discreetly(loop: asyncio.AbstractEventLoop, handlers: Iterable[Handler]) -> None:
+    """From here on, errors that reach this loop are logged as the attempt that they come from may show them."""
+    redacting = any(handler.redact for handler in handlers)
+
+    def log(_loop: asyncio.AbstractEventLoop, told: dict[str, Any]) -> None:
+        error, context = told.get("exception"), _context_of(told)
+        trace = "" if error is None else traced(error) or _frames(error)
+        said = f"{told.get('message', 'An error')}\n{trace}".rstrip()
+        if context is not None:
+            _log.error("In the event loop, from job %s: %s", context.job_id, context._discreet(said))
+        elif not redacting:
+            _log.error("In the event loop: %s", said)
+        else:
+            _log.error("In the event loop, from an unknown job: %s", _frames(error))
+
+    loop.set_exception_handler(log)
+
+
+def _context_of(told: dict[str, Any]) -> JobContext | None:
+    """Of the job whose task or callback it was. A future has none, and before Python 3.12 nobody tells it."""
+    source = told.get("task") or told.get("future") or told.get("handle")
+    variables = getattr(source, "get_context", dict[Any, Any])()
+    context = variables.get(current_context) if variables is not None else None
+    return context if isinstance(context, JobContext) else None
+
+
+def _frames(error: BaseException | None) -> str:
+    """Where it was raised, without what it says."""
+    if error is None:
+        return "a message that is not shown, without an exception"
+    frames = StackSummary.extract(walk_tb(error.__traceback__)).format()
+    return f"{type(error).__name__}, whose message is not shown\n{''.join(frames)}"

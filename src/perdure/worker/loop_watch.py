@@ -1,0 +1,205 @@
+"""Watches the event loop from a thread of its own, and gives up a handler that blocks it past its time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any, NamedTuple, Protocol
+
+from perdure.model.lifecycle import TRACE, Failed
+from perdure.worker.attempt import Attempt
+from perdure.worker.bounded_log import BoundedLog
+from perdure.worker.options import Exit
+
+TICK = 1.0
+"""Seconds between two looks at the event loop, at most."""
+
+LATE = 1.5
+"""Ticks after which a look comes so late that the process itself must have been held up: it proves nothing."""
+
+LEAST_HELD = 2
+"""Ticks for which a handler must have held the loop, however short its grace is."""
+
+UNSEEN_GRACE = 5.0
+"""Seconds for which code that belongs to no attempt may hold the loop while an attempt is overdue, at least."""
+
+LOOKS_PER_LEASE = 3
+"""Intervals in the lease of a worker."""
+
+FRAME = '  File "'
+"""What the text of a frame begins with."""
+
+WORKER = str(Path(__file__).parent)
+"""Where the worker's own code is."""
+
+BLOCKED = "job.blocked_loop"
+
+_log = BoundedLog(logging.getLogger("perdure.worker"))
+
+
+class Watched(Protocol):
+    """The worker, as the watch sees it. Everything here is called from the watch's thread."""
+
+    @property
+    def attempts(self) -> Sequence[Attempt]: ...
+
+    @property
+    def drained_by(self) -> float | None:
+        """When a worker that was told to stop is ended though its loop does not answer; None if it is not."""
+        ...
+
+    def attempt_of(self, task: asyncio.Task[Any] | None) -> Attempt | None:
+        """The attempt for which this task runs, if it is known."""
+        ...
+
+    def give_up_loop(self, verdict: Verdict, stack: str) -> None:
+        """The loop does not answer, and ``stack`` is where it is. Called at each look until it answers."""
+        ...
+
+
+class Verdict(NamedTuple):
+    """Why the loop is given up, and with which exit code the worker ends."""
+
+    status: Exit
+    said: str
+    blocker: Attempt | None = None
+    """The attempt that is charged for it."""
+
+    def charge(self, stack: str) -> Failed | None:
+        """The outcome of the attempt that blocks the loop, with the place where it does."""
+        if self.blocker is None:
+            return None
+        message = "It blocked the event loop past its timeout and grace, so that its worker gave it up."
+        return Failed(self.blocker.lease, "panic", BLOCKED, message, _from_handler(stack)[-TRACE:])
+
+
+class LoopWatch:
+    """Asks the loop for a sign of life once in a tick. Times that it adds up are those of its own looks.
+
+    A late look counts nothing and starts the count anew, so nobody is blamed for the time in which the machine was
+    suspended or the process was stopped: the loop gets another tick to answer.
+    """
+
+    def __init__(self, worker: Watched, *, interval: float) -> None:
+        """``interval``: seconds without an answer after which the log shows where the loop is."""
+        self._worker = worker
+        self._interval = interval
+        self._tick = min(TICK, interval)
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._stopped = threading.Event()
+        self._answered = True
+        self._unanswered = 0.0
+        self._warned = False
+        self._holder: asyncio.Task[Any] | None = None
+        self._held = 0.0
+        self._thread = threading.Thread(target=self._run, name="perdure-loop-watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _run(self) -> None:
+        looked_at = monotonic()
+        while not self._stopped.wait(self._tick):
+            now = monotonic()
+            try:
+                self.look(now - looked_at, now)
+            except Exception as error:
+                _log.write(
+                    logging.ERROR, "The watch of the event loop met an error it did not expect", error=error
+                )
+            looked_at = monotonic()  # what the look itself takes makes the next one neither late nor longer
+
+    def look(self, passed: float, now: float) -> None:
+        """``passed``: seconds since the last look."""
+        holder = asyncio.current_task(self._loop)
+        if self._answered:
+            self._unanswered, self._warned = 0.0, False
+            self._holder, self._held = holder, 0.0
+            self._answered = False
+            self._in_loop(self._answer)
+            return
+        if passed > LATE * self._tick:
+            self._holder, self._held = holder, 0.0
+            return
+        # In one turn of the loop a task runs once: the same one without an answer has not yielded since.
+        self._held = self._held + passed if holder is self._holder else 0.0
+        self._holder = holder
+        self._unanswered += passed
+        verdict = self._judge(now)
+        if verdict is not None and not self._answered:
+            self._worker.give_up_loop(verdict, self._stack())
+        if self._unanswered >= self._interval and not self._warned:
+            self._warned = True
+            _log.write(
+                logging.WARNING,
+                "The event loop has not answered for %.1f s; jobs keep their leases. It is here:\n%s",
+                self._unanswered,
+                self._stack(),
+            )
+
+    def _judge(self, now: float) -> Verdict | None:
+        """Whether the loop is given up. One that only lags answers before its holder has held it for its grace."""
+        drained_by = self._worker.drained_by
+        if drained_by is not None and now > drained_by:
+            return Verdict(Exit.GAVE_BACK, "The worker was told to stop, and its event loop does not answer.")
+        overdue = [attempt for attempt in self._worker.attempts if attempt.overdue(now)]
+        blocker, said = (
+            self._worker.attempt_of(self._holder),
+            "Code outside of the handlers blocks the event loop.",
+        )
+        if blocker is not None and blocker.ended:
+            # It was told to stop, did not, and its outcome is recorded: there is nobody left to charge.
+            said = f"{_named(blocker)} was given up earlier, still runs and blocks the event loop."
+            overdue.append(blocker)
+            blocker = None
+        if not overdue:
+            return self._judge_left_behind() if blocker is None else None
+        if blocker is None:
+            grace = max(UNSEEN_GRACE, *(attempt.handler.timeout_grace for attempt in overdue))
+            return Verdict(Exit.LOOP_BLOCKED, said) if self._held >= grace else None
+        if blocker not in overdue or self._held < max(LEAST_HELD * self._tick, blocker.handler.timeout_grace):
+            return None
+        said = f"{_named(blocker)} blocks the event loop past its timeout and grace."
+        return Verdict(Exit.LOOP_BLOCKED, said, blocker)
+
+    def _judge_left_behind(self) -> Verdict | None:
+        """Nobody is overdue. Where no handler runs on the loop, none has a right to hold it for a whole lease."""
+        if any(not attempt.ended and attempt.handler.run_in == "async" for attempt in self._worker.attempts):
+            return None
+        if self._held < max(LOOKS_PER_LEASE * self._interval, UNSEEN_GRACE):
+            return None
+        return Verdict(Exit.LOOP_BLOCKED, "Code that a handler left behind blocks the event loop.")
+
+    def _stack(self) -> str:
+        frame = sys._current_frames().get(self._loop_thread)
+        return "".join(traceback.format_stack(frame)) if frame else "(its thread is gone)"
+
+    def _answer(self) -> None:
+        self._answered = True
+
+    def _in_loop(self, function: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            self._stopped.set()  # the loop was closed
+
+
+def _from_handler(stack: str) -> str:
+    """The frames of the handler's own code, below those of asyncio and of the worker."""
+    frames = stack.split(FRAME)
+    last = max((i for i, frame in enumerate(frames) if frame.startswith(WORKER)), default=-1)
+    return FRAME + FRAME.join(frames[last + 1 :]) if 0 <= last < len(frames) - 1 else stack
+
+
+def _named(attempt: Attempt) -> str:
+    return f"Job {attempt.job.id} of {attempt.job.task}"

@@ -1,0 +1,342 @@
+"""Everything a worker does to the database, as methods: register, heartbeat, claim, finish, report, rescue, expire."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from time import monotonic
+
+from perdure.errors import InvalidOption, RowsHeld, StoreBusy, StoreReadOnly
+from perdure.internal import failpoints
+from perdure.model.job import Claimed, Instant, Span
+from perdure.model.lifecycle import Change, Outcome
+from perdure.ops import claim as claim_ops
+from perdure.ops import finish as finish_ops
+from perdure.ops import report as report_ops
+from perdure.ops import sweep as sweep_ops
+from perdure.ops import worker as worker_ops
+from perdure.ops.claim import ClaimRequest, Claims
+from perdure.ops.finish import Finished
+from perdure.ops.op import Operation
+from perdure.ops.report import JobReport, ReportAnswer
+from perdure.ops.worker import Beat
+from perdure.plan.plan import Plan, async_method, perform, sync_method
+from perdure.store.store import Store
+from perdure.worker.claim_window import ClaimWindowTracker
+from perdure.worker.clock_watch import ClockWatch
+from perdure.worker.damaged_rows import DamagedRows
+from perdure.worker.recorder import Recorder
+from perdure.worker.refusals import DAMAGED, FORBIDDEN, OUT_OF_SERVICE, REFUSED
+
+CLAIM_ROUNDS = 5
+"""How often a claim that met expired jobs is repeated. It may come back short: there is always a next one."""
+
+MOST_EXPIRED = 10_000
+"""How many expired jobs are remembered to be told of; a program without a worker tells of none."""
+
+Queues = Sequence[str] | Mapping[str, float] | None
+"""Strict order, weights, or every queue."""
+
+
+class Batch(list[Claimed]):
+    """What was claimed, in order. ``more``: though it is less than asked for, the next look may find more."""
+
+    def __init__(self, jobs: Iterable[Claimed] = (), *, more: bool = False) -> None:
+        super().__init__(jobs)
+        self.more = more
+
+
+def _goes_on(batch: Batch, claims: Claims, again: bool) -> bool:
+    """Whether to claim again at once: not after jobs, if older ones may lie before the window or are locked."""
+    return batch.more and not (batch and (again or claims.locked))
+
+
+class WorkerOperations:
+    """The operations that a worker performs, with what it has learned from them."""
+
+    def __init__(self, store: Store, *, rng: random.Random | None = None) -> None:
+        self.store = store
+        self._rng = rng or random.Random()
+        self._watch = ClockWatch()
+        self._far = not store.embedded
+        """Whether a statement costs a round trip, and time before its first row."""
+        self._window_trackers: dict[tuple[tuple[str, ...], frozenset[str] | None], ClaimWindowTracker] = {}
+        """By tasks and queues: several workers in one process have their own."""
+        self.expired: deque[str] = deque(maxlen=MOST_EXPIRED)
+        """Jobs that were found expired and canceled, until somebody tells of them."""
+        self._damaged = DamagedRows()
+        self._recorder = Recorder(self._damaged, self._rng, shortens=self._far)
+
+    def _register(
+        self,
+        worker: str,
+        *,
+        name: str,
+        lease: Span,
+        tasks: Sequence[str] = (),
+        queues: Queues = None,
+        slots: int = 1,
+    ) -> Plan[Mapping[str, str]]:
+        """Begin a worker's life; return the configs of tasks."""
+        served = None if queues is None else list(queues)
+        return (
+            yield from perform(
+                worker_ops.register, worker, name=name, lease=lease, tasks=tasks, queues=served, slots=slots
+            )
+        )
+
+    def _heartbeat(self, worker: str) -> Plan[Beat]:
+        """Renew the worker's lease and read back what it is believed to run."""
+        return (yield from perform(worker_ops.heartbeat, worker))
+
+    def _peek(self, worker: str) -> Plan[Beat]:
+        """Read back what the worker is believed to run, and nothing else."""
+        return (yield from perform(worker_ops.peek, worker))
+
+    def _retire(self, worker: str) -> Plan[None]:
+        """End a worker's life in order."""
+        yield from perform(worker_ops.retire, worker)
+
+    def _lead(self, name: str, worker: str, *, lease: Span) -> Plan[bool]:
+        """Whether this worker is the one that does what only one should do."""
+        return (yield from perform(worker_ops.lead, name, worker, lease=lease))
+
+    def _claim(
+        self, worker: str, *, tasks: Sequence[str], n: int, queues: Queues = None, polls: bool = False
+    ) -> Plan[Batch]:
+        """Take at most n due jobs, in order. Jobs met past their expiry are canceled and do not count.
+
+        ``polls``: whoever asks will ask again within a second, and what came late can wait until it is looked for.
+        """
+        order = self._order(queues)
+        batch = Batch()
+        for _ in range(CLAIM_ROUNDS):
+            request = self._claim_request(worker, tasks, n - len(batch), order, polls=polls)
+            if not request:
+                return Batch(batch)
+            asked_at = monotonic()
+            try:
+                claims = yield from self._take(claim_ops.claim, request)
+            except OUT_OF_SERVICE:
+                if not batch:
+                    raise
+                return Batch(batch, more=True)  # what was claimed counts
+            again = yield from self._heed(request, claims, since=asked_at, polls=polls)
+            batch = Batch([*batch, *claims.jobs], more=claims.more or again)
+            if claims.locked and not batch:
+                claims = yield from self._take(claim_ops.claim_around, request)
+                return Batch(claims.jobs)
+            if not _goes_on(batch, claims, again):
+                break
+        return batch
+
+    def _take(self, claim: Operation[[ClaimRequest], Claims], request: ClaimRequest) -> Plan[Claims]:
+        try:
+            return (yield from perform(claim, request))
+        except REFUSED:
+            return (yield from self._damaged.claim(request))
+
+    def _heed(self, request: ClaimRequest, claims: Claims, *, since: float, polls: bool) -> Plan[bool]:
+        """What a claim tells about the next one; return whether another is to look further back.
+
+        Where one job has expired there are others to come upon.
+        """
+        tracker = self._window_tracker(request.tasks, request.queues)
+        again = tracker.learn(request, claims, took=monotonic() - since, polls=polls)
+        if claims.expired:
+            self.expired += claims.expired
+            yield from self._expire_page()
+        return again
+
+    def _claim_request(
+        self, worker: str, tasks: Sequence[str], n: int, order: Sequence[str] | None, *, polls: bool
+    ) -> ClaimRequest:
+        asked = tasks if order != [] else ()
+        window = self._window_tracker(asked, order).window(order, polls=polls)
+        return ClaimRequest(worker, asked, n, order, window)
+
+    def _window_tracker(self, tasks: Sequence[str], queues: Sequence[str] | None) -> ClaimWindowTracker:
+        """One for each slot group of each worker: a full scan by one must not delay the other's."""
+        key = (tuple(tasks), None if queues is None else frozenset(queues))
+        if key not in self._window_trackers:
+            self._window_trackers[key] = ClaimWindowTracker(enabled=self._far)
+        return self._window_trackers[key]
+
+    def _finish(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
+        """Record outcomes; one that finds itself recorded already counts as accepted.
+
+        One whose row somebody holds for long is neither accepted nor refused, and to be told again.
+        """
+        return (yield from self._recorder.record(outcomes))
+
+    def _cycle(
+        self,
+        worker: str,
+        outcomes: Sequence[Outcome],
+        *,
+        tasks: Sequence[str],
+        n: int,
+        queues: Queues = None,
+        polls: bool = False,
+    ) -> Plan[tuple[Finished, Batch]]:
+        """Record outcomes and take the next jobs in one transaction."""
+        order = self._order(queues)
+        request = self._claim_request(worker, tasks, n, order, polls=polls)
+        asked_at = monotonic()
+        try:
+            finished, claims = yield from perform(
+                finish_ops.cycle,
+                outcomes,
+                jitter=self._rng.random,
+                claim=request,
+                failing=self._recorder.failing,
+            )
+        except REFUSED:
+            # An outcome, or a row that the claim met: apart, neither stops the other.
+            finished = yield from self._finish(outcomes)
+            return finished, (yield from self._claim_after(outcomes, worker, tasks, n, order))
+        except RowsHeld:
+            finished = yield from self._recorder.record(outcomes, free=True)
+            return finished, (yield from self._claim_after(outcomes, worker, tasks, n, order))
+        again = yield from self._heed(request, claims, since=asked_at, polls=polls)
+        finished = yield from self._recorder.complete(outcomes, finished)
+        self._damaged.note_recorded(finished)
+        batch = Batch(claims.jobs, more=claims.more or again)
+        if _goes_on(batch, claims, again):
+            left = n - len(batch)
+            rest = yield from self._claim_after([*outcomes, *batch], worker, tasks, left, order, polls=polls)
+            batch = Batch([*batch, *rest], more=rest.more)
+        return finished, batch
+
+    def _claim_after(
+        self,
+        done: Sequence[object],
+        worker: str,
+        tasks: Sequence[str],
+        n: int,
+        order: Sequence[str] | None,
+        *,
+        polls: bool = False,
+    ) -> Plan[Batch]:
+        """The rest of a turn. What is done in it already counts, also where this fails: the next turn tries again."""
+        try:
+            return (yield from self._claim(worker, tasks=tasks, n=n, queues=order, polls=polls))
+        except OUT_OF_SERVICE:
+            if not done:
+                raise
+            return Batch(more=n > 0)
+
+    def _report(self, said: Sequence[JobReport]) -> Plan[list[ReportAnswer]]:
+        """Store what running jobs say about themselves."""
+        if not said:
+            return []
+        try:
+            return (yield from perform(report_ops.report, said))
+        except StoreReadOnly as error:
+            if error.code != FORBIDDEN:
+                raise
+            # To wait gives it no rights, and outcomes must not wait for lines.
+            for one in said:
+                self._damaged.unreportable(one.lease.job, error)
+            return ["ok" for _ in said]
+        except DAMAGED as error:
+            if len(said) == 1:
+                self._damaged.unreportable(said[0].lease.job, error)
+                return ["ok"]
+        heard: list[ReportAnswer] = []
+        for one in said:
+            heard += yield from self._report([one])
+        return heard
+
+    def _rescue(self, *, page: int = 500, silent: bool = True) -> Plan[list[Change]]:
+        """Free the jobs of workers that fell silent. A page that cannot be written is tried row by row.
+
+        Without ``silent`` only the jobs of workers that are retired already.
+        """
+        if silent:
+            yield from perform(sweep_ops.retire_silent, steady_since=self._steady_since())
+        if failpoints.armed:
+            failpoints.reach("between_retirement_and_rescue")
+        rescued: list[Change] = []
+        after = sweep_ops.FIRST
+        while True:
+            try:
+                one = yield from perform(sweep_ops.rescue, jitter=self._rng.random, after=after, n=page)
+            except (*DAMAGED, StoreBusy):
+                one = yield from self._rescue_singly(after, page)
+            rescued += one.changes
+            if one.last is None:
+                return rescued
+            after = one.last
+
+    def _rescue_singly(self, after: str, page: int) -> Plan[sweep_ops.Rescued]:
+        """The same page with a transaction for each row; those that refuse to be written stay for the next sweep."""
+        orphans = yield from perform(sweep_ops.list_orphans, after=after, n=page)
+        rescued: list[Change] = []
+        for id in orphans:
+            try:
+                one = yield from perform(sweep_ops.rescue_one, id, jitter=self._rng.random)
+            except (*DAMAGED, StoreBusy):
+                continue
+            rescued += one
+        return sweep_ops.Rescued(rescued, orphans[-1] if len(orphans) == page else None)
+
+    def _expire(self, *, page: int = 500) -> Plan[int]:
+        """Cancel every job that was not started in time."""
+        total = 0
+        while True:
+            n = yield from self._expire_page(page)
+            total += n
+            if n < page:
+                return total + (yield from self._sweep_steps())
+
+    def _sweep_steps(self) -> Plan[int]:
+        """The same for steps, and for gates whose time ran out."""
+        try:
+            return len((yield from perform(sweep_ops.sweep_steps)))
+        except DAMAGED:
+            pass
+        swept = 0
+        for workflow in (yield from perform(sweep_ops.find_overdue)):
+            try:
+                swept += len((yield from perform(sweep_ops.sweep_steps, [workflow])))
+            except (*DAMAGED, StoreBusy) as error:
+                self._damaged.unswept(workflow, error)
+        return swept
+
+    def _expire_page(self, page: int = 500) -> Plan[int]:
+        try:
+            expired = yield from perform(sweep_ops.expire, n=page)
+        except DAMAGED as error:
+            self._damaged.unexpired(error)
+            return 0
+        self.expired += expired
+        return len(expired)
+
+    register, aregister = sync_method(_register), async_method(_register)
+    heartbeat, aheartbeat = sync_method(_heartbeat), async_method(_heartbeat)
+    lead, alead = sync_method(_lead), async_method(_lead)
+    peek, apeek = sync_method(_peek), async_method(_peek)
+    retire, aretire = sync_method(_retire), async_method(_retire)
+    claim, aclaim = sync_method(_claim), async_method(_claim)
+    finish, afinish = sync_method(_finish), async_method(_finish)
+    cycle, acycle = sync_method(_cycle), async_method(_cycle)
+    report, areport = sync_method(_report), async_method(_report)
+    rescue, arescue = sync_method(_rescue), async_method(_rescue)
+    expire, aexpire = sync_method(_expire), async_method(_expire)
+
+    def _steady_since(self) -> Instant | None:
+        """On SQLite leases are judged by this host's clock, which may have been set; PostgreSQL judges by its own."""
+        return self._watch.steady_since() if self.store.embedded else None
+
+    def _order(self, queues: Queues) -> list[str] | None:
+        """The order of queues for one claim. Weights draw it anew each time: the odds of standing first."""
+        if queues is None:
+            return None
+        if isinstance(queues, Mapping):
+            if not all(type(weight) in (int, float) and 0 < weight < math.inf for weight in queues.values()):
+                raise InvalidOption("The weight of a queue must be a finite number above 0.")
+            return sorted(queues, key=lambda queue: self._rng.expovariate(queues[queue]))
+        return list(dict.fromkeys(queues))

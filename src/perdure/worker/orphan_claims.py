@@ -1,0 +1,18 @@
+"""Orphan claims: the database has them and their worker does not, since the answer to the commit was lost."""
+
+from __future__ import annotations
+
+from perdure.model.job import Lease
+
+
+class OrphanClaims:
+    """Finds them. The answer may still be on its way: a claim counts as lost once the turns are over that saw it."""
+
+    def __init__(self) -> None:
+        self._seen_in: dict[Lease, int] = {}
+
+    def lost(self, unknown: set[Lease], *, begun: int, over: int) -> set[Lease]:
+        """The claims that will never be answered, of all that the worker does not know now."""
+        lost = {lease for lease in unknown if self._seen_in.get(lease, begun + 1) <= over}
+        self._seen_in = {lease: self._seen_in.get(lease, begun) for lease in unknown - lost}
+        return lost

@@ -1,0 +1,182 @@
+"""How a handler's end is told as the outcome of its attempt."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+from traceback import FrameSummary, StackSummary, TracebackException, walk_tb
+
+from perdure.errors import PerdureError
+from perdure.internal import journal
+from perdure.model.job import Claimed, Lease, Span
+from perdure.model.lifecycle import (
+    Canceled,
+    Continued,
+    Failed,
+    FailureKind,
+    Outcome,
+    Snoozed,
+    Succeeded,
+    Throttled,
+)
+from perdure.request.signals import Cancel, Continue, Fatal, Retry, Snooze, Stopped, Throttle
+from perdure.worker.handler import Discreet, Handler
+
+MESSAGE = 2_000
+"""Characters of a message that are looked at: a handler may raise a gigabyte."""
+
+MOST_LINKED = 100
+"""Linked errors, causes and members of groups, that are traced with one: 20,000 took 17 s of the event loop."""
+
+
+_PACKAGE = Path(__file__).parent.parent
+OURS = {
+    str(_PACKAGE / name)
+    for name in (
+        "worker/runners.py",
+        "worker/process/child.py",
+        "worker/handler.py",
+        "request/middleware.py",
+        "testing/run.py",
+    )
+}
+"""Where the frames are that called the handler, or the middleware around it."""
+
+
+def returned(handler: Handler, lease: Lease, value: object) -> Succeeded:
+    """What a handler returned is recorded, and if that is impossible, at least that it returned."""
+    if value is None:
+        return Succeeded(lease, "null")
+    return Succeeded(lease, *handler.results.encode(value))
+
+
+def raised(handler: Handler, job: Claimed, error: BaseException) -> Outcome | None:
+    """None where it was asked to stop and did: whoever asked knows how that counts."""
+    if isinstance(error, Stopped):
+        return None
+    lease, discreet = job.lease, handler.discretion(job.payload)
+    try:
+        return _signalled(handler, lease, error, discreet)
+    except BaseException:
+        # A signal whose class forgot to call its parent, or an error that raises when it is looked at.
+        return Failed(lease, "error", None, _name(error), _traced(error, discreet))
+
+
+def _signalled(handler: Handler, lease: Lease, error: BaseException, discreet: Discreet) -> Outcome:
+    match error:
+        case Snooze():
+            return Snoozed(lease, _duration_us(error.delay))
+        case Throttle():
+            delay = None if error.delay is None else _duration_us(error.delay)
+            return Throttled(lease, delay, bool(error.cool_queue))
+        case Continue():
+            return Continued(lease, _duration_us(error.delay))
+        case Cancel():
+            return Canceled(lease, discreet(str(error.reason)))
+        case Fatal():
+            return Failed(lease, "fatal", _code(error.code), _said(error, discreet), _traced(error, discreet))
+        case Retry():
+            delay = None if error.delay is None else _duration_us(error.delay)
+            return Failed(
+                lease, "error", _code(error.code), _said(error, discreet), _traced(error, discreet), delay
+            )
+    kind: FailureKind = "fatal" if isinstance(error, handler.fatal) else "error"
+    code = _code(error.code) if isinstance(error, PerdureError) else None
+    name, said = _name(error), _said(error, discreet)
+    return Failed(lease, kind, code, f"{name}: {said}" if said else name, _traced(error, discreet))
+
+
+def traced(error: BaseException) -> str | None:
+    """The traceback without our own frames. Nothing that an error does to be shown may hide that it was raised."""
+    try:
+        if _links_too_many(error):
+            return _traced_alone(error)
+        told = TracebackException.from_exception(error, compact=True)
+        _cut(told)
+        return "".join(told.format())
+    except BaseException:
+        return None
+
+
+def _links_too_many(error: BaseException) -> bool:
+    """Whether a traceback of it would show more than ``MOST_LINKED`` errors."""
+    found, queue = {id(error)}, [error]
+    while queue and len(found) <= MOST_LINKED:
+        one = queue.pop()
+        members = one.exceptions[: MOST_LINKED + 1] if isinstance(one, BaseExceptionGroup) else ()
+        linked = [other for other in (one.__cause__, one.__context__, *members) if other is not None]
+        queue += [other for other in linked if id(other) not in found]
+        found.update(map(id, linked))
+    return len(found) > MOST_LINKED
+
+
+def _traced_alone(error: BaseException) -> str:
+    frames = StackSummary.extract(walk_tb(error.__traceback__))
+    lines = StackSummary.from_list(_theirs(frames)).format()
+    return "".join(
+        [
+            "Traceback (most recent call last):\n",
+            *lines,
+            f"{_name(error)}: {error}\n",
+            f"It is linked to more than {MOST_LINKED} other errors, which are left out.\n",
+        ]
+    )
+
+
+def _traced(error: BaseException, discreet: Discreet) -> str | None:
+    trace = traced(error)
+    return None if trace is None else discreet(trace)
+
+
+def _cut(told: TracebackException) -> None:
+    """Also from the errors that this one followed. Not by recursion: there may be thousands."""
+    chain = [told]
+    while chain:
+        one = chain.pop()
+        one.stack[:] = _theirs(one.stack)
+        chain += filter(None, (one.__cause__, one.__context__, *(one.exceptions or ())))
+
+
+def _theirs(frames: Iterable[FrameSummary]) -> list[FrameSummary]:
+    """Ours stand between them as well: under a middleware is the handler's call."""
+    theirs, ours = [], False
+    for frame in frames:
+        if frame.filename != contextlib.__file__:  # by which we enter middleware, and others what they like
+            ours = frame.filename in OURS
+        if not ours:
+            theirs.append(frame)
+    return theirs
+
+
+def _code(code: object) -> str | None:
+    """A text, also where somebody gave a number: ``Retry(code=503)``."""
+    return None if code is None else str(code)
+
+
+def _said(error: BaseException, discreet: Discreet) -> str:
+    try:
+        # Before the cut, which could leave half of a secret.
+        return discreet(str(error))[:MESSAGE]
+    except BaseException:
+        return ""
+
+
+def _name(error: BaseException) -> str:
+    try:
+        return str(type(error).__name__)
+    except BaseException:
+        return "an error without a name"
+
+
+def _duration_us(delay: object) -> Span:
+    """A signal's own class may have set anything; what is no delay makes the signal an error."""
+    if type(delay) is not int or delay < 0:
+        raise TypeError(delay)
+    return delay
+
+
+def note(what: str, lease: Lease, outcome: Outcome | None, **more: object) -> None:
+    """Into the journal of this process."""
+    kind = outcome.kind if isinstance(outcome, Failed) else type(outcome).__name__.lower()
+    journal.note(what, [lease.job], token=lease.token, outcome=kind, **more)

@@ -1,0 +1,132 @@
+"""The context of a job that runs in a child: what it says goes to the worker, which writes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from perdure.model.codec import storable_text
+from perdure.model.lifecycle import SHORT, TRACE, Report
+from perdure.model.progress import MOST_PROGRESS
+from perdure.plan.plan import Plan, in_thread, refuse_in_event_loop
+from perdure.worker.context import JobContext, encode_checkpoint, spoken
+from perdure.worker.handler import Handler
+from perdure.worker.operations import WorkerOperations
+from perdure.worker.process.protocol import (
+    Answer,
+    Committing,
+    FromChild,
+    Logged,
+    RolledBack,
+    Run,
+    Save,
+    Spoke,
+)
+
+
+class PendingRequests:
+    """Requests to the worker and who waits for their answers. Used by any thread."""
+
+    def __init__(self, say: Callable[[FromChild], None]) -> None:
+        self.say = say
+        self._numbers = count()
+        self._waiting: dict[int, Future[Answer]] = {}
+
+    def ask(self, request: Callable[[int], FromChild]) -> Future[Answer]:
+        number, future = next(self._numbers), Future[Answer]()
+        self._waiting[number] = future
+        self.say(request(number))
+        return future
+
+    def answered(self, answer: Answer) -> None:
+        future = self._waiting.pop(answer.request, None)
+        if future is not None and future.set_running_or_notify_cancel():
+            future.set_result(answer)
+
+
+class ChildContext(JobContext):
+    """Like the context in the worker. Its operations are the child's: they open the database only when used."""
+
+    __slots__ = ("_number", "_requests")
+
+    def __init__(
+        self,
+        run: Run,
+        handlers: Mapping[str, Handler],
+        *,
+        operations: WorkerOperations,
+        requests: PendingRequests,
+    ) -> None:
+        super().__init__(run.job, handlers, worker=run.worker, operations=operations)
+        if run.parents is not None:
+            self.step_results.set_parents(run.parents)
+        self.config_text = run.config
+        self.deadline_at = run.deadline
+        self._number = run.number
+        self._requests = requests
+
+    def log(self, message: str, *, level: str = "info") -> None:
+        said = storable_text(self._discreet(message), TRACE)
+        self._requests.say(Logged(self._number, storable_text(spoken(level), SHORT), said))
+
+    def save(self, checkpoint: object) -> None:
+        """Keep this for the next attempt: durable when it returns."""
+        refuse_in_event_loop("save")
+        self._hear(self._ask_to_save(checkpoint).result())
+
+    async def asave(self, checkpoint: object) -> None:
+        self._hear(await asyncio.wrap_future(self._ask_to_save(checkpoint)))
+
+    def _ask_to_save(self, checkpoint: object) -> Future[Answer]:
+        text = encode_checkpoint(checkpoint)
+        return self._requests.ask(lambda request: Save(self._number, request, text))
+
+    def _succeed(self, result: object = None, *, conn: object) -> Plan[None]:
+        """Record success as the last statements of the caller's own transaction, which the caller commits."""
+        yield from super()._succeed(result, conn=conn)
+        # Once it is committed the lease is gone, and a worker that did not know why would stop this process.
+        yield from in_thread(self._tell_of_success)
+
+    def _tell_of_success(self) -> None:
+        assert self.success is not None
+        # Whose jobs and steps are in the transaction, and need not travel.
+        success = msgspec.structs.replace(self.success, children=(), appended=None)
+        self._hear(self._requests.ask(lambda request: Committing(self._number, request, success)).result())
+
+    def forget_success(self) -> None:
+        """Its transaction was rolled back: the worker, too, must not count on it."""
+        if self.success is not None:
+            super().forget_success()
+            self._requests.say(RolledBack(self._number))
+
+    def _hear(self, answer: Answer) -> None:
+        if answer.cancel_requested:
+            self.cancel_requested = True
+        if answer.fault is not None:
+            raise answer.fault.error()
+
+    def _say(self, report: Report) -> None:
+        self._requests.say(Spoke(self._number, _tellable(report)))
+
+
+def _tellable(report: Report) -> Report:
+    """No encoder takes every number or text; what is too large stays too large, and is refused as such."""
+    most = MOST_PROGRESS + 1
+
+    def number(value: int | None) -> int | None:
+        return None if value is None else min(value, most)
+
+    def words(value: Any) -> str | None:
+        return None if value is None else storable_text(value, TRACE)
+
+    return Report(
+        stage=words(report.stage),
+        done=number(report.done),
+        total=number(report.total),
+        message=words(report.message),
+    )

@@ -1,0 +1,76 @@
+"""The kill-on-exit pipe: when the worker closes its end, or dies, the system kills the child and all that it started.
+
+A pipe into which nobody writes. The worker has one end; the child tells Linux to send SIGKILL to its process group
+as soon as the pipe moves, which is when the last holder of the other end is gone. No code of the child is needed
+for it, so a handler that holds the interpreter dies as well. The signal for the death of a parent would reach the
+child alone, before it could end what it started.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import sys
+from contextlib import suppress
+from weakref import finalize
+
+from perdure.internal.instances import WeakRegistry
+
+
+class KillOnExit:
+    """The worker's end of the pipe; until the child has started, also the child's end."""
+
+    def __init__(self) -> None:
+        self.child_end, held = os.pipe()
+        # Also if the worker is forgotten with its loop; not at the end of the program, which comes soon enough.
+        self.let_go = finalize(self, os.close, held)
+        self.let_go.atexit = False
+        _all.add(self)
+
+    def close_child_end(self) -> None:
+        """Close our copy of the child's end: the child has it now."""
+        os.close(self.child_end)
+
+
+_all: WeakRegistry[KillOnExit] = WeakRegistry()
+
+
+def _forget_all() -> None:
+    """Close the worker's ends in a fork of the worker: a fork that lives on would keep the children alive."""
+    for kill_on_exit in _all.now():
+        kill_on_exit.let_go()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
+
+
+def die_with_worker(end: int, worker: int) -> None:
+    """In the child, before it starts anything. Elsewhere than on Linux only its socket tells it of the end."""
+    os.set_inheritable(end, False)
+    if sys.platform == "linux" and os.getpgrp() == os.getpid():
+        import fcntl  # Windows has none
+
+        try:
+            fcntl.fcntl(end, fcntl.F_SETOWN, -os.getpgrp())
+            fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC)
+        except OSError:
+            _die_with_parent()
+    # It may have died before.
+    if os.getppid() != worker or _is_closed(end):
+        os._exit(1)
+
+
+def _is_closed(end: int) -> bool:
+    poll = select.poll()
+    poll.register(end, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _die_with_parent() -> None:
+    """Where a system only looks like Linux: the child alone."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG

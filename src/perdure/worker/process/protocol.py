@@ -1,0 +1,343 @@
+"""What a worker and its children say to each other: messages in msgpack, each in frames behind their lengths."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from select import select
+from threading import Lock
+from time import monotonic
+from typing import Generic, TypeAlias, TypeVar, get_args
+
+import msgspec
+
+from perdure import errors
+from perdure.errors import InternalError, PerdureError
+from perdure.model.codec import storable_text
+from perdure.model.job import Claimed
+from perdure.model.lifecycle import LONG, SHORT, TRACE, Failed, Outcome, Report, Succeeded, stripped
+from perdure.ops.results import ParentResult
+
+T = TypeVar("T")
+
+
+class Load(msgspec.Struct, frozen=True, tag=True):
+    """Where a new process finds the app, and what it must find there."""
+
+    target: str
+    """``module:name``; the name may have dots."""
+    modules: Sequence[str] = ()
+    """Modules whose import registers tasks."""
+    tasks: Sequence[str] = ()
+    path: Sequence[str] = ()
+    """The ``sys.path`` of the worker."""
+    url: str | None = None
+    """The database of an app that was given another one than its module says."""
+
+
+class Run(msgspec.Struct, frozen=True, tag=True):
+    """Run this job. What the child says about it carries the same number."""
+
+    number: int
+    job: Claimed
+    worker: str
+    deadline: float | None
+    parents: Sequence[ParentResult] | None = None
+    """Of a step."""
+    config: str | None = None
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """An error on its way to the other side."""
+
+    name: str
+    code: str
+    message: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Fault:
+        if isinstance(error, PerdureError):
+            return cls(type(error).__name__, error.code, str(error))
+        return cls(InternalError.__name__, InternalError.code, f"{type(error).__name__} in the worker.")
+
+    def error(self) -> PerdureError:
+        """The same error, of the same class."""
+        kind = getattr(errors, self.name, InternalError)
+        # Past the constructor: some take other arguments than a message.
+        error: PerdureError = kind.__new__(kind, self.message)
+        error.code = self.code
+        return error
+
+
+class Answer(msgspec.Struct, frozen=True, tag=True):
+    """To a request of the child."""
+
+    request: int
+    cancel_requested: bool
+    fault: Fault | None = None
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """Stop the handler. The child then sends SIGTERM to its process group, and heeds no other one."""
+
+
+class Loaded(msgspec.Struct, frozen=True, tag=True):
+    """The app is there, with all its tasks."""
+
+
+class Unfit(msgspec.Struct, frozen=True, tag=True):
+    """The app cannot be loaded."""
+
+    reason: str
+
+
+class Spoke(msgspec.Struct, frozen=True, tag=True):
+    number: int
+    report: Report
+
+
+class Logged(msgspec.Struct, frozen=True, tag=True):
+    number: int
+    level: str
+    message: str
+
+
+class Save(msgspec.Struct, frozen=True, tag=True):
+    """Answered once it is durable."""
+
+    number: int
+    request: int
+    checkpoint: str
+
+
+class Committing(msgspec.Struct, frozen=True, tag=True):
+    """The handler has written its success into a transaction of its own and is about to commit it."""
+
+    number: int
+    request: int
+    success: Succeeded
+
+
+class RolledBack(msgspec.Struct, frozen=True, tag=True):
+    """It was not committed, and the handler goes on."""
+
+    number: int
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """How the handler ended: the name of the outcome and the outcome; none where it stopped without a word."""
+
+    number: int
+    how: str | None
+    outcome: msgspec.Raw
+    resident: int
+    """Bytes of memory that the child holds."""
+
+    @classmethod
+    def of(cls, number: int, outcome: Outcome | None, *, resident: int) -> Ended:
+        if outcome is None:
+            return cls(number, None, msgspec.Raw(b"\xc0"), resident)
+        try:
+            told = msgspec.msgpack.encode(outcome := _tellable(outcome))
+        except Exception:
+            told = msgspec.msgpack.encode(outcome := _bare(outcome))
+        return cls(number, type(outcome).__name__, msgspec.Raw(told), resident)
+
+    def told(self) -> Outcome | None:
+        return None if self.how is None else msgspec.msgpack.decode(self.outcome, type=_OUTCOMES[self.how])
+
+
+FromWorker: TypeAlias = Load | Run | Answer | Stop
+FromChild: TypeAlias = Loaded | Unfit | Spoke | Logged | Save | Committing | RolledBack | Ended
+
+_OUTCOMES: dict[str, type[Outcome]] = {kind.__name__: kind for kind in get_args(Outcome)}
+
+
+def _tellable(outcome: Outcome) -> Outcome:
+    """A handler may raise what no encoder takes; a gigabyte is cut before it is sent."""
+    if not isinstance(outcome, Failed):
+        return outcome
+    return msgspec.structs.replace(
+        outcome,
+        code=None if outcome.code is None else storable_text(outcome.code, SHORT),
+        message=storable_text(outcome.message, LONG),
+        trace=None if outcome.trace is None else storable_text(outcome.trace, TRACE),
+    )
+
+
+def _bare(outcome: Outcome) -> Outcome:
+    if isinstance(outcome, Failed):
+        return Failed(outcome.lease, outcome.kind, message="What it said cannot be told.")
+    if hasattr(outcome, "reason"):
+        return msgspec.structs.replace(stripped(outcome), reason="What it said cannot be told.")
+    return stripped(outcome)
+
+
+FRAME = 1024 * 1024
+"""Bytes of a frame. A message may have any number of them: a handler enqueues as many jobs as it likes."""
+MORE = 1 << 31
+"""Set in the length of a frame that is not the last of its message."""
+
+_LENGTH = struct.Struct("!I")
+_encoder = msgspec.msgpack.Encoder()
+
+
+def packed(message: FromWorker | FromChild) -> bytes | bytearray:
+    body = _encoder.encode(message)
+    if len(body) <= FRAME:
+        return _LENGTH.pack(len(body)) + body
+    frames, view = bytearray(), memoryview(body)
+    for start in range(0, len(body), FRAME):
+        part = view[start : start + FRAME]
+        frames += _LENGTH.pack(len(part) | (MORE if start + FRAME < len(body) else 0))
+        frames += part
+    return frames
+
+
+_from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
+_from_child: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromChild)
+
+
+class Stream(Generic[T]):
+    """Cuts what arrives into messages."""
+
+    def __init__(self, decoder: msgspec.msgpack.Decoder[T]) -> None:
+        self._decoder = decoder
+        self._arrived = bytearray()
+        self._begun = bytearray()
+        """A message of which more frames will come."""
+
+    @property
+    def is_within_message(self) -> bool:
+        return bool(self._arrived or self._begun)
+
+    def feed(self, data: bytes) -> Iterator[T]:
+        self._arrived += data
+        while len(self._arrived) >= _LENGTH.size:
+            length: int = _LENGTH.unpack_from(self._arrived)[0]
+            end = _LENGTH.size + (length & ~MORE)
+            if end > _LENGTH.size + FRAME:
+                # A handler wrote into the socket itself.
+                raise msgspec.DecodeError("This is no message.")
+            if len(self._arrived) < end:
+                return
+            self._begun += self._arrived[_LENGTH.size : end]
+            del self._arrived[:end]
+            if not length & MORE:
+                body, self._begun = self._begun, bytearray()
+                yield self._decoder.decode(body)
+
+
+CHUNK = 256 * 1024
+
+REST_WITHIN = 0.5
+"""Seconds for the rest of a message that has begun to arrive."""
+
+
+class Channel:
+    """The worker's end, in its event loop. What the child does not take yet waits here."""
+
+    def __init__(self, sock: socket.socket, heard: Callable[[FromChild], None]) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._heard = heard
+        self._loop = asyncio.get_running_loop()
+        self._stream = Stream(_from_child)
+        self._unsent = bytearray()
+        self._loop.add_reader(sock, self._read)
+
+    def send(self, message: FromWorker) -> bool:
+        """Whether there is still somebody who could hear it."""
+        if self._socket.fileno() < 0:
+            return False
+        self._unsent += packed(message)
+        return self._write()
+
+    def drain(self) -> None:
+        """Hear all that has arrived: of a child that has died there will be no more."""
+        while self._read():
+            pass
+
+    def read_rest(self) -> list[FromChild]:
+        """All that has arrived and was not heard. From any thread, once the loop is given up."""
+        messages: list[FromChild] = []
+        until = monotonic() + REST_WITHIN
+        with suppress(OSError, msgspec.MsgspecError):
+            while True:
+                # A long message does not fit into the socket: its sender waits for us.
+                wait = max(0.0, until - monotonic()) if self._stream.is_within_message else 0.0
+                if not select([self._socket], [], [], wait)[0] or not (data := self._socket.recv(CHUNK)):
+                    return messages
+                messages += self._stream.feed(data)
+        return messages
+
+    def _read(self) -> bool:
+        """Hear some of what has arrived; others want to be heard as well. Whether there was anything."""
+        if self._socket.fileno() < 0:
+            return False
+        try:
+            data = self._socket.recv(CHUNK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._socket)
+            return False
+        try:
+            for message in self._stream.feed(data):
+                self._heard(message)
+        except msgspec.MsgspecError:
+            # A handler wrote into it. A child that loses its worker ends at once.
+            self.close()
+        return True
+
+    def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+            self._socket.close()
+
+    def _write(self) -> bool:
+        try:
+            sent = self._socket.send(self._unsent)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._loop.remove_writer(self._socket)
+            return False
+        del self._unsent[:sent]
+        if self._unsent:
+            self._loop.add_writer(self._socket, self._write)
+        else:
+            self._loop.remove_writer(self._socket)
+        return True
+
+
+class ChildChannel:
+    """The child's end: it blocks. Anyone may send; one reads."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(True)
+        self._socket = sock
+        self._lock = Lock()
+
+    def send(self, message: FromChild) -> None:
+        data = packed(message)
+        with self._lock:
+            self._socket.sendall(data)
+
+    def messages(self) -> Iterator[FromWorker]:
+        """Until the worker closes its end, or dies."""
+        stream = Stream(_from_worker)
+        while data := self._received():
+            yield from stream.feed(data)
+
+    def _received(self) -> bytes:
+        try:
+            return self._socket.recv(CHUNK)
+        except OSError:
+            return b""

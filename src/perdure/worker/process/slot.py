@@ -1,0 +1,250 @@
+"""One child of a worker, as the worker sees it, and the job it has."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from time import monotonic, time
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from perdure.errors import PerdureError
+from perdure.model.lifecycle import Failed, Outcome
+from perdure.worker.attempt import Attempt
+from perdure.worker.process.protocol import (
+    Answer,
+    Channel,
+    Committing,
+    Ended,
+    Fault,
+    FromChild,
+    Load,
+    Loaded,
+    Logged,
+    RolledBack,
+    Run,
+    Save,
+    Spoke,
+    Stop,
+    Unfit,
+)
+from perdure.worker.process.spawn import Spawned
+
+CHILD = "perdure.worker.process.child"
+LOADING = 60.0
+"""Seconds that a child gets to load the app."""
+GRACE = 2.0
+"""Seconds between the request to stop and SIGKILL."""
+MOST_JOBS = 1_000
+MOST_GROWTH = 256 * 1024 * 1024
+"""When a child is replaced: after so many jobs, or once it holds so many bytes more than after its first one.
+
+Not sooner: a new one costs 0.3 s and whatever the app imports, a job in one that is there 0.2 ms.
+"""
+
+
+JobReport: TypeAlias = Spoke | Logged | Save | Committing | RolledBack | Ended
+"""What a child says of its job."""
+
+
+class WorkersNow(Protocol):
+    """Whoever keeps the slots."""
+
+    def fit(self) -> None:
+        """A process has loaded the app."""
+        ...
+
+    def unfit(self, attempt: Attempt | None, reason: str) -> None:
+        """A process cannot load the app; what it was given has not begun."""
+        ...
+
+    def done(self, slot: Slot, attempt: Attempt) -> None:
+        """Its job has ended, and unless it is worn it can take another one."""
+        ...
+
+    def gone(self, slot: Slot) -> None:
+        """The process has ended, and what it had is told."""
+        ...
+
+
+class Slot:
+    """Belongs to the event loop's thread."""
+
+    def __init__(self, load: Load, crew: WorkersNow, *, alone: bool = False) -> None:
+        self._crew = crew
+        self._loop = asyncio.get_running_loop()
+        self._process = Spawned(CHILD, self._died)
+        self._channel = Channel(self._process.socket, self._heard)
+        self._number = 0
+        self._resident: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._saving: set[asyncio.Task[None]] = set()
+        self._ending = False
+        self.loaded = False
+        self.attempt: Attempt | None = None
+        self.worn = alone
+        """To be given no further job."""
+        self._channel.send(load)
+        self._set_timer(self._loop.call_later(LOADING, self._too_slow))
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def give(self, attempt: Attempt) -> bool:
+        """Whether it was still there to take the job. One that is still loading gets it afterwards."""
+        self._number += 1
+        self.attempt = attempt
+        return self._begin(attempt) if self.loaded else True
+
+    def _begin(self, attempt: Attempt) -> bool:
+        deadline = None if attempt.allowed is None else time() + attempt.allowed
+        context = attempt.context
+        run = Run(
+            self._number,
+            attempt.job,
+            context.worker or "",
+            deadline,
+            context.step_results.parents,
+            context.config_text,
+        )
+        if not self._channel.send(run):
+            return False
+        self._set_timer(None)
+        attempt.begin()
+        return True
+
+    def retire_after(self, seconds: float) -> None:
+        """Let it go if it is given no job until then."""
+        self._set_timer(self._loop.call_later(seconds, self.let_go))
+
+    def let_go(self) -> None:
+        """It ends by itself, having no job."""
+        self.worn = self._ending = True
+        self._channel.close()
+        self._set_timer(self._loop.call_later(GRACE, self.kill))
+
+    def stop(self) -> None:
+        """Its handler may clean up, and has not long for it."""
+        self.worn = self._ending = True
+        self._channel.send(Stop())
+        self._set_timer(self._loop.call_later(GRACE, self.kill))
+
+    def kill(self) -> None:
+        self.worn = self._ending = True
+        self._process.signal(signal.SIGKILL)
+
+    def note_returned(self) -> None:
+        """How its handler ended, if it did since the loop was last able to hear. From any thread."""
+        attempt = self.attempt
+        if attempt is None:
+            return
+        for message in self._channel.read_rest():
+            match message:
+                case Ended(number=self._number):
+                    attempt.returned = message.told(), monotonic()
+                case Spoke() | Logged() if message.number == self._number:
+                    self._heard_of(attempt, message)
+
+    def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = timer
+
+    def _heard(self, message: FromChild) -> None:
+        match message:
+            case Loaded():
+                self._has_loaded()
+            case Unfit(reason):
+                self._refuse(reason)
+            case Spoke() | Logged() | Save() | Committing() | RolledBack() | Ended():
+                # A thread that a handler left behind may still speak in the name of its job.
+                if self.attempt is not None and not self.attempt.ended and message.number == self._number:
+                    self._heard_of(self.attempt, message)
+
+    def _heard_of(self, attempt: Attempt, message: JobReport) -> None:
+        context = attempt.context
+        match message:
+            case Spoke(report=report):
+                if report.stage is not None:
+                    context.stage(report.stage)
+                else:
+                    context.progress(report.done, report.total, report.message)
+            case Logged(level=level, message=line):
+                context.log(line, level=level)
+            case Save():
+                task = asyncio.create_task(self._save(attempt, message))
+                self._saving.add(task)
+                task.add_done_callback(self._saving.discard)
+            case Committing(request=request, success=success):
+                context.success = success
+                self._channel.send(Answer(request, context.cancel_requested))
+            case RolledBack():
+                context.forget_success()
+            case Ended():
+                self._wear(message.resident)
+                self._tell(message.told())
+
+    async def _save(self, attempt: Attempt, save: Save) -> None:
+        context, fault = attempt.context, None
+        try:
+            await context.asave(msgspec.json.decode(save.checkpoint))
+        except PerdureError as error:
+            fault = Fault.of(error)
+        self._channel.send(Answer(save.request, context.cancel_requested, fault))
+
+    def _wear(self, resident: int) -> None:
+        if self._resident is None:
+            self._resident = resident
+        if self._number >= MOST_JOBS or resident > self._resident + MOST_GROWTH:
+            self.worn = True
+
+    def _tell(self, outcome: Outcome | None) -> None:
+        """The job is over; the slot is free before anybody hears of it."""
+        attempt, self.attempt = self.attempt, None
+        if attempt is None:
+            return
+        if attempt.why is not None:
+            # It was asked to end, and what it started is to end as well.
+            self.kill()
+        self._crew.done(self, attempt)
+        attempt.end(outcome, monotonic())
+
+    def _has_loaded(self) -> None:
+        if self._ending:
+            return  # it was told to stop a moment ago
+        self.loaded = True
+        self._set_timer(None)
+        self._crew.fit()
+        if self.attempt is not None:
+            self._begin(self.attempt)
+
+    def _too_slow(self) -> None:
+        self._refuse(f"it took more than {LOADING:g} s")
+
+    def _refuse(self, reason: str) -> None:
+        self.kill()
+        attempt, self.attempt = self.attempt, None
+        self._crew.unfit(attempt, reason)
+
+    def _died(self, code: int) -> None:
+        self._channel.drain()
+        self._channel.close()
+        self.worn = True
+        if not (self.loaded or self._ending):
+            self._refuse(f"it {_how(code)}")
+        elif (attempt := self.attempt) is not None:
+            panic = Failed(attempt.lease, "panic", message=f"Its process {_how(code)}.")
+            self._tell(panic if attempt.why is None else None)
+        self._set_timer(None)
+        self._crew.gone(self)
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"ended by itself with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -1,0 +1,46 @@
+"""What an error of the database means for a worker: wait, try row by row, or blame the row."""
+
+from __future__ import annotations
+
+from perdure.errors import Conflict, InternalError, Invalid, PerdureError, SchemaError, Unavailable
+
+OUT_OF_SERVICE = (Unavailable, SchemaError)
+"""What a worker that runs waits for. Tables that vanish under it are being restored, or the database made anew."""
+
+DAMAGED = (Invalid, Conflict, InternalError, ArithmeticError, LookupError, TypeError, ValueError)
+"""What makes a statement about many rows worth repeating row by row."""
+
+REFUSED = (*DAMAGED, SchemaError)
+"""The same for a claim: a trigger of somebody else's may itself lack a table."""
+
+FORBIDDEN = "store.forbidden"
+"""The code of an error that says which right the role lacks."""
+
+OF_THE_ROW = frozenset(
+    {"store.too_large", "store.undecodable", "job.damaged", "job.bad_snapshot", "workflow.bad_snapshot"}
+)
+"""Codes of errors that only the row's own values can cause."""
+
+MAYBE_OF_THE_ROW = frozenset({"store.bad_value", "store.constraint"})
+"""Codes that a row's values cause, and that a trigger can raise for all rows as well."""
+
+NOT_DONE = (*OUT_OF_SERVICE, InternalError, Invalid, Conflict)
+"""What ends none of a worker's loops: it tries again, and tells why. A bug ends it, and is seen."""
+
+
+def is_of_the_row(error: Exception) -> bool:
+    """Whether nothing but the row, or its outcome, can be the cause. Errors of Python come of reading it."""
+    if not isinstance(error, PerdureError) or error.code in OF_THE_ROW:
+        return True
+    return isinstance(error, Invalid | Conflict) and not error.code.startswith("store.")
+
+
+def may_be_of_the_row(error: Exception) -> bool:
+    return is_of_the_row(error) or (isinstance(error, PerdureError) and error.code in MAYBE_OF_THE_ROW)
+
+
+def tellable(error: Exception) -> str:
+    """What may be told of an error: ours quote nothing, those of Python may."""
+    return (
+        str(error) if isinstance(error, PerdureError) else f"A row cannot be read ({type(error).__name__})."
+    )

@@ -1,0 +1,113 @@
+"""The slots in which a worker's jobs run, and how many are free."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from perdure.model.job import Claimed
+from perdure.model.lifecycle import is_suspect
+from perdure.worker.attempt import Attempt, Runner
+from perdure.worker.handler import Handler
+from perdure.worker.options import WorkerOptions
+from perdure.worker.process.pool import ProcessRunner
+from perdure.worker.process.protocol import Load
+from perdure.worker.runners import LoopRunner, ThreadRunner
+from perdure.worker.steps import Steps
+
+
+class Slots:
+    """The event loop and threads, which share ``concurrency`` slots, and processes, which have their own."""
+
+    def __init__(
+        self,
+        options: WorkerOptions,
+        handlers: Mapping[str, Handler],
+        program: Load | None,
+        steps: Steps,
+        freed: Callable[[], None],
+    ) -> None:
+        processes = (os.cpu_count() or 1) if options.processes is None else options.processes
+        self.total = options.concurrency
+        self._steps = steps
+        self._on_loop = LoopRunner()
+        self._threads = ThreadRunner(options.concurrency, freed)
+        self._processes = ProcessRunner(processes, program, freed=freed, in_place=self._start_in_place)
+        self._here = self._there = 0
+        self._left_early: set[Attempt] = set()
+        in_process = {name for name, handler in handlers.items() if handler.run_in == "process"}
+        self.tasks = sorted(handlers.keys() - in_process)
+        """The tasks that run on the loop or in threads."""
+        self.process_tasks = sorted(in_process) if self._processes.slots else []
+
+    @property
+    def free(self) -> int:
+        return self.total - self._here - self._threads.lost
+
+    @property
+    def free_processes(self) -> int:
+        return self._processes.free - self._there
+
+    @property
+    def all_lost(self) -> bool:
+        """Whether every thread is taken by a handler that does not end."""
+        return self._threads.lost >= self.total
+
+    async def check(self, stop: asyncio.Event) -> None:
+        """Raise InvalidConfig if there are tasks for processes and a new process does not find them.
+
+        It returns early if the worker is to stop.
+        """
+        if self.process_tasks:
+            await self._processes.check(stop)
+
+    def of(self, job: Claimed, handler: Handler) -> Runner:
+        """The runner of a job. A job whose worker died more than once runs in a process, where it harms no other."""
+        alone = handler.run_in == "process" or (
+            is_suspect(job.crashes, job.interruptions) and self._processes.ready
+        )
+        return self._steps.before(job, handler, self._processes if alone else self._in_place(handler))
+
+    def attempt_of(self, task: asyncio.Task[Any] | None) -> Attempt | None:
+        """The attempt for which this task of the loop runs, if it is known. From any thread."""
+        return self._on_loop.attempt_of(task)
+
+    def note_returned(self) -> None:
+        """Note how attempts in processes ended while the loop could not hear it, as those in threads do themselves."""
+        self._processes.note_returned()
+
+    def take(self, attempt: Attempt) -> None:
+        """Take a slot until ``leave``, which is called when the outcome is recorded."""
+        if attempt.handler.run_in == "process":
+            self._there += 1
+        else:
+            self._here += 1
+
+    def leave_early(self, attempt: Attempt) -> None:
+        """Free the slot of an attempt whose outcome the database does not take yet, for as many as there are slots."""
+        if len(self._left_early) < self.total and attempt not in self._left_early:
+            self.leave(attempt)
+            self._left_early.add(attempt)
+
+    def leave(self, attempt: Attempt) -> None:
+        if attempt in self._left_early:
+            self._left_early.discard(attempt)
+            return
+        if attempt.handler.run_in == "process":
+            self._there -= 1
+        else:
+            self._here -= 1
+        self._steps.held.release(attempt)
+
+    async def close(self) -> None:
+        self._threads.close()
+        await self._processes.close()
+
+    def _in_place(self, handler: Handler) -> Runner:
+        return self._on_loop if handler.run_in == "async" else self._threads
+
+    def _start_in_place(self, attempt: Attempt) -> None:
+        attempt.runner = self._in_place(attempt.handler)
+        attempt.runner.start(attempt)

@@ -1,0 +1,104 @@
+"""Which results one step needs before its handler begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from perdure.errors import PayloadTooLarge
+from perdure.model.reference import count_references, refers, resolved
+from perdure.ops.batch import CHUNK
+from perdure.ops.results import ParentResult, bytes_left, bytes_of
+from perdure.worker.attempt import Attempt
+from perdure.worker.results import missing
+
+MOST_AHEAD = 16 << 20
+"""Bytes of results that are read before an async handler begins. If its parents have more, they are read when they are
+asked for: that depends on the parents alone, never on what else the worker holds."""
+
+MOST_ARGUMENTS = 64 << 20
+"""Bytes that the arguments of a step may take once results stand in place of the references to them."""
+
+
+class StepNeeds:
+    """Of one attempt. It reads nothing itself."""
+
+    def __init__(self, attempt: Attempt, first_page: Sequence[ParentResult]) -> None:
+        self._attempt = attempt
+        self._parents = [*first_page]
+        self._known = {parent.key: parent for parent in first_page}
+        self._references = count_references(attempt.job.payload)
+        self.complete = len(first_page) < CHUNK
+        """All parents are known."""
+
+    def add_page(self, page: Sequence[ParentResult]) -> None:
+        self._parents += page
+        self._known |= {parent.key: parent for parent in page}
+        self.complete = len(page) < CHUNK
+
+    @property
+    def last(self) -> str:
+        """The id of the last parent that is known."""
+        return self._parents[-1].id
+
+    @property
+    def bytes_left(self) -> int:
+        return bytes_left(self._parents)
+
+    @property
+    def unknown(self) -> list[str]:
+        """Keys that arguments refer to and that no direct parent has."""
+        return [key for key in self._references if key not in self._known]
+
+    def add_ancestors(self, found: Iterable[ParentResult]) -> None:
+        self._known |= {parent.key: parent for parent in found}
+
+    @property
+    def unread(self) -> list[ParentResult]:
+        """Those whose results have to be read before the handler begins."""
+        keys = dict.fromkeys(self._references)
+        if self.reads_ahead:
+            keys |= dict.fromkeys(parent.key for parent in self._parents)
+        return [self._known[key] for key in keys if key in self._known and self._known[key].unread]
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether all results are read before the handler begins, which could not wait for them later."""
+        handler = self._attempt.handler
+        takes_context = handler.signature.context is not None
+        return handler.is_async and takes_context and bytes_of(self._parents) <= MOST_AHEAD
+
+    def check(self) -> None:
+        """Raise what makes it impossible to run the step."""
+        for key in self._references:
+            parent = self._known.get(key)
+            if parent is None or not parent.has_result:
+                raise missing(key, parent)
+        if self.argument_bytes > MOST_ARGUMENTS:
+            raise PayloadTooLarge(
+                f"with the results they refer to, the arguments take {self.argument_bytes} bytes of JSON, more than"
+                f" {MOST_ARGUMENTS}: take the context instead, and ask for one at a time, by ctx.results in a thread or"
+                " process and by ctx.aresults() in async code"
+            )
+
+    @property
+    def argument_bytes(self) -> int:
+        """What results as arguments take, each as often as it is referred to."""
+        return sum((self._known[key].size or 0) * times for key, times in self._references.items())
+
+    def set_results(self, read: Iterable[ParentResult]) -> None:
+        for parent in read:
+            self._known[parent.key] = parent
+
+    def hand_over(self) -> None:
+        """Give the attempt its results, and its arguments in place of references to them."""
+        attempt, job = self._attempt, self._attempt.job
+        parents: Sequence[ParentResult] = self._parents
+        if self.reads_ahead:
+            parents = [self._known[parent.key] for parent in parents]
+        attempt.context.step_results.set_parents(parents)
+        if refers(job.payload):
+            payload = resolved(job.payload, lambda key: self._known[key].result or "null")
+            attempt.job = attempt.context.row = msgspec.structs.replace(job, payload=payload)
+        self._known = {}

@@ -1,0 +1,186 @@
+"""Subscribers to events: called on the event loop, or in a thread of their own; the worker never waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections import deque
+from collections.abc import Awaitable
+from contextlib import suppress
+from time import monotonic
+from typing import Protocol, cast
+
+from perdure.request.events import JobEvent, Listener
+
+LIMIT = 10.0
+"""Seconds a listener may take."""
+MOST = 1_000
+"""Events that may wait for one listener; what happens beyond that it is not told."""
+FAREWELL = 5.0
+"""Seconds that a worker which stops leaves its listeners to hear the last events."""
+
+_log = logging.getLogger("perdure.worker")
+
+
+class Subscriber(Protocol):
+    """A listener and the events on their way to it. Belongs to the event loop's thread."""
+
+    def tell(self, event: JobEvent) -> None: ...
+
+    async def close(self) -> None:
+        """Let it hear the last ones."""
+        ...
+
+
+def subscriber_of(listener: Listener) -> Subscriber:
+    # Also an object that is called like an async function.
+    on_loop = inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__)
+    return LoopSubscriber(listener) if on_loop else ThreadSubscriber(listener)
+
+
+class Lag:
+    """Whether a listener keeps up: a line in the log when it no longer does, and one when it does again."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.name = getattr(listener, "__qualname__", type(listener).__qualname__)
+        self._lags = False
+        self._dropped = 0
+
+    def drop(self) -> None:
+        self.begin(f"{MOST} events wait for it, and what happens now it is not told")
+        self._dropped += 1
+
+    def begin(self, why: str) -> None:
+        if not self._lags:
+            self._lags = True
+            _log.warning("The listener %s lags: %s", self.name, why)
+
+    def end(self) -> None:
+        if self._lags:
+            _log.warning("The listener %s keeps up again; it missed %d events", self.name, self._dropped)
+            self._lags, self._dropped = False, 0
+
+
+class LoopSubscriber:
+    """An async function. Its calls run concurrently, each with a time limit."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._lag = Lag(listener)
+        self._calls: set[asyncio.Task[None]] = set()
+
+    def tell(self, event: JobEvent) -> None:
+        if len(self._calls) >= MOST:
+            self._lag.drop()
+            return
+        call = asyncio.create_task(self._call(event))
+        self._calls.add(call)
+        call.add_done_callback(self._over)
+
+    async def close(self) -> None:
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=FAREWELL)
+
+    async def _call(self, event: JobEvent) -> None:
+        try:
+            async with asyncio.timeout(LIMIT):
+                await cast(Awaitable[object], self._listener(event))
+        except TimeoutError:
+            _log.warning(
+                "A listener to %r took more than %g s: it is no longer waited for", event.name, LIMIT
+            )
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            # The last two would end the event loop.
+            _tell_failure(event, error)
+
+    def _over(self, call: asyncio.Task[None]) -> None:
+        self._calls.discard(call)
+        if len(self._calls) <= MOST // 2:
+            self._lag.end()
+
+
+class ThreadSubscriber:
+    """A plain function. A thread, started with the first event, calls it for one event after the other."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._lag = Lag(listener)
+        self._loop = asyncio.get_running_loop()
+        self._thread: threading.Thread | None = None
+        self._news = threading.Condition()
+        self._events: deque[JobEvent] = deque()
+        self._busy_since: float | None = None
+        self._closed = False
+        self._over = asyncio.Event()
+        self._watch: asyncio.TimerHandle | None = None
+
+    def tell(self, event: JobEvent) -> None:
+        if self._closed:
+            return
+        if len(self._events) >= MOST:
+            self._lag.drop()
+            return
+        with self._news:
+            self._events.append(event)
+            self._news.notify()
+        if self._thread is None:
+            self._start()
+        if self._watch is None:
+            self._watch = self._loop.call_later(LIMIT, self._look)
+
+    async def close(self) -> None:
+        with self._news:
+            self._closed = True
+            self._news.notify()
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._thread is None:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL):
+                await self._over.wait()
+        self._events.clear()  # or a call that ends one day would be followed by others
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name=f"perdure-listener-{self._lag.name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            self._lag.begin("no thread can be started for it")  # the next event tries again
+        else:
+            self._thread = thread
+
+    def _look(self) -> None:
+        self._watch = None
+        since = self._busy_since
+        if since is None and not self._events:
+            self._lag.end()
+            return
+        if since is not None and monotonic() - since >= LIMIT:
+            self._lag.begin(f"a call of it takes more than {LIMIT:g} s, and events wait behind it")
+        self._watch = self._loop.call_later(LIMIT, self._look)
+
+    def _run(self) -> None:
+        while (event := self._next()) is not None:
+            try:
+                self._listener(event)
+            except BaseException as error:
+                # Also SystemExit: a listener may not end the thread of the next events.
+                _tell_failure(event, error)
+        with suppress(RuntimeError):  # the loop is gone
+            self._loop.call_soon_threadsafe(self._over.set)
+
+    def _next(self) -> JobEvent | None:
+        self._busy_since = None
+        with self._news:
+            self._news.wait_for(lambda: self._events or self._closed)
+            if not self._events:
+                return None
+            self._busy_since = monotonic()
+            return self._events.popleft()
+
+
+def _tell_failure(event: JobEvent, error: BaseException) -> None:
+    _log.error("A listener to %r failed for job %s", event.name, event.job, exc_info=error)

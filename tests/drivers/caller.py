@@ -1,0 +1,154 @@
+"""Somebody with a connection of their own: in a thread, with an event loop where the driver wants one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import logging
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from typing import Any, ClassVar, Literal
+
+
+class Caller:
+    """What is the same for all: subclasses say how their library opens, begins and ends.
+
+    The methods that subclasses override run in the caller's thread, and may be coroutines.
+    """
+
+    colour: ClassVar[Literal["blocking", "async"]] = "blocking"
+    driver = ""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.conn: Any = None
+        self.spoiled = False
+        self._loop = asyncio.Runner() if self.colour == "async" else None
+        self._thread = ThreadPoolExecutor(1)
+        self._wait(self.open)
+
+    # What a library does its own way.
+
+    def open(self) -> Any:
+        raise NotImplementedError
+
+    def close(self) -> Any:
+        return self.conn.close()
+
+    def say(self, sql: str) -> Any:
+        return self.conn.execute(sql)
+
+    def commit(self) -> Any:
+        return self.conn.commit()
+
+    def rollback(self) -> Any:
+        return self.conn.rollback()
+
+    def begin_to_read(self) -> Any:
+        """On SQLite: a transaction that has no lock yet."""
+        return self.say("BEGIN")
+
+    async def nested(self, act: Callable[[], Any]) -> None:
+        """Act inside a savepoint of the library's, and roll that back."""
+        await done(self.say("SAVEPOINT theirs"))
+        await done(act())
+        await done(self.say("ROLLBACK TO SAVEPOINT theirs"))
+
+    # What a test does.
+
+    def does(self, act: Callable[..., Any], *args: Any) -> Any:
+        return self._wait(act, *args)
+
+    def inserts(self, id: int) -> None:
+        self._wait(self.say, f"INSERT INTO {theirs(self.url)} VALUES ({id})")
+
+    def verb(self, subject: Any, verb: str, *args: Any, **options: Any) -> Any:
+        """A verb of perdure's, or its twin, whichever goes with the connection."""
+        return self.starts(subject, verb, *args, **options).result(60)
+
+    def starts(self, subject: Any, verb: str, *args: Any, **options: Any) -> Future[Any]:
+        name = f"a{verb}" if self.colour == "async" else verb
+        return self._thread.submit(self._run, lambda: getattr(subject, name)(*args, **options))
+
+    def wrong_verb(self, subject: Any, verb: str, *args: Any, **options: Any) -> Any:
+        """The other one. Blocking verbs run where no loop is, async ones in one."""
+
+        def act() -> Any:
+            if self.colour == "async":
+                return getattr(subject, verb)(*args, **options)
+            return asyncio.run(getattr(subject, f"a{verb}")(*args, **options))
+
+        return self._thread.submit(act).result(60)
+
+    def rolls_back_a_savepoint_around(self, subject: Any, verb: str, *args: Any) -> None:
+        name = f"a{verb}" if self.colour == "async" else verb
+        self._wait(self._nested, lambda: getattr(subject, name)(*args))
+
+    def closes(self) -> None:
+        """Before the end of the test: at the end there is nothing left to close, or it fails."""
+        self.spoiled = True
+        self._wait(self.close)
+
+    def ends(self) -> None:
+        try:
+            if self.spoiled and self.driver == "pg8000":
+                self._close_and_collect()
+                return
+            with suppress(Exception) if self.spoiled else nullcontext():
+                self._wait(self.close)
+        finally:
+            if self._loop is not None:
+                self._thread.submit(self._loop.close).result(60)
+            self._thread.shutdown()
+
+    def _close_and_collect(self) -> None:
+        """Collect a lost connection here, where it may complain, and not during the next test.
+
+        pg8000 closes its socket, but not the file it has made of that: depending on which of the two the garbage
+        collector finalizes first, the socket warns, or the file fails to send what it has buffered. SQLAlchemy logs
+        the error, and pytest keeps the record, with the connection in its traceback.
+        """
+        hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
+        logging.disable()
+        try:
+            with suppress(Exception):
+                self._wait(self.close)
+            self.conn = None
+            gc.collect()
+        finally:
+            logging.disable(logging.NOTSET)
+            sys.unraisablehook = hook
+
+    def _nested(self, act: Callable[[], Any]) -> Any:
+        if self.colour == "async":
+            return self.nested(act)
+        # Nothing in it waits: one step is all of it.
+        try:
+            self.nested(act).send(None)
+        except StopIteration:
+            return None
+        raise AssertionError("a blocking caller has waited")
+
+    def _wait(self, act: Callable[..., Any], *args: Any) -> Any:
+        return self._thread.submit(self._run, act, *args).result(60)
+
+    def _run(self, act: Callable[..., Any], *args: Any) -> Any:
+        if self._loop is None:
+            return act(*args)
+        return self._loop.run(done_by(act, *args))
+
+
+def theirs(url: str) -> str:
+    """A table of the callers' own, outside perdure's schema."""
+    return "theirs" if url.startswith("sqlite") else "public.theirs"
+
+
+async def done_by(act: Callable[..., Any], *args: Any) -> Any:
+    return await done(act(*args))
+
+
+async def done(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
