@@ -133,7 +133,7 @@ TEXT = """\
 Everything that perdure raises on purpose is a `PerdureError`. All stand in `perdure.errors`, those that most programs
 need also in `perdure`. `error.code` and `error.category` are stable and fit for clients; the message may be shown, for
 it never contains payloads, keys, connection strings or SQL. How a *job* fails, with `job.error.code`, is in the
-[guide](guide.md#retries).
+[retries](retries.md#failure-kinds-and-codes).
 
 | error | is a | code | category | meaning | what to do |
 |---|---|---|---|---|---|

@@ -45,8 +45,14 @@ def blocks(page: str) -> list[str]:
     return found
 
 
-def readme() -> str:
-    return "\n".join(blocks("README.md"))
+def write_program(page: str, home: Path) -> str:
+    """Write what a page shows as ``program.py``, and its blocks that begin with ``# shop.py`` as that module."""
+    found = blocks(page)
+    module = [block for block in found if block.startswith("# shop.py\n")]
+    program = "\n".join(block for block in found if not block.startswith("# shop.py\n"))
+    (home / "shop.py").write_text("\n".join(module))
+    (home / "program.py").write_text(program)
+    return program
 
 
 def defaults(function: Callable[..., object]) -> dict[str, object]:
@@ -73,68 +79,43 @@ def test_the_page_about_errors_is_drawn_from_the_tree_of_errors() -> None:
     assert draw_errors.FINER.keys() == {code for _, code in codes_in_the_package()}
 
 
-def test_the_readme_runs_and_prints_what_it_says(tmp_path: Path) -> None:
-    script = tmp_path / "readme.py"
-    script.write_text(readme())
-    printed = run(script)
-    assert len(promised(readme())) == len(printed) == 4
-    assert all(line.endswith(end) for line, end in zip(printed, promised(readme()), strict=True))
-    assert (tmp_path / "jobs.db").exists()
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "docs/arguments.md",
+        "docs/enqueue.md",
+        "docs/getting-started.md",
+        "docs/operating.md",
+        "docs/retries.md",
+        "docs/tasks.md",
+        "docs/workers.md",
+        "docs/workflows.md",
+    ],
+)
+def test_the_python_of_a_page_runs_and_prints_what_it_says(page: str, tmp_path: Path) -> None:
+    program = write_program(page, tmp_path)
+    assert program.count("print(") == len(promised(program)) > 0, "a print without its promise"
+    assert run(tmp_path / "program.py") == promised(program)
 
 
 def test_the_readme_runs_on_postgresql_with_another_url_and_driver(tmp_path: Path, postgres_url: str) -> None:
     app = App(postgres_url)
     app.migrate()
     app.close()
-    program = readme().replace("sqlite:///jobs.db", postgres_url)
-    program = program.replace('sqlite3.connect("jobs.db")', f'psycopg.connect("{postgres_url}")')
-    script = tmp_path / "readme.py"
-    script.write_text(program.replace("import sqlite3", "import psycopg"))
-    printed = run(script)
-    assert all(line.endswith(end) for line, end in zip(printed, promised(readme()), strict=True))
-    assert not (tmp_path / "jobs.db").exists()
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Path:
-    """Where the module stands that the guide writes."""
-    module = [block for block in blocks("docs/guide.md") if block.startswith("# shop.py\n")]
-    (tmp_path / "shop.py").write_text("\n".join(module))
-    return tmp_path
-
-
-def test_the_guide_runs_and_prints_what_it_says(shop: Path) -> None:
-    script = shop / "program.py"
-    program = "\n".join(block for block in blocks("docs/guide.md") if not block.startswith("# shop.py\n"))
-    script.write_text(program)
-    printed = run(script)
-    assert program.count("print(") == len(promised(program)) > 20, "a print without its promise"
-    assert printed == promised(program)
-
-
-def test_the_page_about_workflows_runs_and_prints_what_it_says(tmp_path: Path) -> None:
-    script = tmp_path / "program.py"
-    program = "\n".join(blocks("docs/workflows.md"))
-    script.write_text(program)
-    assert run(script) == promised(program)
-
-
-def test_the_page_about_operating_runs_and_prints_what_it_says(tmp_path: Path) -> None:
-    script = tmp_path / "program.py"
-    program = "\n".join(blocks("docs/operating.md"))
-    script.write_text(program)
-    assert run(script) == promised(program)
+    write_program("README.md", tmp_path)
+    for file in (tmp_path / "shop.py", tmp_path / "program.py"):
+        text = file.read_text().replace("sqlite:///shop.db", postgres_url)
+        text = text.replace('sqlite3.connect("shop.db")', f'psycopg.connect("{postgres_url}")')
+        file.write_text(text.replace("import sqlite3", "import psycopg"))
+    assert run(tmp_path / "program.py") == promised((tmp_path / "program.py").read_text())
+    assert not (tmp_path / "shop.db").exists()
 
 
 def test_every_condition_is_in_the_page_about_operating() -> None:
     rows = re.findall(r"^\| (`.+?) \|", (ROOT / "docs/operating.md").read_text(), re.MULTILINE)
     told = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     assert [name for name in Wanted.__annotations__ if name not in told] == []
-
-
-def test_the_page_about_arguments_runs_and_prints_what_it_says(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text("\n".join(blocks("docs/arguments.md")))
-    assert run(tmp_path / "program.py") == promised("\n".join(blocks("docs/arguments.md")))
 
 
 def test_the_drawings_of_workflows_are_those_of_the_builder() -> None:
@@ -144,19 +125,6 @@ def test_the_drawings_of_workflows_are_those_of_the_builder() -> None:
         r"^```mermaid\n(.*?)^```$", (ROOT / "docs/workflows.md").read_text(), re.MULTILINE | re.DOTALL
     )
     assert space["flow"].to_mermaid().endswith(drawn)
-
-
-def test_the_web_application_of_the_guide_runs_jobs(shop: Path) -> None:
-    script = shop / "web.py"
-    script.write_text(
-        "import asyncio, shop\n"
-        "async def serve():\n"
-        "    async with shop.lifespan(None):\n"
-        "        job = await shop.send.aenqueue('ann@example.com', subject='Hello')\n"
-        "        print(await job.aget(timeout=60))\n"
-        "asyncio.run(serve())\n"
-    )
-    assert run(script) == ["Hello to ann@example.com"]
 
 
 DJANGO = """
@@ -183,47 +151,44 @@ def test_the_page_about_transactions_runs_and_prints_what_it_says(
     script.write_text(DJANGO.format(url=postgres_url) + program.replace("localhost/shop", host))
     printed = [line for line in run(script) if not line.startswith("confirmed")]
     assert printed == promised(program)
-    assert len(printed) == 2
+    assert len(printed) == 4
 
 
 def test_every_public_name_is_documented() -> None:
-    """In a sentence or in code that uses it: an import alone tells nothing."""
-    pages = "\n".join(page.read_text() for page in ROOT.glob("docs/*.md"))
-    code = [*re.findall(r"`([^`\n]+)`", pages), *blocks("docs/guide.md"), *blocks("docs/workflows.md")]
+    """In a sentence or in code that uses it: an import alone explains nothing."""
+    pages = sorted(ROOT.glob("docs/*.md"))
+    text = "\n".join(page.read_text() for page in pages)
+    code = [*re.findall(r"`([^`\n]+)`", text), *(block for page in pages for block in blocks(str(page)))]
     used = [line for part in code for line in part.splitlines() if not line.startswith("from ")]
     assert [name for name in perdure.__all__ if name not in re.findall(r"\w+", "\n".join(used))] == []
 
 
-def section(heading: str) -> str:
-    """Of the guide."""
-    _, _, rest = (ROOT / "docs" / "guide.md").read_text().partition(f"\n## {heading}\n")
-    return rest.partition("\n## ")[0]
-
-
-def test_every_option_of_an_app_is_in_the_guide() -> None:
-    code = " ".join(re.findall(r"`([^`\n]+)`", section("The app and its database")))
-    assert inspect.signature(App).parameters.keys() - {"url"} <= set(re.findall(r"\w+", code))
+def option_rows(page: str, heading: str) -> dict[str, str]:
+    """The options in the table of a section, with their default or, if the table has none, what they mean."""
+    _, _, rest = (ROOT / "docs" / page).read_text().partition(f"\n## {heading}\n")
+    rows = [line.split(" | ") for line in rest.partition("\n## ")[0].splitlines() if line.startswith("| `")]
+    return {name: cells[1].strip("`") for cells in rows for name in re.findall(r"`(\w+)`", cells[0])}
 
 
 @pytest.mark.parametrize(
-    ("heading", "options"),
+    ("page", "heading", "options"),
     [
-        ("Tasks", {**defaults(App._register), **Handling._field_defaults}),
-        ("Enqueue", dict.fromkeys(Asked.__annotations__)),
-        ("Run workers", defaults(App.run_worker)),
+        ("getting-started.md", "Choose a database", defaults(App.__init__)),
+        ("tasks.md", "Options", {**defaults(App._register), **Handling._field_defaults}),
+        ("enqueue.md", "Options", dict.fromkeys(Asked.__annotations__)),
+        ("workers.md", "Options", defaults(App.run_worker)),
     ],
 )
-def test_every_option_has_a_row_in_the_guide_with_its_default(
-    heading: str, options: Mapping[str, object]
+def test_every_option_has_a_row_with_its_default(
+    page: str, heading: str, options: Mapping[str, object]
 ) -> None:
-    rows = [line.split(" | ") for line in section(heading).splitlines() if line.startswith("| `")]
-    told = {name: cells[1].strip("`") for cells in rows for name in re.findall(r"`(\w+)`", cells[0])}
-    assert told.keys() == options.keys()
+    rows = option_rows(page, heading)
+    assert rows.keys() == options.keys()
     for name, default in options.items():
         if isinstance(default, str):
-            assert told[name] == f'"{default}"'
+            assert rows[name] == f'"{default}"'
         elif type(default) in (int, float):
-            assert float(told[name]) == default
+            assert float(rows[name]) == default
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
