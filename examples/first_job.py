@@ -1,4 +1,4 @@
-"""The life of a first job: enqueued, not twice, tried, failed, tried again, told."""
+"""A first job: enqueued once under a key, fails, is retried, succeeds; then its history is printed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ app = App(f"sqlite:///{directory.name}/jobs.db")
 
 @app.task(name="mail.welcome", queue="mail", backoff=0.1)
 async def welcome(to: str, greeting: str = "Hello", *, ctx: Context = CONTEXT) -> dict[str, int]:
-    """The first letter is lost on the way."""
+    """Send a letter. The first attempt fails."""
     ctx.stage("sending")
     ctx.log(f"attempt {ctx.attempt}")
     if ctx.attempt == 1:

@@ -1,4 +1,4 @@
-"""A nightly report: figures from three shops side by side, a summary, the approval of a person, and then the mail."""
+"""A nightly report: collect figures from three shops, summarise them, wait for an approval, send the report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def send(summary: str) -> str:
 
 @app.task(name="report.tidy")
 async def tidy() -> None:
-    """Remove what the night left behind, whatever the person decided."""
+    """Clean up, whether the report was approved or not."""
 
 
 def nightly(day: str) -> Workflow:
@@ -50,7 +50,7 @@ async def main() -> None:
         again = await app.astart_workflow(nightly("2026-11-16"))
         print(f"the same night again: {'the same workflow' if again.id == report.id else 'another one'}")
 
-        while (await report.arefresh()).status != "open":  # noqa: ASYNC110 - a person looks now and then, too
+        while (await report.arefresh()).status != "open":  # noqa: ASYNC110 - polls, as a person would
             await asyncio.sleep(0.01)
         print(f"it is {report.status}: somebody has to decide")
         await app.aresolve_gate(report.id, "approve", "succeeded", output={"by": "ann"})

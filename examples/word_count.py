@@ -1,4 +1,4 @@
-"""Map and reduce over files: how many there are, only the first step finds out, and it adds the others."""
+"""Map and reduce over files: the first step finds the files and appends one step for each, and a total."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ a cat and a dog"""
 
 @app.task(name="words.find")
 def find(folder: str, *, ctx: Context = CONTEXT) -> int:
-    """One step for each file, and one behind them all. They are written with this step's success."""
+    """Append one step for each file, and one after all of them. They are written when this step succeeds."""
     files = sorted(Path(folder).glob("*.txt"))
     maps = [Step(f"count {file.name}", count.job(str(file)), after=["find"]) for file in files]
     ctx.append([*maps, Step("total", total.job([one.result for one in maps]), after=maps)])
