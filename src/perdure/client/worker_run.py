@@ -16,7 +16,7 @@ from perdure.client.worker_api import WorkerMethods
 from perdure.errors import InvalidConfig, StoreClosed, Unavailable, WorkerDied
 from perdure.plan.plan import arun
 from perdure.worker.collapse import end_collapsed
-from perdure.worker.executor import DaemonExecutor
+from perdure.worker.daemon_executor import DaemonExecutor
 from perdure.worker.gc_tuning import looked_for_by_time
 from perdure.worker.health import Health
 from perdure.worker.loop_errors import log_discreetly

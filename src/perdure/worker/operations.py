@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic
 
-from perdure.errors import InvalidOption, RowsHeld, StoreBusy, StoreReadOnly
+from perdure.errors import InvalidOption, RowsLocked, StoreBusy, StoreReadOnly
 from perdure.internal import failpoints
 from perdure.model.job import Claimed, Instant, Span
 from perdure.model.lifecycle import Change, Outcome
@@ -197,7 +197,7 @@ class WorkerOperations:
             # An outcome, or a row that the claim met: apart, neither stops the other.
             finished = yield from self._finish(outcomes)
             return finished, (yield from self._claim_after(outcomes, worker, tasks, n, order))
-        except RowsHeld:
+        except RowsLocked:
             finished = yield from self._recorder.record(outcomes, free=True)
             return finished, (yield from self._claim_after(outcomes, worker, tasks, n, order))
         again = yield from self._heed(request, claims, since=asked_at, polls=polls)

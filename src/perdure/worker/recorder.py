@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from perdure.errors import Conflict, Invalid, RowsHeld
+from perdure.errors import Conflict, Invalid, RowsLocked
 from perdure.model.job import Lease
 from perdure.model.lifecycle import Outcome, stripped
 from perdure.ops import finish as finish_ops
@@ -47,7 +47,7 @@ class Recorder:
                 finish_ops.finish, outcomes, jitter=self._rng.random, failing=self.failing
             )
             return (yield from self.complete(outcomes, finished))
-        except RowsHeld:
+        except RowsLocked:
             if free:
                 raise
             return (yield from self._record(outcomes, failed, free=True))

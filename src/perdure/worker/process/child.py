@@ -78,7 +78,7 @@ class Child:
 
     def run(self) -> None:
         signal.signal(signal.SIGTERM, self._told_to_stop)
-        threading.Thread(target=self._read, name="perdure-wire", daemon=True).start()
+        threading.Thread(target=self._read, name="perdure-child-reader", daemon=True).start()
         while (message := self._inbox.get()) is not None:
             if isinstance(message, Run):
                 self._run(message)

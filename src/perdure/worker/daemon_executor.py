@@ -23,7 +23,7 @@ class DaemonExecutor(ThreadPoolExecutor):
 
     def __init__(self) -> None:
         super().__init__(max_workers=1)
-        self._daemon_threads = DaemonThreads("perdure-aside", limit=MOST_THREADS)
+        self._daemon_threads = DaemonThreads("perdure-to-thread", limit=MOST_THREADS)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
