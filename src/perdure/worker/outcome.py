@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 from traceback import FrameSummary, StackSummary, TracebackException, walk_tb
+from typing import assert_never
 
 from perdure.errors import PerdureError
 from perdure.internal import journal
@@ -20,7 +21,7 @@ from perdure.model.lifecycle import (
     Succeeded,
     Throttled,
 )
-from perdure.request.signals import Cancel, Continue, Fatal, Retry, Snooze, Stopped, Throttle
+from perdure.request.signals import Cancel, Continue, Fatal, OutcomeSignal, Retry, Snooze, Stopped, Throttle
 from perdure.worker.handler import Discreet, Handler
 
 MESSAGE = 2_000
@@ -57,34 +58,39 @@ def raised(handler: Handler, job: Claimed, error: BaseException) -> Outcome | No
         return None
     lease, discreet = job.lease, handler.discretion(job.payload)
     try:
-        return _signalled(handler, lease, error, discreet)
+        return _classify(handler, lease, error, discreet)
     except BaseException:
         # A signal whose class forgot to call its parent, or an error that raises when it is looked at.
         return Failed(lease, "error", None, _name(error), _traced(error, discreet))
 
 
-def _signalled(handler: Handler, lease: Lease, error: BaseException, discreet: Discreet) -> Outcome:
-    match error:
-        case Snooze():
-            return Snoozed(lease, _duration_us(error.delay))
-        case Throttle():
-            delay = None if error.delay is None else _duration_us(error.delay)
-            return Throttled(lease, delay, bool(error.cool_queue))
-        case Continue():
-            return Continued(lease, _duration_us(error.delay))
-        case Cancel():
-            return Canceled(lease, discreet(str(error.reason)))
-        case Fatal():
-            return Failed(lease, "fatal", _code(error.code), _said(error, discreet), _traced(error, discreet))
-        case Retry():
-            delay = None if error.delay is None else _duration_us(error.delay)
-            return Failed(
-                lease, "error", _code(error.code), _said(error, discreet), _traced(error, discreet), delay
-            )
+def _classify(handler: Handler, lease: Lease, error: BaseException, discreet: Discreet) -> Outcome:
+    if isinstance(error, OutcomeSignal):
+        return _signalled(lease, error, discreet)
     kind: FailureKind = "fatal" if isinstance(error, handler.fatal) else "error"
     code = _code(error.code) if isinstance(error, PerdureError) else None
-    name, said = _name(error), _said(error, discreet)
-    return Failed(lease, kind, code, f"{name}: {said}" if said else name, _traced(error, discreet))
+    name, message = _name(error), _message(error, discreet)
+    return Failed(lease, kind, code, f"{name}: {message}" if message else name, _traced(error, discreet))
+
+
+def _signalled(lease: Lease, signal: OutcomeSignal, discreet: Discreet) -> Outcome:
+    match signal:
+        case Snooze():
+            return Snoozed(lease, _checked_delay(signal.delay))
+        case Throttle():
+            return Throttled(lease, _optional_delay(signal.delay), bool(signal.cool_queue))
+        case Continue():
+            return Continued(lease, _checked_delay(signal.delay))
+        case Cancel():
+            return Canceled(lease, discreet(str(signal.reason)))
+        case Fatal():
+            message, trace = _message(signal, discreet), _traced(signal, discreet)
+            return Failed(lease, "fatal", _code(signal.code), message, trace)
+        case Retry():
+            message, trace = _message(signal, discreet), _traced(signal, discreet)
+            return Failed(lease, "error", _code(signal.code), message, trace, _optional_delay(signal.delay))
+        case _:
+            assert_never(signal)
 
 
 def traced(error: BaseException) -> str | None:
@@ -154,7 +160,7 @@ def _code(code: object) -> str | None:
     return None if code is None else str(code)
 
 
-def _said(error: BaseException, discreet: Discreet) -> str:
+def _message(error: BaseException, discreet: Discreet) -> str:
     try:
         # Before the cut, which could leave half of a secret.
         return discreet(str(error))[:MESSAGE]
@@ -169,11 +175,15 @@ def _name(error: BaseException) -> str:
         return "an error without a name"
 
 
-def _duration_us(delay: object) -> Span:
+def _checked_delay(delay: object) -> Span:
     """A signal's own class may have set anything; what is no delay makes the signal an error."""
     if type(delay) is not int or delay < 0:
         raise TypeError(delay)
     return delay
+
+
+def _optional_delay(delay: object) -> Span | None:
+    return None if delay is None else _checked_delay(delay)
 
 
 def note(what: str, lease: Lease, outcome: Outcome | None, **more: object) -> None:

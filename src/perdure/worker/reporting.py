@@ -13,7 +13,7 @@ from time import monotonic
 from perdure.errors import PerdureError
 from perdure.model.codec import MAX_PAYLOAD, storable_text
 from perdure.model.job import SECOND
-from perdure.model.lifecycle import Canceled, Change, Continued, Failed, Outcome, Released, Snoozed, Succeeded
+from perdure.model.lifecycle import Change, Failed, Succeeded, event_of
 from perdure.ops.notify import notify
 from perdure.ops.topics import ENDED
 from perdure.request.events import EventName
@@ -61,7 +61,7 @@ class OutcomeReporter:
     def ended(self, attempt: Attempt, change: Change | None) -> None:
         outcome = attempt.outcome
         assert outcome is not None
-        name = _name(outcome, change)
+        name = event_of(outcome, change)
         seconds = monotonic() - attempt.started
         # A failure for good is shown also where nobody has set up a log.
         level = logging.WARNING if name == "failed" else logging.INFO
@@ -191,30 +191,3 @@ def _queues(queues: Queues) -> str:
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(sorted(names)[:SHOWN]) + more
-
-
-def _name(outcome: Outcome, change: Change | None) -> EventName:
-    if change is None or change.state == "succeeded":
-        # Without a change it was a plain success, or an outcome that was recorded before.
-        return "succeeded" if isinstance(outcome, Succeeded) else _name_alone(outcome)
-    if change.state in ("failed", "canceled"):
-        return "failed" if change.state == "failed" else "canceled"
-    return _name_alone(outcome)
-
-
-def _name_alone(outcome: Outcome) -> EventName:
-    match outcome:
-        case Succeeded():
-            return "succeeded"
-        case Failed(kind="interrupted") | Released():
-            return "given_back"
-        case Failed():
-            return "retried"
-        case Snoozed():
-            return "snoozed"
-        case Continued():
-            return "continued"
-        case Canceled():
-            return "canceled"
-        case _:
-            return "throttled"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from perdure.model.job import Claimed
-from perdure.model.lifecycle import is_suspect
+from perdure.model.suspect import is_suspect
 from perdure.worker.attempt import Attempt, Runner
 from perdure.worker.handler import Handler
 from perdure.worker.options import WorkerOptions

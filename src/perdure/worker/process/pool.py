@@ -11,7 +11,8 @@ from typing import Literal
 
 from perdure.errors import InvalidConfig
 from perdure.model.job import SECOND
-from perdure.model.lifecycle import Released, is_suspect
+from perdure.model.lifecycle import Released
+from perdure.model.suspect import is_suspect
 from perdure.worker.attempt import Attempt
 from perdure.worker.process.protocol import Load
 from perdure.worker.process.slot import GRACE, Slot
