@@ -80,7 +80,7 @@ def test_a_burst_waits_for_what_it_gives_back_under_another_identity(
         return finished, jobs
 
     async def released_late(outcomes: Any) -> Any:
-        await auntil(lambda: not workers[0]._cycle.is_under_way)  # it has looked, and found nothing
+        await auntil(lambda: not workers[0]._executor.cycle.is_under_way)  # it has looked, and found nothing
         return await afinish(outcomes)
 
     monkeypatch.setattr(app.ledger, "acycle", answered_late, raising=False)
@@ -113,7 +113,7 @@ def test_a_burst_that_was_retired_rescues_what_it_ran_itself(
             try:
                 await asyncio.sleep(3600)
             finally:
-                cycle = workers[0]._cycle
+                cycle = workers[0]._executor.cycle
                 await auntil(lambda: not cycle.is_under_way and not cycle._here.wants_claim)
 
     app.enqueue_many([work.job(n) for n in range(3)])

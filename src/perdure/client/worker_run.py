@@ -15,7 +15,6 @@ from dataclasses import replace
 from perdure.client.worker_api import WorkerMethods
 from perdure.errors import InvalidConfig, StoreClosed, Unavailable, WorkerDied
 from perdure.plan.plan import arun
-from perdure.worker.collapse import end_collapsed
 from perdure.worker.daemon_executor import DaemonExecutor
 from perdure.worker.gc_tuning import looked_for_by_time
 from perdure.worker.health import Health
@@ -65,7 +64,7 @@ def _run(loop: asyncio.AbstractEventLoop, worker: Worker, serving: asyncio.Task[
                 )
                 idle = 0 if turned else idle + 1
                 if idle == MOST_IDLE:
-                    end_collapsed(worker, error)
+                    worker.end_without_loop(error)
                     raise
                 with suppress(RuntimeError):  # the loop was closed
                     serving.cancel()
@@ -116,7 +115,7 @@ async def _see_off(worker: Worker, running: asyncio.Task[Exit]) -> None:
             await asyncio.shield(running)
         except asyncio.CancelledError:
             cancelled = True
-            worker.hurry()
+            worker.stop_at_once()
         except Exception:
             break
     if cancelled:

@@ -58,8 +58,8 @@ class JobContext(Context):
         "block",
         "config_text",
         "deadline_at",
+        "on_report",
         "row",
-        "spoken",
         "step_results",
         "success",
     )
@@ -71,12 +71,12 @@ class JobContext(Context):
         *,
         worker: str,
         operations: WorkerOperations,
-        spoken: Callable[[], None] | None = None,
+        on_report: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(job_id=job.id, run=job.run, attempt=job.attempt, tenant=job.tenant, worker=worker)
         self.row = job
         self.deadline_at: float | None = None
-        self.spoken = spoken
+        self.on_report = on_report
         """Called, from whichever thread, when there is something to report."""
         self.success: Succeeded | None = None
         """What the handler wrote into a transaction of its own, which may or may not have been committed."""
@@ -147,7 +147,7 @@ class JobContext(Context):
 
     def log(self, message: str, *, level: str = "info") -> None:
         # Cut before it is kept, and shown before the lock: what is logged may use this context itself.
-        line = LogLine(storable_text(spoken(level), SHORT), storable_text(self._discreet(message), TRACE))
+        line = LogLine(storable_text(as_text(level), SHORT), storable_text(self._discreet(message), TRACE))
         with self._lock:
             if len(self._logs) < MOST_LOGS:
                 self._logs.append(line)
@@ -361,7 +361,7 @@ class JobContext(Context):
         return run(self.store, plan, method=method)
 
     def _discreet(self, said: object) -> str:
-        return self._hide(spoken(said))
+        return self._hide(as_text(said))
 
     def _say(self, report: Report) -> None:
         with self._lock:
@@ -369,8 +369,8 @@ class JobContext(Context):
         self._tell()
 
     def _tell(self) -> None:
-        if self.spoken is not None:
-            self.spoken()
+        if self.on_report is not None:
+            self.on_report()
 
 
 def encode_checkpoint(value: object) -> str:
@@ -381,7 +381,7 @@ def encode_checkpoint(value: object) -> str:
         raise PayloadTooLarge(f"the checkpoint takes more than {MAX_PAYLOAD} bytes of JSON") from None
 
 
-def spoken(said: object) -> str:
+def as_text(said: object) -> str:
     """As text. What cannot be shown is no reason for a handler to fail."""
     try:
         return str(said)

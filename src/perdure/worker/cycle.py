@@ -35,14 +35,14 @@ RETRY_RECORD = 1.0
 """Seconds between two tries to record an outcome whose row is locked."""
 
 
-class Cycling(Protocol):
-    """The worker, as its cycle sees it."""
+class ClaimsAndOutcomes(Protocol):
+    """The executor, as its cycle sees it."""
 
     @property
     def identity(self) -> str: ...
 
-    def begin(self, jobs: Sequence[Claimed], identity: str) -> None:
-        """These were claimed."""
+    def claimed(self, jobs: Sequence[Claimed], identity: str) -> None:
+        """Run these jobs, which were claimed under this identity."""
         ...
 
     def recorded(self, attempt: Attempt, change: Change | None, *, accepted: bool) -> None:
@@ -98,13 +98,13 @@ class ReservedSlots(NamedTuple):
 class Cycle:
     def __init__(
         self,
-        worker: Cycling,
+        executor: ClaimsAndOutcomes,
         slots: Slots,
         operations: WorkerOperations,
         health: Health,
         options: WorkerOptions,
     ) -> None:
-        self._worker = worker
+        self._executor = executor
         self._operations = operations
         self._health = health
         self._slots = slots
@@ -225,10 +225,10 @@ class Cycle:
         )
 
     async def _turn(self) -> None:
-        (n, m), identity = self._claim_sizes, self._worker.identity
+        (n, m), identity = self._claim_sizes, self._executor.identity
         ended, self._ended = self._ended, []
         turn = self._begin(ended, n, m)
-        outcomes = [(attempt, attempt.final()) for attempt in ended]
+        outcomes = [(attempt, attempt.final_outcome()) for attempt in ended]
         asked = self._health.ask()
         if failpoints.armed and ended:
             failpoints.reach("before_flush")
@@ -255,7 +255,7 @@ class Cycle:
         if failpoints.armed and (jobs or more):
             failpoints.reach("after_claim_before_start")
         del self._under_way[turn]
-        self._worker.begin([*jobs, *more], identity)
+        self._executor.claimed([*jobs, *more], identity)
 
     def _begin(self, ended: Sequence[Attempt], n: int, m: int) -> int:
         """Begin a turn that records these attempts and claims so many jobs; return its number."""
@@ -322,7 +322,7 @@ class Cycle:
             if attempt.lease in accepted or attempt.lease in refused or attempt.lease in unrecordable:
                 change = changes.get(attempt.lease)
                 attempt.outcome = instead.get(attempt.lease, attempt.outcome)
-                self._worker.recorded(attempt, change, accepted=attempt.lease in accepted)
+                self._executor.recorded(attempt, change, accepted=attempt.lease in accepted)
             else:
                 self._slots.leave_early(attempt)
                 task = asyncio.create_task(self._retry_record(attempt, outcome))
@@ -341,7 +341,7 @@ class Cycle:
             if finished.accepted or finished.refused or finished.unrecordable:
                 change = finished.changes[0] if finished.changes else None
                 (attempt.outcome,) = finished.instead or (attempt.outcome,)
-                return self._worker.recorded(attempt, change, accepted=bool(finished.accepted))
+                return self._executor.recorded(attempt, change, accepted=bool(finished.accepted))
 
 
 def _freed_by(ended: Sequence[Attempt]) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from perdure.model.lifecycle import Outcome, Released
 from perdure.plan.plan import Plan, run
 from perdure.worker.attempt import Attempt
 from perdure.worker.bounded_log import BoundedLog
+from perdure.worker.executor import last_outcome
 from perdure.worker.loop_watch import Verdict
 from perdure.worker.operations import WorkerOperations
 
@@ -46,7 +47,7 @@ def record_last(
     ``charge`` replaces the outcome of the attempt that it names. Return what the database did not take: somebody holds
     the row, or refuses it.
     """
-    outcomes = {attempt.lease: attempt.last() for attempt in attempts}
+    outcomes = {attempt.lease: last_outcome(attempt) for attempt in attempts}
     if charge is not None:
         outcomes[charge.lease] = charge
     lines = [said for attempt in attempts if (said := attempt.context.take_logs())]

@@ -142,7 +142,7 @@ class OutcomeReporter:
             await asyncio.sleep(PAUSE)
 
 
-def introduce(name: str, address: str, *, options: WorkerOptions, slots: Slots) -> None:
+def log_start(name: str, address: str, *, options: WorkerOptions, slots: Slots) -> None:
     """The first line of a worker: who it is, and what it does where."""
     told: dict[str, object] = {
         "worker": name,

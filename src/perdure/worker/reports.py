@@ -34,19 +34,19 @@ class Reports:
         self._operations = operations
         self._health = health
         self._deadlines = deadlines
-        self._spoken = False
+        self._pending = False
         self._writing: asyncio.Task[None] | None = None
         self._under_way: set[Attempt] = set()
-        self._behind: list[Callable[[], None]] = []
+        self._waiting: list[Callable[[], None]] = []
 
-    def spoken(self) -> None:
-        """Some handler said something. From any thread."""
-        self._spoken = True
+    def note_pending(self) -> None:
+        """A handler has something to report. From any thread."""
+        self._pending = True
 
-    def behind(self, attempt: Attempt, record: Callable[[Attempt], None]) -> None:
-        """Record an outcome, but not before what its handler said: that would be refused afterwards."""
+    def when_written(self, attempt: Attempt, record: Callable[[Attempt], None]) -> None:
+        """Call ``record`` once no report of the attempt is under way: a report is refused after the outcome."""
         if attempt in self._under_way:
-            self._behind.append(lambda: record(attempt))
+            self._waiting.append(lambda: record(attempt))
         else:
             record(attempt)
 
@@ -55,18 +55,18 @@ class Reports:
             while True:
                 await asyncio.sleep(TICK)
                 self._deadlines.look_ahead(self._attempts)
-                self._write_aside()
+                self._write_in_background()
         finally:
             if self._writing is not None:
                 self._writing.cancel()
 
-    def _write_aside(self) -> None:
+    def _write_in_background(self) -> None:
         """Deadlines are looked at also while the database takes its time."""
         if self._writing is not None and self._writing.done():
             self._writing.result()
             self._writing = None
-        if self._spoken and self._writing is None:
-            self._spoken = False
+        if self._pending and self._writing is None:
+            self._pending = False
             attempts = [attempt for attempt in self._attempts if not attempt.ended]
             self._writing = asyncio.create_task(self.write(attempts))
 
@@ -86,8 +86,8 @@ class Reports:
             await self._say(told)
         finally:
             self._under_way = set()
-            behind, self._behind = self._behind, []
-            for record in behind:
+            waiting, self._waiting = self._waiting, []
+            for record in waiting:
                 record()
 
     async def _say(self, told: Sequence[tuple[Attempt, JobReport]]) -> None:
@@ -98,7 +98,7 @@ class Reports:
             raise
         except OUT_OF_SERVICE as error:
             put_back(told)
-            self._spoken = True
+            self._pending = True
             await asyncio.sleep(self._health.failed(error))
             return
         for (attempt, said), answer in zip(told, heard, strict=True):
@@ -113,7 +113,7 @@ class Reports:
                 attempt.stop("cancel")
             case "invalid progress":
                 attempt.context.put_back(without_progress(said))
-                self._spoken = True
+                self._pending = True
                 _log.warning(
                     "Job %s said that %s of %s is done; that was dropped",
                     attempt.job.id,

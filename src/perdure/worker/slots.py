@@ -43,6 +43,10 @@ class Slots:
         self.process_tasks = sorted(in_process) if self._processes.slots else []
 
     @property
+    def all_tasks(self) -> list[str]:
+        return sorted([*self.tasks, *self.process_tasks])
+
+    @property
     def free(self) -> int:
         return self.total - self._here - self._threads.lost
 

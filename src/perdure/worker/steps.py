@@ -159,7 +159,7 @@ class Preparation:
         if self.reading is not None:
             self.reading.cancel()
         late = f"The results it needs were not read within {attempt.allowed} s."
-        timed_out = attempt.why == "timeout"
+        timed_out = attempt.stop_reason == "timeout"
         attempt.end(Failed(attempt.lease, "timeout", message=late) if timed_out else None, monotonic())
 
     def give_up(self, attempt: Attempt) -> None:

@@ -73,7 +73,7 @@ class Sweeper:
         dead = await self._bury()
         if await self._lead(anew=dead):
             await self._sweep_for_all()
-        await self._despite_damage("Expired jobs cannot be told of", self.tell_expired)
+        await self._despite_damage("Expired jobs cannot be told of", self.report_expired)
 
     async def _sweep_for_all(self) -> None:
         if failpoints.armed:
@@ -100,7 +100,7 @@ class Sweeper:
             _log.warning("Rescued %d jobs of workers that fell silent", len(rescued))
             await self._tell_rescued(rescued)
 
-    async def tell_expired(self) -> None:
+    async def report_expired(self) -> None:
         """Also of those that a claim of this worker met and canceled."""
         expired = self._operations.expired
         if self._hooks.quiet:

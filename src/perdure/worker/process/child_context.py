@@ -14,7 +14,7 @@ from perdure.model.codec import storable_text
 from perdure.model.lifecycle import SHORT, TRACE, Report
 from perdure.model.progress import MOST_PROGRESS
 from perdure.plan.plan import Plan, in_thread, refuse_in_event_loop
-from perdure.worker.context import JobContext, encode_checkpoint, spoken
+from perdure.worker.context import JobContext, as_text, encode_checkpoint
 from perdure.worker.handler import Handler
 from perdure.worker.operations import WorkerOperations
 from perdure.worker.process.protocol import (
@@ -72,7 +72,7 @@ class ChildContext(JobContext):
 
     def log(self, message: str, *, level: str = "info") -> None:
         said = storable_text(self._discreet(message), TRACE)
-        self._requests.say(Logged(self._number, storable_text(spoken(level), SHORT), said))
+        self._requests.say(Logged(self._number, storable_text(as_text(level), SHORT), said))
 
     def save(self, checkpoint: object) -> None:
         """Keep this for the next attempt: durable when it returns."""

@@ -201,7 +201,7 @@ class ProcessRunner:
 
     def _turn_away(self, attempt: Attempt) -> None:
         """Its handler has not begun: a suspect runs where it always did, another goes back to the queue."""
-        if self._in_place is not None and attempt.handler.run_in != "process" and attempt.why is None:
+        if self._in_place is not None and attempt.handler.run_in != "process" and attempt.stop_reason is None:
             self._in_place(attempt)
         else:
             attempt.end(Released(attempt.lease, int(PAUSE * SECOND)), monotonic())

@@ -205,7 +205,7 @@ class Slot:
         attempt, self.attempt = self.attempt, None
         if attempt is None:
             return
-        if attempt.why is not None:
+        if attempt.stop_reason is not None:
             # It was asked to end, and what it started is to end as well.
             self.kill()
         self._crew.done(self, attempt)
@@ -236,7 +236,7 @@ class Slot:
             self._refuse(f"it {_how(code)}")
         elif (attempt := self.attempt) is not None:
             panic = Failed(attempt.lease, "panic", message=f"Its process {_how(code)}.")
-            self._tell(panic if attempt.why is None else None)
+            self._tell(panic if attempt.stop_reason is None else None)
         self._set_timer(None)
         self._crew.gone(self)
 
