@@ -30,9 +30,8 @@ async def test_a_handler_that_ends_just_before_reports_are_written_keeps_its_lin
     @app.task(name="speak")
     async def speak(*, ctx: Context = CONTEXT) -> None:
         ctx.log("the last line")
-        workers[
-            0
-        ]._executor.reports._write_in_background()  # as the timer does, which a blocked loop lets come with anything
+        # As the timer does, which a blocked loop lets come with anything.
+        workers[0]._executor.reports._write_in_background()
 
     monkeypatch.setattr(app.ledger, "areport", report_slowly, raising=False)
     async with app.worker() as worker:
