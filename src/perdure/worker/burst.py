@@ -51,7 +51,7 @@ class Burst:
         self._worker.stop()
 
     def look(self) -> None:
-        """After each turn."""
+        """After each cycle."""
         if self._executor.busy or not self._sweeper.swept.is_set():
             return
         if self._executor.cycle.drained:

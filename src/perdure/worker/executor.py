@@ -127,7 +127,7 @@ class Executor:
             on_report=self.reports.note_pending,
         )
         context.config_text = identity.config_of(job.task, handler.name)
-        attempt = Attempt(job, handler, context, self._slots.of(job, handler), started=monotonic())
+        attempt = Attempt(job, handler, context, self._slots.runner_of(job, handler), started=monotonic())
         self.attempts[attempt.lease] = attempt
         self._slots.take(attempt)
         return attempt

@@ -144,7 +144,7 @@ class OutcomeReporter:
 
 def log_start(name: str, address: str, *, options: WorkerOptions, slots: Slots) -> None:
     """The first line of a worker: who it is, and what it does where."""
-    told: dict[str, object] = {
+    extra: dict[str, object] = {
         "worker": name,
         # Not imported: the names of the package lead to the app, which stands above.
         "version": vars(sys.modules["perdure"])["__version__"],
@@ -159,15 +159,15 @@ def log_start(name: str, address: str, *, options: WorkerOptions, slots: Slots) 
         "Worker %s of perdure %s on %s; queues: %s; tasks (%d): %s; at a time: %d on the loop or in threads, "
         "%d in processes; lease %g s",
         name,
-        told["version"],
+        extra["version"],
         address,
         _queues(options.queues),
         len(slots.tasks) + len(slots.process_tasks),
         _some([*slots.tasks, *slots.process_tasks]),
         options.concurrency,
-        told["processes"],
-        told["lease"],
-        extra=told,
+        extra["processes"],
+        extra["lease"],
+        extra=extra,
     )
 
 

@@ -72,63 +72,63 @@ class Reports:
 
     async def write(self, attempts: Collection[Attempt]) -> None:
         # One that has ended meanwhile writes its lines with its outcome: from here they might come behind it.
-        told = [
-            (attempt, said)
+        reports = [
+            (attempt, report)
             for attempt in attempts
-            if not attempt.ended and (said := attempt.context.take()) is not None
+            if not attempt.ended and (report := attempt.context.take()) is not None
         ]
-        if not told:
+        if not reports:
             return
         if failpoints.armed:
             failpoints.reach("before_report")
-        self._under_way = {attempt for attempt, _ in told}
+        self._under_way = {attempt for attempt, _ in reports}
         try:
-            await self._say(told)
+            await self._send(reports)
         finally:
             self._under_way = set()
             waiting, self._waiting = self._waiting, []
             for record in waiting:
                 record()
 
-    async def _say(self, told: Sequence[tuple[Attempt, JobReport]]) -> None:
+    async def _send(self, reports: Sequence[tuple[Attempt, JobReport]]) -> None:
         try:
-            heard = await self._operations.areport([said for _, said in told])
+            answers = await self._operations.areport([report for _, report in reports])
         except asyncio.CancelledError:
-            put_back(told)
+            put_back(reports)
             raise
         except OUT_OF_SERVICE as error:
-            put_back(told)
+            put_back(reports)
             self._pending = True
             await asyncio.sleep(self._health.failed(error))
             return
-        for (attempt, said), answer in zip(told, heard, strict=True):
-            self._answer(attempt, said, answer)
+        for (attempt, report), answer in zip(reports, answers, strict=True):
+            self._answer(attempt, report, answer)
 
-    def _answer(self, attempt: Attempt, said: JobReport, answer: str) -> None:
+    def _answer(self, attempt: Attempt, report: JobReport, answer: str) -> None:
         match answer:
             case "lease lost":
-                warn_of_lost_lines(said)
+                warn_of_lost_lines(report)
                 attempt.stop("lost")
             case "cancel requested":
                 attempt.stop("cancel")
             case "invalid progress":
-                attempt.context.put_back(without_progress(said))
+                attempt.context.put_back(without_progress(report))
                 self._pending = True
                 _log.warning(
                     "Job %s said that %s of %s is done; that was dropped",
                     attempt.job.id,
-                    said.report.done,
-                    said.report.total,
+                    report.report.done,
+                    report.report.total,
                 )
 
 
-def put_back(told: Sequence[tuple[Attempt, JobReport]]) -> None:
+def put_back(reports: Sequence[tuple[Attempt, JobReport]]) -> None:
     """Perhaps it was written before the answer was lost: a line twice is better than never."""
-    for attempt, said in told:
-        attempt.context.put_back(said)
+    for attempt, report in reports:
+        attempt.context.put_back(report)
 
 
-def warn_of_lost_lines(said: JobReport) -> None:
+def warn_of_lost_lines(report: JobReport) -> None:
     """Its lease is over, for example because the handler's own transaction has recorded its success."""
-    if said.logs:
-        _log.warning("%d lines of job %s are lost: its lease was over", len(said.logs), said.lease.job)
+    if report.logs:
+        _log.warning("%d lines of job %s are lost: its lease was over", len(report.logs), report.lease.job)

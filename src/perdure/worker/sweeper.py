@@ -22,7 +22,7 @@ from perdure.ops import worker as worker_ops
 from perdure.worker.health import Health
 from perdure.worker.hooks import Hooks
 from perdure.worker.operations import WorkerOperations
-from perdure.worker.refusals import DAMAGED, NOT_DONE, OUT_OF_SERVICE, tellable
+from perdure.worker.refusals import DAMAGED, NOT_DONE, OUT_OF_SERVICE, safe_message
 
 NAME = "sweeper"
 TICK = 1.0
@@ -114,7 +114,7 @@ class Sweeper:
             except DAMAGED as error:
                 if not duty.failed:
                     duty.failed = True
-                    _log.error("%s: %s", duty.failure, tellable(error), extra={"duty": duty.name})
+                    _log.error("%s: %s", duty.failure, safe_message(error), extra={"duty": duty.name})
             duty.due_at = now + duty.interval
 
     async def _rescue_lost(self) -> None:

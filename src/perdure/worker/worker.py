@@ -25,7 +25,7 @@ from perdure.worker.health import Health, unless_stopped
 from perdure.worker.heartbeat import Heartbeat
 from perdure.worker.hooks import Hooks
 from perdure.worker.identity import Identity
-from perdure.worker.last_record import record_last, warn_of_left
+from perdure.worker.last_record import record_last, warn_of_unrecorded
 from perdure.worker.loop_guard import LoopGuard
 from perdure.worker.loop_watch import Verdict
 from perdure.worker.operations import WorkerOperations
@@ -68,7 +68,7 @@ class Worker:
         self._health = Health()
         self._hooks = Hooks(listeners or {}, handlers)
         self._stop = asyncio.Event()
-        self._stop_requested = self._hurried = False
+        self._stop_requested = self._at_once = False
         self._flush_until = math.inf
         self._status = Exit.DONE
         self._over = asyncio.Event()
@@ -91,7 +91,7 @@ class Worker:
 
     def stop_at_once(self) -> None:
         """Stop, and do not wait for handlers."""
-        self._hurried = True
+        self._at_once = True
         self.stop()
 
     async def unless_stopped(self, waiting: Coroutine[Any, Any, None]) -> None:
@@ -271,7 +271,7 @@ class Worker:
             failpoints.reach("while_draining")
         _log.info("Stopping: %d jobs still run", len(attempts))
         await self._until(
-            lambda: executor.idle or self._hurried or cycle.only_retries(attempts), self._options.drain
+            lambda: executor.idle or self._at_once or cycle.only_retries(attempts), self._options.drain
         )
         running = [attempt for attempt in attempts if not attempt.ended]
         if running:
@@ -300,7 +300,7 @@ class Worker:
         try:
             async with asyncio.timeout(max(LAST, min(FLUSH, self._flush_until - monotonic()))):
                 left = await arun(self._operations.store, record_last(self._operations, attempts))
-                self._status = self._status or (Exit.GAVE_BACK if warn_of_left(left) else Exit.DONE)
+                self._status = self._status or (Exit.GAVE_BACK if warn_of_unrecorded(left) else Exit.DONE)
                 await self._sweeper.report_expired()
                 await self._heartbeat.stop()
                 if failpoints.armed:
