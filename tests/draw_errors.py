@@ -50,7 +50,7 @@ ADVICE = {
     "Unavailable": "Try the same call again later. A call has tried for 30 s already.",
     "StoreAway": "See whether the database runs and can be reached, then try again.",
     "StoreBusy": "Keep transactions short, and give your own as `conn=`; then try again.",
-    "RowsHeld": "Find the transaction that is open and end it; then try again.",
+    "RowsLocked": "Find the transaction that is open and end it; then try again.",
     "StoreReadOnly": "Make the file or the server writable, or connect to the primary.",
     "StoreFull": "Make room on the disk.",
     "StoreClosed": "Do not use an app after `close()`; make a new one.",

@@ -55,7 +55,7 @@ ERRORS = """
     Unavailable            store.unavailable          unavailable
     StoreAway              store.away                 unavailable
     StoreBusy              store.busy                 unavailable
-    RowsHeld               store.rows_held            unavailable
+    RowsLocked             store.rows_locked          unavailable
     StoreReadOnly          store.read_only            unavailable
     StoreFull              store.full                 unavailable
     StoreClosed            store.closed               unavailable

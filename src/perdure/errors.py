@@ -20,7 +20,7 @@
     ├── WaitTimeout
     ├── Unavailable        the database cannot serve now; the same call may succeed later
     │   ├── StoreAway, StoreClosed
-    │   ├── StoreBusy      RowsHeld
+    │   ├── StoreBusy      RowsLocked
     │   └── StoreReadOnly, StoreFull
     ├── SchemaError        SchemaMissing, SchemaOutdated, SchemaNewer, SchemaChanged, SchemaDirty, SchemaForeign
     ├── UnsupportedDatabase
@@ -314,10 +314,10 @@ class StoreBusy(Unavailable):
     code = "store.busy"
 
 
-class RowsHeld(StoreBusy):
-    """Somebody holds rows in an open transaction for too long."""
+class RowsLocked(StoreBusy):
+    """Another transaction kept rows locked for too long."""
 
-    code = "store.rows_held"
+    code = "store.rows_locked"
 
 
 class StoreReadOnly(Unavailable):

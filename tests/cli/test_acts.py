@@ -9,7 +9,7 @@ import pytest
 
 from perdure import App
 from perdure.cli import acts
-from perdure.errors import RowsHeld, StoreBusy
+from perdure.errors import RowsLocked, StoreBusy
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Failed, Succeeded
 from tests.cli.shop import NOBODY, Shop
@@ -75,7 +75,7 @@ def test_a_step_is_refused_with_the_verb_to_use(url: str) -> None:
     world.close()
 
 
-@pytest.mark.parametrize("error", [RowsHeld, StoreBusy])
+@pytest.mark.parametrize("error", [RowsLocked, StoreBusy])
 def test_a_job_that_somebody_holds_does_not_keep_the_others(
     shop: Shop, error: type[StoreBusy], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from perdure.model.job import SECOND
-from perdure.model.lifecycle import SUSPECT_AFTER, Continued, Failed, FailureKind
+from perdure.model.lifecycle import Continued, Failed, FailureKind
+from perdure.model.suspect import SUSPECT_AFTER
 from tests.conformance.world import World
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from perdure.model.backoff import Backoff
+from perdure.model.cool_down import QUIET
 from perdure.model.job import SECOND
-from perdure.model.lifecycle import QUIET, Throttled
+from perdure.model.lifecycle import Throttled
 from perdure.request.times import to_us
 from tests.conformance.world import World
 

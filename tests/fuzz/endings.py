@@ -89,7 +89,7 @@ def _end(ground: Ground, example: tuple[list[tuple[str, Any]], tuple[str, Any]])
     assert outcome is not None
     attempt = Attempt(claimed, handler, context, None, started=0.0)  # type: ignore[arg-type]
     attempt.outcome = outcome
-    final = attempt.final()
+    final = attempt.final_outcome()
     if (logs := context.take_logs()) is not None:
         operations.report([logs])
     assert operations.finish([final]).accepted == [claimed.lease]

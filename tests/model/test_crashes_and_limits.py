@@ -7,16 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.model.backoff import DEFAULT_BACKOFF, MAX_DELAY, Backoff
+from perdure.model.cool_down import QUIET, cool_down
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import (
-    QUIET,
     Continued,
     Failed,
     FailureKind,
     Outcome,
     Report,
     Running,
-    cool_down,
     settle,
 )
 from perdure.model.progress import merge_progress

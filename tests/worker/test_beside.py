@@ -49,7 +49,7 @@ async def test_a_bug_in_what_a_worker_does_aside_ends_it_too(
     async def live() -> None:
         async with app.worker() as worker:
             monkeypatch.setattr(app.ledger, "afinish", finish, raising=False)
-            worker._releaser.give_back([Lease("01a1e25c-0424-7380-b821-639a370869b8", 1)])
+            worker._executor.releaser.give_back([Lease("01a1e25c-0424-7380-b821-639a370869b8", 1)])
             assert await asyncio.wait_for(worker.wait(), 20) == Exit.CRASHED
 
     with pytest.raises(WorkerDied) as caught:

@@ -80,7 +80,7 @@ def test_a_burst_waits_for_what_it_gives_back_under_another_identity(
         return finished, jobs
 
     async def released_late(outcomes: Any) -> Any:
-        await auntil(lambda: not workers[0]._cycle.is_under_way)  # it has looked, and found nothing
+        await auntil(lambda: not workers[0]._executor.cycle.is_under_way)  # it has looked, and found nothing
         return await afinish(outcomes)
 
     monkeypatch.setattr(app.ledger, "acycle", answered_late, raising=False)
@@ -100,7 +100,7 @@ def test_a_burst_waits_for_what_it_gives_back_under_another_identity(
 def test_a_burst_that_was_retired_rescues_what_it_ran_itself(
     brisk_app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody else may ever do it. And whatever ends when all turns are over is looked behind at once."""
+    """Nobody else may ever do it. And what ends when no cycle is under way is followed by a claim at once."""
     app, runs, workers = brisk_app, list[int](), list[Worker]()
     monkeypatch.setattr(Worker, "_prepare", _noting(workers, Worker._prepare))
 
@@ -113,7 +113,7 @@ def test_a_burst_that_was_retired_rescues_what_it_ran_itself(
             try:
                 await asyncio.sleep(3600)
             finally:
-                cycle = workers[0]._cycle
+                cycle = workers[0]._executor.cycle
                 await auntil(lambda: not cycle.is_under_way and not cycle._here.wants_claim)
 
     app.enqueue_many([work.job(n) for n in range(3)])
@@ -127,24 +127,24 @@ def test_a_burst_that_was_retired_rescues_what_it_ran_itself(
 def test_a_burst_waits_quietly_until_processes_can_be_started_again(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turn, check, turns = Cycle._turn, ProcessRunner.check, list[Cycle]()
+    one, check, cycles = Cycle._cycle, ProcessRunner.check, list[Cycle]()
 
     async def counted(cycle: Cycle) -> None:
-        turns.append(cycle)
-        await turn(cycle)
+        cycles.append(cycle)
+        await one(cycle)
 
     async def paused(runner: ProcessRunner, stop: asyncio.Event) -> None:
         await check(runner, stop)
         runner._pause("As after a child that could not be started")
 
-    monkeypatch.setattr(Cycle, "_turn", counted)
+    monkeypatch.setattr(Cycle, "_cycle", counted)
     monkeypatch.setattr(ProcessRunner, "check", paused)
     monkeypatch.setattr(pool, "PAUSE", 1)
     with process_app.make(url) as app:
         job = app.enqueue("pid", {})
         assert app.run_worker(burst=True, poll=60, processes=1, target=process_app.TARGET) == 0
         assert job.refresh().state == "succeeded"
-    assert len(turns) < 20
+    assert len(cycles) < 20
 
 
 def _noting(found: list[Worker], prepare: Callable[[Worker], None]) -> Callable[[Worker], None]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from perdure import CONTEXT, App, Cancel, Context, Continue, Fatal, Retry, Snooze, Throttle
 from perdure.client.job import Job
 from perdure.model.job import SECOND
+from perdure.request.signals import OutcomeSignal, Signal
 from perdure.worker.outcome import traced
 from tests.worker.waiting import aside_until
 
@@ -247,3 +248,9 @@ def test_an_error_with_a_few_others_is_traced_with_all_of_them() -> None:
     trace = traced(_chain(50))
     assert trace is not None
     assert all(f"KeyError: {number}\n" in trace for number in range(50))
+
+
+def test_every_signal_stands_for_an_outcome() -> None:
+    """One that does not would be recorded as an unexpected error."""
+    ours = {signal for signal in Signal.__subclasses__() if signal.__module__ == Signal.__module__}
+    assert ours == {*get_args(OutcomeSignal)}

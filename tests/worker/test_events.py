@@ -135,7 +135,7 @@ async def test_a_slow_listener_holds_up_no_job_and_is_not_waited_for(
 async def test_listeners_that_hang_silence_nobody_else_and_hold_up_no_end(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscribers, "FAREWELL", 0.2)
+    monkeypatch.setattr(subscribers, "CLOSE_WITHIN", 0.2)
     heard: list[str] = []
     release = threading.Event()
 

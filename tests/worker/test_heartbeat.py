@@ -66,7 +66,9 @@ async def test_a_lost_lease_stops_its_handler_and_writes_nothing(
         identity = worker.identity
         job = await task.using(queue="q").aenqueue()
         await auntil(worker.leases)
-        worker._cycle.claiming = False  # or it might take the job again, as the one that it is by then
+        worker._executor.cycle.claiming = (
+            False  # or it might take the job again, as the one that it is by then
+        )
         async with second.worker():
             await second.ledger.aretire(identity)
             await second.ledger.arescue()
@@ -165,7 +167,7 @@ async def test_slot_and_lease_are_held_until_the_outcome_is_durable(sqlite_url: 
         async with app.worker(concurrency=1) as worker:
             jobs = await app.aenqueue_many([work.job(1), work.job(2)])
             await ended.wait()
-            await auntil(lambda: all(attempt.ended for attempt in worker._attempts.values()))
+            await auntil(lambda: all(attempt.ended for attempt in worker._executor.attempts.values()))
             assert (free_slots(worker), len(worker.leases())) == (0, 1)
             assert [(await job.arefresh()).state for job in jobs] == ["running", "ready"]
             blocker.execute("ROLLBACK")

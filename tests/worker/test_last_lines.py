@@ -30,7 +30,8 @@ async def test_a_handler_that_ends_just_before_reports_are_written_keeps_its_lin
     @app.task(name="speak")
     async def speak(*, ctx: Context = CONTEXT) -> None:
         ctx.log("the last line")
-        workers[0]._reports._write_aside()  # as the timer does, which a blocked loop lets come with anything
+        # As the timer does, which a blocked loop lets come with anything.
+        workers[0]._executor.reports._write_in_background()
 
     monkeypatch.setattr(app.ledger, "areport", report_slowly, raising=False)
     async with app.worker() as worker:
@@ -56,7 +57,7 @@ async def test_a_worker_that_is_cancelled_writes_the_lines_of_what_it_ran(
     async def speak(*, ctx: Context = CONTEXT) -> None:
         ctx.log("said")
         if under_way:
-            workers[0]._reports._write_aside()
+            workers[0]._executor.reports._write_in_background()
         spoken.set()
         await asyncio.sleep(60)
 
@@ -98,7 +99,7 @@ async def test_lines_that_find_no_room_when_they_are_put_back_are_counted(
     async def speak(*, ctx: Context = CONTEXT) -> None:
         for n in range(MOST_LOGS):
             ctx.log(f"first {n}")
-        workers[0]._reports._write_aside()
+        workers[0]._executor.reports._write_in_background()
         await asyncio.sleep(0)
         for n in range(5):
             ctx.log(f"second {n}")

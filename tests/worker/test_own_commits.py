@@ -110,7 +110,7 @@ async def test_a_success_committed_by_a_handler_whose_lease_seemed_gone_is_told(
     async with working(app, target=own_commit_app.TARGET) as worker:
         job = await enqueue(app, "commit_late", note_to=str(notes))
         await auntil(lambda: noted(notes), seconds=PATIENCE)
-        (attempt,) = worker._attempts.values()
+        (attempt,) = worker._executor.attempts.values()
         attempt.stop("lost")
         (tmp_path / "notes.go").touch()
         await until_state(job, "succeeded")

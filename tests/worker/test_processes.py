@@ -409,15 +409,15 @@ LEASE = Lease("0", 1)
     ids=repr,
 )
 def test_every_outcome_travels(outcome: Outcome | None) -> None:
-    assert Ended.of(1, outcome, resident=0).told() == outcome
+    assert Ended.of(1, outcome, resident=0).decoded() == outcome
 
 
 def test_what_cannot_be_encoded_does_not_keep_an_outcome_from_travelling() -> None:
-    failed = Ended.of(1, Failed(LEASE, "fatal", message="\ud800", trace="x" * 10**6), resident=0).told()
+    failed = Ended.of(1, Failed(LEASE, "fatal", message="\ud800", trace="x" * 10**6), resident=0).decoded()
     assert isinstance(failed, Failed)
     assert failed.kind == "fatal"
     assert len(str(failed.trace)) < 20_000
-    assert isinstance(Ended.of(1, Canceled(LEASE, "\ud800"), resident=0).told(), Canceled)
+    assert isinstance(Ended.of(1, Canceled(LEASE, "\ud800"), resident=0).decoded(), Canceled)
 
 
 @pytest.mark.parametrize("size", [10, FRAME - 60, FRAME, 5 * FRAME])

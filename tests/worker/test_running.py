@@ -117,13 +117,13 @@ async def test_context_variables_of_one_job_are_not_those_of_another(app: App) -
 
 async def test_a_block_in_a_web_application_leaves_nothing_behind(app: App) -> None:
     app.task(name="nothing")(lambda: None)
-    threads = {thread.name for thread in threading.enumerate() if thread.name.startswith("perdure-pulse")}
+    threads = {thread.name for thread in threading.enumerate() if thread.name.startswith("perdure-heartbeat")}
     tasks = asyncio.all_tasks()
     async with app.worker():
         pass
     assert asyncio.all_tasks() == tasks
     assert await app.alist_workers() == []
-    after = {thread.name for thread in threading.enumerate() if thread.name.startswith("perdure-pulse")}
+    after = {thread.name for thread in threading.enumerate() if thread.name.startswith("perdure-heartbeat")}
     assert after == threads
 
 

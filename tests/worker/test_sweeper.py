@@ -9,12 +9,17 @@ import sqlite3
 import time
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from perdure import App
+from perdure.errors import InternalError
 from perdure.request.events import JobEvent
+from perdure.worker.health import Health
+from perdure.worker.hooks import Hooks
+from perdure.worker.sweeper import Duty, Sweeper
 from tests.store.waiting import auntil, until
 from tests.worker.fleet import Fleet, rows
 from tests.worker.waiting import aside_until, until_state
@@ -214,3 +219,81 @@ async def test_a_burst_takes_what_a_dead_worker_has_left(brisk_app: App) -> None
     await brisk_app.ledger.aretire("gone")
     assert await asyncio.to_thread(brisk_app.run_worker, burst=True) == 0
     assert (ran, (await job.arefresh()).state) == ([1], "succeeded")
+
+
+def _sweeper(*duties: Duty, leads: bool = True) -> tuple[Sweeper, list[str]]:
+    """A sweeper with these duties only, and who asked for the lead."""
+    asked: list[str] = []
+
+    async def alead(name: str, worker: str, **_: Any) -> bool:
+        asked.append(worker)
+        return leads
+
+    operations: Any = SimpleNamespace(store=None, alead=alead, aexpire=None)
+    worker: Any = SimpleNamespace(identity="me")
+    sweeper = Sweeper(worker, operations, Health(), Hooks({}, {}), lease=30.0)
+    sweeper.duties = [*duties]
+    return sweeper, asked
+
+
+async def test_a_duty_that_fails_for_good_stops_no_other_and_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    done: list[str] = []
+    broken = [True]
+
+    async def fail() -> None:
+        done.append("first")
+        if broken[0]:
+            raise InternalError("a damaged row")
+
+    async def work() -> None:
+        done.append("second")
+
+    sweeper, _ = _sweeper(Duty("first", fail, "It fails"), Duty("second", work, "Never"))
+    await sweeper.sweep()
+    await sweeper.sweep()
+    assert done == ["first", "second"] * 2
+    assert [record.getMessage() for record in caplog.records] == ["It fails: a damaged row"]
+    broken[0] = False
+    await sweeper.sweep()
+    broken[0] = True
+    await sweeper.sweep()
+    assert len(caplog.records) == 2, "it had worked in between"
+
+
+async def test_a_duty_is_done_once_in_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, done = [100.0], list[str]()
+
+    async def often() -> None:
+        done.append("often")
+
+    async def seldom() -> None:
+        done.append("seldom")
+
+    monkeypatch.setattr("perdure.worker.sweeper.monotonic", lambda: now[0])
+    sweeper, _ = _sweeper(Duty("often", often, ""), Duty("seldom", seldom, "", interval=60.0))
+    for seconds in (0, 1, 58, 1):
+        now[0] += seconds
+        await sweeper.sweep()
+    assert done == ["often", "seldom", "often", "often", "often", "seldom"]
+
+
+async def test_who_does_not_lead_asks_once_in_a_sweep_and_does_its_own_duties() -> None:
+    done: list[str] = []
+
+    async def mine() -> None:
+        done.append("mine")
+
+    async def for_all() -> None:
+        done.append("for all")
+
+    duties = [Duty("a", for_all, ""), Duty("b", mine, "", leader_only=False), Duty("c", for_all, "")]
+    sweeper, asked = _sweeper(*duties, leads=False)
+    await sweeper.sweep()
+    assert (done, asked) == (["mine"], ["me"])
+    sweeper, asked = _sweeper(*duties)
+    await sweeper.sweep()
+    await sweeper.sweep()
+    assert done[1:] == ["for all", "mine", "for all"] * 2
+    assert asked == ["me"], "the lead lasts"

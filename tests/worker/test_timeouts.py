@@ -128,11 +128,11 @@ async def test_a_thread_is_told_and_its_slot_comes_back_when_it_ends(app: App) -
     # The other slot keeps the worker from stopping.
     async with app.worker(concurrency=2) as worker:
         job = await stubborn.aenqueue()
-        await auntil(lambda: [one.why for one in worker._attempts.values()] == ["timeout"])
+        await auntil(lambda: [one.stop_reason for one in worker._executor.attempts.values()] == ["timeout"])
         # Slot and lease are held until the grace is over.
         assert (free_slots(worker), (await job.arefresh()).state) == (1, "running")
         await until_state(job, "failed", seconds=5)
-        await auntil(lambda: not worker._attempts)
+        await auntil(lambda: not worker._executor.attempts)
         assert (free_slots(worker), told) == (1, [])
         release.set()
         await auntil(lambda: free_slots(worker) == 2)

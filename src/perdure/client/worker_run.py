@@ -15,11 +15,10 @@ from dataclasses import replace
 from perdure.client.worker_api import WorkerMethods
 from perdure.errors import InvalidConfig, StoreClosed, Unavailable, WorkerDied
 from perdure.plan.plan import arun
-from perdure.worker.collapse import end_collapsed
-from perdure.worker.executor import DaemonExecutor
-from perdure.worker.gc_tuning import looked_for_by_time
+from perdure.worker.daemon_executor import DaemonExecutor
+from perdure.worker.gc_tuning import collect_by_time
 from perdure.worker.health import Health
-from perdure.worker.loop_errors import log_discreetly
+from perdure.worker.loop_errors import log_redacted
 from perdure.worker.options import Exit, WorkerOptions
 from perdure.worker.process.protocol import Load
 from perdure.worker.unknown_queues import warn_of_unknown
@@ -35,12 +34,12 @@ def serve(app: WorkerMethods, options: WorkerOptions, target: str | None = None)
     """Run a worker until it is stopped by a signal, or a burst is over; return its exit code."""
     loop = asyncio.new_event_loop()
     loop.set_default_executor(DaemonExecutor())
-    with looked_for_by_time(loop):
+    with collect_by_time(loop):
         try:
             asyncio.set_event_loop(loop)
             alone = threading.current_thread() is threading.main_thread()
             worker = make_worker(app, replace(options, owns_process=alone), target)
-            log_discreetly(loop, app.handlers().values())
+            log_redacted(loop, app.handlers().values())
             return _run(loop, worker, loop.create_task(_serve(app, options, worker)))
         finally:
             loop.run_until_complete(_clear_away())
@@ -65,7 +64,7 @@ def _run(loop: asyncio.AbstractEventLoop, worker: Worker, serving: asyncio.Task[
                 )
                 idle = 0 if turned else idle + 1
                 if idle == MOST_IDLE:
-                    end_collapsed(worker, error)
+                    worker.end_without_loop(error)
                     raise
                 with suppress(RuntimeError):  # the loop was closed
                     serving.cancel()
@@ -116,7 +115,7 @@ async def _see_off(worker: Worker, running: asyncio.Task[Exit]) -> None:
             await asyncio.shield(running)
         except asyncio.CancelledError:
             cancelled = True
-            worker.hurry()
+            worker.stop_at_once()
         except Exception:
             break
     if cancelled:

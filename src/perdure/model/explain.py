@@ -8,7 +8,7 @@ from typing import NamedTuple
 from perdure.model.advice import ADVICE, advise
 from perdure.model.coverage import Lack, Server, lack
 from perdure.model.job import ENDED, UNCLAIMABLE, Instant, JobRow, State
-from perdure.model.lifecycle import is_suspect
+from perdure.model.suspect import is_suspect
 from perdure.model.time_text import distance, stamp
 
 MOST_AHEAD = 1000

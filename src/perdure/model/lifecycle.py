@@ -5,14 +5,15 @@ Every function here is pure. It is given the job as it stands under its lock and
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, assert_never
+from typing import ClassVar, Literal, TypeAlias, assert_never
 
 import msgspec
 
-from perdure.model.backoff import DEFAULT_BACKOFF, MAX_DELAY, Backoff
+from perdure.model.backoff import MAX_DELAY, Backoff
 from perdure.model.codec import storable_text
 from perdure.model.job import MOST_COUNTED, Lease, NewJob, Span, State
 from perdure.model.new_steps import NewSteps
+from perdure.model.suspect import SUSPECT_AFTER
 
 FailureKind: TypeAlias = Literal["error", "fatal", "timeout", "lost", "panic", "interrupted"]
 FAILURE_CODES: dict[FailureKind, str] = {
@@ -24,6 +25,11 @@ FAILURE_CODES: dict[FailureKind, str] = {
     "interrupted": "job.interrupted",
 }
 """The code of a failure whose handler named none."""
+
+AttemptEvent: TypeAlias = Literal[
+    "succeeded", "retried", "snoozed", "throttled", "continued", "given_back", "failed", "canceled"
+]
+"""What an attempt's end is called in the log and for subscribers."""
 
 TRANSITIONS: dict[tuple[State | None, str], frozenset[State]] = {
     (None, "enqueue"): frozenset(("ready", "waiting", "open")),
@@ -56,21 +62,6 @@ TRANSITIONS: dict[tuple[State | None, str], frozenset[State]] = {
 SHORT, LONG, TRACE = 200, 2_000, 16_384
 """Characters kept of what a handler says: of a name, a message, a traceback."""
 
-SUSPECT_AFTER = 2
-"""Crashes after which a job runs alone: one may be a neighbour's fault, and only those from here on count."""
-
-SUSPECT_AFTER_INTERRUPTIONS = 3
-"""Interruptions in one run after which a job runs alone.
-
-A handler that stops its worker by a signal looks like a deploy. Alone it can only end itself or its own process, and
-either costs an attempt; a worker that stops costs none. So deploys never fail a job.
-"""
-
-
-def is_suspect(crashes: int, interruptions: int) -> bool:
-    """Whether a job has brought down so many workers or processes in its run that it runs alone."""
-    return crashes >= SUSPECT_AFTER or interruptions >= SUSPECT_AFTER_INTERRUPTIONS
-
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What a handler says about itself while it runs; None keeps what is stored."""
@@ -85,6 +76,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 class Succeeded(msgspec.Struct, frozen=True, gc=False):
     """The handler returned."""
 
+    event: ClassVar[AttemptEvent] = "succeeded"
     lease: Lease
     result: str | None = None
     reason: str | None = None
@@ -106,10 +98,15 @@ class Failed(msgspec.Struct, frozen=True):
     delay: Span | None = None
     report: Report | None = None
 
+    @property
+    def event(self) -> AttemptEvent:
+        return "given_back" if self.kind == "interrupted" else "retried"
+
 
 class Snoozed(msgspec.Struct, frozen=True):
     """Try again later; the attempt does not count."""
 
+    event: ClassVar[AttemptEvent] = "snoozed"
     lease: Lease
     delay: Span
     report: Report | None = None
@@ -118,6 +115,7 @@ class Snoozed(msgspec.Struct, frozen=True):
 class Throttled(msgspec.Struct, frozen=True):
     """A limit outside was hit; the attempt does not count and the whole queue cools."""
 
+    event: ClassVar[AttemptEvent] = "throttled"
     lease: Lease
     delay: Span | None = None
     cool_queue: bool = True
@@ -127,6 +125,7 @@ class Throttled(msgspec.Struct, frozen=True):
 class Continued(msgspec.Struct, frozen=True):
     """The attempt succeeded and asks for another run, with its checkpoint."""
 
+    event: ClassVar[AttemptEvent] = "continued"
     lease: Lease
     delay: Span = 0
     report: Report | None = None
@@ -137,6 +136,7 @@ class Continued(msgspec.Struct, frozen=True):
 class Canceled(msgspec.Struct, frozen=True):
     """The handler gave up on purpose."""
 
+    event: ClassVar[AttemptEvent] = "canceled"
     lease: Lease
     reason: str
     report: Report | None = None
@@ -145,12 +145,16 @@ class Canceled(msgspec.Struct, frozen=True):
 class Released(msgspec.Struct, frozen=True):
     """A claim given back before user code began."""
 
+    event: ClassVar[AttemptEvent] = "given_back"
     lease: Lease
     delay: Span = 0
     report: Report | None = None
 
 
 Outcome: TypeAlias = Succeeded | Failed | Snoozed | Throttled | Continued | Canceled | Released
+
+PUT_OFF: tuple[AttemptEvent, ...] = (Snoozed.event, Throttled.event)
+"""The kinds of attempts after which a job waits at no cost."""
 
 
 def stripped(outcome: Outcome, why: str = "", *, dropped: str = "result.unencodable") -> Outcome:
@@ -225,8 +229,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 def settle(job: Running, outcome: Outcome, *, roll: float) -> Change:
     """What the outcome of an attempt makes of its job; ``roll`` in [0, 1) is the jitter of the back-off."""
-    if isinstance(outcome, Succeeded):
-        return succeed(job, outcome)
+    if isinstance(outcome, Succeeded):  # also where a cancel was requested: the effect happened
+        return _change(job, "succeeded", result=outcome.result, reason=outcome.reason)
     if job.cancel_requested:
         return _stop(job, outcome)
     match outcome:
@@ -241,14 +245,31 @@ def settle(job: Running, outcome: Outcome, *, roll: float) -> Change:
         case Canceled():
             return _cancel(job, outcome.reason)
         case Released():
-            return give_back(job, outcome)
+            return _not_counted(job, outcome.delay)  # as if it had never been claimed
         case _:
             assert_never(outcome)
 
 
-def succeed(job: Running, outcome: Succeeded) -> Change:
-    """The effect happened: also under a cancel that was asked."""
-    return _change(job, "succeeded", result=outcome.result, reason=outcome.reason)
+def is_recorded(outcome: Outcome, state: str, kind: str | None) -> bool:
+    """Whether this outcome put its job into this state; ``kind`` is the kind of the stored attempt, if any."""
+    match outcome:
+        case Succeeded():
+            return state == "succeeded"
+        case Failed():
+            return state != "succeeded" and kind == outcome.kind
+        case Snoozed() | Throttled() | Continued():
+            return kind == outcome.event or (state == "canceled" and kind is None)
+        case Canceled() | Released():
+            return state != "succeeded" and kind is None
+        case _:
+            assert_never(outcome)
+
+
+def event_of(outcome: Outcome, change: Change | None) -> AttemptEvent:
+    """What to call this end of an attempt; ``change`` is what it made of the job, None after a plain success."""
+    if change is not None and (change.state == "failed" or change.state == "canceled"):
+        return change.state
+    return outcome.event
 
 
 def fail(job: Running, failure: Failed, *, roll: float) -> Change:
@@ -274,7 +295,7 @@ def _interrupt(job: Running, failure: Failed) -> Change:
 
 def snooze(job: Running, outcome: Snoozed) -> Change:
     """Later, at no cost."""
-    return _not_counted(job, outcome.delay, snoozes=1, attempt_kind="snoozed", decided_by="handler")
+    return _not_counted(job, outcome.delay, snoozes=1, attempt_kind=outcome.event, decided_by="handler")
 
 
 def throttle(job: Running, outcome: Throttled, *, roll: float) -> Change:
@@ -282,7 +303,7 @@ def throttle(job: Running, outcome: Throttled, *, roll: float) -> Change:
     delay, decided_by = outcome.delay, "handler"
     if delay is None:
         delay, decided_by = job.backoff.delay(job.throttles + 1, roll=roll), "policy"
-    return _not_counted(job, delay, throttles=1, attempt_kind="throttled", decided_by=decided_by)
+    return _not_counted(job, delay, throttles=1, attempt_kind=outcome.event, decided_by=decided_by)
 
 
 def go_on(job: Running, outcome: Continued) -> Change:
@@ -295,30 +316,9 @@ def go_on(job: Running, outcome: Continued) -> Change:
         delay=_bounded(outcome.delay),
         crashes=0,
         interruptions=0,
-        attempt_kind="continued",
+        attempt_kind=outcome.event,
         decided_by="handler",
     )
-
-
-def give_back(job: Running, outcome: Released) -> Change:
-    """As if it had never been claimed."""
-    return _not_counted(job, outcome.delay)
-
-
-def cool_down(
-    throttles: int, *, cooling: bool, quiet: bool, asked: Span | None, backoff: Backoff | None
-) -> tuple[int, Span] | None:
-    """The queue's next exponent and cool-down, or None: it cools already, and siblings hit the same limit.
-
-    ``quiet``: its last cool-down ended over ``QUIET`` ago, so the limiter counts as a new one.
-    """
-    if cooling:
-        return None
-    exponent = 1 if quiet else min(throttles + 1, 30)
-    return exponent, _bounded(max((backoff or DEFAULT_BACKOFF).ceiling(exponent), asked or 0))
-
-
-QUIET: Span = 120_000_000
 
 
 def _last_word(job: Running, failure: Failed, crashes: int) -> str | None:

@@ -6,18 +6,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from operator import attrgetter
 from typing import NamedTuple, TypeGuard
 
+from perdure.model.cool_down import QUIET, cool_down
 from perdure.model.job import Lease, NewJob
 from perdure.model.lifecycle import (
-    QUIET,
+    PUT_OFF,
     Change,
     Continued,
-    Failed,
     Outcome,
     Running,
-    Snoozed,
     Succeeded,
     Throttled,
-    cool_down,
+    is_recorded,
     settle,
 )
 from perdure.model.progress import merge_progress
@@ -44,7 +43,6 @@ Jitter = Callable[[], float]
 Failing = Set[str]
 """Workflows in which something has failed: their steps cannot be recorded in one round trip."""
 
-PUT_OFF = ("snoozed", "throttled")
 PUT_OFF_KEPT = 100
 """Claims back: older put-off attempts are deleted, or a job that snoozes every minute would fill the table."""
 
@@ -102,7 +100,7 @@ def find_recorded(outcomes: Sequence[Outcome]) -> Op[list[Lease]]:
     """Of outcomes that were refused, those recorded already: the commit went through, its answer was lost."""
     (rows,) = yield from ask_all(Query("find_outcomes", {"leases": rows_of([o.lease for o in outcomes])}))
     recorded = {Lease(id, token): (state, kind) for id, token, state, kind in rows}
-    return [o.lease for o in outcomes if o.lease in recorded and _same(o, *recorded[o.lease])]
+    return [o.lease for o in outcomes if o.lease in recorded and is_recorded(o, *recorded[o.lease])]
 
 
 def _finish(
@@ -377,19 +375,3 @@ def _cool_one(row: Row, asked: dict[str, int]) -> list[Query]:
     if decided is None:
         return []
     return [Query("cool_queue", {"name": name, "throttles": decided[0], "cool": decided[1]})]
-
-
-def _same(outcome: Outcome, state: str, kind: str | None) -> bool:
-    """Was it this outcome that put the job into this state? The kind of its attempt tells it from any other."""
-    match outcome:
-        case Succeeded():
-            return state == "succeeded"
-        case Failed():
-            return state != "succeeded" and kind == outcome.kind
-        case Snoozed() | Throttled() | Continued():
-            return kind == _KINDS[type(outcome)] or (state == "canceled" and kind is None)
-        case _:
-            return state != "succeeded" and kind is None
-
-
-_KINDS: dict[type[Outcome], str] = {Snoozed: "snoozed", Throttled: "throttled", Continued: "continued"}

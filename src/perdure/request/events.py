@@ -7,19 +7,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-EventName: TypeAlias = Literal[
-    "started",
-    "succeeded",
-    "retried",
-    "snoozed",
-    "throttled",
-    "continued",
-    "given_back",
-    "failed",
-    "canceled",
-    "lease_lost",
-    "rescued",
-]
+from perdure.model.lifecycle import AttemptEvent
+
+EventName: TypeAlias = Literal["started", AttemptEvent, "lease_lost", "rescued"]
 
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import TypeAlias
 
 from perdure.request.times import duration_us
 
@@ -55,17 +56,21 @@ class Cancel(Signal):
         self.reason = reason
 
 
-class Stopped(BaseException):
-    """The handler was asked to stop, and does. How that counts is known to whoever asked.
-
-    Raised by ``ctx.check()``, and in a plain handler of a process where it stands. Not an ``Exception``, like
-    ``asyncio.CancelledError``: handlers catch those to go on.
-    """
-
-
 class Continue(Signal):
     """The attempt counts as success and a new run begins, with the checkpoint kept."""
 
     def __init__(self, delay: float | timedelta = 0) -> None:
         super().__init__()
         self.delay = duration_us("delay", delay)
+
+
+OutcomeSignal: TypeAlias = Retry | Snooze | Throttle | Fatal | Cancel | Continue
+"""Every signal that stands for an outcome."""
+
+
+class Stopped(BaseException):
+    """The handler was asked to stop, and does. How that counts is known to whoever asked.
+
+    Raised by ``ctx.check()``, and in a plain handler of a process where it stands. Not an ``Exception``, like
+    ``asyncio.CancelledError``: handlers catch those to go on.
+    """

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from perdure.worker.cycle import Cycle
+from perdure.worker.executor import Executor
 from perdure.worker.health import Health
 from perdure.worker.heartbeat import Heartbeat
 from perdure.worker.operations import WorkerOperations
-from perdure.worker.release_claims import ClaimReleaser
 from perdure.worker.sweeper import Sweeper
 
 
@@ -18,11 +17,6 @@ class Bursting(Protocol):
 
     @property
     def identity(self) -> str: ...
-
-    @property
-    def busy(self) -> bool:
-        """Whether it runs jobs, or gives some back."""
-        ...
 
     def stop(self) -> None: ...
 
@@ -33,18 +27,16 @@ class Burst:
     def __init__(
         self,
         worker: Bursting,
-        cycle: Cycle,
+        executor: Executor,
         sweeper: Sweeper,
         heartbeat: Heartbeat,
-        releaser: ClaimReleaser,
         operations: WorkerOperations,
         health: Health,
     ) -> None:
         self._worker = worker
-        self._cycle = cycle
+        self._executor = executor
         self._sweeper = sweeper
         self._heartbeat = heartbeat
-        self._releaser = releaser
         self._operations = operations
         self._health = health
         self._drained = asyncio.Event()
@@ -53,19 +45,19 @@ class Burst:
     async def run(self) -> None:
         """Until it is over; then stop the worker."""
         await self._sweeper.swept.wait()
-        self._cycle.wake()
+        self._executor.cycle.wake()
         while not await self._over():
             pass
         self._worker.stop()
 
     def look(self) -> None:
-        """After each turn."""
-        if self._worker.busy or not self._sweeper.swept.is_set():
+        """After each cycle."""
+        if self._executor.busy or not self._sweeper.swept.is_set():
             return
-        if self._cycle.drained:
+        if self._executor.cycle.drained:
             self._drained.set()
         else:
-            self._cycle.look_again()
+            self._executor.cycle.look_again()
 
     async def _over(self) -> bool:
         """Whom the database believes dead it gives nothing, and of claims that were never answered it alone knows."""
@@ -74,13 +66,13 @@ class Burst:
         identity = self._worker.identity
         await self._rescue_once(identity)
         beat = await self._health.until_answered(lambda: self._operations.apeek(identity))
-        if self._worker.busy or not self._cycle.drained:
+        if self._executor.busy or not self._executor.cycle.drained:
             return False
         if not beat.live or identity != self._worker.identity:
             self._heartbeat.check_now()  # it sees to a new identity
             return False
         if beat.running:
-            self._releaser.give_back(beat.running)
+            self._executor.releaser.give_back(beat.running)
         return not beat.running
 
     async def _rescue_once(self, identity: str) -> None:
@@ -89,4 +81,4 @@ class Burst:
             return
         await self._health.until_answered(lambda: self._sweeper.rescue(silent=False))
         self._rescued_as = identity
-        self._cycle.wake()  # also if it found nothing: it may have been asked twice, and answered once
+        self._executor.cycle.wake()  # also if it found nothing: it may have been asked twice, and answered once

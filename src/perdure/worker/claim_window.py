@@ -93,7 +93,7 @@ class ClaimWindowTracker:
         return short and bounded and not (polls and self._slow)
 
     def _moved_back(self, window: ClaimWindow | None) -> bool:
-        """A concurrent turn claimed an older job: do not move the window past the remaining older ones."""
+        """A concurrent cycle claimed an older job: do not move the window past the remaining older ones."""
         if window is None or window.since is None or self._last is None:
             return False
         return self._last.run_at < window.since

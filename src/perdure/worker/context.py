@@ -58,8 +58,8 @@ class JobContext(Context):
         "block",
         "config_text",
         "deadline_at",
+        "on_report",
         "row",
-        "spoken",
         "step_results",
         "success",
     )
@@ -71,12 +71,12 @@ class JobContext(Context):
         *,
         worker: str,
         operations: WorkerOperations,
-        spoken: Callable[[], None] | None = None,
+        on_report: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(job_id=job.id, run=job.run, attempt=job.attempt, tenant=job.tenant, worker=worker)
         self.row = job
         self.deadline_at: float | None = None
-        self.spoken = spoken
+        self.on_report = on_report
         """Called, from whichever thread, when there is something to report."""
         self.success: Succeeded | None = None
         """What the handler wrote into a transaction of its own, which may or may not have been committed."""
@@ -86,7 +86,7 @@ class JobContext(Context):
         self.step_results = StepResults(job, handlers)
         self._operations = operations
         self._handlers = handlers
-        self._hide = self._handler.discretion(job.payload)
+        self._hide = self._handler.redactor(job.payload)
         self._lock = Lock()
         self._report: Report | None = None
         self._logs: list[LogLine] = []
@@ -138,22 +138,22 @@ class JobContext(Context):
 
     def progress(self, done: int | None = None, total: int | None = None, message: str | None = None) -> None:
         super().progress(done, total, message)
-        self._say(
-            Report(done=done, total=total, message=None if message is None else self._discreet(message))
+        self._add(
+            Report(done=done, total=total, message=None if message is None else self._redacted(message))
         )
 
     def stage(self, name: str) -> None:
-        self._say(Report(stage=self._discreet(name)))
+        self._add(Report(stage=self._redacted(name)))
 
     def log(self, message: str, *, level: str = "info") -> None:
         # Cut before it is kept, and shown before the lock: what is logged may use this context itself.
-        line = LogLine(storable_text(spoken(level), SHORT), storable_text(self._discreet(message), TRACE))
+        line = LogLine(storable_text(as_text(level), SHORT), storable_text(self._redacted(message), TRACE))
         with self._lock:
             if len(self._logs) < MOST_LOGS:
                 self._logs.append(line)
             else:
                 self._dropped += 1
-        self._tell()
+        self._note_report()
 
     def take(self) -> JobReport | None:
         """What was said since the last time, for whoever writes it."""
@@ -184,11 +184,11 @@ class JobContext(Context):
             logs.append(LogLine("warning", f"{dropped} more lines were dropped"))
         return JobReport(self.row.lease, Report(), logs) if logs else None
 
-    def put_back(self, said: JobReport) -> None:
+    def put_back(self, report: JobReport) -> None:
         """What could not be written is said again, behind nothing that was said since."""
         with self._lock:
-            self._report = said.report if self._report is None else merged(said.report, self._report)
-            logs = [*said.logs, *self._logs]
+            self._report = report.report if self._report is None else merged(report.report, self._report)
+            logs = [*report.logs, *self._logs]
             self._logs, self._dropped = logs[:MOST_LOGS], self._dropped + len(logs[MOST_LOGS:])
 
     @property
@@ -250,13 +250,13 @@ class JobContext(Context):
         before = self.take()
         if before is not None:
             report = merged(before.report, report)
-        said = JobReport(self.row.lease, report, before.logs if before else ())
-        (heard,) = yield from self._operations._report([said])
-        if heard == "invalid progress":
-            (heard,) = yield from self._operations._report([without_progress(said)])
-        if heard == "lease lost":
+        full = JobReport(self.row.lease, report, before.logs if before else ())
+        (answer,) = yield from self._operations._report([full])
+        if answer == "invalid progress":
+            (answer,) = yield from self._operations._report([without_progress(full)])
+        if answer == "lease lost":
             raise LeaseLost
-        if heard == "cancel requested":
+        if answer == "cancel requested":
             self.cancel_requested = True
 
     def _enqueue(self, *requests: JobRequest[Any], at_once: bool = False) -> Plan[list[str]]:
@@ -360,17 +360,17 @@ class JobContext(Context):
         refuse_in_event_loop(method, instead)
         return run(self.store, plan, method=method)
 
-    def _discreet(self, said: object) -> str:
-        return self._hide(spoken(said))
+    def _redacted(self, value: object) -> str:
+        return self._hide(as_text(value))
 
-    def _say(self, report: Report) -> None:
+    def _add(self, report: Report) -> None:
         with self._lock:
             self._report = report if self._report is None else merged(self._report, report)
-        self._tell()
+        self._note_report()
 
-    def _tell(self) -> None:
-        if self.spoken is not None:
-            self.spoken()
+    def _note_report(self) -> None:
+        if self.on_report is not None:
+            self.on_report()
 
 
 def encode_checkpoint(value: object) -> str:
@@ -381,20 +381,20 @@ def encode_checkpoint(value: object) -> str:
         raise PayloadTooLarge(f"the checkpoint takes more than {MAX_PAYLOAD} bytes of JSON") from None
 
 
-def spoken(said: object) -> str:
+def as_text(value: object) -> str:
     """As text. What cannot be shown is no reason for a handler to fail."""
     try:
-        return str(said)
+        return str(value)
     except Exception:
-        return f"a {type(said).__name__} that cannot be shown"
+        return f"a {type(value).__name__} that cannot be shown"
 
 
-def without_progress(said: JobReport) -> JobReport:
+def without_progress(report: JobReport) -> JobReport:
     """The rest of what was said with numbers that cannot both be true: each was said without the other."""
-    return said._replace(report=msgspec.structs.replace(said.report, done=None, total=None))
+    return report._replace(report=msgspec.structs.replace(report.report, done=None, total=None))
 
 
 def merged(earlier: Report, later: Report) -> Report:
     """Both, where each omitted value keeps the earlier one."""
-    said = {name: value for name, value in msgspec.structs.asdict(later).items() if value is not None}
-    return msgspec.structs.replace(earlier, **said)
+    given = {name: value for name, value in msgspec.structs.asdict(later).items() if value is not None}
+    return msgspec.structs.replace(earlier, **given)

@@ -1,7 +1,7 @@
 """The cycle: record the outcomes of ended attempts and claim the next jobs, in one transaction.
 
-While a turn is at the database, handlers run and outcomes collect for the next turn. On PostgreSQL a turn takes at most
-half of the slots, and a full one is sent while another is under way: server and handlers work side by side.
+While a cycle is at the database, handlers run and outcomes collect for the next one. On PostgreSQL a cycle takes at
+most half of the slots, and a full one is sent while another is under way: server and handlers work side by side.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from perdure.worker.refusals import NOT_DONE
 from perdure.worker.reports import put_back, warn_of_lost_lines
 from perdure.worker.slots import Slots
 
-TURNS = 2
-"""How many turns may be under way on PostgreSQL; on SQLite, which works in this process, it is one."""
+MOST_CYCLES = 2
+"""How many cycles may be under way on PostgreSQL; on SQLite, which works in this process, it is one."""
 
 SOON = 1.0
 """Seconds between polls up to which a job that was committed late may wait for the next poll."""
@@ -35,14 +35,14 @@ RETRY_RECORD = 1.0
 """Seconds between two tries to record an outcome whose row is locked."""
 
 
-class Cycling(Protocol):
-    """The worker, as its cycle sees it."""
+class ClaimsAndOutcomes(Protocol):
+    """The executor, as its cycle sees it."""
 
     @property
     def identity(self) -> str: ...
 
-    def begin(self, jobs: Sequence[Claimed], identity: str) -> None:
-        """These were claimed."""
+    def claimed(self, jobs: Sequence[Claimed], identity: str) -> None:
+        """Run these jobs, which were claimed under this identity."""
         ...
 
     def recorded(self, attempt: Attempt, change: Change | None, *, accepted: bool) -> None:
@@ -75,21 +75,21 @@ class SlotGroup:
         """Changes noted from here on may be about jobs that this claim does not see."""
         self._changed = False
 
-    def outcomes_sent(self, turn: int) -> None:
+    def outcomes_sent(self, cycle: int) -> None:
         """A recorded outcome may make jobs due at once: a snooze of zero, or jobs that the handler enqueued."""
-        self._recorded_by = turn
+        self._recorded_by = cycle
         self.drained = not self.tasks
 
-    def claim_answered(self, turn: int, asked: int, jobs: Batch) -> None:
-        """The answer of the turn that was sent last counts, in whatever order the answers arrive."""
-        if turn > self._claimed_by:
-            self._claimed_by = turn
+    def claim_answered(self, cycle: int, asked: int, jobs: Batch) -> None:
+        """The answer of the cycle that was sent last counts, in whatever order the answers arrive."""
+        if cycle > self._claimed_by:
+            self._claimed_by = cycle
             self._may_have_more = jobs.more or len(jobs) == asked
-            self.drained = not (jobs or self._may_have_more) and turn >= self._recorded_by
+            self.drained = not (jobs or self._may_have_more) and cycle >= self._recorded_by
 
 
 class ReservedSlots(NamedTuple):
-    """Slots reserved for a turn under way, here and in processes, beyond those that it frees itself."""
+    """Slots reserved for a cycle under way, here and in processes, beyond those that it frees itself."""
 
     here: int
     in_processes: int
@@ -98,13 +98,13 @@ class ReservedSlots(NamedTuple):
 class Cycle:
     def __init__(
         self,
-        worker: Cycling,
+        executor: ClaimsAndOutcomes,
         slots: Slots,
         operations: WorkerOperations,
         health: Health,
         options: WorkerOptions,
     ) -> None:
-        self._worker = worker
+        self._executor = executor
         self._operations = operations
         self._health = health
         self._slots = slots
@@ -114,21 +114,21 @@ class Cycle:
         self._poll = options.poll
         self._polls = not options.burst and options.poll <= SOON
         self._look_at = 0.0
-        self._turns = 1 if operations.store.embedded else TURNS
-        self._most = max(1, slots.total // self._turns)
+        self._concurrent = 1 if operations.store.embedded else MOST_CYCLES
+        self._most = max(1, slots.total // self._concurrent)
         self._wakeup = asyncio.Event()
         self._ended: list[Attempt] = []
         self._retrying: set[asyncio.Task[None]] = set()
         self._under_way: dict[int, ReservedSlots] = {}
         self.begun = 0
-        """How many turns were sent."""
+        """How many cycles were sent."""
         self.claiming = True
         self.dead = False
         """The cycle has ended and records nothing any more."""
 
     @property
     def over(self) -> int:
-        """The last turn such that the jobs of it and of all turns before have been started."""
+        """The last cycle such that the jobs of it and of all cycles before have been started."""
         return min(self._under_way, default=self.begun + 1) - 1
 
     @property
@@ -163,28 +163,28 @@ class Cycle:
         self._wakeup.set()
 
     def record(self, attempt: Attempt) -> None:
-        """Record this attempt's outcome with the next turn."""
+        """Record this attempt's outcome with the next cycle."""
         if attempt.job.workflow_id is not None:
-            self._want_claims()  # its end may release other steps, which the same turn can claim
+            self._want_claims()  # its end may release other steps, which the same cycle can claim
         self._ended.append(attempt)
         self._wakeup.set()
 
     async def run(self) -> None:
-        turns = [asyncio.create_task(self._take_turns()) for _ in range(self._turns)]
+        cycles = [asyncio.create_task(self._run_cycles()) for _ in range(self._concurrent)]
         try:
-            await asyncio.gather(*turns)
+            await asyncio.gather(*cycles)
         finally:
             self.dead = True
             self.claiming = False
-            tasks = [*turns, *self._retrying]  # what these retry is recorded last, by the worker
+            tasks = [*cycles, *self._retrying]  # what these retry is recorded last, by the worker
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _take_turns(self) -> None:
+    async def _run_cycles(self) -> None:
         while True:
             await self._until_there_is_work()
-            await self._turn()
+            await self._cycle()
 
     async def _until_there_is_work(self) -> None:
         """Poll also while outcomes keep coming: a job may become due by time alone."""
@@ -204,7 +204,7 @@ class Cycle:
     def _there_is_work(self) -> bool:
         if not self.is_under_way:
             return bool(self._ended) or any(self._claim_sizes)
-        # A turn costs as much as twenty more jobs in one turn: only a full one is worth sending behind another.
+        # A cycle costs as much as twenty more jobs in one cycle: only a full one is worth sending behind another.
         return len(self._ended) >= self._most and self._operations.store.takes_another_turn
 
     def _want_claims(self) -> None:
@@ -213,7 +213,7 @@ class Cycle:
 
     @property
     def _claim_sizes(self) -> tuple[int, int]:
-        """How many jobs to claim for each group: slots that are free, or that this turn frees by recording outcomes."""
+        """How many jobs to claim for each group: the slots that are free, or that this cycle frees."""
         if not self.claiming:
             return 0, 0
         here, there = _freed_by(self._ended)
@@ -224,11 +224,11 @@ class Cycle:
             max(0, there) if self._in_processes.wants_claim else 0,
         )
 
-    async def _turn(self) -> None:
-        (n, m), identity = self._claim_sizes, self._worker.identity
+    async def _cycle(self) -> None:
+        (n, m), identity = self._claim_sizes, self._executor.identity
         ended, self._ended = self._ended, []
-        turn = self._begin(ended, n, m)
-        outcomes = [(attempt, attempt.final()) for attempt in ended]
+        cycle = self._begin(ended, n, m)
+        outcomes = [(attempt, attempt.final_outcome()) for attempt in ended]
         asked = self._health.ask()
         if failpoints.armed and ended:
             failpoints.reach("before_flush")
@@ -238,37 +238,37 @@ class Cycle:
             await self._write_logs(ended)
             recording = [outcome for _, outcome in outcomes]
             if n:
-                finished, jobs = await self._flush(turn, identity, recording, self._here, n)
+                finished, jobs = await self._flush(cycle, identity, recording, self._here, n)
             else:
-                finished, jobs = await self._flush(turn, identity, recording, self._in_processes, m)
+                finished, jobs = await self._flush(cycle, identity, recording, self._in_processes, m)
         except NOT_DONE as error:
             self._ended[:0] = ended
-            del self._under_way[turn]
+            del self._under_way[cycle]
             await asyncio.sleep(self._health.failed(error))
             return
         if failpoints.armed and ended:
             failpoints.reach("after_flush_before_answer")
         self._health.worked(asked)
         self._settle(outcomes, finished)
-        self._under_way[turn] = ReservedSlots(len(jobs), m) if n else ReservedSlots(0, len(jobs))
-        more = await self._claim_for_processes(turn, identity, m) if n and m else []
+        self._under_way[cycle] = ReservedSlots(len(jobs), m) if n else ReservedSlots(0, len(jobs))
+        more = await self._claim_for_processes(cycle, identity, m) if n and m else []
         if failpoints.armed and (jobs or more):
             failpoints.reach("after_claim_before_start")
-        del self._under_way[turn]
-        self._worker.begin([*jobs, *more], identity)
+        del self._under_way[cycle]
+        self._executor.claimed([*jobs, *more], identity)
 
     def _begin(self, ended: Sequence[Attempt], n: int, m: int) -> int:
-        """Begin a turn that records these attempts and claims so many jobs; return its number."""
-        self.begun = turn = self.begun + 1
+        """Begin a cycle that records these attempts and claims so many jobs; return its number."""
+        self.begun = cycle = self.begun + 1
         here, there = _freed_by(ended)
-        self._under_way[turn] = ReservedSlots(max(0, n - here), max(0, m - there))
+        self._under_way[cycle] = ReservedSlots(max(0, n - here), max(0, m - there))
         if ended:
-            self._here.outcomes_sent(turn)
-            self._in_processes.outcomes_sent(turn)
-        return turn
+            self._here.outcomes_sent(cycle)
+            self._in_processes.outcomes_sent(cycle)
+        return cycle
 
     async def _flush(
-        self, turn: int, identity: str, outcomes: Sequence[Outcome], group: SlotGroup, n: int
+        self, cycle: int, identity: str, outcomes: Sequence[Outcome], group: SlotGroup, n: int
     ) -> tuple[Finished, Sequence[Claimed]]:
         if n:
             group.claim_sent()
@@ -281,10 +281,10 @@ class Cycle:
                 group.note_change()
             raise
         if n:
-            group.claim_answered(turn, n, jobs)
+            group.claim_answered(cycle, n, jobs)
         return finished, jobs
 
-    async def _claim_for_processes(self, turn: int, identity: str, n: int) -> list[Claimed]:
+    async def _claim_for_processes(self, cycle: int, identity: str, n: int) -> list[Claimed]:
         """Claim separately: processes have slots of their own, and other jobs must not wait for those."""
         group = self._in_processes
         group.claim_sent()
@@ -296,22 +296,22 @@ class Cycle:
             group.drained = False
             self._look_at = min(self._look_at, monotonic() + self._health.failed(error))
             return []
-        group.claim_answered(turn, n, jobs)
+        group.claim_answered(cycle, n, jobs)
         return jobs
 
     async def _write_logs(self, ended: Sequence[Attempt]) -> None:
         """Write log lines: an outcome carries the last report of its handler, but not its log lines."""
-        told = [(attempt, said) for attempt in ended if (said := attempt.context.take_logs())]
-        if not told:
+        reports = [(attempt, report) for attempt in ended if (report := attempt.context.take_logs())]
+        if not reports:
             return
         try:
-            heard = await self._operations.areport([said for _, said in told])
+            answers = await self._operations.areport([report for _, report in reports])
         except (*NOT_DONE, asyncio.CancelledError):
-            put_back(told)
+            put_back(reports)
             raise
-        for (_, said), answer in zip(told, heard, strict=True):
+        for (_, report), answer in zip(reports, answers, strict=True):
             if answer == "lease lost":
-                warn_of_lost_lines(said)
+                warn_of_lost_lines(report)
 
     def _settle(self, outcomes: Sequence[tuple[Attempt, Outcome]], finished: Finished) -> None:
         accepted, refused = set(finished.accepted), set(finished.refused)
@@ -322,9 +322,9 @@ class Cycle:
             if attempt.lease in accepted or attempt.lease in refused or attempt.lease in unrecordable:
                 change = changes.get(attempt.lease)
                 attempt.outcome = instead.get(attempt.lease, attempt.outcome)
-                self._worker.recorded(attempt, change, accepted=attempt.lease in accepted)
+                self._executor.recorded(attempt, change, accepted=attempt.lease in accepted)
             else:
-                self._slots.leave_early(attempt)
+                self._slots.free_early(attempt)
                 task = asyncio.create_task(self._retry_record(attempt, outcome))
                 self._retrying.add(task)
                 task.add_done_callback(self._retrying.discard)
@@ -341,7 +341,7 @@ class Cycle:
             if finished.accepted or finished.refused or finished.unrecordable:
                 change = finished.changes[0] if finished.changes else None
                 (attempt.outcome,) = finished.instead or (attempt.outcome,)
-                return self._worker.recorded(attempt, change, accepted=bool(finished.accepted))
+                return self._executor.recorded(attempt, change, accepted=bool(finished.accepted))
 
 
 def _freed_by(ended: Sequence[Attempt]) -> tuple[int, int]:

@@ -26,7 +26,7 @@ from perdure.worker.refusals import (
     REFUSED,
     is_of_the_row,
     may_be_of_the_row,
-    tellable,
+    safe_message,
 )
 
 MOST_KNOWN = 10_000
@@ -115,8 +115,8 @@ class DamagedRows:
         self._failing_since: dict[Lease, float] = {}
         """Outcomes that could not be recorded yet."""
         self._accepted_at = -inf
-        self._told = False
-        self._told_of: dict[tuple[str, str], None] = {}
+        self._warned = False
+        self._logged: dict[tuple[str, str], None] = {}
 
     def claim(self, request: ClaimRequest) -> Plan[Claims]:
         """After a claim that failed for good: take the jobs that can be taken.
@@ -159,14 +159,14 @@ class DamagedRows:
         except DAMAGED as error:
             if not may_be_of_the_row(error):
                 raise _unserved(error) from None
-            if not self._told:
-                self._told = True
-                _log.error("No job can be claimed: %s", tellable(error))
+            if not self._warned:
+                self._warned = True
+                _log.error("No job can be claimed: %s", safe_message(error))
             return []
 
     def _usable(self, search: Search, due: Sequence[str]) -> list[str]:
         unnamed = [id for id in due if REPLACED in id]
-        self._tell_some(((id, "Its id is not UTF-8.") for id in unnamed), _PASSED_OVER, _PASSED_OVER_TOO)
+        self._log_some(((id, "Its id is not UTF-8.") for id in unnamed), _PASSED_OVER, _PASSED_OVER_TOO)
         now, usable = monotonic(), list[str]()
         for id in due:
             passed = self._passed_over.get(id)
@@ -217,7 +217,7 @@ class DamagedRows:
             else:
                 refused.append(Failure(failure.id, error))
                 self._pass_over(failure.id, None)
-        self._tell_some(((row.id, tellable(row.error)) for row in refused), _REFUSED, _REFUSED_TOO)
+        self._log_some(((row.id, safe_message(row.error)) for row in refused), _REFUSED, _REFUSED_TOO)
         return held
 
     def _try_again(self, search: Search, id: str) -> Plan[Exception | None]:
@@ -239,7 +239,7 @@ class DamagedRows:
             held = yield from perform(claim_ops.hold_damaged, ids)
         except DAMAGED:
             return 0
-        self._tell_some(held, _HELD, _HELD_TOO)
+        self._log_some(held, _HELD, _HELD_TOO)
         return len(held)
 
     def _hold(self, failures: Sequence[Failure]) -> Plan[int]:
@@ -247,15 +247,15 @@ class DamagedRows:
         held: list[tuple[str, str]] = []
         stuck: list[tuple[str, str]] = []
         for id, error in failures:
-            reason = tellable(error)
+            reason = safe_message(error)
             try:
                 if (yield from perform(claim_ops.hold_unclaimable, id, reason=reason)):
                     held.append((id, reason))
             except REFUSED:
                 self._pass_over(id, None)
                 stuck.append((id, reason))
-        self._tell_some(held, _HELD, _HELD_TOO)
-        self._tell_some(stuck, _PASSED_OVER, _PASSED_OVER_TOO)
+        self._log_some(held, _HELD, _HELD_TOO)
+        self._log_some(stuck, _PASSED_OVER, _PASSED_OVER_TOO)
         return len(held)
 
     def _forget_unproven(self) -> None:
@@ -281,9 +281,9 @@ class DamagedRows:
         for lease, error in lost.items():
             self._failing_since.pop(lease, None)
             said = "The outcome of job %s cannot be recorded: %s Mend its row; then it runs again."
-            self._tell(lease.job, said, error)
-        self._tell_some(
-            ((lease.job, tellable(error)) for lease, error in failed.items() if lease not in lost),
+            self._log_once(lease.job, said, error)
+        self._log_some(
+            ((lease.job, safe_message(error)) for lease, error in failed.items() if lease not in lost),
             "The outcome of job %s cannot be recorded yet: %s Trying again.",
             "The outcomes of %d more jobs cannot be recorded yet.",
         )
@@ -311,22 +311,22 @@ class DamagedRows:
         return again and may_be_of_the_row(error) and accepted_before > since
 
     def unreportable(self, id: str, error: Exception) -> None:
-        self._tell(id, "What job %s says while it runs cannot be recorded, and is dropped: %s", error)
+        self._log_once(id, "What job %s says while it runs cannot be recorded, and is dropped: %s", error)
 
     def unexpired(self, error: Exception) -> None:
-        self._tell("", "Jobs that were not started in time cannot be canceled%s: %s", error)
+        self._log_once("", "Jobs that were not started in time cannot be canceled%s: %s", error)
 
     def unswept(self, workflow: str, error: Exception) -> None:
-        self._tell(
+        self._log_once(
             workflow, "Steps of workflow %s are overdue and cannot be ended: %s Mend their rows.", error
         )
 
-    def _tell(self, id: str, sentence: str, error: Exception) -> None:
+    def _log_once(self, id: str, sentence: str, error: Exception) -> None:
         """Once for each."""
         if self._is_news(id, sentence):
-            _log.error(sentence, id, tellable(error))
+            _log.error(sentence, id, safe_message(error))
 
-    def _tell_some(self, rows: Iterable[tuple[str, str]], sentence: str, too: str) -> None:
+    def _log_some(self, rows: Iterable[tuple[str, str]], sentence: str, too: str) -> None:
         """Once for each, by name as far as they are few. ``rows``: ids and reasons."""
         news = [(id, reason) for id, reason in rows if self._is_news(id, sentence)]
         for id, reason in news[:MOST_NAMED]:
@@ -335,14 +335,14 @@ class DamagedRows:
             _log.error(too, len(news) - MOST_NAMED)
 
     def _is_news(self, id: str, sentence: str) -> bool:
-        if (sentence, id) in self._told_of:
+        if (sentence, id) in self._logged:
             return False
-        if len(self._told_of) >= MOST_KNOWN:
-            del self._told_of[next(iter(self._told_of))]
-        self._told_of[sentence, id] = None
+        if len(self._logged) >= MOST_KNOWN:
+            del self._logged[next(iter(self._logged))]
+        self._logged[sentence, id] = None
         return True
 
 
 def _unserved(error: Exception) -> Unavailable:
     """A worker waits for this as for a database that is away."""
-    return Unavailable(tellable(error), code=error.code if isinstance(error, PerdureError) else None)
+    return Unavailable(safe_message(error), code=error.code if isinstance(error, PerdureError) else None)

@@ -1,42 +1,282 @@
-"""Where ``asyncio.to_thread`` goes in a worker's process. Python waits at its end for threads of other executors."""
+"""The life of a claimed job, from top to bottom: claimed, prepare, run, classify, record, report.
+
+The cycle claims jobs and records outcomes in batches (cycle.py). This module does what lies between for each of them,
+and keeps the attempts of one worker. It belongs to the event loop's thread.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import Any, Literal, Protocol
 
-from perdure.internal.threads import DaemonThreads
+from perdure.internal import failpoints, journal
+from perdure.model.codec import storable_text
+from perdure.model.job import Claimed, Lease
+from perdure.model.lifecycle import TRACE, Canceled, Change, Failed, Outcome, Released, Succeeded
+from perdure.ops.finish import find_recorded
+from perdure.ops.worker import Beat
+from perdure.worker.attempt import Attempt
+from perdure.worker.background import BackgroundTasks
+from perdure.worker.context import JobContext
+from perdure.worker.cycle import Cycle
+from perdure.worker.deadlines import Deadlines
+from perdure.worker.handler import Handler
+from perdure.worker.health import Health
+from perdure.worker.hooks import Hooks
+from perdure.worker.identity import Identity
+from perdure.worker.operations import WorkerOperations
+from perdure.worker.options import WorkerOptions
+from perdure.worker.orphan_claims import OrphanClaims
+from perdure.worker.outcome import note
+from perdure.worker.release_claims import ClaimReleaser
+from perdure.worker.reporting import OutcomeReporter
+from perdure.worker.reports import Reports
+from perdure.worker.slots import Slots
 
-P = ParamSpec("P")
-T = TypeVar("T")
+NOT_COMMITTED = "job.success_not_committed"
+CANCELLED_ITSELF = "job.cancelled_itself"
+WORKER_STOPPED = "Its worker stopped."
+LOOP_STOPPED = "Its worker's event loop was cancelled or stopped from inside, perhaps by this handler."
 
-MOST_THREADS = 32
-"""As many as asyncio's own may have."""
+_log = logging.getLogger("perdure.worker")
 
 
-class DaemonExecutor(ThreadPoolExecutor):
-    """A handler that hangs there was given up: it may not hold up the end of the process.
+class Owner(Protocol):
+    """The worker, as its executor sees it."""
 
-    A ThreadPoolExecutor because an event loop takes nothing else; of that it uses these two methods only.
+    def after_claim(self) -> None:
+        """The jobs of a cycle have been started."""
+        ...
+
+    def slots_lost(self) -> None:
+        """Every thread is taken by a handler that does not end."""
+        ...
+
+    def task_failed(self, task: asyncio.Task[Any]) -> None:
+        """A background task ended by an error."""
+        ...
+
+
+class Executor:
+    def __init__(
+        self,
+        worker: Owner,
+        operations: WorkerOperations,
+        handlers: Mapping[str, Handler],
+        options: WorkerOptions,
+        *,
+        identity: Identity,
+        slots: Slots,
+        health: Health,
+        hooks: Hooks,
+    ) -> None:
+        self._worker = worker
+        self._operations = operations
+        self._handlers = handlers
+        self._identity = identity
+        self._slots = slots
+        self._health = health
+        self._orphans = OrphanClaims()
+        self._deadlines = Deadlines()
+        self.attempts: dict[Lease, Attempt] = {}
+        self.changed = asyncio.Event()
+        """Set whenever ``idle`` may have changed."""
+        self.background = BackgroundTasks(self.changed.set, worker.task_failed)
+        self.reporter = OutcomeReporter(operations.store, hooks)
+        self.reports = Reports(self.attempts.values(), operations, health, self._deadlines)
+        self.cycle = Cycle(self, slots, operations, health, options)
+        self.releaser = ClaimReleaser(operations, health, self.background.start, due=self.cycle.wake)
+
+    @property
+    def identity(self) -> str:
+        return self._identity.id
+
+    @property
+    def busy(self) -> bool:
+        """Whether it runs jobs, or gives some back."""
+        return bool(self.attempts or self.releaser)
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything is recorded. A claim under way may still bring jobs, which are then given back."""
+        if self.cycle.dead:
+            return all(attempt.ended for attempt in self.attempts.values())
+        return not (self.attempts or self.background or self.cycle.busy)
+
+    def claimed(self, jobs: Sequence[Claimed], identity: str) -> None:
+        """Run these jobs, which were claimed under this identity."""
+        self.changed.set()
+        if jobs and (identity != self._identity.id or not self.cycle.claiming):
+            self.releaser.give_back([job.lease for job in jobs])
+            return
+        for job in jobs:
+            self._run(self._prepare(job))
+        self._worker.after_claim()
+
+    def _prepare(self, job: Claimed) -> Attempt:
+        """Make the job's context, choose where it runs, take a slot."""
+        handler, identity = self._handlers[job.task], self._identity
+        context = JobContext(
+            job,
+            self._handlers,
+            worker=identity.id,
+            operations=self._operations,
+            on_report=self.reports.note_pending,
+        )
+        context.config_text = identity.config_of(job.task, handler.name)
+        attempt = Attempt(job, handler, context, self._slots.runner_of(job, handler), started=monotonic())
+        self.attempts[attempt.lease] = attempt
+        self._slots.take(attempt)
+        return attempt
+
+    def _run(self, attempt: Attempt) -> None:
+        """Start the handler on the loop, in a thread or in a process; ``_ended`` is called when it has ended."""
+        if journal.enabled:
+            journal.note("started", [attempt.job.id], token=attempt.job.token, worker=self.identity)
+        self.reporter.began(attempt)
+        attempt.start(self._deadlines.begin, self._ended)
+
+    def _ended(self, attempt: Attempt, outcome: Outcome | None, now: float) -> None:
+        attempt.outcome = classify(attempt, outcome, now)
+        self.changed.set()
+        self._deadlines.end(attempt)
+        if journal.enabled:
+            note("ended", attempt.lease, attempt.outcome, why=attempt.stop_reason)
+        if attempt.outcome is None:
+            self._report(attempt, None, accepted=False)
+        else:
+            self._record(attempt)
+        if attempt.stop_reason is not None and self._slots.all_lost:
+            self._worker.slots_lost()
+
+    def _record(self, attempt: Attempt) -> None:
+        """Record the outcome with the next cycle, which calls ``recorded``."""
+        if failpoints.armed:
+            failpoints.reach("after_handler_before_flush")
+        self.reports.when_written(attempt, self.cycle.record)
+
+    def recorded(self, attempt: Attempt, change: Change | None, *, accepted: bool) -> None:
+        """The outcome is durable, or the lease was gone. ``change``: what it made of the job, if not a success."""
+        if not accepted and attempt.context.has_succeeded:
+            self.background.start(self._confirm_success(attempt))
+            return
+        if journal.enabled:
+            note("accepted" if accepted else "refused", attempt.lease, attempt.outcome)
+        self._report(attempt, change, accepted=accepted)
+
+    async def _confirm_success(self, attempt: Attempt) -> None:
+        """The handler recorded its success in a transaction of its own: if that was committed, it counts."""
+        success = attempt.context.success
+        assert success is not None
+        store = self._operations.store
+        recorded = await self._health.until_answered(lambda: store.aperform(find_recorded, [success]))
+        if recorded:
+            _log_error_after_success(attempt)
+            attempt.outcome = success
+        else:
+            attempt.context.success = None
+        self.recorded(attempt, None, accepted=bool(recorded))
+
+    def _report(self, attempt: Attempt, change: Change | None, *, accepted: bool) -> None:
+        """Free the slot, and report to the log, to subscribers and to callers that wait."""
+        del self.attempts[attempt.lease]
+        self._slots.leave(attempt)
+        self.changed.set()
+        if not self.cycle.is_under_way:
+            self.cycle.wake()  # no cycle asks for the slot that is free now
+        if accepted:
+            self.reporter.ended(attempt, change)
+        else:
+            self.reporter.lost(attempt)
+
+    def compare(self, before: Sequence[Lease], believed: set[Lease], beat: Beat) -> None:
+        """Compare what runs with what the database believes. ``before``: what ran before the database was asked."""
+        for lease in before:
+            attempt = self.attempts.get(lease)
+            if attempt is not None and not attempt.ended and lease not in believed:
+                attempt.stop("lost")
+        for lease in beat.cancel_requested:
+            if attempt := self.attempts.get(lease):
+                attempt.stop("cancel")
+        unknown = believed.difference(before, self.attempts)
+        if lost := self._orphans.lost(unknown, begun=self.cycle.begun, over=self.cycle.over):
+            _log.warning("Giving back %d jobs whose claim was never answered", len(lost))
+            self.releaser.give_back(lost)
+
+    def interrupt(self, reason: Literal["interrupt", "loop_stopped"]) -> None:
+        """The worker itself is cancelled. A handler that ended as cancelled a moment ago was cancelled with it."""
+        for attempt in self.attempts.values():
+            outcome = attempt.outcome
+            if attempt.ended and isinstance(outcome, Failed) and outcome.code == CANCELLED_ITSELF:
+                attempt.stop_reason, attempt.outcome = reason, None
+            attempt.stop(reason)
+
+
+def classify(attempt: Attempt, outcome: Outcome | None, now: float) -> Outcome | None:
+    """The outcome to record for a handler that ended like this, None if nothing may be recorded.
+
+    ``outcome``: what the handler returned or raised, None if it was stopped or cancelled.
     """
+    context, reason = attempt.context, attempt.stop_reason
+    if reason == "lost" and not context.has_succeeded:
+        return None
+    if reason == "timeout" or (attempt.deadline is not None and now > attempt.deadline):
+        if isinstance(outcome, Failed) and outcome.kind == "timeout":
+            return outcome  # it says what took so long
+        return Failed(attempt.lease, "timeout", message=f"It ran for more than {attempt.allowed} s.")
+    if isinstance(outcome, Succeeded):
+        return _returned_after_success(attempt, outcome) if context.has_succeeded else outcome
+    if reason in ("interrupt", "loop_stopped") and (outcome is None or isinstance(outcome, Failed)):
+        return stopped(attempt)
+    if outcome is not None:
+        return outcome
+    if reason == "lost":
+        return _uncommitted(attempt)  # refused if it was committed after all
+    if context.cancel_requested:  # ctx.save() may have learned it before the handler was stopped
+        return Canceled(attempt.lease, "cancel requested")
+    message = "CancelledError: the handler cancelled itself."
+    return Failed(attempt.lease, "error", CANCELLED_ITSELF, message)
 
-    def __init__(self) -> None:
-        super().__init__(max_workers=1)
-        self._daemon_threads = DaemonThreads("perdure-aside", limit=MOST_THREADS)
 
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        future: Future[T] = Future()
+def stopped(attempt: Attempt) -> Outcome:
+    """The outcome of an attempt that its worker does not wait for."""
+    if not attempt.has_begun:
+        return Released(attempt.lease)
+    if attempt.stop_reason == "loop_stopped":
+        return Failed(attempt.lease, "lost", message=LOOP_STOPPED)
+    return Failed(attempt.lease, "interrupted", message=WORKER_STOPPED)
 
-        def work() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(fn(*args, **kwargs))
-                except BaseException as error:
-                    future.set_exception(error)
 
-        self._daemon_threads.submit(work)
-        return future
+def last_outcome(attempt: Attempt) -> Outcome | None:
+    """The outcome to record when the worker ends, None if nothing may be recorded. From any thread."""
+    if attempt.outcome is None and attempt.returned is not None:
+        attempt.outcome = classify(attempt, *attempt.returned)
+        if attempt.outcome is None:
+            return None
+    return attempt.final_outcome() if attempt.outcome else stopped(attempt)
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        self._daemon_threads.stop(wait=wait)
+
+def _returned_after_success(attempt: Attempt, outcome: Succeeded) -> Failed:
+    if outcome.result not in (None, "null"):
+        _log.warning(
+            "Job %s of %s returned a value after its success was written: ctx.succeed(value, conn=...) keeps one",
+            attempt.job.id,
+            attempt.job.task,
+        )
+    return _uncommitted(attempt)
+
+
+def _uncommitted(attempt: Attempt) -> Failed:
+    """The outcome of a handler that called ctx.succeed(); it is refused if that transaction was committed."""
+    message = "ctx.succeed() was called, but its transaction was not committed."
+    return Failed(attempt.lease, "error", NOT_COMMITTED, message)
+
+
+def _log_error_after_success(attempt: Attempt) -> None:
+    outcome = attempt.outcome
+    if isinstance(outcome, Failed) and outcome.code != NOT_COMMITTED:
+        text = storable_text(outcome.trace or outcome.message, TRACE)
+        _log.error("Job %s had succeeded, and then: %s", attempt.job.id, text)

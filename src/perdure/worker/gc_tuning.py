@@ -1,6 +1,6 @@
 """While a worker has a process to itself, garbage is looked for by time rather than by how much was made.
 
-By Python's own measure, 700 objects, the jobs of one turn are looked through several times while they run: an eighth
+By Python's own measure, 700 objects, the jobs of one cycle are looked through several times while they run: an eighth
 of a busy worker's time.
 """
 
@@ -26,7 +26,7 @@ THOROUGH = 60
 
 
 @contextmanager
-def looked_for_by_time(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+def collect_by_time(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """What is there now stays: to look through all of it again and again would be a fifth of a busy worker's time."""
     gc.freeze()
     try:
@@ -34,18 +34,18 @@ def looked_for_by_time(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
         if before[0] not in USUAL or threading.current_thread() is not threading.main_thread():
             yield
             return
-        looking = _Looking(loop)
+        collector = _Collector(loop)
         gc.set_threshold(MOST, *before[1:])
         try:
             yield
         finally:
-            looking.stop()
+            collector.stop()
             gc.set_threshold(*before)
     finally:
         gc.unfreeze()
 
 
-class _Looking:
+class _Collector:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._looks = 0

@@ -18,7 +18,7 @@ from perdure.request.middleware import Middleware, around_run
 
 RunIn: TypeAlias = Literal["async", "thread", "process"]
 
-Discreet: TypeAlias = Callable[[str], str]
+Redact: TypeAlias = Callable[[str], str]
 """Takes secrets out of a text."""
 
 NOTHING: AbstractContextManager[None] = nullcontext()
@@ -55,7 +55,7 @@ class Handler:
             raise TypeError("A plain function returned a coroutine: make the async function itself the task.")
         return value
 
-    def discretion(self, payload: str) -> Discreet:
+    def redactor(self, payload: str) -> Redact:
         """For one run with these arguments: it makes what is said there fit to be shown."""
         return Redactor(payload, self.redact).hide if self.redact else _as_it_is
 

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from perdure.errors import PerdureError, StoreAway, StoreClosed
-from perdure.worker.refusals import OUT_OF_SERVICE, tellable
+from perdure.worker.refusals import OUT_OF_SERVICE, safe_message
 
 T = TypeVar("T")
 
@@ -31,8 +31,8 @@ class Health:
         self._lock = Lock()
         self._code: str | None = None
         self._failures = 0
-        self._told = False
-        self._told_at: dict[str, float] = {}
+        self._logged = False
+        self._logged_at: dict[str, float] = {}
         self._ever_failed = 0
 
     def ask(self) -> int:
@@ -51,16 +51,16 @@ class Health:
             self._code = code
             pause = min(0.05 * 2.0 ** min(self._failures, 10), LONGEST_PAUSE)
         if news and not (isinstance(error, StoreAway) and error.told):
-            self._told = True
-            _log.warning("The database cannot serve: %s Trying again.", tellable(error))
+            self._logged = True
+            _log.warning("The database cannot serve: %s Trying again.", safe_message(error))
         return random.uniform(0.5, 1.0) * pause
 
     def _is_due(self, code: str) -> bool:
         """Whether to log it. While other calls succeed, one that is refused alternates between failing and serving."""
         now = monotonic()
-        due = now - self._told_at.get(code, -math.inf) > LOG_INTERVAL
+        due = now - self._logged_at.get(code, -math.inf) > LOG_INTERVAL
         if due:
-            self._told_at[code] = now
+            self._logged_at[code] = now
         return due
 
     def worked(self, asked: int) -> None:
@@ -68,8 +68,8 @@ class Health:
         if self._code is None or asked != self._ever_failed:
             return
         with self._lock:
-            told, self._told, self._code, self._failures = self._told, False, None, 0
-        if told:
+            logged, self._logged, self._code, self._failures = self._logged, False, None, 0
+        if logged:
             _log.warning("The database serves again.")
 
     async def until_answered(self, ask: Callable[[], Awaitable[T]]) -> T:

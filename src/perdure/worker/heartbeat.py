@@ -57,7 +57,7 @@ class Heartbeat:
         self.error: BaseException | None = None
         self.registers = True
         """Whether it registers the worker anew where it finds it retired."""
-        self._thread = threading.Thread(target=self._run, name="perdure-pulse", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="perdure-heartbeat", daemon=True)
 
     def start(self, died: Callable[[], None]) -> None:
         """``died`` is called in the loop if the thread ends by an error."""

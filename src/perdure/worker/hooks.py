@@ -25,18 +25,18 @@ class Hooks:
         self._subscribers: dict[int, Subscriber] = {}
 
     def attempt(
-        self, name: EventName, attempt: Attempt, *, seconds: float | None = None, **told: str | None
+        self, name: EventName, attempt: Attempt, *, seconds: float | None = None, **more: str | None
     ) -> None:
         """Something happened to an attempt of this worker."""
-        self._tell(name, attempt.job, worker=attempt.context.worker, seconds=seconds, **told)
+        self._publish(name, attempt.job, worker=attempt.context.worker, seconds=seconds, **more)
 
     def row(self, name: EventName, job: JobRow) -> None:
         """Something happened to a job that this worker did not run."""
-        self._tell(name, job, kind=job.error_kind, code=job.error_code, message=job.error_message)
+        self._publish(name, job, kind=job.error_kind, code=job.error_code, message=job.error_message)
 
     def expired(self, job: JobRow) -> None:
         """A job was canceled because nobody had started it in time."""
-        self._tell("canceled", job, message=job.reason)
+        self._publish("canceled", job, message=job.reason)
 
     def wanted(self, name: EventName, task: str) -> bool:
         return name in self._listeners or (name == "failed" and self._on_failed(task) is not None)
@@ -54,7 +54,7 @@ class Hooks:
         handler = self._handlers.get(task)
         return None if handler is None else handler.on_failed
 
-    def _tell(self, name: EventName, job: Claimed | JobRow, **more: Any) -> None:
+    def _publish(self, name: EventName, job: Claimed | JobRow, **more: Any) -> None:
         if not self.wanted(name, job.task):
             return
         event = JobEvent(
@@ -71,7 +71,7 @@ class Hooks:
         if event.name == "failed" and (own := self._on_failed(event.task)) is not None:
             listeners.append(own)
         for listener in listeners:
-            self._subscriber(listener).tell(event)
+            self._subscriber(listener).publish(event)
 
     def _subscriber(self, listener: Listener) -> Subscriber:
         if (subscriber := self._subscribers.get(id(listener))) is None:

@@ -40,7 +40,7 @@ class Identity:
         self._options = options
         self._tasks = tasks
         self._sync = sync
-        self._release: Callable[[], None] = lambda: None
+        self._unlock: Callable[[], None] = lambda: None
         self.name = options.name or f"{socket.gethostname()}:{os.getpid()}"
         self.id = ""
         self.configs: Mapping[str, str] = {}
@@ -68,9 +68,9 @@ class Identity:
             failpoints.reach("after_register")
         if self.id:
             _log.warning(BELIEVED_DEAD if known else UNKNOWN)
-        release, self._release = self._release, self.store.lock_liveness(id)
+        unlock, self._unlock = self._unlock, self.store.lock_liveness(id)
         self.id = id
-        release()
+        unlock()
 
     renew, arenew = sync_method(_renew), async_method(_renew)
 
@@ -91,6 +91,6 @@ class Identity:
         """Of a job's task; of an alias that has none, that of the task's own name."""
         return self.configs.get(task) or self.configs.get(name) if self.configs else None
 
-    def give_up(self) -> None:
-        """Show no sign of life any more."""
-        self._release()
+    def release_lock(self) -> None:
+        """Release the liveness lock: others may take what this worker has left."""
+        self._unlock()

@@ -14,6 +14,7 @@ from perdure.model.lifecycle import Outcome, Released
 from perdure.plan.plan import Plan, run
 from perdure.worker.attempt import Attempt
 from perdure.worker.bounded_log import BoundedLog
+from perdure.worker.executor import last_outcome
 from perdure.worker.loop_watch import Verdict
 from perdure.worker.operations import WorkerOperations
 
@@ -29,13 +30,13 @@ LOG_WITHIN = 0.2
 _log = logging.getLogger("perdure.worker")
 
 
-def take_away_blocks(attempts: Collection[Attempt]) -> None:
+def abort_transactions(attempts: Collection[Attempt]) -> None:
     """Roll back every ``ctx.transaction()`` of these, or a record would wait for locks that nobody gives back."""
     for attempt in attempts:
         block = attempt.context.block
         if block is not None:
             with suppress(Exception):  # it may end at this moment
-                block.take_away()
+                block.abort()
 
 
 def record_last(
@@ -46,11 +47,11 @@ def record_last(
     ``charge`` replaces the outcome of the attempt that it names. Return what the database did not take: somebody holds
     the row, or refuses it.
     """
-    outcomes = {attempt.lease: attempt.last() for attempt in attempts}
+    outcomes = {attempt.lease: last_outcome(attempt) for attempt in attempts}
     if charge is not None:
         outcomes[charge.lease] = charge
-    lines = [said for attempt in attempts if (said := attempt.context.take_logs())]
-    yield from operations._report([said for said in lines if outcomes[said.lease]])
+    lines = [report for attempt in attempts if (report := attempt.context.take_logs())]
+    yield from operations._report([report for report in lines if outcomes[report.lease]])
     last = [outcome for outcome in outcomes.values() if outcome]
     for _ in range(2):  # the second time without the results that the database refuses
         finished = yield from operations._finish(last)
@@ -59,7 +60,7 @@ def record_last(
     return [outcome.lease for outcome in last]
 
 
-def warn_of_left(left: Sequence[Lease]) -> bool:
+def warn_of_unrecorded(left: Sequence[Lease]) -> bool:
     """Log what could not be recorded; whether there is anything."""
     if left:
         named = ", ".join(lease.job for lease in left[:MOST_NAMED])
@@ -85,15 +86,15 @@ def end_process(
     """
 
     def record() -> None:
-        take_away_blocks(attempts)
+        abort_transactions(attempts)
         run(operations.store, _retire(operations, identity, attempts, verdict.charge(stack)))
 
     # Recorded before it is logged: whoever blocks the loop may hold a lock of the logging module's.
     log, left = BoundedLog(_log), ""
     if not _within(RECORD_WITHIN, record):
         left = " The database did not answer in time: other workers will find what is left."
-    said = "%s The worker ends.%s The loop is here:\n%s"
-    log.write(logging.ERROR, said, verdict.said, left, stack, within=LOG_WITHIN)
+    line = "%s The worker ends.%s The loop is here:\n%s"
+    log.write(logging.ERROR, line, verdict.message, left, stack, within=LOG_WITHIN)
     _within(LOG_WITHIN, _flush)
     os._exit(verdict.status)
 

@@ -19,27 +19,27 @@ from perdure.worker.outcome import traced
 _log = logging.getLogger("perdure.worker")
 
 
-def log_discreetly(loop: asyncio.AbstractEventLoop, handlers: Iterable[Handler]) -> None:
+def log_redacted(loop: asyncio.AbstractEventLoop, handlers: Iterable[Handler]) -> None:
     """From here on, errors that reach this loop are logged as the attempt that they come from may show them."""
     redacting = any(handler.redact for handler in handlers)
 
-    def log(_loop: asyncio.AbstractEventLoop, told: dict[str, Any]) -> None:
-        error, context = told.get("exception"), _context_of(told)
+    def log(_loop: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
+        error, context = details.get("exception"), _context_of(details)
         trace = "" if error is None else traced(error) or _frames(error)
-        said = f"{told.get('message', 'An error')}\n{trace}".rstrip()
+        text = f"{details.get('message', 'An error')}\n{trace}".rstrip()
         if context is not None:
-            _log.error("In the event loop, from job %s: %s", context.job_id, context._discreet(said))
+            _log.error("In the event loop, from job %s: %s", context.job_id, context._redacted(text))
         elif not redacting:
-            _log.error("In the event loop: %s", said)
+            _log.error("In the event loop: %s", text)
         else:
             _log.error("In the event loop, from an unknown job: %s", _frames(error))
 
     loop.set_exception_handler(log)
 
 
-def _context_of(told: dict[str, Any]) -> JobContext | None:
+def _context_of(details: dict[str, Any]) -> JobContext | None:
     """Of the job whose task or callback it was. A future has none, and before Python 3.12 nobody tells it."""
-    source = told.get("task") or told.get("future") or told.get("handle")
+    source = details.get("task") or details.get("future") or details.get("handle")
     variables = getattr(source, "get_context", dict[Any, Any])()
     context = variables.get(current_context) if variables is not None else None
     return context if isinstance(context, JobContext) else None

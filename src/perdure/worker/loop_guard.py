@@ -14,7 +14,7 @@ from perdure.worker.attempt import Attempt
 from perdure.worker.bounded_log import BoundedLog
 from perdure.worker.heartbeat import Heartbeat
 from perdure.worker.identity import Identity
-from perdure.worker.last_record import end_process, record_last, take_away_blocks
+from perdure.worker.last_record import abort_transactions, end_process, record_last
 from perdure.worker.loop_watch import LoopWatch, Verdict
 from perdure.worker.operations import WorkerOperations
 from perdure.worker.options import STOP_GRACE, WorkerOptions
@@ -72,7 +72,7 @@ class LoopGuard:
             end_process(self._operations, self._identity.id, self.attempts, verdict, stack)
         elif blocker is not None and blocker not in self._given_up:
             # Only the program can end its process. The others keep their leases until the loop answers.
-            take_away_blocks([blocker])
+            abort_transactions([blocker])
             run(self._operations.store, record_last(self._operations, [blocker], verdict.charge(stack)))
             self._given_up.add(blocker)
-            _log.write(logging.ERROR, "%s It is given up. The loop is here:\n%s", verdict.said, stack)
+            _log.write(logging.ERROR, "%s It is given up. The loop is here:\n%s", verdict.message, stack)

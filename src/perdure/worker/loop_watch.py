@@ -67,7 +67,7 @@ class Verdict(NamedTuple):
     """Why the loop is given up, and with which exit code the worker ends."""
 
     status: Exit
-    said: str
+    message: str
     blocker: Attempt | None = None
     """The attempt that is charged for it."""
 
@@ -153,26 +153,26 @@ class LoopWatch:
         if drained_by is not None and now > drained_by:
             return Verdict(Exit.GAVE_BACK, "The worker was told to stop, and its event loop does not answer.")
         overdue = [attempt for attempt in self._worker.attempts if attempt.overdue(now)]
-        blocker, said = (
+        blocker, message = (
             self._worker.attempt_of(self._holder),
             "Code outside of the handlers blocks the event loop.",
         )
         if blocker is not None and blocker.ended:
             # It was told to stop, did not, and its outcome is recorded: there is nobody left to charge.
-            said = f"{_named(blocker)} was given up earlier, still runs and blocks the event loop."
+            message = f"{_named(blocker)} was given up earlier, still runs and blocks the event loop."
             overdue.append(blocker)
             blocker = None
         if not overdue:
-            return self._judge_left_behind() if blocker is None else None
+            return self._judge_leftovers() if blocker is None else None
         if blocker is None:
             grace = max(UNSEEN_GRACE, *(attempt.handler.timeout_grace for attempt in overdue))
-            return Verdict(Exit.LOOP_BLOCKED, said) if self._held >= grace else None
+            return Verdict(Exit.LOOP_BLOCKED, message) if self._held >= grace else None
         if blocker not in overdue or self._held < max(LEAST_HELD * self._tick, blocker.handler.timeout_grace):
             return None
-        said = f"{_named(blocker)} blocks the event loop past its timeout and grace."
-        return Verdict(Exit.LOOP_BLOCKED, said, blocker)
+        message = f"{_named(blocker)} blocks the event loop past its timeout and grace."
+        return Verdict(Exit.LOOP_BLOCKED, message, blocker)
 
-    def _judge_left_behind(self) -> Verdict | None:
+    def _judge_leftovers(self) -> Verdict | None:
         """Nobody is overdue. Where no handler runs on the loop, none has a right to hold it for a whole lease."""
         if any(not attempt.ended and attempt.handler.run_in == "async" for attempt in self._worker.attempts):
             return None

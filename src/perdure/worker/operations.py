@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic
 
-from perdure.errors import InvalidOption, RowsHeld, StoreBusy, StoreReadOnly
+from perdure.errors import InvalidOption, RowsLocked, StoreBusy, StoreReadOnly
 from perdure.internal import failpoints
 from perdure.model.job import Claimed, Instant, Span
 from perdure.model.lifecycle import Change, Outcome
@@ -48,7 +48,7 @@ class Batch(list[Claimed]):
         self.more = more
 
 
-def _goes_on(batch: Batch, claims: Claims, again: bool) -> bool:
+def _claims_again(batch: Batch, claims: Claims, again: bool) -> bool:
     """Whether to claim again at once: not after jobs, if older ones may lie before the window or are locked."""
     return batch.more and not (batch and (again or claims.locked))
 
@@ -60,14 +60,14 @@ class WorkerOperations:
         self.store = store
         self._rng = rng or random.Random()
         self._watch = ClockWatch()
-        self._far = not store.embedded
+        self._remote = not store.embedded
         """Whether a statement costs a round trip, and time before its first row."""
         self._window_trackers: dict[tuple[tuple[str, ...], frozenset[str] | None], ClaimWindowTracker] = {}
         """By tasks and queues: several workers in one process have their own."""
         self.expired: deque[str] = deque(maxlen=MOST_EXPIRED)
         """Jobs that were found expired and canceled, until somebody tells of them."""
         self._damaged = DamagedRows()
-        self._recorder = Recorder(self._damaged, self._rng, shortens=self._far)
+        self._recorder = Recorder(self._damaged, self._rng, shortens=self._remote)
 
     def _register(
         self,
@@ -123,12 +123,12 @@ class WorkerOperations:
                 if not batch:
                     raise
                 return Batch(batch, more=True)  # what was claimed counts
-            again = yield from self._heed(request, claims, since=asked_at, polls=polls)
+            again = yield from self._learn(request, claims, since=asked_at, polls=polls)
             batch = Batch([*batch, *claims.jobs], more=claims.more or again)
             if claims.locked and not batch:
                 claims = yield from self._take(claim_ops.claim_around, request)
                 return Batch(claims.jobs)
-            if not _goes_on(batch, claims, again):
+            if not _claims_again(batch, claims, again):
                 break
         return batch
 
@@ -138,7 +138,7 @@ class WorkerOperations:
         except REFUSED:
             return (yield from self._damaged.claim(request))
 
-    def _heed(self, request: ClaimRequest, claims: Claims, *, since: float, polls: bool) -> Plan[bool]:
+    def _learn(self, request: ClaimRequest, claims: Claims, *, since: float, polls: bool) -> Plan[bool]:
         """What a claim tells about the next one; return whether another is to look further back.
 
         Where one job has expired there are others to come upon.
@@ -161,7 +161,7 @@ class WorkerOperations:
         """One for each slot group of each worker: a full scan by one must not delay the other's."""
         key = (tuple(tasks), None if queues is None else frozenset(queues))
         if key not in self._window_trackers:
-            self._window_trackers[key] = ClaimWindowTracker(enabled=self._far)
+            self._window_trackers[key] = ClaimWindowTracker(enabled=self._remote)
         return self._window_trackers[key]
 
     def _finish(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
@@ -197,14 +197,14 @@ class WorkerOperations:
             # An outcome, or a row that the claim met: apart, neither stops the other.
             finished = yield from self._finish(outcomes)
             return finished, (yield from self._claim_after(outcomes, worker, tasks, n, order))
-        except RowsHeld:
+        except RowsLocked:
             finished = yield from self._recorder.record(outcomes, free=True)
             return finished, (yield from self._claim_after(outcomes, worker, tasks, n, order))
-        again = yield from self._heed(request, claims, since=asked_at, polls=polls)
+        again = yield from self._learn(request, claims, since=asked_at, polls=polls)
         finished = yield from self._recorder.complete(outcomes, finished)
         self._damaged.note_recorded(finished)
         batch = Batch(claims.jobs, more=claims.more or again)
-        if _goes_on(batch, claims, again):
+        if _claims_again(batch, claims, again):
             left = n - len(batch)
             rest = yield from self._claim_after([*outcomes, *batch], worker, tasks, left, order, polls=polls)
             batch = Batch([*batch, *rest], more=rest.more)
@@ -220,7 +220,7 @@ class WorkerOperations:
         *,
         polls: bool = False,
     ) -> Plan[Batch]:
-        """The rest of a turn. What is done in it already counts, also where this fails: the next turn tries again."""
+        """The rest of a cycle. What is done in it already counts, also where this fails: the next cycle tries again."""
         try:
             return (yield from self._claim(worker, tasks=tasks, n=n, queues=order, polls=polls))
         except OUT_OF_SERVICE:
@@ -228,27 +228,27 @@ class WorkerOperations:
                 raise
             return Batch(more=n > 0)
 
-    def _report(self, said: Sequence[JobReport]) -> Plan[list[ReportAnswer]]:
+    def _report(self, reports: Sequence[JobReport]) -> Plan[list[ReportAnswer]]:
         """Store what running jobs say about themselves."""
-        if not said:
+        if not reports:
             return []
         try:
-            return (yield from perform(report_ops.report, said))
+            return (yield from perform(report_ops.report, reports))
         except StoreReadOnly as error:
             if error.code != FORBIDDEN:
                 raise
             # To wait gives it no rights, and outcomes must not wait for lines.
-            for one in said:
+            for one in reports:
                 self._damaged.unreportable(one.lease.job, error)
-            return ["ok" for _ in said]
+            return ["ok" for _ in reports]
         except DAMAGED as error:
-            if len(said) == 1:
-                self._damaged.unreportable(said[0].lease.job, error)
+            if len(reports) == 1:
+                self._damaged.unreportable(reports[0].lease.job, error)
                 return ["ok"]
-        heard: list[ReportAnswer] = []
-        for one in said:
-            heard += yield from self._report([one])
-        return heard
+        answers: list[ReportAnswer] = []
+        for one in reports:
+            answers += yield from self._report([one])
+        return answers
 
     def _rescue(self, *, page: int = 500, silent: bool = True) -> Plan[list[Change]]:
         """Free the jobs of workers that fell silent. A page that cannot be written is tried row by row.

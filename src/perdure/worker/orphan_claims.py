@@ -6,7 +6,7 @@ from perdure.model.job import Lease
 
 
 class OrphanClaims:
-    """Finds them. The answer may still be on its way: a claim counts as lost once the turns are over that saw it."""
+    """Finds them. The answer may still be on its way: a claim counts as lost once the cycles are over that saw it."""
 
     def __init__(self) -> None:
         self._seen_in: dict[Lease, int] = {}

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 from traceback import FrameSummary, StackSummary, TracebackException, walk_tb
+from typing import assert_never
 
 from perdure.errors import PerdureError
 from perdure.internal import journal
@@ -20,8 +21,8 @@ from perdure.model.lifecycle import (
     Succeeded,
     Throttled,
 )
-from perdure.request.signals import Cancel, Continue, Fatal, Retry, Snooze, Stopped, Throttle
-from perdure.worker.handler import Discreet, Handler
+from perdure.request.signals import Cancel, Continue, Fatal, OutcomeSignal, Retry, Snooze, Stopped, Throttle
+from perdure.worker.handler import Handler, Redact
 
 MESSAGE = 2_000
 """Characters of a message that are looked at: a handler may raise a gigabyte."""
@@ -55,36 +56,41 @@ def raised(handler: Handler, job: Claimed, error: BaseException) -> Outcome | No
     """None where it was asked to stop and did: whoever asked knows how that counts."""
     if isinstance(error, Stopped):
         return None
-    lease, discreet = job.lease, handler.discretion(job.payload)
+    lease, redact = job.lease, handler.redactor(job.payload)
     try:
-        return _signalled(handler, lease, error, discreet)
+        return _classify(handler, lease, error, redact)
     except BaseException:
         # A signal whose class forgot to call its parent, or an error that raises when it is looked at.
-        return Failed(lease, "error", None, _name(error), _traced(error, discreet))
+        return Failed(lease, "error", None, _name(error), _traced(error, redact))
 
 
-def _signalled(handler: Handler, lease: Lease, error: BaseException, discreet: Discreet) -> Outcome:
-    match error:
-        case Snooze():
-            return Snoozed(lease, _duration_us(error.delay))
-        case Throttle():
-            delay = None if error.delay is None else _duration_us(error.delay)
-            return Throttled(lease, delay, bool(error.cool_queue))
-        case Continue():
-            return Continued(lease, _duration_us(error.delay))
-        case Cancel():
-            return Canceled(lease, discreet(str(error.reason)))
-        case Fatal():
-            return Failed(lease, "fatal", _code(error.code), _said(error, discreet), _traced(error, discreet))
-        case Retry():
-            delay = None if error.delay is None else _duration_us(error.delay)
-            return Failed(
-                lease, "error", _code(error.code), _said(error, discreet), _traced(error, discreet), delay
-            )
+def _classify(handler: Handler, lease: Lease, error: BaseException, redact: Redact) -> Outcome:
+    if isinstance(error, OutcomeSignal):
+        return _signalled(lease, error, redact)
     kind: FailureKind = "fatal" if isinstance(error, handler.fatal) else "error"
     code = _code(error.code) if isinstance(error, PerdureError) else None
-    name, said = _name(error), _said(error, discreet)
-    return Failed(lease, kind, code, f"{name}: {said}" if said else name, _traced(error, discreet))
+    name, message = _name(error), _message(error, redact)
+    return Failed(lease, kind, code, f"{name}: {message}" if message else name, _traced(error, redact))
+
+
+def _signalled(lease: Lease, signal: OutcomeSignal, redact: Redact) -> Outcome:
+    match signal:
+        case Snooze():
+            return Snoozed(lease, _checked_delay(signal.delay))
+        case Throttle():
+            return Throttled(lease, _optional_delay(signal.delay), bool(signal.cool_queue))
+        case Continue():
+            return Continued(lease, _checked_delay(signal.delay))
+        case Cancel():
+            return Canceled(lease, redact(str(signal.reason)))
+        case Fatal():
+            message, trace = _message(signal, redact), _traced(signal, redact)
+            return Failed(lease, "fatal", _code(signal.code), message, trace)
+        case Retry():
+            message, trace = _message(signal, redact), _traced(signal, redact)
+            return Failed(lease, "error", _code(signal.code), message, trace, _optional_delay(signal.delay))
+        case _:
+            assert_never(signal)
 
 
 def traced(error: BaseException) -> str | None:
@@ -92,9 +98,9 @@ def traced(error: BaseException) -> str | None:
     try:
         if _links_too_many(error):
             return _traced_alone(error)
-        told = TracebackException.from_exception(error, compact=True)
-        _cut(told)
-        return "".join(told.format())
+        trace = TracebackException.from_exception(error, compact=True)
+        _drop_our_frames(trace)
+        return "".join(trace.format())
     except BaseException:
         return None
 
@@ -124,14 +130,14 @@ def _traced_alone(error: BaseException) -> str:
     )
 
 
-def _traced(error: BaseException, discreet: Discreet) -> str | None:
+def _traced(error: BaseException, redact: Redact) -> str | None:
     trace = traced(error)
-    return None if trace is None else discreet(trace)
+    return None if trace is None else redact(trace)
 
 
-def _cut(told: TracebackException) -> None:
+def _drop_our_frames(trace: TracebackException) -> None:
     """Also from the errors that this one followed. Not by recursion: there may be thousands."""
-    chain = [told]
+    chain = [trace]
     while chain:
         one = chain.pop()
         one.stack[:] = _theirs(one.stack)
@@ -154,10 +160,10 @@ def _code(code: object) -> str | None:
     return None if code is None else str(code)
 
 
-def _said(error: BaseException, discreet: Discreet) -> str:
+def _message(error: BaseException, redact: Redact) -> str:
     try:
         # Before the cut, which could leave half of a secret.
-        return discreet(str(error))[:MESSAGE]
+        return redact(str(error))[:MESSAGE]
     except BaseException:
         return ""
 
@@ -169,11 +175,15 @@ def _name(error: BaseException) -> str:
         return "an error without a name"
 
 
-def _duration_us(delay: object) -> Span:
+def _checked_delay(delay: object) -> Span:
     """A signal's own class may have set anything; what is no delay makes the signal an error."""
     if type(delay) is not int or delay < 0:
         raise TypeError(delay)
     return delay
+
+
+def _optional_delay(delay: object) -> Span | None:
+    return None if delay is None else _checked_delay(delay)
 
 
 def note(what: str, lease: Lease, outcome: Outcome | None, **more: object) -> None:

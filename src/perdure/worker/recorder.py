@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from perdure.errors import Conflict, Invalid, RowsHeld
+from perdure.errors import Conflict, Invalid, RowsLocked
 from perdure.model.job import Lease
 from perdure.model.lifecycle import Outcome, stripped
 from perdure.ops import finish as finish_ops
@@ -47,7 +47,7 @@ class Recorder:
                 finish_ops.finish, outcomes, jitter=self._rng.random, failing=self.failing
             )
             return (yield from self.complete(outcomes, finished))
-        except RowsHeld:
+        except RowsLocked:
             if free:
                 raise
             return (yield from self._record(outcomes, failed, free=True))
@@ -80,14 +80,14 @@ class Recorder:
         """
         bare = stripped(outcome, _why(error), dropped="result.refused")
         last = is_of_the_row(error) or self._damaged.has_failed(outcome.lease)
-        for told in (outcome, bare) if last else (outcome,):
+        for recordable in (outcome, bare) if last else (outcome,):
             try:
-                finished = yield from self._record_free([told])
+                finished = yield from self._record_free([recordable])
             except DAMAGED as refusal:
                 failed[outcome.lease] = refusal
                 continue
             failed.pop(outcome.lease, None)
-            return finished._replace(instead=[] if told is outcome else [bare])
+            return finished._replace(instead=[] if recordable is outcome else [bare])
         return Finished([], [])
 
     def complete(self, outcomes: Sequence[Outcome], finished: Finished) -> Plan[Finished]:
@@ -97,8 +97,8 @@ class Recorder:
         if len(self.failing) > MOST_FAILING:
             self.failing.clear()
         self.failing |= finished.failing
-        told = {*finished.accepted, *finished.refused}
-        rest = yield from self.record([outcome for outcome in outcomes if outcome.lease not in told])
+        settled = {*finished.accepted, *finished.refused}
+        rest = yield from self.record([outcome for outcome in outcomes if outcome.lease not in settled])
         return rest._replace(
             accepted=finished.accepted + rest.accepted, refused=finished.refused + rest.refused
         )

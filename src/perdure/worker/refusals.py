@@ -39,7 +39,7 @@ def may_be_of_the_row(error: Exception) -> bool:
     return is_of_the_row(error) or (isinstance(error, PerdureError) and error.code in MAYBE_OF_THE_ROW)
 
 
-def tellable(error: Exception) -> str:
+def safe_message(error: Exception) -> str:
     """What may be told of an error: ours quote nothing, those of Python may."""
     return (
         str(error) if isinstance(error, PerdureError) else f"A row cannot be read ({type(error).__name__})."

@@ -13,7 +13,7 @@ from time import monotonic
 from perdure.errors import PerdureError
 from perdure.model.codec import MAX_PAYLOAD, storable_text
 from perdure.model.job import SECOND
-from perdure.model.lifecycle import Canceled, Change, Continued, Failed, Outcome, Released, Snoozed, Succeeded
+from perdure.model.lifecycle import Change, Failed, Succeeded, event_of
 from perdure.ops.notify import notify
 from perdure.ops.topics import ENDED
 from perdure.request.events import EventName
@@ -61,7 +61,7 @@ class OutcomeReporter:
     def ended(self, attempt: Attempt, change: Change | None) -> None:
         outcome = attempt.outcome
         assert outcome is not None
-        name = _name(outcome, change)
+        name = event_of(outcome, change)
         seconds = monotonic() - attempt.started
         # A failure for good is shown also where nobody has set up a log.
         level = logging.WARNING if name == "failed" else logging.INFO
@@ -142,9 +142,9 @@ class OutcomeReporter:
             await asyncio.sleep(PAUSE)
 
 
-def introduce(name: str, address: str, *, options: WorkerOptions, slots: Slots) -> None:
+def log_start(name: str, address: str, *, options: WorkerOptions, slots: Slots) -> None:
     """The first line of a worker: who it is, and what it does where."""
-    told: dict[str, object] = {
+    extra: dict[str, object] = {
         "worker": name,
         # Not imported: the names of the package lead to the app, which stands above.
         "version": vars(sys.modules["perdure"])["__version__"],
@@ -159,15 +159,15 @@ def introduce(name: str, address: str, *, options: WorkerOptions, slots: Slots) 
         "Worker %s of perdure %s on %s; queues: %s; tasks (%d): %s; at a time: %d on the loop or in threads, "
         "%d in processes; lease %g s",
         name,
-        told["version"],
+        extra["version"],
         address,
         _queues(options.queues),
         len(slots.tasks) + len(slots.process_tasks),
         _some([*slots.tasks, *slots.process_tasks]),
         options.concurrency,
-        told["processes"],
-        told["lease"],
-        extra=told,
+        extra["processes"],
+        extra["lease"],
+        extra=extra,
     )
 
 
@@ -191,30 +191,3 @@ def _queues(queues: Queues) -> str:
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(sorted(names)[:SHOWN]) + more
-
-
-def _name(outcome: Outcome, change: Change | None) -> EventName:
-    if change is None or change.state == "succeeded":
-        # Without a change it was a plain success, or an outcome that was recorded before.
-        return "succeeded" if isinstance(outcome, Succeeded) else _name_alone(outcome)
-    if change.state in ("failed", "canceled"):
-        return "failed" if change.state == "failed" else "canceled"
-    return _name_alone(outcome)
-
-
-def _name_alone(outcome: Outcome) -> EventName:
-    match outcome:
-        case Succeeded():
-            return "succeeded"
-        case Failed(kind="interrupted") | Released():
-            return "given_back"
-        case Failed():
-            return "retried"
-        case Snoozed():
-            return "snoozed"
-        case Continued():
-            return "continued"
-        case Canceled():
-            return "canceled"
-        case _:
-            return "throttled"

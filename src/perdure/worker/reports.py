@@ -34,19 +34,19 @@ class Reports:
         self._operations = operations
         self._health = health
         self._deadlines = deadlines
-        self._spoken = False
+        self._pending = False
         self._writing: asyncio.Task[None] | None = None
         self._under_way: set[Attempt] = set()
-        self._behind: list[Callable[[], None]] = []
+        self._waiting: list[Callable[[], None]] = []
 
-    def spoken(self) -> None:
-        """Some handler said something. From any thread."""
-        self._spoken = True
+    def note_pending(self) -> None:
+        """A handler has something to report. From any thread."""
+        self._pending = True
 
-    def behind(self, attempt: Attempt, record: Callable[[Attempt], None]) -> None:
-        """Record an outcome, but not before what its handler said: that would be refused afterwards."""
+    def when_written(self, attempt: Attempt, record: Callable[[Attempt], None]) -> None:
+        """Call ``record`` once no report of the attempt is under way: a report is refused after the outcome."""
         if attempt in self._under_way:
-            self._behind.append(lambda: record(attempt))
+            self._waiting.append(lambda: record(attempt))
         else:
             record(attempt)
 
@@ -55,80 +55,80 @@ class Reports:
             while True:
                 await asyncio.sleep(TICK)
                 self._deadlines.look_ahead(self._attempts)
-                self._write_aside()
+                self._write_in_background()
         finally:
             if self._writing is not None:
                 self._writing.cancel()
 
-    def _write_aside(self) -> None:
+    def _write_in_background(self) -> None:
         """Deadlines are looked at also while the database takes its time."""
         if self._writing is not None and self._writing.done():
             self._writing.result()
             self._writing = None
-        if self._spoken and self._writing is None:
-            self._spoken = False
+        if self._pending and self._writing is None:
+            self._pending = False
             attempts = [attempt for attempt in self._attempts if not attempt.ended]
             self._writing = asyncio.create_task(self.write(attempts))
 
     async def write(self, attempts: Collection[Attempt]) -> None:
         # One that has ended meanwhile writes its lines with its outcome: from here they might come behind it.
-        told = [
-            (attempt, said)
+        reports = [
+            (attempt, report)
             for attempt in attempts
-            if not attempt.ended and (said := attempt.context.take()) is not None
+            if not attempt.ended and (report := attempt.context.take()) is not None
         ]
-        if not told:
+        if not reports:
             return
         if failpoints.armed:
             failpoints.reach("before_report")
-        self._under_way = {attempt for attempt, _ in told}
+        self._under_way = {attempt for attempt, _ in reports}
         try:
-            await self._say(told)
+            await self._send(reports)
         finally:
             self._under_way = set()
-            behind, self._behind = self._behind, []
-            for record in behind:
+            waiting, self._waiting = self._waiting, []
+            for record in waiting:
                 record()
 
-    async def _say(self, told: Sequence[tuple[Attempt, JobReport]]) -> None:
+    async def _send(self, reports: Sequence[tuple[Attempt, JobReport]]) -> None:
         try:
-            heard = await self._operations.areport([said for _, said in told])
+            answers = await self._operations.areport([report for _, report in reports])
         except asyncio.CancelledError:
-            put_back(told)
+            put_back(reports)
             raise
         except OUT_OF_SERVICE as error:
-            put_back(told)
-            self._spoken = True
+            put_back(reports)
+            self._pending = True
             await asyncio.sleep(self._health.failed(error))
             return
-        for (attempt, said), answer in zip(told, heard, strict=True):
-            self._answer(attempt, said, answer)
+        for (attempt, report), answer in zip(reports, answers, strict=True):
+            self._answer(attempt, report, answer)
 
-    def _answer(self, attempt: Attempt, said: JobReport, answer: str) -> None:
+    def _answer(self, attempt: Attempt, report: JobReport, answer: str) -> None:
         match answer:
             case "lease lost":
-                warn_of_lost_lines(said)
+                warn_of_lost_lines(report)
                 attempt.stop("lost")
             case "cancel requested":
                 attempt.stop("cancel")
             case "invalid progress":
-                attempt.context.put_back(without_progress(said))
-                self._spoken = True
+                attempt.context.put_back(without_progress(report))
+                self._pending = True
                 _log.warning(
                     "Job %s said that %s of %s is done; that was dropped",
                     attempt.job.id,
-                    said.report.done,
-                    said.report.total,
+                    report.report.done,
+                    report.report.total,
                 )
 
 
-def put_back(told: Sequence[tuple[Attempt, JobReport]]) -> None:
+def put_back(reports: Sequence[tuple[Attempt, JobReport]]) -> None:
     """Perhaps it was written before the answer was lost: a line twice is better than never."""
-    for attempt, said in told:
-        attempt.context.put_back(said)
+    for attempt, report in reports:
+        attempt.context.put_back(report)
 
 
-def warn_of_lost_lines(said: JobReport) -> None:
+def warn_of_lost_lines(report: JobReport) -> None:
     """Its lease is over, for example because the handler's own transaction has recorded its success."""
-    if said.logs:
-        _log.warning("%d lines of job %s are lost: its lease was over", len(said.logs), said.lease.job)
+    if report.logs:
+        _log.warning("%d lines of job %s are lost: its lease was over", len(report.logs), report.lease.job)

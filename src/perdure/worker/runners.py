@@ -20,7 +20,7 @@ from perdure.worker.outcome import raised, returned
 NO_THREAD = 5 * SECOND
 """For how long a job is given back that no thread could be started for."""
 
-ROUND = 1.0
+CHECK_INTERVAL = 1.0
 """Seconds between two looks for handlers that ended without a word. A callback for each would cost a no-op a tenth."""
 
 _log = logging.getLogger("perdure.worker")
@@ -32,14 +32,14 @@ class LoopRunner:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
-        self._round: asyncio.TimerHandle | None = None
+        self._check: asyncio.TimerHandle | None = None
 
     def start(self, attempt: Attempt) -> None:
         attempt.begin()
         task = self._loop.create_task(self._run(attempt), name=attempt.handler.name)
         if not attempt.ended:  # as it may be where tasks begin at once
             self._tasks[attempt] = task
-            self._round = self._round or self._loop.call_later(ROUND, self._go_round)
+            self._check = self._check or self._loop.call_later(CHECK_INTERVAL, self._check_tasks)
 
     def stop(self, attempt: Attempt) -> None:
         if task := self._tasks.get(attempt):
@@ -79,12 +79,12 @@ class LoopRunner:
         # Here and not in a callback of its task: that would be another turn of the event loop.
         self._end(attempt, outcome)
 
-    def _go_round(self) -> None:
+    def _check_tasks(self) -> None:
         """Also somebody else may cancel a task before it begins."""
         for attempt, task in list(self._tasks.items()):
             if task.done():
                 self._end(attempt, None)
-        self._round = self._loop.call_later(ROUND, self._go_round) if self._tasks else None
+        self._check = self._loop.call_later(CHECK_INTERVAL, self._check_tasks) if self._tasks else None
 
     def _end(self, attempt: Attempt, outcome: Outcome | None) -> None:
         self._tasks.pop(attempt, None)

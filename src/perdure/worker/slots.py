@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from perdure.model.job import Claimed
-from perdure.model.lifecycle import is_suspect
+from perdure.model.suspect import is_suspect
 from perdure.worker.attempt import Attempt, Runner
 from perdure.worker.handler import Handler
 from perdure.worker.options import WorkerOptions
@@ -36,11 +36,15 @@ class Slots:
         self._threads = ThreadRunner(options.concurrency, freed)
         self._processes = ProcessRunner(processes, program, freed=freed, in_place=self._start_in_place)
         self._here = self._there = 0
-        self._left_early: set[Attempt] = set()
+        self._freed_early: set[Attempt] = set()
         in_process = {name for name, handler in handlers.items() if handler.run_in == "process"}
         self.tasks = sorted(handlers.keys() - in_process)
         """The tasks that run on the loop or in threads."""
         self.process_tasks = sorted(in_process) if self._processes.slots else []
+
+    @property
+    def all_tasks(self) -> list[str]:
+        return sorted([*self.tasks, *self.process_tasks])
 
     @property
     def free(self) -> int:
@@ -63,7 +67,7 @@ class Slots:
         if self.process_tasks:
             await self._processes.check(stop)
 
-    def of(self, job: Claimed, handler: Handler) -> Runner:
+    def runner_of(self, job: Claimed, handler: Handler) -> Runner:
         """The runner of a job. A job whose worker died more than once runs in a process, where it harms no other."""
         alone = handler.run_in == "process" or (
             is_suspect(job.crashes, job.interruptions) and self._processes.ready
@@ -85,15 +89,15 @@ class Slots:
         else:
             self._here += 1
 
-    def leave_early(self, attempt: Attempt) -> None:
+    def free_early(self, attempt: Attempt) -> None:
         """Free the slot of an attempt whose outcome the database does not take yet, for as many as there are slots."""
-        if len(self._left_early) < self.total and attempt not in self._left_early:
+        if len(self._freed_early) < self.total and attempt not in self._freed_early:
             self.leave(attempt)
-            self._left_early.add(attempt)
+            self._freed_early.add(attempt)
 
     def leave(self, attempt: Attempt) -> None:
-        if attempt in self._left_early:
-            self._left_early.discard(attempt)
+        if attempt in self._freed_early:
+            self._freed_early.discard(attempt)
             return
         if attempt.handler.run_in == "process":
             self._there -= 1

@@ -40,7 +40,7 @@ class Steps:
         self.held = HeldResults()
         self._store = store
         self._health = health
-        self._turn = asyncio.Lock()
+        self._large_read = asyncio.Lock()
         self._arrived: list[Preparation] = []
         self._reading: set[asyncio.Task[None]] = set()
 
@@ -99,7 +99,7 @@ class Steps:
             needs.check()
             if needs.unread:
                 preparation.pause()
-                async with self._turn:
+                async with self._large_read:
                     await self.held.wait_for_room(
                         lambda: needs.argument_bytes + bytes_of(self._absent(needs))
                     )
@@ -159,7 +159,7 @@ class Preparation:
         if self.reading is not None:
             self.reading.cancel()
         late = f"The results it needs were not read within {attempt.allowed} s."
-        timed_out = attempt.why == "timeout"
+        timed_out = attempt.stop_reason == "timeout"
         attempt.end(Failed(attempt.lease, "timeout", message=late) if timed_out else None, monotonic())
 
     def give_up(self, attempt: Attempt) -> None:

@@ -18,7 +18,7 @@ LIMIT = 10.0
 """Seconds a listener may take."""
 MOST = 1_000
 """Events that may wait for one listener; what happens beyond that it is not told."""
-FAREWELL = 5.0
+CLOSE_WITHIN = 5.0
 """Seconds that a worker which stops leaves its listeners to hear the last events."""
 
 _log = logging.getLogger("perdure.worker")
@@ -27,7 +27,7 @@ _log = logging.getLogger("perdure.worker")
 class Subscriber(Protocol):
     """A listener and the events on their way to it. Belongs to the event loop's thread."""
 
-    def tell(self, event: JobEvent) -> None: ...
+    def publish(self, event: JobEvent) -> None: ...
 
     async def close(self) -> None:
         """Let it hear the last ones."""
@@ -71,7 +71,7 @@ class LoopSubscriber:
         self._lag = Lag(listener)
         self._calls: set[asyncio.Task[None]] = set()
 
-    def tell(self, event: JobEvent) -> None:
+    def publish(self, event: JobEvent) -> None:
         if len(self._calls) >= MOST:
             self._lag.drop()
             return
@@ -81,7 +81,7 @@ class LoopSubscriber:
 
     async def close(self) -> None:
         if self._calls:
-            await asyncio.wait(self._calls, timeout=FAREWELL)
+            await asyncio.wait(self._calls, timeout=CLOSE_WITHIN)
 
     async def _call(self, event: JobEvent) -> None:
         try:
@@ -93,7 +93,7 @@ class LoopSubscriber:
             )
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             # The last two would end the event loop.
-            _tell_failure(event, error)
+            _log_failure(event, error)
 
     def _over(self, call: asyncio.Task[None]) -> None:
         self._calls.discard(call)
@@ -116,7 +116,7 @@ class ThreadSubscriber:
         self._over = asyncio.Event()
         self._watch: asyncio.TimerHandle | None = None
 
-    def tell(self, event: JobEvent) -> None:
+    def publish(self, event: JobEvent) -> None:
         if self._closed:
             return
         if len(self._events) >= MOST:
@@ -139,7 +139,7 @@ class ThreadSubscriber:
         if self._thread is None:
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(FAREWELL):
+            async with asyncio.timeout(CLOSE_WITHIN):
                 await self._over.wait()
         self._events.clear()  # or a call that ends one day would be followed by others
 
@@ -168,7 +168,7 @@ class ThreadSubscriber:
                 self._listener(event)
             except BaseException as error:
                 # Also SystemExit: a listener may not end the thread of the next events.
-                _tell_failure(event, error)
+                _log_failure(event, error)
         with suppress(RuntimeError):  # the loop is gone
             self._loop.call_soon_threadsafe(self._over.set)
 
@@ -182,5 +182,5 @@ class ThreadSubscriber:
             return self._events.popleft()
 
 
-def _tell_failure(event: JobEvent, error: BaseException) -> None:
+def _log_failure(event: JobEvent, error: BaseException) -> None:
     _log.error("A listener to %r failed for job %s", event.name, event.job, exc_info=error)

@@ -1,4 +1,7 @@
-"""What one worker does for all: rescue the jobs of those that fell silent, cancel what expired."""
+"""The sweeper: periodic duties, some of which only one worker of all does.
+
+A new duty is one entry in ``Sweeper.duties``, and the operation that it performs.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from time import monotonic
 from typing import Protocol
 
@@ -18,25 +22,44 @@ from perdure.ops import worker as worker_ops
 from perdure.worker.health import Health
 from perdure.worker.hooks import Hooks
 from perdure.worker.operations import WorkerOperations
-from perdure.worker.refusals import DAMAGED, NOT_DONE, OUT_OF_SERVICE, tellable
+from perdure.worker.refusals import DAMAGED, NOT_DONE, OUT_OF_SERVICE, safe_message
 
 NAME = "sweeper"
 TICK = 1.0
+"""Seconds between two sweeps."""
 PAGE = 100
-"""Expired jobs that are read at once, to tell of them."""
+"""Expired jobs that are read at once to report them."""
 LEASE = 5.0
-"""Seconds the lead lasts without renewal: within these another takes over."""
+"""Seconds the lead lasts without renewal: within these another worker takes over."""
 
 _log = logging.getLogger("perdure.worker")
 
 
 class Sweeping(Protocol):
+    """The worker, as its sweeper sees it."""
+
     @property
     def identity(self) -> str: ...
 
 
+@dataclass(slots=True)
+class Duty:
+    """Something to do again and again."""
+
+    name: str
+    run: Callable[[], Awaitable[object]]
+    failure: str
+    """What the log says, once, while it fails in a way that waiting does not cure."""
+    interval: float = 0.0
+    """Seconds from one run to the next, at least; 0: at every sweep."""
+    leader_only: bool = True
+    """Whether only the elected worker does it."""
+    due_at: float = 0.0
+    failed: bool = False
+
+
 class Sweeper:
-    """Runs in every worker; the one that is elected sweeps."""
+    """Runs in every worker; the elected one does the duties of all."""
 
     def __init__(
         self, worker: Sweeping, operations: WorkerOperations, health: Health, hooks: Hooks, *, lease: float
@@ -50,10 +73,15 @@ class Sweeper:
         self._trusts_at = 0.0
         self._renew_at = 0.0
         self._led_as = ""
-        self._failed: set[str] = set()
-        """Parts of a sweep that failed for good, and were told of."""
+        self.duties = [
+            Duty("retire dead", self._retire_dead, "Dead workers cannot be retired", leader_only=False),
+            Duty("rescue", self._rescue_lost, "Lost jobs cannot be rescued"),
+            Duty("expire", operations.aexpire, "Expired jobs cannot be canceled"),
+            Duty("report expired", self.report_expired, "Expired jobs cannot be reported", leader_only=False),
+        ]
+        """In the order in which they are done."""
         self.swept = asyncio.Event()
-        """It has looked at least once."""
+        """Set after the first complete sweep."""
 
     async def run(self) -> None:
         while True:
@@ -63,45 +91,47 @@ class Sweeper:
                 self._health.worked(asked)
                 self.swept.set()
             except NOT_DONE as error:
-                # Others could not tell that they live either: for one lease nobody counts as silent.
+                # Other workers could not send heartbeats either: for one lease nobody counts as silent.
                 self._trusts_at = monotonic() + self._lease
                 await asyncio.sleep(self._health.failed(error))
-            # Not in step with the others.
+            # Not in step with other workers.
             await asyncio.sleep(random.uniform(0.75, 1.0) * TICK)
 
     async def sweep(self) -> None:
-        dead = await self._bury()
-        if await self._lead(anew=dead):
-            await self._sweep_for_all()
-        await self._despite_damage("Expired jobs cannot be told of", self.tell_expired)
+        """Do what is due. A duty that fails for good does not stop the others."""
+        leads: bool | None = None
+        for duty in self.duties:
+            now = monotonic()
+            if now < duty.due_at:
+                continue
+            if duty.leader_only:
+                leads = await self._lead() if leads is None else leads
+                if not leads:
+                    continue
+            try:
+                await duty.run()
+                duty.failed = False
+            except DAMAGED as error:
+                if not duty.failed:
+                    duty.failed = True
+                    _log.error("%s: %s", duty.failure, safe_message(error), extra={"duty": duty.name})
+            duty.due_at = now + duty.interval
 
-    async def _sweep_for_all(self) -> None:
+    async def _rescue_lost(self) -> None:
         if failpoints.armed:
             failpoints.reach("before_rescue")
-        silent = monotonic() >= self._trusts_at
-        await self._despite_damage("Lost jobs cannot be rescued", lambda: self.rescue(silent=silent))
-        await self._despite_damage("Expired jobs cannot be canceled", self._operations.aexpire)
-
-    async def _despite_damage(self, what: str, part: Callable[[], Awaitable[object]]) -> None:
-        """One part of a sweep that fails for good must not stop the others."""
-        try:
-            await part()
-            self._failed.discard(what)
-        except DAMAGED as error:
-            if what not in self._failed:
-                self._failed.add(what)
-                _log.error("%s: %s", what, tellable(error))
+        await self.rescue(silent=monotonic() >= self._trusts_at)
 
     async def rescue(self, *, silent: bool) -> None:
-        """Without ``silent`` only the jobs of workers that are retired already."""
+        """Free the jobs of retired workers, and retire those that fell silent if ``silent``."""
         if rescued := await self._operations.arescue(silent=silent):
             if failpoints.armed:
                 failpoints.reach("after_rescue")
             _log.warning("Rescued %d jobs of workers that fell silent", len(rescued))
-            await self._tell_rescued(rescued)
+            await self._report_rescued(rescued)
 
-    async def tell_expired(self) -> None:
-        """Also of those that a claim of this worker met and canceled."""
+    async def report_expired(self) -> None:
+        """Report the jobs that were canceled because they expired, also those that a claim of this worker met."""
         expired = self._operations.expired
         if self._hooks.quiet:
             expired.clear()
@@ -119,7 +149,7 @@ class Sweeper:
                 if row is not None:
                     self._hooks.expired(row)
 
-    async def _tell_rescued(self, rescued: Sequence[Change]) -> None:
+    async def _report_rescued(self, rescued: Sequence[Change]) -> None:
         if self._hooks.quiet:
             return
         rows = await self._store.aperform(browse.get_jobs, [change.id for change in rescued])
@@ -132,21 +162,20 @@ class Sweeper:
             elif change.state == "canceled":
                 self._hooks.row("canceled", row)
 
-    async def _bury(self) -> bool:
+    async def _retire_dead(self) -> None:
         """Retire workers that certainly died: on one host that is known at once, long before their lease ends."""
-        if self._store.dialect != "sqlite":
-            return False
+        if not self._store.embedded:
+            return
         workers = await self._store.aperform(worker_ops.list_workers)
         others = [worker.id for worker in workers if worker.id != self._worker.identity]
-        dead = self._store.absent(others)
-        for worker in dead:
+        for worker in self._store.absent(others):
             await self._operations.aretire(worker)
-        return bool(dead)
+            self._renew_at = 0.0  # ask for the lead again
 
-    async def _lead(self, *, anew: bool) -> bool:
-        """The lead is renewed well before it ends, not at every sweep: each renewal is a write."""
+    async def _lead(self) -> bool:
+        """Whether this worker leads. The lead is renewed well before it ends, not at every sweep: that is a write."""
         identity = self._worker.identity
-        if not anew and identity == self._led_as and monotonic() < self._renew_at:
+        if identity == self._led_as and monotonic() < self._renew_at:
             return True
         asked = monotonic()
         leads = await self._operations.alead(NAME, identity, lease=int(LEASE * SECOND))

@@ -46,7 +46,7 @@ class TransactionBlock:
             self._conn = self._store.connect()
             if self._taken:
                 self._conn.close()
-                raise _taken_away()
+                raise _aborted()
         self._watch()
         return self._conn
 
@@ -58,7 +58,7 @@ class TransactionBlock:
             self._conn = await self._store.aconnect()
             if self._taken:
                 await self._discard()
-                raise _taken_away()
+                raise _aborted()
         self._watch()
         return self._conn
 
@@ -133,7 +133,7 @@ class TransactionBlock:
         self._began = monotonic()
         self._release = self._store.mark_self_locked()
         if self._holds_all:
-            self._timers = [Timer(WARN, self._warn), Timer(REFUSE, self.take_away)]
+            self._timers = [Timer(WARN, self._warn), Timer(REFUSE, self.abort)]
             for timer in self._timers:
                 timer.daemon = True
                 timer.start()
@@ -142,13 +142,13 @@ class TransactionBlock:
         for timer in self._timers:
             timer.cancel()
         if self._taken and monotonic() - self._began <= REFUSE:
-            raise _taken_away()
+            raise _aborted()
         if self._holds_all and monotonic() - self._began > REFUSE:
             raise StoreBusy(
                 f"The transaction of this job held SQLite's write lock for more than {REFUSE:g} s."
             )
 
-    def take_away(self) -> None:
+    def abort(self) -> None:
         """Roll it back, and let it hold no lock from here on. From any thread."""
         self._taken = True
         conn = self._conn
@@ -178,7 +178,7 @@ class TransactionBlock:
         )
 
 
-def _taken_away() -> StoreBusy:
+def _aborted() -> StoreBusy:
     return StoreBusy("The transaction of this job was rolled back, because its worker was about to end.")
 
 

@@ -1,45 +1,38 @@
-"""A worker: claims jobs, runs their handlers, records how they end."""
+"""A worker: registers, claims and runs jobs until it is stopped, then drains and retires."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import math
+import traceback
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any
 
-from perdure.internal import failpoints, journal
-from perdure.model.job import SECOND, Claimed, Lease
-from perdure.model.lifecycle import Change
-from perdure.ops.finish import find_recorded
+from perdure.internal import failpoints
+from perdure.model.job import SECOND, Lease
 from perdure.ops.topics import ANYTHING, TASKS, worker_topic
 from perdure.ops.worker import Beat
 from perdure.plan.plan import Plan, arun
 from perdure.request.events import EventName, Listener
-from perdure.worker.attempt import Attempt
-from perdure.worker.background import BackgroundTasks
 from perdure.worker.burst import Burst
-from perdure.worker.context import JobContext
-from perdure.worker.cycle import Cycle, concerns
-from perdure.worker.deadlines import Deadlines
+from perdure.worker.cycle import concerns
+from perdure.worker.executor import Executor
 from perdure.worker.handler import Handler
 from perdure.worker.health import Health, unless_stopped
 from perdure.worker.heartbeat import Heartbeat
 from perdure.worker.hooks import Hooks
 from perdure.worker.identity import Identity
-from perdure.worker.last_record import record_last, warn_of_left
+from perdure.worker.last_record import record_last, warn_of_unrecorded
 from perdure.worker.loop_guard import LoopGuard
+from perdure.worker.loop_watch import Verdict
 from perdure.worker.operations import WorkerOperations
 from perdure.worker.options import STOP_GRACE, Exit, WorkerOptions
-from perdure.worker.orphan_claims import OrphanClaims
-from perdure.worker.outcome import note
 from perdure.worker.process.protocol import Load
 from perdure.worker.refusals import OUT_OF_SERVICE
-from perdure.worker.release_claims import ClaimReleaser
-from perdure.worker.reporting import OutcomeReporter, introduce
-from perdure.worker.reports import Reports
+from perdure.worker.reporting import log_start
 from perdure.worker.slots import Slots
 from perdure.worker.steps import Steps
 from perdure.worker.sweeper import Sweeper
@@ -68,43 +61,37 @@ class Worker:
         ``sync`` writes the tasks into the database.
         """
         self._operations = operations
-        self._store = operations.store
         self._handlers = handlers
         self._options = options
         self._program = program
         self._sync = sync
         self._health = Health()
         self._hooks = Hooks(listeners or {}, handlers)
-        self._reporter = OutcomeReporter(operations.store, self._hooks)
         self._stop = asyncio.Event()
-        self._changed = asyncio.Event()
-        self._status = Exit.DONE
-        self._asked = self._hurried = False
+        self._stop_requested = self._at_once = False
         self._flush_until = math.inf
-        self._attempts: dict[Lease, Attempt] = {}
-        self._orphans = OrphanClaims()
-        self._background = BackgroundTasks(self._changed.set, self._loop_ended)
+        self._status = Exit.DONE
         self._over = asyncio.Event()
         self.ready = asyncio.Event()
         """It is registered and claims."""
         self.error: BaseException | None = None
-        """What it died of."""
+        """The error that ended it."""
 
-    # What others ask of it
+    # For the program around it
 
     def stop(self) -> None:
         """Claim nothing more, let what runs end, and give back what does not end in time."""
-        self._asked = True
+        self._stop_requested = True
         self._end()
 
     def note_stop(self) -> None:
-        """It will be told to stop as soon as its loop answers, or ended if that never does. From a signal handler."""
+        """Count the time to drain from now, also if the loop does not answer. From a signal handler."""
         if self.ready.is_set():
             self._guard.stop_asked()
 
-    def hurry(self) -> None:
-        """Stop, and let nothing end by itself any more."""
-        self._hurried = True
+    def stop_at_once(self) -> None:
+        """Stop, and do not wait for handlers."""
+        self._at_once = True
         self.stop()
 
     async def unless_stopped(self, waiting: Coroutine[Any, Any, None]) -> None:
@@ -122,20 +109,11 @@ class Worker:
         return self._status
 
     @property
-    def identity(self) -> str:
-        return self._identity.id
-
-    def leases(self) -> Sequence[Lease]:
-        return list(self._attempts)
-
-    @property
-    def busy(self) -> bool:
-        return bool(self._attempts or self._releaser)
-
-    @property
     def free(self) -> int:
         """How many more jobs it could run on the loop and in threads."""
         return self._slots.free
+
+    # Its life
 
     async def run(self) -> Exit:
         try:
@@ -154,168 +132,148 @@ class Worker:
             await self._slots.close()
             _log.info("Worker %s was stopped before its database answered", self._identity.name)
             return self._status
-        deaf = self._store.listen(self._woken)
-        loops = [
-            asyncio.create_task(loop)
-            for loop in (self._cycle.run(), self._reports.run(), self._sweeper.run())
-        ]
-        self._guard.start()
-        self._heartbeat.start(lambda: self._die("The heartbeat", self._heartbeat.error))
-        for task in loops:
-            task.add_done_callback(self._loop_ended)
-        self.ready.set()
-        if self._stop.is_set():
-            self.note_stop()
-        if self._options.burst:
-            self._background.start(self.unless_stopped(self._burst.run()))
-        introduce(self._identity.name, self._store.address, options=self._options, slots=self._slots)
+        stop_listening = self._listen()
+        loops = self._start()
         try:
             await self._stop.wait()
             await self._drain()
         except asyncio.CancelledError:
-            # With the loop that ends, and so were its handlers. Beside a program anybody may have done that.
-            inside = self._options.owns_process and not self._asked
-            self._status = Exit.CRASHED if inside else self._status
-            for attempt in self._attempts.values():
-                attempt.interrupt("collapse" if inside else "interrupt")
+            # A program may cancel the worker beside it. Where the worker owns the process, a handler did it.
+            from_inside = self._options.owns_process and not self._stop_requested
+            self._status = Exit.CRASHED if from_inside else self._status
+            self._executor.interrupt("loop_stopped" if from_inside else "interrupt")
             raise
         finally:
-            deaf()
+            stop_listening()
             for task in loops:
-                task.remove_done_callback(self._loop_ended)
+                task.remove_done_callback(self.task_failed)
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
             await self._leave()
-        _log.info(
-            "Worker %s has stopped: %s", self._identity.name, self._status.name.lower().replace("_", " ")
-        )
+        status = self._status.name.lower().replace("_", " ")
+        _log.info("Worker %s has stopped: %s", self._identity.name, status)
         return self._status
 
     def _prepare(self) -> None:
+        """Make its parts, which need the running loop."""
         options, operations, health = self._options, self._operations, self._health
-        self._loop = asyncio.get_running_loop()
-        running = self._attempts.values()
-        steps = Steps(operations.store, health)
-        self._slots = Slots(options, self._handlers, self._program, steps, lambda: self._cycle.wake())
-        tasks = sorted([*self._slots.tasks, *self._slots.process_tasks])
-        self._identity = Identity(operations, options, tasks, self._sync)
-        self._deadlines = Deadlines()
-        self._reports = Reports(running, operations, health, self._deadlines)
-        self._cycle = Cycle(self, self._slots, operations, health, options)
         lease = options.lease / SECOND
+        steps = Steps(operations.store, health)
+        self._slots = slots = Slots(
+            options, self._handlers, self._program, steps, lambda: self._executor.cycle.wake()
+        )
+        self._identity = Identity(operations, options, slots.all_tasks, self._sync)
+        self._executor = executor = Executor(
+            self,
+            operations,
+            self._handlers,
+            options,
+            identity=self._identity,
+            slots=slots,
+            health=health,
+            hooks=self._hooks,
+        )
         self._sweeper = Sweeper(self, operations, health, self._hooks, lease=lease)
         self._heartbeat = Heartbeat(self, operations, health, interval=lease / 3)
-        self._guard = LoopGuard(running, self._slots, self._heartbeat, self._identity, operations, options)
-        self._releaser = ClaimReleaser(operations, health, self._background.start, due=self._cycle.wake)
-        self._burst = Burst(
-            self, self._cycle, self._sweeper, self._heartbeat, self._releaser, operations, health
+        self._guard = LoopGuard(
+            executor.attempts.values(), slots, self._heartbeat, self._identity, operations, options
         )
+        self._burst = Burst(self, executor, self._sweeper, self._heartbeat, operations, health)
 
-    # Its identity
+    def _start(self) -> list[asyncio.Task[None]]:
+        """Start its loops and threads."""
+        executor = self._executor
+        running = (executor.cycle.run(), executor.reports.run(), self._sweeper.run())
+        loops = [asyncio.create_task(loop) for loop in running]
+        self._guard.start()
+        self._heartbeat.start(lambda: self._die("The heartbeat", self._heartbeat.error))
+        for task in loops:
+            task.add_done_callback(self.task_failed)
+        self.ready.set()
+        if self._stop.is_set():
+            self.note_stop()
+        if self._options.burst:
+            executor.background.start(self.unless_stopped(self._burst.run()))
+        address = self._operations.store.address
+        log_start(self._identity.name, address, options=self._options, slots=self._slots)
+        return loops
+
+    def _listen(self) -> Callable[[], None]:
+        """Wake up by what others commit; return how to stop that."""
+        loop = asyncio.get_running_loop()
+
+        def committed(topics: frozenset[str]) -> None:
+            """Called from any thread."""
+            with suppress(RuntimeError):  # the loop was closed
+                loop.call_soon_threadsafe(self._wake, topics)
+
+        return self._operations.store.listen(committed)
+
+    def _wake(self, topics: frozenset[str]) -> None:
+        queues = self._options.queues
+        anything = ANYTHING in topics
+        if anything or any(concerns(topic, queues) for topic in topics):
+            self._executor.cycle.wake()
+        running = bool(self._executor.attempts)
+        if TASKS in topics or (running and (anything or worker_topic(self.identity) in topics)):
+            self._heartbeat.check_now()
+
+    # For its parts
+
+    @property
+    def identity(self) -> str:
+        return self._identity.id
 
     def renew_identity(self) -> None:
         self._identity.renew()
 
+    def leases(self) -> Sequence[Lease]:
+        return list(self._executor.attempts)
+
     def on_beat(self, identity: str, before: Sequence[Lease], beat: Beat) -> None:
         """Compare what the database believes with what runs here."""
         if not beat.live:
-            self._cycle.wake()  # under the old identity it was given nothing
+            self._executor.cycle.wake()  # under the old identity it was given nothing
         self._identity.configs = beat.configs
         believed = set(beat.running) if beat.live and identity == self.identity else set[Lease]()
-        for lease in before:
-            attempt = self._attempts.get(lease)
-            if attempt is not None and not attempt.ended and lease not in believed:
-                attempt.stop("lost")
-        for lease in beat.cancel_requested:
-            if attempt := self._attempts.get(lease):
-                attempt.stop("cancel")
-        unknown = believed.difference(before, self._attempts)
-        if lost := self._orphans.lost(unknown, begun=self._cycle.begun, over=self._cycle.over):
-            _log.warning("Giving back %d jobs whose claim was never answered", len(lost))
-            self._releaser.give_back(lost)
+        self._executor.compare(before, believed, beat)
 
-    # Jobs
-
-    def begin(self, jobs: Sequence[Claimed], identity: str) -> None:
-        self._changed.set()
-        if jobs and (identity != self.identity or not self._cycle.claiming):
-            self._releaser.give_back([job.lease for job in jobs])
-            return
-        for job in jobs:
-            self._start(job)
+    def after_claim(self) -> None:
         if self._options.burst:
             self._burst.look()
 
-    def _start(self, job: Claimed) -> None:
-        handler = self._handlers[job.task]
-        operations, spoken = self._operations, self._reports.spoken
-        context = JobContext(job, self._handlers, worker=self.identity, operations=operations, spoken=spoken)
-        context.config_text = self._identity.config_of(job.task, handler.name)
-        attempt = Attempt(job, handler, context, self._slots.of(job, handler), started=monotonic())
-        self._attempts[attempt.lease] = attempt
-        self._slots.take(attempt)
-        if journal.enabled:
-            journal.note("started", [job.id], token=job.token, worker=self.identity)
-        self._reporter.began(attempt)
-        attempt.start(self._deadlines.begin, self._ended)
+    def slots_lost(self) -> None:
+        _log.error("Every thread is taken by a handler that does not end: stopping")
+        self._status = Exit.SLOTS_LOST
+        self.stop()
 
-    def _ended(self, attempt: Attempt) -> None:
-        self._changed.set()
-        self._deadlines.end(attempt)
-        if journal.enabled:
-            note("ended", attempt.lease, attempt.outcome, why=attempt.why)
-        if attempt.outcome is None:
-            self._forget(attempt)
-            self._reporter.lost(attempt)
-        else:
-            if failpoints.armed:
-                failpoints.reach("after_handler_before_flush")
-            self._reports.behind(attempt, self._cycle.record)
-        if attempt.why is not None and self._slots.all_lost:
-            _log.error("Every thread is taken by a handler that does not end: stopping")
-            self._status = Exit.SLOTS_LOST
-            self.stop()
+    def task_failed(self, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        _log.error("A loop of this worker died", exc_info=error)
+        self._die("A loop", error)
 
-    def recorded(self, attempt: Attempt, change: Change | None, *, accepted: bool) -> None:
-        if not accepted and attempt.context.has_succeeded:
-            self._background.start(self._confirm(attempt))
-            return
-        self._forget(attempt)
-        if journal.enabled:
-            note("accepted" if accepted else "refused", attempt.lease, attempt.outcome)
-        if accepted:
-            self._reporter.ended(attempt, change)
-        else:
-            self._reporter.lost(attempt)
+    # Its end
 
-    async def _confirm(self, attempt: Attempt) -> None:
-        """The handler recorded its success by itself: then whatever came after has nothing to say."""
-        success = attempt.context.success
-        assert success is not None
-        recorded = await self._health.until_answered(lambda: self._store.aperform(find_recorded, [success]))
-        if recorded:
-            attempt.overrule(success)
-        else:
-            attempt.context.success = None
-        self.recorded(attempt, None, accepted=bool(recorded))
+    def _die(self, what: str, error: BaseException | None) -> None:
+        _log.error("%s of this worker ended; it stops", what)
+        self._status, self.error = Exit.CRASHED, self.error or error
+        self._end()
 
-    def _forget(self, attempt: Attempt) -> None:
-        del self._attempts[attempt.lease]
-        self._slots.leave(attempt)
-        self._changed.set()
-        if not self._cycle.is_under_way:
-            self._cycle.wake()  # for its slot, which no turn asks for
-
-    # The end
+    def _end(self) -> None:
+        self.note_stop()
+        self._stop.set()
 
     async def _drain(self) -> None:
-        self._cycle.claiming = False
+        executor = self._executor
+        attempts, cycle = executor.attempts.values(), executor.cycle
+        cycle.claiming = False
         if failpoints.armed:
             failpoints.reach("while_draining")
-        _log.info("Stopping: %d jobs still run", len(self._attempts))
-        left, only_retries = self._attempts.values(), self._cycle.only_retries
-        await self._until(lambda: self._idle or self._hurried or only_retries(left), self._options.drain)
-        running = [attempt for attempt in self._attempts.values() if not attempt.ended]
+        _log.info("Stopping: %d jobs still run", len(attempts))
+        await self._until(
+            lambda: executor.idle or self._at_once or cycle.only_retries(attempts), self._options.drain
+        )
+        running = [attempt for attempt in attempts if not attempt.ended]
         if running:
             self._status = self._status or Exit.GAVE_BACK
             for attempt in running:
@@ -324,31 +282,26 @@ class Worker:
             for attempt in running:
                 attempt.give_up()
         self._flush_until = monotonic() + FLUSH
-        await self._until(lambda: self._idle, FLUSH)
+        await self._until(lambda: executor.idle, FLUSH)
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
+        changed = self._executor.changed
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not condition():
-                    self._changed.clear()
+                    changed.clear()
                     with suppress(TimeoutError):
                         async with asyncio.timeout(0.25):
-                            await self._changed.wait()
-
-    @property
-    def _idle(self) -> bool:
-        """All is recorded. A claim that is under way may still bring jobs, which are then given back."""
-        if self._cycle.dead:
-            return all(attempt.ended for attempt in self._attempts.values())
-        return not (self._attempts or self._background or self._cycle.busy)
+                            await changed.wait()
 
     async def _leave(self) -> None:
-        """Whatever kept the loops from it: nothing is left running in this worker's name."""
+        """Record what the loops did not, and retire: nothing is left running in this worker's name."""
+        attempts = self._executor.attempts.values()
         try:
             async with asyncio.timeout(max(LAST, min(FLUSH, self._flush_until - monotonic()))):
-                left = await arun(self._store, record_last(self._operations, self._attempts.values()))
-                self._status = self._status or (Exit.GAVE_BACK if warn_of_left(left) else Exit.DONE)
-                await self._sweeper.tell_expired()
+                left = await arun(self._operations.store, record_last(self._operations, attempts))
+                self._status = self._status or (Exit.GAVE_BACK if warn_of_unrecorded(left) else Exit.DONE)
+                await self._sweeper.report_expired()
                 await self._heartbeat.stop()
                 if failpoints.armed:
                     failpoints.reach("before_retirement")
@@ -361,39 +314,25 @@ class Worker:
                 "The end of this worker could not be recorded: other workers will find what is left"
             )
             self._status, self.error = Exit.CRASHED, self.error or error
-        # Or it would keep alive what nobody runs.
-        self._heartbeat.end()
-        self._identity.give_up()
+        self._heartbeat.end()  # also after an error: it would keep leases alive that nobody works for
+        self._identity.release_lock()
         await self._slots.close()
-        await self._reporter.close()
+        await self._executor.reporter.close()
         await self._hooks.close()
         self._guard.end()
 
-    def _die(self, what: str, error: BaseException | None) -> None:
-        _log.error("%s of this worker ended; it stops", what)
-        self._status, self.error = Exit.CRASHED, self.error or error
-        self._end()
+    def end_without_loop(self, error: BaseException) -> None:
+        """Record from this thread what runs, and end the process if the worker owns it: the loop cannot run any more.
 
-    def _end(self) -> None:
-        self.note_stop()
-        self._stop.set()
-
-    def _loop_ended(self, task: asyncio.Task[Any]) -> None:
-        error = None if task.cancelled() else task.exception()
-        _log.error("A loop of this worker died", exc_info=error)
-        self._die("A loop", error)
-
-    # Small things
-
-    def _woken(self, topics: frozenset[str]) -> None:
-        """Something was committed somewhere. Called from any thread."""
-        with suppress(RuntimeError):  # the loop was closed
-            self._loop.call_soon_threadsafe(self._wake, topics)
-
-    def _wake(self, topics: frozenset[str]) -> None:
-        queues = self._options.queues
-        anything = ANYTHING in topics
-        if anything or any(concerns(topic, queues) for topic in topics):
-            self._cycle.wake()
-        if TASKS in topics or (self._attempts and (anything or worker_topic(self.identity) in topics)):
-            self._heartbeat.check_now()
+        That happens where a handler closed what the loop waits on.
+        """
+        if not self.ready.is_set():
+            return
+        for attempt in self._executor.attempts.values():
+            # Not by stop(): cancelling a handler takes the loop.
+            if not attempt.ended and attempt.stop_reason is None:
+                attempt.stop_reason = "loop_stopped"
+        message = f"The event loop cannot run any more ({type(error).__name__})."
+        stack = "".join(traceback.format_tb(error.__traceback__))
+        self._guard.give_up_loop(Verdict(Exit.CRASHED, message), stack)
+        self._heartbeat.end()  # in another thread of a program: what ran is rescued by others

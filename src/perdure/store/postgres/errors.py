@@ -19,7 +19,7 @@ from perdure.errors import (
     InvalidConfig,
     PerdureError,
     Refused,
-    RowsHeld,
+    RowsLocked,
     SchemaMissing,
     SchemaOutdated,
     StoreAway,
@@ -122,7 +122,7 @@ _MEANINGS: Mapping[str, _Meaning] = {
     "42P05": (Cure.AFRESH, _says(InternalError, _UNPREPARED, code="store.unprepared")),
     # "Cached plan must not change result type": somebody migrated the schema under us.
     "0A000": (Cure.AFRESH, _says(InternalError, _UNSUPPORTED, code="store.refused")),
-    "55P03": (Cure.WAIT, RowsHeld),
+    "55P03": (Cure.WAIT, RowsLocked),
     "55": (Cure.NONE, _says(StoreBusy, _NOT_NOW)),
     "57014": (Cure.NONE, _says(StoreBusy, _TOO_SLOW)),
     "25006": (Cure.RECONNECT, StoreReadOnly),

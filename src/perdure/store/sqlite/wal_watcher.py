@@ -35,7 +35,7 @@ class WalWatcher(ListenerThread):
     """``seen`` differs from its last value if others have committed since; it is None while nobody can tell."""
 
     def __init__(self, path: str, *, seen: Callable[[], object | None]) -> None:
-        super().__init__("perdure-sqlite-ear")
+        super().__init__("perdure-sqlite-listener")
         self._wal = path + "-wal"
         self._seen = seen
         self._last: object | None = None

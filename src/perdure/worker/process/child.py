@@ -27,7 +27,7 @@ from perdure.model.lifecycle import LONG, Continued, Failed, Outcome, Succeeded
 from perdure.request.context import current_context
 from perdure.request.signals import Stopped
 from perdure.worker.handler import Handler
-from perdure.worker.loop_errors import log_discreetly
+from perdure.worker.loop_errors import log_redacted
 from perdure.worker.operations import WorkerOperations
 from perdure.worker.outcome import raised, returned
 from perdure.worker.process.child_context import ChildContext, PendingRequests
@@ -39,9 +39,9 @@ from perdure.worker.process.protocol import (
     FromChild,
     Load,
     Loaded,
+    LoadFailed,
     Run,
     Stop,
-    Unfit,
 )
 
 GRACE = 2.0
@@ -65,7 +65,7 @@ class Child:
 
     def __init__(self, channel: ChildChannel) -> None:
         self._channel = channel
-        self._requests = PendingRequests(self._say)
+        self._requests = PendingRequests(self._send)
         self._inbox: SimpleQueue[Load | Run | None] = SimpleQueue()
         self._phase: Phase = "loading"
         self._sending = False
@@ -77,8 +77,8 @@ class Child:
         self._handlers: Mapping[str, Handler] = {}
 
     def run(self) -> None:
-        signal.signal(signal.SIGTERM, self._told_to_stop)
-        threading.Thread(target=self._read, name="perdure-wire", daemon=True).start()
+        signal.signal(signal.SIGTERM, self._asked_to_stop)
+        threading.Thread(target=self._read, name="perdure-child-reader", daemon=True).start()
         while (message := self._inbox.get()) is not None:
             if isinstance(message, Run):
                 self._run(message)
@@ -108,13 +108,13 @@ class Child:
             self._operations, self._handlers = app.ledger, app.handlers()
         except BaseException as error:
             traceback.print_exc()
-            self._say(Unfit(storable_text(f"{type(error).__name__}: {error}", LONG)))
+            self._send(LoadFailed(storable_text(f"{type(error).__name__}: {error}", LONG)))
             return False
         if missing := [name for name in load.tasks if name not in self._handlers]:
-            self._say(Unfit(f"the task {missing[0]} is unknown there"))
+            self._send(LoadFailed(f"the task {missing[0]} is unknown there"))
             return False
         self._phase = "idle"
-        self._say(Loaded())
+        self._send(Loaded())
         return True
 
     def _run(self, run: Run) -> None:
@@ -127,7 +127,7 @@ class Child:
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
-        self._say(Ended.of(run.number, outcome, resident=_resident()))
+        self._send(Ended.of(run.number, outcome, resident=_resident()))
         self._context = None
         self._phase = "idle"
 
@@ -138,7 +138,7 @@ class Child:
         if handler.is_async:
             outcome = asyncio.run(self._live(handler, context))
             # The loop takes away the signals that a handler has asked it for.
-            signal.signal(signal.SIGTERM, self._told_to_stop)
+            signal.signal(signal.SIGTERM, self._asked_to_stop)
         else:
             outcome = copy_context().run(self._call, handler, context)
         if isinstance(outcome, Succeeded | Continued) and context.children:
@@ -168,7 +168,7 @@ class Child:
     async def _live(self, handler: Handler, context: ChildContext) -> Outcome | None:
         current_context.set(context)
         job = context.row
-        log_discreetly(asyncio.get_running_loop(), self._handlers.values())
+        log_redacted(asyncio.get_running_loop(), self._handlers.values())
         task = asyncio.current_task()
         assert task is not None
         loop = asyncio.get_running_loop()
@@ -186,7 +186,7 @@ class Child:
             self._phase = "reporting"  # the loop may be closed from here on
         return returned(handler, job.lease, value)
 
-    def _told_to_stop(self, number: int, _frame: object) -> None:
+    def _asked_to_stop(self, number: int, _frame: object) -> None:
         """Only the worker knows what a stop means: a supervisor may send SIGTERM to every process of a service."""
         if not self._stop_asked or self._stopped:
             return
@@ -201,7 +201,7 @@ class Child:
         elif self._phase == "calling" and not self._sending:
             raise Stopped
 
-    def _say(self, message: FromChild) -> None:
+    def _send(self, message: FromChild) -> None:
         if threading.current_thread() is not threading.main_thread():
             self._channel.send(message)
             return

@@ -14,7 +14,7 @@ from perdure.model.codec import storable_text
 from perdure.model.lifecycle import SHORT, TRACE, Report
 from perdure.model.progress import MOST_PROGRESS
 from perdure.plan.plan import Plan, in_thread, refuse_in_event_loop
-from perdure.worker.context import JobContext, encode_checkpoint, spoken
+from perdure.worker.context import JobContext, as_text, encode_checkpoint
 from perdure.worker.handler import Handler
 from perdure.worker.operations import WorkerOperations
 from perdure.worker.process.protocol import (
@@ -22,25 +22,25 @@ from perdure.worker.process.protocol import (
     Committing,
     FromChild,
     Logged,
+    Reported,
     RolledBack,
     Run,
     Save,
-    Spoke,
 )
 
 
 class PendingRequests:
     """Requests to the worker and who waits for their answers. Used by any thread."""
 
-    def __init__(self, say: Callable[[FromChild], None]) -> None:
-        self.say = say
+    def __init__(self, send: Callable[[FromChild], None]) -> None:
+        self.send = send
         self._numbers = count()
         self._waiting: dict[int, Future[Answer]] = {}
 
     def ask(self, request: Callable[[int], FromChild]) -> Future[Answer]:
         number, future = next(self._numbers), Future[Answer]()
         self._waiting[number] = future
-        self.say(request(number))
+        self.send(request(number))
         return future
 
     def answered(self, answer: Answer) -> None:
@@ -71,16 +71,16 @@ class ChildContext(JobContext):
         self._requests = requests
 
     def log(self, message: str, *, level: str = "info") -> None:
-        said = storable_text(self._discreet(message), TRACE)
-        self._requests.say(Logged(self._number, storable_text(spoken(level), SHORT), said))
+        text = storable_text(self._redacted(message), TRACE)
+        self._requests.send(Logged(self._number, storable_text(as_text(level), SHORT), text))
 
     def save(self, checkpoint: object) -> None:
         """Keep this for the next attempt: durable when it returns."""
         refuse_in_event_loop("save")
-        self._hear(self._ask_to_save(checkpoint).result())
+        self._check_answer(self._ask_to_save(checkpoint).result())
 
     async def asave(self, checkpoint: object) -> None:
-        self._hear(await asyncio.wrap_future(self._ask_to_save(checkpoint)))
+        self._check_answer(await asyncio.wrap_future(self._ask_to_save(checkpoint)))
 
     def _ask_to_save(self, checkpoint: object) -> Future[Answer]:
         text = encode_checkpoint(checkpoint)
@@ -90,31 +90,33 @@ class ChildContext(JobContext):
         """Record success as the last statements of the caller's own transaction, which the caller commits."""
         yield from super()._succeed(result, conn=conn)
         # Once it is committed the lease is gone, and a worker that did not know why would stop this process.
-        yield from in_thread(self._tell_of_success)
+        yield from in_thread(self._announce_success)
 
-    def _tell_of_success(self) -> None:
+    def _announce_success(self) -> None:
         assert self.success is not None
         # Whose jobs and steps are in the transaction, and need not travel.
         success = msgspec.structs.replace(self.success, children=(), appended=None)
-        self._hear(self._requests.ask(lambda request: Committing(self._number, request, success)).result())
+        self._check_answer(
+            self._requests.ask(lambda request: Committing(self._number, request, success)).result()
+        )
 
     def forget_success(self) -> None:
         """Its transaction was rolled back: the worker, too, must not count on it."""
         if self.success is not None:
             super().forget_success()
-            self._requests.say(RolledBack(self._number))
+            self._requests.send(RolledBack(self._number))
 
-    def _hear(self, answer: Answer) -> None:
+    def _check_answer(self, answer: Answer) -> None:
         if answer.cancel_requested:
             self.cancel_requested = True
         if answer.fault is not None:
             raise answer.fault.error()
 
-    def _say(self, report: Report) -> None:
-        self._requests.say(Spoke(self._number, _tellable(report)))
+    def _add(self, report: Report) -> None:
+        self._requests.send(Reported(self._number, _encodable(report)))
 
 
-def _tellable(report: Report) -> Report:
+def _encodable(report: Report) -> Report:
     """No encoder takes every number or text; what is too large stays too large, and is refused as such."""
     most = MOST_PROGRESS + 1
 

@@ -11,7 +11,8 @@ from typing import Literal
 
 from perdure.errors import InvalidConfig
 from perdure.model.job import SECOND
-from perdure.model.lifecycle import Released, is_suspect
+from perdure.model.lifecycle import Released
+from perdure.model.suspect import is_suspect
 from perdure.worker.attempt import Attempt
 from perdure.worker.process.protocol import Load
 from perdure.worker.process.slot import GRACE, Slot
@@ -95,7 +96,7 @@ class ProcessRunner:
             raise
         reason = first.result() if first.done() else None
         if reason is None:
-            self._rest(slot)
+            self._keep_idle(slot)
         return reason
 
     def start(self, attempt: Attempt) -> None:
@@ -150,14 +151,14 @@ class ProcessRunner:
         self._pause(f"A new process cannot load the app: {reason}")
         if attempt is not None:
             self._busy.pop(attempt, None)
-            self._turn_away(attempt)
+            self._send_back(attempt)
 
     def done(self, slot: Slot, attempt: Attempt) -> None:
         self._busy.pop(attempt, None)
-        if slot.worn or self._closed:
+        if slot.worn_out or self._closed:
             slot.let_go()
         else:
-            self._rest(slot)
+            self._keep_idle(slot)
         if self._waiting:
             self._loop.call_soon(self._serve_waiting)
 
@@ -179,7 +180,7 @@ class ProcessRunner:
             slot = self._busy[attempt] = self._open(alone=alone)
         except OSError as error:
             self._pause(f"No process can be started: {error.strerror}")
-            self._turn_away(attempt)
+            self._send_back(attempt)
         else:
             slot.give(attempt)
 
@@ -189,7 +190,7 @@ class ProcessRunner:
         self._all.add(slot)
         return slot
 
-    def _rest(self, slot: Slot) -> None:
+    def _keep_idle(self, slot: Slot) -> None:
         """The last to rest is the first to work, so that those not needed end."""
         self._idle.append(slot)
         slot.retire_after(IDLE)
@@ -198,9 +199,9 @@ class ProcessRunner:
         while self._waiting and len(self._busy) < self.slots and not self._closed:
             self._begin(self._waiting.popleft())
 
-    def _turn_away(self, attempt: Attempt) -> None:
+    def _send_back(self, attempt: Attempt) -> None:
         """Its handler has not begun: a suspect runs where it always did, another goes back to the queue."""
-        if self._in_place is not None and attempt.handler.run_in != "process" and attempt.why is None:
+        if self._in_place is not None and attempt.handler.run_in != "process" and attempt.stop_reason is None:
             self._in_place(attempt)
         else:
             attempt.end(Released(attempt.lease, int(PAUSE * SECOND)), monotonic())

@@ -88,13 +88,13 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
     """The app is there, with all its tasks."""
 
 
-class Unfit(msgspec.Struct, frozen=True, tag=True):
+class LoadFailed(msgspec.Struct, frozen=True, tag=True):
     """The app cannot be loaded."""
 
     reason: str
 
 
-class Spoke(msgspec.Struct, frozen=True, tag=True):
+class Reported(msgspec.Struct, frozen=True, tag=True):
     number: int
     report: Report
 
@@ -141,22 +141,22 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
         if outcome is None:
             return cls(number, None, msgspec.Raw(b"\xc0"), resident)
         try:
-            told = msgspec.msgpack.encode(outcome := _tellable(outcome))
+            encoded = msgspec.msgpack.encode(outcome := _shortened(outcome))
         except Exception:
-            told = msgspec.msgpack.encode(outcome := _bare(outcome))
-        return cls(number, type(outcome).__name__, msgspec.Raw(told), resident)
+            encoded = msgspec.msgpack.encode(outcome := _bare(outcome))
+        return cls(number, type(outcome).__name__, msgspec.Raw(encoded), resident)
 
-    def told(self) -> Outcome | None:
+    def decoded(self) -> Outcome | None:
         return None if self.how is None else msgspec.msgpack.decode(self.outcome, type=_OUTCOMES[self.how])
 
 
 FromWorker: TypeAlias = Load | Run | Answer | Stop
-FromChild: TypeAlias = Loaded | Unfit | Spoke | Logged | Save | Committing | RolledBack | Ended
+FromChild: TypeAlias = Loaded | LoadFailed | Reported | Logged | Save | Committing | RolledBack | Ended
 
 _OUTCOMES: dict[str, type[Outcome]] = {kind.__name__: kind for kind in get_args(Outcome)}
 
 
-def _tellable(outcome: Outcome) -> Outcome:
+def _shortened(outcome: Outcome) -> Outcome:
     """A handler may raise what no encoder takes; a gigabyte is cut before it is sent."""
     if not isinstance(outcome, Failed):
         return outcome
@@ -240,10 +240,10 @@ REST_WITHIN = 0.5
 class Channel:
     """The worker's end, in its event loop. What the child does not take yet waits here."""
 
-    def __init__(self, sock: socket.socket, heard: Callable[[FromChild], None]) -> None:
+    def __init__(self, sock: socket.socket, on_message: Callable[[FromChild], None]) -> None:
         sock.setblocking(False)
         self._socket = sock
-        self._heard = heard
+        self._on_message = on_message
         self._loop = asyncio.get_running_loop()
         self._stream = Stream(_from_child)
         self._unsent = bytearray()
@@ -289,7 +289,7 @@ class Channel:
             return False
         try:
             for message in self._stream.feed(data):
-                self._heard(message)
+                self._on_message(message)
         except msgspec.MsgspecError:
             # A handler wrote into it. A child that loses its worker ends at once.
             self.close()

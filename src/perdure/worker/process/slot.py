@@ -21,13 +21,13 @@ from perdure.worker.process.protocol import (
     FromChild,
     Load,
     Loaded,
+    LoadFailed,
     Logged,
+    Reported,
     RolledBack,
     Run,
     Save,
-    Spoke,
     Stop,
-    Unfit,
 )
 from perdure.worker.process.spawn import Spawned
 
@@ -44,11 +44,11 @@ Not sooner: a new one costs 0.3 s and whatever the app imports, a job in one tha
 """
 
 
-JobReport: TypeAlias = Spoke | Logged | Save | Committing | RolledBack | Ended
+JobReport: TypeAlias = Reported | Logged | Save | Committing | RolledBack | Ended
 """What a child says of its job."""
 
 
-class WorkersNow(Protocol):
+class SlotOwner(Protocol):
     """Whoever keeps the slots."""
 
     def fit(self) -> None:
@@ -60,7 +60,7 @@ class WorkersNow(Protocol):
         ...
 
     def done(self, slot: Slot, attempt: Attempt) -> None:
-        """Its job has ended, and unless it is worn it can take another one."""
+        """Its job has ended, and unless it is worn_out it can take another one."""
         ...
 
     def gone(self, slot: Slot) -> None:
@@ -71,11 +71,11 @@ class WorkersNow(Protocol):
 class Slot:
     """Belongs to the event loop's thread."""
 
-    def __init__(self, load: Load, crew: WorkersNow, *, alone: bool = False) -> None:
-        self._crew = crew
+    def __init__(self, load: Load, crew: SlotOwner, *, alone: bool = False) -> None:
+        self._pool = crew
         self._loop = asyncio.get_running_loop()
         self._process = Spawned(CHILD, self._died)
-        self._channel = Channel(self._process.socket, self._heard)
+        self._channel = Channel(self._process.socket, self._message)
         self._number = 0
         self._resident: int | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -83,7 +83,7 @@ class Slot:
         self._ending = False
         self.loaded = False
         self.attempt: Attempt | None = None
-        self.worn = alone
+        self.worn_out = alone
         """To be given no further job."""
         self._channel.send(load)
         self._set_timer(self._loop.call_later(LOADING, self._too_slow))
@@ -121,18 +121,18 @@ class Slot:
 
     def let_go(self) -> None:
         """It ends by itself, having no job."""
-        self.worn = self._ending = True
+        self.worn_out = self._ending = True
         self._channel.close()
         self._set_timer(self._loop.call_later(GRACE, self.kill))
 
     def stop(self) -> None:
         """Its handler may clean up, and has not long for it."""
-        self.worn = self._ending = True
+        self.worn_out = self._ending = True
         self._channel.send(Stop())
         self._set_timer(self._loop.call_later(GRACE, self.kill))
 
     def kill(self) -> None:
-        self.worn = self._ending = True
+        self.worn_out = self._ending = True
         self._process.signal(signal.SIGKILL)
 
     def note_returned(self) -> None:
@@ -143,30 +143,30 @@ class Slot:
         for message in self._channel.read_rest():
             match message:
                 case Ended(number=self._number):
-                    attempt.returned = message.told(), monotonic()
-                case Spoke() | Logged() if message.number == self._number:
-                    self._heard_of(attempt, message)
+                    attempt.returned = message.decoded(), monotonic()
+                case Reported() | Logged() if message.number == self._number:
+                    self._job_message(attempt, message)
 
     def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = timer
 
-    def _heard(self, message: FromChild) -> None:
+    def _message(self, message: FromChild) -> None:
         match message:
             case Loaded():
                 self._has_loaded()
-            case Unfit(reason):
+            case LoadFailed(reason):
                 self._refuse(reason)
-            case Spoke() | Logged() | Save() | Committing() | RolledBack() | Ended():
+            case Reported() | Logged() | Save() | Committing() | RolledBack() | Ended():
                 # A thread that a handler left behind may still speak in the name of its job.
                 if self.attempt is not None and not self.attempt.ended and message.number == self._number:
-                    self._heard_of(self.attempt, message)
+                    self._job_message(self.attempt, message)
 
-    def _heard_of(self, attempt: Attempt, message: JobReport) -> None:
+    def _job_message(self, attempt: Attempt, message: JobReport) -> None:
         context = attempt.context
         match message:
-            case Spoke(report=report):
+            case Reported(report=report):
                 if report.stage is not None:
                     context.stage(report.stage)
                 else:
@@ -183,8 +183,8 @@ class Slot:
             case RolledBack():
                 context.forget_success()
             case Ended():
-                self._wear(message.resident)
-                self._tell(message.told())
+                self._check_wear(message.resident)
+                self._end(message.decoded())
 
     async def _save(self, attempt: Attempt, save: Save) -> None:
         context, fault = attempt.context, None
@@ -194,21 +194,21 @@ class Slot:
             fault = Fault.of(error)
         self._channel.send(Answer(save.request, context.cancel_requested, fault))
 
-    def _wear(self, resident: int) -> None:
+    def _check_wear(self, resident: int) -> None:
         if self._resident is None:
             self._resident = resident
         if self._number >= MOST_JOBS or resident > self._resident + MOST_GROWTH:
-            self.worn = True
+            self.worn_out = True
 
-    def _tell(self, outcome: Outcome | None) -> None:
+    def _end(self, outcome: Outcome | None) -> None:
         """The job is over; the slot is free before anybody hears of it."""
         attempt, self.attempt = self.attempt, None
         if attempt is None:
             return
-        if attempt.why is not None:
+        if attempt.stop_reason is not None:
             # It was asked to end, and what it started is to end as well.
             self.kill()
-        self._crew.done(self, attempt)
+        self._pool.done(self, attempt)
         attempt.end(outcome, monotonic())
 
     def _has_loaded(self) -> None:
@@ -216,7 +216,7 @@ class Slot:
             return  # it was told to stop a moment ago
         self.loaded = True
         self._set_timer(None)
-        self._crew.fit()
+        self._pool.fit()
         if self.attempt is not None:
             self._begin(self.attempt)
 
@@ -226,19 +226,19 @@ class Slot:
     def _refuse(self, reason: str) -> None:
         self.kill()
         attempt, self.attempt = self.attempt, None
-        self._crew.unfit(attempt, reason)
+        self._pool.unfit(attempt, reason)
 
     def _died(self, code: int) -> None:
         self._channel.drain()
         self._channel.close()
-        self.worn = True
+        self.worn_out = True
         if not (self.loaded or self._ending):
             self._refuse(f"it {_how(code)}")
         elif (attempt := self.attempt) is not None:
             panic = Failed(attempt.lease, "panic", message=f"Its process {_how(code)}.")
-            self._tell(panic if attempt.why is None else None)
+            self._end(panic if attempt.stop_reason is None else None)
         self._set_timer(None)
-        self._crew.gone(self)
+        self._pool.gone(self)
 
 
 def _how(code: int) -> str:

@@ -141,7 +141,7 @@ async def test_a_turn_leaves_to_another_what_that_may_take(postgres_url: str) ->
     async def work() -> None: ...
 
     async with app.worker(concurrency=SLOTS, poll=60) as worker:
-        cycle = worker._cycle
+        cycle = worker._executor.cycle
         await auntil(lambda: cycle.drained)
         cycle.wake()
         assert cycle._claim_sizes == (SLOTS // 2, 0)
