@@ -30,7 +30,7 @@ GATES = {
 }
 
 
-@operation("turn")
+@operation("write", priority="urgent", pipelined=True)
 def put(*ids: str, gate: bool = False, wake: str | None = None) -> Op[list[str]]:
     """Insert in one step; behind the gate, if asked; and say so when it is done."""
     queries = [Query("insert", {"id": id, "note": None}) for id in ids]
@@ -39,19 +39,19 @@ def put(*ids: str, gate: bool = False, wake: str | None = None) -> Op[list[str]]
     return [rows[0][0] for rows in answers[-len(queries) :]]
 
 
-@operation("turn")
+@operation("write", priority="urgent", pipelined=True)
 def put_once(id: str, note: str | None = None) -> Op[Rows]:
     (rows,) = yield from ask_all(Query("insert_once", {"id": id, "note": note}), final=True)
     return rows
 
 
-@operation("turn")
+@operation("write", priority="urgent", pipelined=True)
 def look_behind_gate() -> Op[Rows]:
     _, rows = yield from ask_all(Query("gate", {}), Query("one", {}), final=True)
     return rows
 
 
-@operation("turn")
+@operation("write", priority="urgent", pipelined=True)
 def pass_late(id: str, note: str) -> Op[Rows]:
     _, rows = yield from ask_all(
         Query("late_gate", {}), Query("insert_once", {"id": id, "note": note}), final=True
@@ -63,13 +63,13 @@ def large_turn(store: PostgresStore, session: Session) -> Waiting[Rows]:
     return store._perform(session, put_once, ("b", "n" * 5_000_000), {}, at_once=True)
 
 
-@operation("urgent")
+@operation("write", priority="urgent")
 def put_urgently(id: str) -> Op[Rows]:
     (rows,) = yield from ask_all(Query("insert", {"id": id, "note": None}), final=True)
     return rows
 
 
-@operation("turn")
+@operation("write", priority="urgent", pipelined=True)
 def put_in_steps(first: str, second: str) -> Op[None]:
     yield from ask("insert", id=first, note=None)
     yield from ask_all(Query("insert", {"id": second, "note": None}), final=True)
@@ -294,7 +294,7 @@ async def test_the_first_hears_at_once_that_the_second_has_found_the_connection_
         proxy.thaw()
         # The loop does not come to look at its sockets.
         assert select.select([first.session.socket], [], [], 20)[0]
-        second = store._loop_io.start("turn", partial(large_turn, store))
+        second = store._loop_io.start(put_once, partial(large_turn, store))
         assert second is not None
         assert isinstance(second.exception(), psycopg.OperationalError)
         assert first.future.done()

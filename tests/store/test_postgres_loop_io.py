@@ -192,7 +192,7 @@ async def test_others_find_a_connection_though_a_loop_stands_still(
 
 
 async def test_a_heartbeat_never_waits_for_a_loop(small: PostgresStore) -> None:
-    @operation("beat")
+    @operation("write", priority="heartbeat")
     def beat() -> Op[Rows]:
         return (yield from ask_last("one"))
 

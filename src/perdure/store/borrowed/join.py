@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from perdure.errors import UnsupportedConnection
-from perdure.ops.op import Answers, Kind, Op, Operation, Param, Query, Rows
+from perdure.ops.op import Access, Answers, Op, Operation, Param, Query, Rows
 from perdure.store.statements import Dialect
 from perdure.store.store import Store
 
@@ -102,7 +102,7 @@ class DialectJoin:
     """
 
     dialect: Dialect
-    open_transaction: Callable[[Store, Kind, State], JoinGenerator[Opening]]
+    open_transaction: Callable[[Store, Access, State], JoinGenerator[Opening]]
     notice: Callable[[Store, frozenset[str]], Batch]
 
 
@@ -137,7 +137,7 @@ def perform(
         conn = wrapper.open(conn)
     adapter = _adapter(conn, store, colour="blocking")
     with closing(operation(*args, **kwargs)) as op, _alone(conn):
-        run, generator = _join(conn, store, adapter, adapter.look(conn), operation.kind, op)
+        run, generator = _join(conn, store, adapter, adapter.look(conn), operation.access, op)
         reply = partial(next, generator)
         while True:
             try:
@@ -158,7 +158,7 @@ async def aperform(
         conn = await wrapper.open(conn)
     adapter = _adapter(conn, store, colour="async")
     with closing(operation(*args, **kwargs)) as op, _alone(conn):
-        run, generator = _join(conn, store, adapter, await adapter.look(conn), operation.kind, op)
+        run, generator = _join(conn, store, adapter, await adapter.look(conn), operation.access, op)
         reply = partial(next, generator)
         while True:
             try:
@@ -259,10 +259,10 @@ def _refuse_colour(colour: Colour, asked: Colour) -> None:
 
 
 def _join(
-    conn: object, store: Store, adapter: DriverAdapter, state: State, kind: Kind, op: Op[T]
+    conn: object, store: Store, adapter: DriverAdapter, state: State, access: Access, op: Op[T]
 ) -> tuple[Callable[[Batch], Any], JoinGenerator[tuple[T, frozenset[str]]]]:
     dialect_join = adapter.dialect_join
-    opening = dialect_join.open_transaction(store, kind, state)
+    opening = dialect_join.open_transaction(store, access, state)
     generator = _join_generator(
         op, opening, partial(_bind, store), partial(dialect_join.notice, store), adapter.colour
     )

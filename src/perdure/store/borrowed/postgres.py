@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from perdure.errors import PerdureError, StoreBusy
-from perdure.ops.op import Kind
+from perdure.ops.op import Access
 from perdure.store.borrowed import refusals as refusals
 from perdure.store.borrowed.join import (
     Batch,
@@ -28,7 +28,7 @@ SELECT pg_catalog.current_database(), pg_catalog.current_setting('client_encodin
 """
 
 
-def _open_transaction(store: Store, kind: Kind, state: State) -> JoinGenerator[Opening]:
+def _open_transaction(store: Store, access: Access, state: State) -> JoinGenerator[Opening]:
     assert isinstance(store, PostgresStore)
     database, readable = state.database, True
     if database is None:

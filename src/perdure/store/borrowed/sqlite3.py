@@ -7,7 +7,7 @@ import sqlite3
 from typing import Any, Final
 
 from perdure.errors import StoreBusy
-from perdure.ops.op import Kind, Rows
+from perdure.ops.op import Access, Rows
 from perdure.store.borrowed import refusals as refusals
 from perdure.store.borrowed.join import (
     Batch,
@@ -35,7 +35,7 @@ _BEGIN = BoundStatement("BEGIN IMMEDIATE", {})
 _ROLLBACK = BoundStatement("ROLLBACK", {})
 
 
-def _open_transaction(store: Store, kind: Kind, state: State) -> JoinGenerator[Opening]:
+def _open_transaction(store: Store, access: Access, state: State) -> JoinGenerator[Opening]:
     files, [(version,)] = yield Uninterruptible([_FILES, _VERSION])
     assert isinstance(store, SqliteStore)
     main = next(file for _, name, file in files if name == "main")
@@ -47,7 +47,7 @@ def _open_transaction(store: Store, kind: Kind, state: State) -> JoinGenerator[O
     if not state.begin:
         return Opening()
     # Nothing of the caller's is in a transaction that we began; left open it would lock out every writer.
-    return Opening([_BEGIN_TO_READ if kind == "read" else _BEGIN], [_ROLLBACK])
+    return Opening([_BEGIN_TO_READ if access == "read" else _BEGIN], [_ROLLBACK])
 
 
 def _notice(store: Store, topics: frozenset[str]) -> Batch:

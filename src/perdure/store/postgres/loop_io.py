@@ -20,8 +20,8 @@ from typing import Any, Generic, TypeVar
 
 import psycopg
 
-from perdure.ops.op import Kind
-from perdure.store.postgres.pool import LANES, Lane, Pool, lanes
+from perdure.ops.op import Operation, Priority
+from perdure.store.postgres.pool import Pool, limits
 from perdure.store.postgres.session import LATE, LOST, Session, Waiting
 
 T = TypeVar("T")
@@ -140,18 +140,20 @@ class LoopIO:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._calls: dict[LoopOperation[Any], Kind] = {}
+        self._calls: dict[LoopOperation[Any], Operation[..., Any]] = {}
         self._open = True
 
-    def start(self, kind: Kind, work: Callable[[Session], Waiting[T]]) -> asyncio.Future[T] | None:
+    def start(
+        self, operation: Operation[..., T], work: Callable[[Session], Waiting[T]]
+    ) -> asyncio.Future[T] | None:
         """Start a call on an idle session; return None if there is none, or the loop cannot wait for sockets."""
         self.clear()
-        leader = self._leader() if kind == "turn" else None
-        session = leader.session if leader is not None else self._lend_idle(LANES[kind])
+        leader = self._leader() if operation.pipelined else None
+        session = leader.session if leader is not None else self._lend_idle(operation.priority)
         if session is None:
             return None
         call = LoopOperation(session, work(session), self._over, leader=leader)
-        self._calls[call] = kind
+        self._calls[call] = operation
         try:
             call.start()
         except NotImplementedError:  # Windows, by default
@@ -170,15 +172,15 @@ class LoopIO:
     def _leader(self) -> LoopOperation[Any] | None:
         """The turn of this event loop that another may be sent behind."""
         loop = asyncio.get_running_loop()
-        for call, kind in self._calls.copy().items():  # others add and remove theirs
-            if kind == "turn" and call.loop is loop and call.takes_another:
+        for call, operation in self._calls.copy().items():  # others add and remove theirs
+            if operation.pipelined and call.loop is loop and call.takes_another:
                 return call
         return None
 
-    def _lend_idle(self, lane: Lane) -> Session | None:
-        most = lanes(self._pool.size)[lane] // 2
-        full = sum(LANES[kind] == lane for kind in tuple(self._calls.values())) >= most
-        return self._pool.lend_idle(lane) if self._open and not full else None
+    def _lend_idle(self, priority: Priority) -> Session | None:
+        most = limits(self._pool.size)[priority] // 2
+        full = sum(under_way.priority == priority for under_way in tuple(self._calls.values())) >= most
+        return self._pool.lend_idle(priority) if self._open and not full else None
 
     def clear(self) -> None:
         """Abort the calls of loops that were closed."""
@@ -192,18 +194,18 @@ class LoopIO:
 
     def _abort(self, call: LoopOperation[Any]) -> None:
         # Several threads may find it: the one that removes it from the dict aborts it.
-        kind = self._calls.pop(call, None)
-        if kind is None:
+        operation = self._calls.pop(call, None)
+        if operation is None:
             return
         call.abort()
         if call.leader is not None:
             call.leader.follower = None
         else:
-            self._pool.take_back(call.session, LANES[kind])
+            self._pool.take_back(call.session, operation.priority)
 
     def _over(self, call: LoopOperation[Any]) -> None:
-        kind = self._calls.pop(call, None)
-        if kind is None:
+        operation = self._calls.pop(call, None)
+        if operation is None:
             return
         if (leader := call.leader) is not None:
             leader.follower = None
@@ -212,4 +214,4 @@ class LoopIO:
         elif call.follower is not None:
             call.follower.lead()  # and the session is its own
         else:
-            self._pool.take_back(call.session, LANES[kind])
+            self._pool.take_back(call.session, operation.priority)

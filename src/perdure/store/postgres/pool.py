@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import BoundedSemaphore, Lock
 from time import monotonic
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from perdure.errors import StoreBusy, StoreClosed
-from perdure.ops.op import Kind
+from perdure.ops.op import Priority
 from perdure.store.postgres.connect import connect
 from perdure.store.postgres.session import Session
 
@@ -23,19 +23,9 @@ IDLE_SECONDS: Final = 60.0
 FRESH_SECONDS: Final = 0.1
 
 
-Lane: TypeAlias = Literal["ordinary", "urgent", "beat"]
-LANES: Final[Mapping[Kind, Lane]] = {
-    "read": "ordinary",
-    "write": "ordinary",
-    "urgent": "urgent",
-    "turn": "urgent",
-    "beat": "beat",
-}
-
-
-def lanes(size: int) -> Mapping[Lane, int]:
-    """How many operations of each lane may be under way."""
-    return {"ordinary": size, "urgent": URGENT_SIZE, "beat": 1}
+def limits(size: int) -> Mapping[Priority, int]:
+    """How many operations of each priority may be under way at a time."""
+    return {"normal": size, "urgent": URGENT_SIZE, "heartbeat": 1}
 
 
 class Pool:
@@ -55,41 +45,41 @@ class Pool:
         self.forget()
 
     @contextmanager
-    def lend(self, lane: Lane, *, timeout: float | None) -> Iterator[Session]:
+    def lend(self, priority: Priority, *, timeout: float | None) -> Iterator[Session]:
         """A session for as long as the block lasts; it comes back only if the block left it clean."""
-        if not self._slots[lane].acquire(timeout=timeout):
+        if not self._slots[priority].acquire(timeout=timeout):
             raise StoreBusy("Every connection of this process to the database is in use.")
         try:
-            session = self._take(lane) or self._open()
+            session = self._take(priority) or self._open()
         except BaseException:
-            self._slots[lane].release()
+            self._slots[priority].release()
             raise
-        self._hand_out(session, lane)
+        self._hand_out(session, priority)
         try:
             yield session
         finally:
-            self.take_back(session, lane)
+            self.take_back(session, priority)
 
-    def lend_idle(self, lane: Lane) -> Session | None:
+    def lend_idle(self, priority: Priority) -> Session | None:
         """A session that lies idle, to be taken back; None where one would have to be waited for."""
-        if not self._slots[lane].acquire(blocking=False):
+        if not self._slots[priority].acquire(blocking=False):
             return None
         session = None
         try:
-            session = self._take(lane)
+            session = self._take(priority)
         finally:
             if session is None:
-                self._slots[lane].release()
+                self._slots[priority].release()
             else:
-                self._hand_out(session, lane)
+                self._hand_out(session, priority)
         return session
 
-    def take_back(self, session: Session, lane: Lane) -> None:
+    def take_back(self, session: Session, priority: Priority) -> None:
         self._lent.discard(session)
         try:
             self._give_back(session)
         finally:
-            self._slots[lane].release()
+            self._slots[priority].release()
 
     def use(self) -> tuple[int, int]:
         """How many sessions are lent out, and how many lie idle."""
@@ -112,21 +102,23 @@ class Pool:
         """Start with nothing. In a forked child: the parent's sessions are neither to be used nor closed."""
         self._lock = Lock()
         self._idle = []
-        self._slots = {lane: BoundedSemaphore(n) for lane, n in lanes(self.size).items()}
+        self._slots = {priority: BoundedSemaphore(n) for priority, n in limits(self.size).items()}
         self._lent: set[Session] = set()
 
-    def _hand_out(self, session: Session, lane: Lane) -> None:
-        session.lane = lane
+    def _hand_out(self, session: Session, priority: Priority) -> None:
+        session.last_priority = priority
         self._lent.add(session)
 
-    def _take(self, lane: Lane) -> Session | None:
+    def _take(self, priority: Priority) -> Session | None:
         if self._closed:
             raise StoreClosed
         while True:
             with self._lock:
                 if not self._idle:
                     return None
-                alike = (i for i in reversed(range(len(self._idle))) if self._idle[i][0].lane == lane)
+                alike = (
+                    i for i in reversed(range(len(self._idle))) if self._idle[i][0].last_priority == priority
+                )
                 session, since = self._idle.pop(next(alike, -1))
             if monotonic() - since < FRESH_SECONDS or not session.notices_end():
                 return session

@@ -23,7 +23,7 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
 
-from perdure.ops.op import Param, Rows
+from perdure.ops.op import Param, Priority, Rows
 from perdure.store.postgres.adapt import Statement, adapt
 
 STATEMENT_SECONDS: Final = 30
@@ -78,8 +78,8 @@ class Session:
         """When an answer that has not come is given up."""
         self.prepares = False
         self.broken = False
-        self.lane: str | None = None
-        """What it was last used for."""
+        self.last_priority: Priority | None = None
+        """Of the operation that used it last."""
         self.settings: Statement | None = None
         """Which settings hold until others are made; only on a backend of our own."""
         self._pgconn.enter_pipeline_mode()

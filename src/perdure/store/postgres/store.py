@@ -30,7 +30,7 @@ from perdure.store.postgres.errors import diagnose
 from perdure.store.postgres.listener import ANSWER_SECONDS, PostgresListener
 from perdure.store.postgres.loop_io import LoopIO
 from perdure.store.postgres.migrate import target
-from perdure.store.postgres.pool import LANES, Pool, lanes
+from perdure.store.postgres.pool import Pool, limits
 from perdure.store.postgres.pool_stats import facts
 from perdure.store.postgres.retry import Retrier
 from perdure.store.postgres.rights import name_missing_right
@@ -143,7 +143,7 @@ class PostgresStore:
 
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._retrier.until_done(
-            lambda: self._run(operation, *args, **kwargs), urgent=LANES[operation.kind] == "urgent"
+            lambda: self._run(operation, *args, **kwargs), urgent=operation.priority == "urgent"
         )
 
     def perform_at_once(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -158,7 +158,7 @@ class PostgresStore:
 
         failed: psycopg.Error | None = None
         try:
-            if (future := self._loop_io.start(operation.kind, run)) is not None:
+            if (future := self._loop_io.start(operation, run)) is not None:
                 value = await future
                 self._retrier.note_success()
                 return value
@@ -177,7 +177,7 @@ class PostgresStore:
     ) -> T:
         """The same in a thread, which can wait: between two tries, for a connection, or with a lock in its hands."""
         outcome: Future[T] = Future()
-        urgent = LANES[operation.kind] == "urgent"
+        urgent = operation.priority == "urgent"
         answer = asyncio.wrap_future(outcome)
 
         def wanted() -> bool:
@@ -192,7 +192,7 @@ class PostgresStore:
                 except BaseException as error:
                     outcome.set_exception(error)
 
-        self._threads[LANES[operation.kind]].submit(work)
+        self._threads[operation.priority].submit(work)
         return await answer
 
     def migrate(self, *, to: int | None = None) -> list[int]:
@@ -260,7 +260,7 @@ class PostgresStore:
 
     def _run(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         self._loop_io.clear()
-        with self._pool.lend(LANES[operation.kind], timeout=self.patience) as session:
+        with self._pool.lend(operation.priority, timeout=self.patience) as session:
             return session.wait_for(self._perform(session, operation, args, kwargs))
 
     def _perform(
@@ -275,7 +275,8 @@ class PostgresStore:
         transaction = Transaction(
             session,
             self._parsed,
-            kind=operation.kind,
+            access=operation.access,
+            priority=operation.priority,
             now=self.now(),
             channel=self.channel,
             at_once=at_once,
@@ -311,7 +312,8 @@ class PostgresStore:
 
     def _hire(self) -> None:
         self._threads = {
-            lane: DaemonThreads(f"perdure-postgres-{lane}", limit=n) for lane, n in lanes(self._size).items()
+            priority: DaemonThreads(f"perdure-postgres-{priority}", limit=n)
+            for priority, n in limits(self._size).items()
         }
         # For those who never close: idle threads would outlive the store.
         self._dismiss = finalize(self, _dismiss, self._listener_thread, *self._threads.values())
@@ -330,8 +332,8 @@ _stores: WeakRegistry[PostgresStore] = WeakRegistry()
 
 
 def _say_something(pool: Pool, channel: str) -> None:
-    with pool.lend("ordinary", timeout=ANSWER_SECONDS) as session:
-        transaction = Transaction(session, {}, kind="write", now=None, channel=channel)
+    with pool.lend("normal", timeout=ANSWER_SECONDS) as session:
+        transaction = Transaction(session, {}, access="write", priority="normal", now=None, channel=channel)
         session.wait_for(transaction.run(notify(frozenset([ANYTHING]))))
 
 

@@ -21,7 +21,7 @@ import psycopg
 
 from perdure.errors import InternalError
 from perdure.internal import failpoints
-from perdure.ops.op import Answers, Kind, Op, Query, RoundTrip
+from perdure.ops.op import Access, Answers, Op, Priority, Query, RoundTrip
 from perdure.store.postgres.adapt import Statement
 from perdure.store.postgres.session import STATEMENT_SECONDS, Session, Sync, Waiting
 
@@ -67,15 +67,13 @@ _BEGIN = Statement.parse("BEGIN ISOLATION LEVEL READ COMMITTED")
 _COMMIT = Statement.parse("COMMIT")
 _ROLLBACK = Statement.parse("ROLLBACK")
 _NOTIFY = Statement.parse(NOTIFY)
-_URGENT = _settings(10, 3, 10, _PLANS)
-_SETTINGS: Mapping[Kind, Statement] = {
-    # A read is planned for its own filters and for the table as it is now.
-    "read": _settings(STATEMENT_SECONDS, 5, 30, {"plan_cache_mode": "force_custom_plan"}),
-    "write": _settings(STATEMENT_SECONDS, 5, 30, _PLANS),
+# A read is planned for its own filters and for the table as it is now.
+READ_SETTINGS = _settings(STATEMENT_SECONDS, 5, 30, {"plan_cache_mode": "force_custom_plan"})
+WRITE_SETTINGS: Mapping[Priority, Statement] = {
+    "normal": _settings(STATEMENT_SECONDS, 5, 30, _PLANS),
+    "urgent": _settings(10, 3, 10, _PLANS),
     # A heartbeat that waits as long as its lease lasts is of no use.
-    "urgent": _URGENT,
-    "turn": _URGENT,
-    "beat": _settings(5, 2, 5, _PLANS),
+    "heartbeat": _settings(5, 2, 5, _PLANS),
 }
 
 
@@ -100,15 +98,16 @@ class Transaction:
         session: Session,
         statements: Mapping[str, Statement],
         *,
-        kind: Kind,
+        access: Access,
+        priority: Priority,
         now: int | None,
         channel: str,
         at_once: bool = False,
     ) -> None:
         self._session = session
         self._statements = statements
-        self._settings = _SETTINGS[kind]
-        self._reads = kind == "read"
+        self._reads = access == "read"
+        self._settings = READ_SETTINGS if self._reads else WRITE_SETTINGS[priority]
         self._now = now
         self._channel = channel
         self._at_once = at_once

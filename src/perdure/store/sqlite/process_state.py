@@ -7,10 +7,10 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from perdure.errors import StoreAway
-from perdure.ops.op import Kind, Op
+from perdure.ops.op import Op, Operation
 from perdure.store.listeners import Listener
 from perdure.store.schema.files import Migration
 from perdure.store.schema.pending import Work
@@ -54,23 +54,25 @@ class ProcessState:
         self._listener_thread = WalWatcher(database.path, seen=self._group_commit.seen)
         close_before_forks(self)
 
-    def perform(self, kind: Kind, start: Callable[[], Op[T]], *, patience: float | None = None) -> T:
-        if self._database.noticed or (kind == "beat" and self._database.has_moved):
+    def perform(
+        self, operation: Operation[..., T], start: Callable[[], Op[T]], *, patience: float | None = None
+    ) -> T:
+        if self._database.noticed or (operation.priority == "heartbeat" and self._database.has_moved):
             self._let_go()
         until = self._until if patience is None else time.monotonic() + patience
-        call = ThreadCall(start, until=until, urgent=kind in ("urgent", "turn", "beat"))
-        if self._reads(kind):
+        call = ThreadCall(start, until=until, urgent=operation.priority != "normal")
+        if self._reads(operation):
             return self._readers.perform(call)
         refuse_if_self_locked(self._database.path)
         return self._writer.perform(call)
 
-    async def aperform(self, kind: Kind, start: Callable[[], Op[T]]) -> T:
+    async def aperform(self, operation: Operation[..., T], start: Callable[[], Op[T]]) -> T:
         if self._database.noticed:
             from asyncio import to_thread
 
             await to_thread(self._let_go)
-        call = LoopCall(start, until=self._until, urgent=kind in ("urgent", "turn", "beat"))
-        if self._reads(kind):
+        call = LoopCall(start, until=self._until, urgent=operation.priority != "normal")
+        if self._reads(operation):
             return await self._readers.aperform(call)
         refuse_if_self_locked(self._database.path)
         return await self._writer.aperform(call)
@@ -141,9 +143,9 @@ class ProcessState:
     def _until(self) -> float:
         return time.monotonic() + self._patience
 
-    def _reads(self, kind: Kind) -> bool:
+    def _reads(self, operation: Operation[..., Any]) -> bool:
         # A database in memory has one connection, and that is the writer's.
-        return kind == "read" and not self._database.in_memory
+        return operation.access == "read" and not self._database.in_memory
 
 
 def _nothing() -> None:

@@ -89,15 +89,13 @@ class SqliteStore:
         return self._clock()
 
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._process_state.perform(operation.kind, partial(operation.start, *args, **kwargs))
+        return self._process_state.perform(operation, partial(operation.start, *args, **kwargs))
 
     def perform_at_once(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._process_state.perform(
-            operation.kind, partial(operation.start, *args, **kwargs), patience=0
-        )
+        return self._process_state.perform(operation, partial(operation.start, *args, **kwargs), patience=0)
 
     async def aperform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._process_state.aperform(operation.kind, partial(operation.start, *args, **kwargs))
+        return await self._process_state.aperform(operation, partial(operation.start, *args, **kwargs))
 
     @property
     def takes_another_turn(self) -> bool:
