@@ -18,7 +18,7 @@ from perdure.errors import PerdureError, StoreAway
 from perdure.ops.op import Op, Query, Rows, announce, ask, ask_all, operation
 from perdure.store.postgres import session
 from perdure.store.postgres.adapt import Statement
-from perdure.store.postgres.session import BEHIND, Session, Waiting
+from perdure.store.postgres.session import BEHIND, Session, SocketWaits
 from perdure.store.postgres.store import PostgresStore
 from tests.store.proxy import Proxy
 from tests.store.things import postgres_store, read
@@ -59,7 +59,7 @@ def pass_late(id: str, note: str) -> Op[Rows]:
     return rows
 
 
-def large_turn(store: PostgresStore, session: Session) -> Waiting[Rows]:
+def large_turn(store: PostgresStore, session: Session) -> SocketWaits[Rows]:
     return store._perform(session, put_once, ("b", "n" * 5_000_000), {}, at_once=True)
 
 

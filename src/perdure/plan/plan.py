@@ -16,7 +16,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from keyword import iskeyword
 from types import MethodType
 from typing import (
@@ -38,6 +38,7 @@ from perdure.ops.op import Operation
 from perdure.plan.once_per_loop import Done, OncePerLoop
 from perdure.plan.wakeup import Wakeup
 from perdure.store.borrowed import join
+from perdure.store.drive import adrive, drive
 from perdure.store.store import Store
 
 if TYPE_CHECKING:
@@ -134,16 +135,7 @@ def run_once(once: OncePerLoop) -> Plan[Done | None]:
 def run(store: Store, plan: Plan[T], *, method: str | None = None) -> T:
     """Carry out a plan in this thread. ``method``: the caller's method; an error may name its async twin."""
     try:
-        effect = plan.send(None)
-        while True:
-            try:
-                answer = _wait(store, effect)
-            except Exception as error:
-                effect = plan.throw(error)
-            else:
-                effect = plan.send(answer)
-    except StopIteration as end:
-        return cast(T, end.value)
+        return drive(plan, partial(_wait, store))
     except UnsupportedConnection as error:
         raise _with_method(error, "async", method and twin(method)) from None
     finally:
@@ -154,16 +146,7 @@ def run(store: Store, plan: Plan[T], *, method: str | None = None) -> T:
 async def arun(store: Store, plan: Plan[T], *, method: str | None = None) -> T:
     """Carry out a plan in this task."""
     try:
-        effect = plan.send(None)
-        while True:
-            try:
-                answer = await _await(store, effect)
-            except Exception as error:
-                effect = plan.throw(error)
-            else:
-                effect = plan.send(answer)
-    except StopIteration as end:
-        return cast(T, end.value)
+        return await adrive(plan, partial(_await, store))
     except UnsupportedConnection as error:
         raise _with_method(error, "blocking", method and method.removeprefix("a").removesuffix("_")) from None
     finally:

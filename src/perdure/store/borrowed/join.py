@@ -11,14 +11,14 @@ it is opened, and the driver's connection inside is joined.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from perdure.errors import UnsupportedConnection
-from perdure.ops.op import Access, Answers, Op, Operation, Param, Query, Rows
+from perdure.ops.op import Access, Answers, Op, Operation, Param, Query, RoundTrip, Rows
+from perdure.store.drive import adrive, drive, drive_within
 from perdure.store.statements import Dialect
 from perdure.store.store import Store
 
@@ -91,7 +91,8 @@ class Opening(NamedTuple):
     undo: Batch = ()
 
 
-JoinGenerator: TypeAlias = Generator[Batch, Answers, T]
+Batches: TypeAlias = Generator[Batch, Answers, T]
+"""Yields batches for the caller's connection, receives their rows. Private to store/borrowed/."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class DialectJoin:
     """
 
     dialect: Dialect
-    open_transaction: Callable[[Store, Access, State], JoinGenerator[Opening]]
+    open_transaction: Callable[[Store, Access, State], Batches[Opening]]
     notice: Callable[[Store, frozenset[str]], Batch]
 
 
@@ -136,19 +137,21 @@ def perform(
     if wrapper := _wrapper(conn, colour="blocking"):
         conn = wrapper.open(conn)
     adapter = _adapter(conn, store, colour="blocking")
-    with closing(operation(*args, **kwargs)) as op, _alone(conn):
-        run, generator = _join(conn, store, adapter, adapter.look(conn), operation.access, op)
-        reply = partial(next, generator)
-        while True:
-            try:
-                batch = reply()
-            except StopIteration as end:
-                value: T = _told(store, *end.value)
-                return value
-            try:
-                reply = partial(generator.send, run(batch) if batch else [])
-            except BaseException as error:
-                reply = partial(generator.throw, adapter.translate(error))
+
+    def answer(batch: Batch) -> Answers:
+        try:
+            answers: Answers = adapter.run(conn, batch) if batch else []
+            return answers
+        except BaseException as error:
+            failed = adapter.translate(error)
+        raise failed  # here, where it does not carry the driver's error
+
+    with _alone(conn):
+        joined = _Joined(store, adapter)
+        opening = adapter.dialect_join.open_transaction(store, operation.access, adapter.look(conn))
+        value = drive(joined.run(operation(*args, **kwargs), opening), answer)
+        store.announce(joined.wake)
+        return value
 
 
 async def aperform(
@@ -157,22 +160,23 @@ async def aperform(
     if wrapper := _wrapper(conn, colour="async"):
         conn = await wrapper.open(conn)
     adapter = _adapter(conn, store, colour="async")
-    with closing(operation(*args, **kwargs)) as op, _alone(conn):
-        run, generator = _join(conn, store, adapter, await adapter.look(conn), operation.access, op)
-        reply = partial(next, generator)
-        while True:
-            try:
-                batch = reply()
-            except StopIteration as end:
-                value: T = _told(store, *end.value)
-                return value
-            try:
-                reply = partial(generator.send, await _carry(run, batch) if batch else [])
-            except BaseException as error:
-                reply = partial(generator.throw, adapter.translate(error))
+
+    async def answer(batch: Batch) -> Answers:
+        try:
+            return await _run_in_task(adapter.run(conn, batch), batch) if batch else []
+        except BaseException as error:
+            failed = adapter.translate(error)
+        raise failed
+
+    with _alone(conn):
+        joined = _Joined(store, adapter)
+        opening = adapter.dialect_join.open_transaction(store, operation.access, await adapter.look(conn))
+        value = await adrive(joined.run(operation(*args, **kwargs), opening), answer)
+        store.announce(joined.wake)
+        return value
 
 
-async def _carry(run: Callable[[Batch], Coroutine[Any, Any, list[Rows]]], batch: Batch) -> list[Rows]:
+async def _run_in_task(run: Coroutine[Any, Any, list[Rows]], batch: Batch) -> list[Rows]:
     """Run a batch in a task of its own: a driver that is interrupted twice leaves its connection in disorder.
 
     A cancel cancels that task and waits for its end. An uninterruptible batch is not canceled: the cancel is delivered
@@ -180,7 +184,7 @@ async def _carry(run: Callable[[Batch], Coroutine[Any, Any, list[Rows]]], batch:
     """
     import asyncio  # only here: blocking programs start without it
 
-    work = asyncio.create_task(run(batch))
+    work = asyncio.create_task(run)
     canceled = False
     while not work.done():
         try:
@@ -258,17 +262,6 @@ def _refuse_colour(colour: Colour, asked: Colour) -> None:
         raise wrong_colour(colour, twins[colour])
 
 
-def _join(
-    conn: object, store: Store, adapter: DriverAdapter, state: State, access: Access, op: Op[T]
-) -> tuple[Callable[[Batch], Any], JoinGenerator[tuple[T, frozenset[str]]]]:
-    dialect_join = adapter.dialect_join
-    opening = dialect_join.open_transaction(store, access, state)
-    generator = _join_generator(
-        op, opening, partial(_bind, store), partial(dialect_join.notice, store), adapter.colour
-    )
-    return partial(adapter.run, conn), generator
-
-
 _in_use: dict[int, object] = {}
 
 
@@ -284,54 +277,51 @@ def _alone(conn: object) -> Iterator[None]:
         del _in_use[id(conn)]
 
 
-def _bind(store: Store, query: Query) -> BoundStatement:
-    return BoundStatement(store.statements[query.name], {**query.params, "now": store.now()})
+class _Joined:
+    """An operation between SAVEPOINT and RELEASE, in batches. ``wake`` holds the topics that it announced."""
 
+    def __init__(self, store: Store, adapter: DriverAdapter) -> None:
+        self._store = store
+        self._adapter = adapter
+        self._begun = False
+        self._opening = Opening()
+        self._announced: frozenset[str] = frozenset()
+        self.wake: frozenset[str] = frozenset()
 
-def _join_generator(
-    op: Op[T],
-    opening: JoinGenerator[Opening],
-    bind: Callable[[Query], BoundStatement],
-    notice: Callable[[frozenset[str]], Batch],
-    colour: Colour,
-) -> JoinGenerator[tuple[T, frozenset[str]]]:
-    """The operation between SAVEPOINT and RELEASE, in batches; an error thrown in undoes it and comes out."""
-    begin, undo = yield from opening
-    wake: frozenset[str] = frozenset()
-    told: frozenset[str] = frozenset()
-    begun = False
-    try:
+    def run(self, op: Op[T], opening: Batches[Opening]) -> Batches[T]:
+        """An error thrown in undoes the operation and comes out again."""
+        self._opening = yield from opening
         try:
-            trip = next(op)
-            while True:
-                wake |= trip.wake
-                head = [] if begun else [*begin, _SAVEPOINT]
-                bound = [bind(query) for query in trip.queries]
-                tail = notice(wake) if trip.final else []
-                begun = True
-                if head and colour == "async":
-                    yield Uninterruptible(head)
-                    head = []
-                rows = yield [*head, *bound, *tail]
-                told = wake if trip.final else told
-                trip = op.send(rows[len(head) : len(head) + len(bound)])
-        except StopIteration as end:
-            value: T = end.value
-            yield notice(wake - told)
-    except BaseException:
-        if begun:
-            # The connection may be gone; the first error is the one that tells.
-            with suppress(Exception):
-                yield Uninterruptible(undo or _UNDO)
-        raise
-    # Alone: had it gone with what may fail or be given up halfway, nobody would know whether there is still a savepoint
-    # to go back to. To go back to none fails, and with it the caller's transaction.
-    if begun:
-        yield Uninterruptible([_RELEASE])
-    return value, wake
+            value = yield from drive_within(op, self._answer)
+            yield self._notice()
+        except BaseException:
+            if self._begun:
+                # The connection may be gone; the first error is the one to report.
+                with suppress(Exception):
+                    yield Uninterruptible(self._opening.undo or _UNDO)
+            raise
+        # In a batch of its own: together with something that fails or is interrupted halfway, nobody would know whether
+        # the savepoint still exists. To roll back to one that does not fails the caller's transaction.
+        if self._begun:
+            yield Uninterruptible([_RELEASE])
+        return value
 
+    def _answer(self, trip: RoundTrip) -> Batches[Answers]:
+        self.wake |= trip.wake
+        head = [] if self._begun else [*self._opening.begin, _SAVEPOINT]
+        bound = [self._bind(query) for query in trip.queries]
+        tail = self._notice() if trip.final else []
+        self._begun = True
+        if head and self._adapter.colour == "async":
+            yield Uninterruptible(head)
+            head = []
+        rows = yield [*head, *bound, *tail]
+        return rows[len(head) : len(head) + len(bound)]
 
-def _told(store: Store, value: T, wake: frozenset[str]) -> T:
-    """Listeners in this process are told before the caller commits: they go on to look for a while."""
-    store.announce(wake)
-    return value
+    def _bind(self, query: Query) -> BoundStatement:
+        return BoundStatement(self._store.statements[query.name], {**query.params, "now": self._store.now()})
+
+    def _notice(self) -> Batch:
+        """What announces the topics that are not announced yet when the caller commits."""
+        topics, self._announced = self.wake - self._announced, self.wake
+        return self._adapter.dialect_join.notice(self._store, topics)

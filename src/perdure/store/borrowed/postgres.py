@@ -9,9 +9,9 @@ from perdure.ops.op import Access
 from perdure.store.borrowed import refusals as refusals
 from perdure.store.borrowed.join import (
     Batch,
+    Batches,
     BoundStatement,
     DialectJoin,
-    JoinGenerator,
     Opening,
     State,
     Uninterruptible,
@@ -28,7 +28,7 @@ SELECT pg_catalog.current_database(), pg_catalog.current_setting('client_encodin
 """
 
 
-def _open_transaction(store: Store, access: Access, state: State) -> JoinGenerator[Opening]:
+def _open_transaction(store: Store, access: Access, state: State) -> Batches[Opening]:
     assert isinstance(store, PostgresStore)
     database, readable = state.database, True
     if database is None:

@@ -11,10 +11,10 @@ from perdure.ops.op import Access, Rows
 from perdure.store.borrowed import refusals as refusals
 from perdure.store.borrowed.join import (
     Batch,
+    Batches,
     BoundStatement,
     DialectJoin,
     DriverAdapter,
-    JoinGenerator,
     Opening,
     State,
     Uninterruptible,
@@ -35,7 +35,7 @@ _BEGIN = BoundStatement("BEGIN IMMEDIATE", {})
 _ROLLBACK = BoundStatement("ROLLBACK", {})
 
 
-def _open_transaction(store: Store, access: Access, state: State) -> JoinGenerator[Opening]:
+def _open_transaction(store: Store, access: Access, state: State) -> Batches[Opening]:
     files, [(version,)] = yield Uninterruptible([_FILES, _VERSION])
     assert isinstance(store, SqliteStore)
     main = next(file for _, name, file in files if name == "main")

@@ -22,7 +22,7 @@ import psycopg
 
 from perdure.ops.op import Operation, Priority
 from perdure.store.postgres.pool import Pool, limits
-from perdure.store.postgres.session import LATE, LOST, Session, Waiting
+from perdure.store.postgres.session import LATE, LOST, Session, SocketWaits
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class LoopOperation(Generic[T]):
     def __init__(
         self,
         session: Session,
-        work: Waiting[T],
+        work: SocketWaits[T],
         over: Callable[[LoopOperation[Any]], None],
         *,
         leader: LoopOperation[Any] | None = None,
@@ -144,7 +144,7 @@ class LoopIO:
         self._open = True
 
     def start(
-        self, operation: Operation[..., T], work: Callable[[Session], Waiting[T]]
+        self, operation: Operation[..., T], work: Callable[[Session], SocketWaits[T]]
     ) -> asyncio.Future[T] | None:
         """Start a call on an idle session; return None if there is none, or the loop cannot wait for sockets."""
         self.clear()

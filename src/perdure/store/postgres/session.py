@@ -24,6 +24,7 @@ from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
 
 from perdure.ops.op import Param, Priority, Rows
+from perdure.store.drive import drive
 from perdure.store.postgres.adapt import Statement, adapt
 
 STATEMENT_SECONDS: Final = 30
@@ -34,8 +35,8 @@ LATE: Final = "no answer in time"
 LOST: Final = "the connection is lost"
 
 T = TypeVar("T")
-Waiting: TypeAlias = Generator[int, None, T]
-"""Yields what to wait for at the session's socket, as selectors spell it, or BEHIND."""
+SocketWaits: TypeAlias = Generator[int, None, T]
+"""Yields what to wait for at the session's socket (EVENT_READ, EVENT_WRITE), or BEHIND. Private to store/postgres/."""
 
 BEHIND: Final = 0
 """Not for the socket: for the answer to what was sent before by somebody else."""
@@ -110,7 +111,7 @@ class Session:
             raise
         self._expected.append(kind)
 
-    def answer(self) -> Waiting[list[Rows]]:
+    def answer(self) -> SocketWaits[list[Rows]]:
         """Wait for the sync that was queued; return the rows that were wanted, or raise the first error before it."""
         self.deadline = monotonic() + STATEMENT_SECONDS * len(self._expected) + GRACE_SECONDS
         failures: list[psycopg.Error] = []
@@ -130,20 +131,9 @@ class Session:
         """The same, in this thread."""
         return self.wait_for(self.answer())
 
-    def wait_for(self, work: Waiting[T]) -> T:
+    def wait_for(self, work: SocketWaits[T]) -> T:
         """Carry out what waits for this session, in this thread."""
-        try:
-            event = next(work)
-            while True:
-                try:
-                    self._wait(event)
-                except BaseException as error:
-                    event = work.throw(error)
-                else:
-                    event = next(work)
-        except StopIteration as end:
-            value: T = end.value
-            return value
+        return drive(work, self._wait)
 
     @property
     def idle(self) -> bool:
@@ -185,7 +175,7 @@ class Session:
             self._to_prepare.add(statement.name)
             self._expected.append(statement.name)
 
-    def _collect(self, failures: list[psycopg.Error]) -> Waiting[list[Rows]]:
+    def _collect(self, failures: list[psycopg.Error]) -> SocketWaits[list[Rows]]:
         pgconn, answers = self._pgconn, list[Rows]()
         while True:
             while pgconn.is_busy():
@@ -203,7 +193,7 @@ class Session:
             else:
                 self._take(result, answers, failures)
 
-    def flush(self) -> Waiting[None]:
+    def flush(self) -> SocketWaits[None]:
         """Read while there is more to write: the server may be waiting for that."""
         try:
             while self._pgconn.flush():

@@ -34,7 +34,7 @@ from perdure.store.postgres.pool import Pool, limits
 from perdure.store.postgres.pool_stats import facts
 from perdure.store.postgres.retry import Retrier
 from perdure.store.postgres.rights import name_missing_right
-from perdure.store.postgres.session import Session, Waiting
+from perdure.store.postgres.session import Session, SocketWaits
 from perdure.store.postgres.transaction import TooLong, Transaction
 from perdure.store.postgres.url import parse_url, servers, shown
 from perdure.store.schema import migrate
@@ -153,7 +153,7 @@ class PostgresStore:
     async def aperform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         self._retrier.refuse_if_stopped()
 
-        def run(session: Session, *, at_once: bool = True) -> Waiting[T]:
+        def run(session: Session, *, at_once: bool = True) -> SocketWaits[T]:
             return self._perform(session, operation, args, kwargs, at_once=at_once)
 
         failed: psycopg.Error | None = None
@@ -271,7 +271,7 @@ class PostgresStore:
         kwargs: Mapping[str, object],
         *,
         at_once: bool = False,
-    ) -> Waiting[T]:
+    ) -> SocketWaits[T]:
         transaction = Transaction(
             session,
             self._parsed,

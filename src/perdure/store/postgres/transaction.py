@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from contextlib import closing
 from typing import Final, TypeVar
 
 import psycopg
@@ -22,8 +21,9 @@ import psycopg
 from perdure.errors import InternalError
 from perdure.internal import failpoints
 from perdure.ops.op import Access, Answers, Op, Priority, Query, RoundTrip
+from perdure.store.drive import drive_within
 from perdure.store.postgres.adapt import Statement
-from perdure.store.postgres.session import STATEMENT_SECONDS, Session, Sync, Waiting
+from perdure.store.postgres.session import STATEMENT_SECONDS, Session, SocketWaits, Sync
 
 T = TypeVar("T")
 
@@ -117,21 +117,16 @@ class Transaction:
         self._announced: frozenset[str] = frozenset()
         self.wake: frozenset[str] = frozenset()
 
-    def run(self, op: Op[T]) -> Waiting[T]:
-        with closing(op):
-            try:
-                trip = next(op)
-                while True:
-                    trip = op.send((yield from self._answer(trip)))
-            except StopIteration as end:
-                yield from self._end()
-                value: T = end.value
-                return value
-            except BaseException as error:
-                yield from self._undo(error)
-                raise
+    def run(self, op: Op[T]) -> SocketWaits[T]:
+        try:
+            value = yield from drive_within(op, self._answer)
+        except BaseException as error:
+            yield from self._undo(error)
+            raise
+        yield from self._end()
+        return value
 
-    def _answer(self, trip: RoundTrip) -> Waiting[Answers]:
+    def _answer(self, trip: RoundTrip) -> SocketWaits[Answers]:
         self.wake |= trip.wake
         if not trip.queries and not (trip.final and self._begun):
             return []
@@ -162,11 +157,11 @@ class Transaction:
     def _send(self, query: Query) -> None:
         self._session.send(self._statements[query.name], {**query.params, "now": self._now})
 
-    def _round_trip(self) -> Waiting[Answers]:
+    def _round_trip(self) -> SocketWaits[Answers]:
         self._session.sync()
         return (yield from self._session.answer())
 
-    def _commit(self) -> Waiting[Answers]:
+    def _commit(self) -> SocketWaits[Answers]:
         if failpoints.armed:
             failpoints.reach("before_commit")
         if self._explicit:
@@ -190,7 +185,7 @@ class Transaction:
             self._session.sync(sync)
         return params is not None
 
-    def _end(self) -> Waiting[None]:
+    def _end(self) -> SocketWaits[None]:
         if self._begun:
             yield from self._commit()
         elif self._ended:
@@ -199,14 +194,14 @@ class Transaction:
         elif self._queue_notice(Sync.AWAITED):
             yield from self._hear_of_notice()
 
-    def _hear_of_notice(self) -> Waiting[None]:
+    def _hear_of_notice(self) -> SocketWaits[None]:
         """Whatever became of it: workers poll."""
         try:
             yield from self._session.answer()
         except psycopg.Error as error:
             _log.debug("NOTIFY failed: %s", error.sqlstate or type(error).__name__)
 
-    def _undo(self, error: BaseException) -> Waiting[None]:
+    def _undo(self, error: BaseException) -> SocketWaits[None]:
         """Leave the session as it was found, unless something stopped us in the middle of it."""
         if not isinstance(error, Exception):
             self._session.broken = True

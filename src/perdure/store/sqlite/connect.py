@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from perdure.errors import InvalidConfig, SchemaMissing, StoreAway, StoreReadOnly, UnsupportedDatabase
 from perdure.internal.instances import WeakRegistry
 from perdure.ops.op import Param, Rows
-from perdure.store.drive import Execute
 from perdure.store.sqlite.errors import is_busy, translate
 from perdure.store.sqlite.files import Files, files_at, identify, make_private
 from perdure.store.sqlite.fork import keep_for_ever
 from perdure.store.sqlite.mounts import network_file_system
 
 Synchronous: TypeAlias = Literal["full", "normal"]
+Execute: TypeAlias = Callable[[str, Mapping[str, Param]], Rows]
+"""Runs a statement, given its name and parameters."""
 
 MEMORY = ":memory:"
 GONE = "The SQLite file was moved, deleted or replaced while it was in use."

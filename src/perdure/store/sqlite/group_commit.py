@@ -10,12 +10,11 @@ from typing import Any, TypeVar
 
 from perdure.errors import StoreClosed
 from perdure.internal import failpoints
-from perdure.store.drive import Execute
 from perdure.store.schema import migrate
 from perdure.store.schema.files import Migration
 from perdure.store.schema.pending import Work
 from perdure.store.sqlite.checkpoint import Checkpoints
-from perdure.store.sqlite.connect import Database, executor
+from perdure.store.sqlite.connect import Database, Execute, executor
 from perdure.store.sqlite.errors import is_undecodable, patiently, translate
 from perdure.store.sqlite.migrate import SqliteTarget, refuse_without_tables
 from perdure.store.sqlite.pending_call import Call

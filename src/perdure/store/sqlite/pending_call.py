@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from perdure.ops.op import Op
-from perdure.store.drive import Execute, drive
+from perdure.ops.op import Answers, Op, RoundTrip
+from perdure.store.drive import drive
+from perdure.store.sqlite.connect import Execute
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -33,7 +34,15 @@ class Call(Generic[T]):
     def run(self, execute: Execute) -> None:
         """Run the operation, from the top. Its outcome may still be taken back."""
         self._error = None
-        self._value, self.wake = drive(execute, self._start())
+        wake: frozenset[str] = frozenset()
+
+        def answer(trip: RoundTrip) -> Answers:
+            nonlocal wake
+            wake |= trip.wake
+            return [execute(name, params) for name, params in trip.queries]
+
+        self._value = drive(self._start(), answer)
+        self.wake = wake
 
     def fail(self, error: Exception) -> None:
         self._error = error
