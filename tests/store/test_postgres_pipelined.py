@@ -107,7 +107,7 @@ async def under_way(store: PostgresStore, *ops: Any) -> list[asyncio.Task[Any]]:
     for op in ops:
         tasks.append(asyncio.create_task(op))
         await asyncio.sleep(0)
-    assert len(store._loop_io._calls) == len(ops)
+    assert len(store._loop_io._in_flight) == len(ops)
     return tasks
 
 
@@ -122,7 +122,7 @@ async def test_the_second_goes_on_the_connection_of_the_first(
     assert await asyncio.gather(*tasks) == [["a"], ["b", "c"]]
     assert set(threading.enumerate()) <= threads
     assert await store.aperform(read) == ["a", "b", "c", "first"]
-    assert not store._loop_io._calls
+    assert not store._loop_io._in_flight
     assert store._pool.use()[0] == 0
 
 
@@ -278,7 +278,7 @@ async def test_both_are_asked_again_when_their_connection_is_lost(
         async with asyncio.timeout(60):
             await asyncio.gather(*tasks)
         assert await store.aperform(read) == ["a", "b", "first"]
-        assert not store._loop_io._calls
+        assert not store._loop_io._in_flight
         assert store._pool.use()[0] == 0
 
 
@@ -289,7 +289,7 @@ async def test_the_first_hears_at_once_that_the_second_has_found_the_connection_
     with opened(proxy.url, patience=20) as store:
         proxy.freeze()
         (one,) = await under_way(store, store.aperform(put_once, "a"))
-        ((first, _),) = store._loop_io._calls.items()
+        ((first, _),) = store._loop_io._in_flight.items()
         proxy.cut()
         proxy.thaw()
         # The loop does not come to look at its sockets.
@@ -298,7 +298,7 @@ async def test_the_first_hears_at_once_that_the_second_has_found_the_connection_
         assert second is not None
         assert isinstance(second.exception(), psycopg.OperationalError)
         assert first.future.done()
-        assert not store._loop_io._calls
+        assert not store._loop_io._in_flight
         await one
         assert await store.aperform(read) == ["a", "first"]
 
@@ -314,7 +314,7 @@ async def test_both_are_given_up_when_no_answer_comes(
         async with asyncio.timeout(30):
             errors = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(error) for error in errors] == [StoreAway, StoreAway]
-        assert not store._loop_io._calls
+        assert not store._loop_io._in_flight
         proxy.thaw()
 
 
@@ -326,7 +326,7 @@ async def test_it_lands_though_nobody_waits_for_one_of_them(
         tasks = await under_way(store, store.aperform(put, "a", gate=True), store.aperform(put, "b"))
         tasks[cancelled].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    await auntil(lambda: not store._loop_io._calls)
+    await auntil(lambda: not store._loop_io._in_flight)
     assert await store.aperform(read) == ["a", "b", "first"]
 
 
@@ -346,7 +346,7 @@ def test_a_loop_that_is_closed_leaves_the_connection_to_others(
         for id in ("c", "d"):
             assert asyncio.run(asyncio.wait_for(store.aperform(put, id), 20)) == [id]
         assert store._pool.use()[0] == 0
-        assert not store._loop_io._calls
+        assert not store._loop_io._in_flight
 
 
 async def test_another_loop_does_not_go_behind(store: PostgresStore, admin: psycopg.Connection[Any]) -> None:
@@ -410,7 +410,7 @@ async def test_the_first_does_not_wait_for_the_second_to_be_written(
         one, two = await under_way(
             store, store.aperform(put, "a", gate=True), store.aperform(pass_late, "b", large)
         )
-        first, second = store._loop_io._calls
+        first, second = store._loop_io._in_flight
         admin.execute("SELECT pg_advisory_unlock(7)")
         # The answer of the first is there, and the second is told that it may go on writing.
         assert select.select([first.session.socket], [], [], 20)[0]
