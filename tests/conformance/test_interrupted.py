@@ -18,7 +18,7 @@ from tests.drivers.caller import Caller, done, theirs
 from tests.drivers.table import SQLITE
 
 KINDS: dict[str, Any] = {name: getattr(kind, "func", kind) for name, kind in DRIVERS.items()}
-ASYNC = [name for name, kind in KINDS.items() if kind.colour == "async"]
+ASYNC = [name for name, kind in KINDS.items() if kind.mode == "async"]
 ROUNDS = 60
 
 

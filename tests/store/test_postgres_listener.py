@@ -31,7 +31,7 @@ DEAF = "Notifications do not arrive here"
 
 
 def listener_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "perdure-postgres-ear"]
+    return [thread.name for thread in threading.enumerate() if thread.name == "perdure-postgres-listener"]
 
 
 def listening(store: PostgresStore) -> list[frozenset[str]]:

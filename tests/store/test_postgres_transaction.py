@@ -69,7 +69,7 @@ def test_an_operation_may_not_go_on_after_its_final_step(store: PostgresStore) -
         yield from ask_all(Query("insert", {"id": "a", "note": None}), final=True)
         yield from ask("read")
 
-    with pytest.raises(InternalError, match="after its final step"):
+    with pytest.raises(InternalError, match="after its final round trip"):
         store.perform(goes_on)
 
 

@@ -65,7 +65,7 @@ store.close()
 
 
 def listener_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "perdure-sqlite-ear"]
+    return [thread.name for thread in threading.enumerate() if thread.name == "perdure-sqlite-listener"]
 
 
 def listening(store: SqliteStore) -> list[frozenset[str]]:

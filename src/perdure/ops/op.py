@@ -8,7 +8,7 @@ commit that broke), so code between two yields has no effect outside. A refusal 
         rows = yield from ask("find_pause", queue=queue)
         return bool(rows)
 
-What changes rows and returns none answers as the database does: with nothing, or with how many it has changed.
+A statement that changes rows and returns none answers as the database does: with nothing, or with their number.
 """
 
 from __future__ import annotations
@@ -102,6 +102,6 @@ def ask_all(*queries: Query, final: bool = False, wake: frozenset[str] = frozens
 
 
 def announce(wake: frozenset[str]) -> Op[None]:
-    """Announce topics after the commit, without a statement: also behind a final step whose rows tell whom."""
+    """Announce topics after the commit, without a statement; also after the final round trip, if its rows name them."""
     if wake:
         yield RoundTrip((), wake=wake)

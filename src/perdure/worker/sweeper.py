@@ -134,7 +134,7 @@ class Sweeper:
 
     async def _bury(self) -> bool:
         """Retire workers that certainly died: on one host that is known at once, long before their lease ends."""
-        if self._store.dialect != "sqlite":
+        if not self._store.detects_dead_workers:
             return False
         workers = await self._store.aperform(worker_ops.list_workers)
         others = [worker.id for worker in workers if worker.id != self._worker.identity]

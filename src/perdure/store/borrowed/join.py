@@ -3,9 +3,9 @@
 They commit with it and vanish with it. Each runs in a savepoint, so that a refusal leaves the transaction
 usable. Nothing here commits or rolls back what the caller began.
 
-Each driver has a ``DriverAdapter`` in a small file: what state is a connection in, and how does it run a statement. An
-object that holds a driver's connection, such as a session of SQLAlchemy or the connection of Django, has a ``Wrapper``:
-it is opened, and the driver's connection inside is joined.
+Each driver has a ``DriverAdapter`` in a small file: the state of a connection, and how it runs a statement. An object that
+holds a driver's connection, such as a session of SQLAlchemy or the connection of Django, has a ``Wrapper``: it is opened,
+and the driver's connection inside is joined.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Colour: TypeAlias = Literal["blocking", "async"]
+Mode: TypeAlias = Literal["sync", "async"]
 
 # By the package and the name of a class, or of one it derives from: where its adapter or wrapper stands. No driver is
 # imported to find out.
@@ -65,7 +65,7 @@ class BoundStatement(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a connection tells of itself.
+    """The state of a connection.
 
     ``begin``: no transaction is open, and nobody but us begins one before the next statement.
     ``database``: the name of the one it leads to, if it knows.
@@ -85,7 +85,7 @@ class Uninterruptible(tuple[BoundStatement, ...]):
 
 
 class Opening(NamedTuple):
-    """The statements that begin a transaction, if we have to, and those that roll it back."""
+    """The statements that begin a transaction, if we have to, and that roll it back."""
 
     begin: Batch = ()
     undo: Batch = ()
@@ -117,7 +117,7 @@ class DriverAdapter:
     """
 
     dialect_join: DialectJoin
-    colour: Colour
+    mode: Mode
     look: Callable[[Any], Any]
     run: Callable[[Any, Batch], Any]
     translate: Callable[[BaseException], BaseException]
@@ -127,16 +127,16 @@ class DriverAdapter:
 class Wrapper:
     """What holds a driver's connection. ``open`` has the transaction begun, as the next statement would."""
 
-    colour: Colour
+    mode: Mode
     open: Callable[[Any], Any]
 
 
 def perform(
     conn: object, store: Store, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    if wrapper := _wrapper(conn, colour="blocking"):
+    if wrapper := _wrapper(conn, mode="sync"):
         conn = wrapper.open(conn)
-    adapter = _adapter(conn, store, colour="blocking")
+    adapter = _adapter(conn, store, mode="sync")
 
     def answer(batch: Batch) -> Answers:
         try:
@@ -157,9 +157,9 @@ def perform(
 async def aperform(
     conn: object, store: Store, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    if wrapper := _wrapper(conn, colour="async"):
+    if wrapper := _wrapper(conn, mode="async"):
         conn = await wrapper.open(conn)
-    adapter = _adapter(conn, store, colour="async")
+    adapter = _adapter(conn, store, mode="async")
 
     async def answer(batch: Batch) -> Answers:
         try:
@@ -177,7 +177,7 @@ async def aperform(
 
 
 async def _run_in_task(run: Coroutine[Any, Any, list[Rows]], batch: Batch) -> list[Rows]:
-    """Run a batch in a task of its own: a driver that is interrupted twice leaves its connection in disorder.
+    """Run a batch in a task of its own: a driver that is interrupted twice leaves its connection unusable.
 
     A cancel cancels that task and waits for its end. An uninterruptible batch is not canceled: the cancel is delivered
     when the caller waits for something else, unless it was withdrawn by then, as by a timeout that has ended.
@@ -195,7 +195,7 @@ async def _run_in_task(run: Coroutine[Any, Any, list[Rows]], batch: Batch) -> li
             canceled = True
     if canceled and not isinstance(batch, Uninterruptible):
         if not work.cancelled():
-            work.exception()  # or it would be told as one that nobody asked for
+            work.exception()  # or asyncio logs it as never retrieved
         raise asyncio.CancelledError
     if canceled and (caller := asyncio.current_task()) is not None:
         asyncio.get_running_loop().call_soon(_cancel_again, caller)
@@ -208,14 +208,14 @@ def _cancel_again(caller: asyncio.Task[Any]) -> None:
         caller.cancel()
 
 
-def wrong_colour(colour: Colour, verb: str) -> UnsupportedConnection:
-    """An error that names the method to use with a connection of this colour."""
+def wrong_mode(mode: Mode, method: str) -> UnsupportedConnection:
+    """An error that names the method to use with a sync or an async connection."""
     sentences = {
-        "async": f"The connection is async: await {verb}.",
-        "blocking": f"The connection is blocking: call {verb}, from a thread of its own where an event loop runs "
+        "async": f"The connection is async: await {method}.",
+        "sync": f"The connection is blocking: call {method}, from a thread of its own where an event loop runs "
         "(open, use and commit the connection inside one asyncio.to_thread).",
     }
-    return UnsupportedConnection(sentences[colour], code="conn.wrong_colour")
+    return UnsupportedConnection(sentences[mode], code="conn.wrong_mode")
 
 
 _SAVEPOINT = BoundStatement("SAVEPOINT perdure", {})
@@ -223,14 +223,14 @@ _RELEASE = BoundStatement("RELEASE SAVEPOINT perdure", {})
 _UNDO = (BoundStatement("ROLLBACK TO SAVEPOINT perdure", {}), _RELEASE)
 
 
-def _wrapper(conn: object, *, colour: Colour) -> Wrapper | None:
+def _wrapper(conn: object, *, mode: Mode) -> Wrapper | None:
     wrapper: Wrapper | None = _find(WRAPPERS, conn)
     if wrapper is not None:
-        _refuse_colour(wrapper.colour, colour)
+        _refuse_mode(wrapper.mode, mode)
     return wrapper
 
 
-def _adapter(conn: object, store: Store, *, colour: Colour) -> DriverAdapter:
+def _adapter(conn: object, store: Store, *, mode: Mode) -> DriverAdapter:
     adapter: DriverAdapter | None = _find(ADAPTERS, conn)
     if adapter is None:
         package, name = _ancestry(conn)[0]
@@ -242,7 +242,7 @@ def _adapter(conn: object, store: Store, *, colour: Colour) -> DriverAdapter:
             f"The connection leads to {names[dialect]}, the jobs live in {names[store.dialect]}.",
             code="conn.other_database",
         )
-    _refuse_colour(adapter.colour, colour)
+    _refuse_mode(adapter.mode, mode)
     return adapter
 
 
@@ -256,10 +256,10 @@ def _ancestry(conn: object) -> list[tuple[str, str]]:
     return [(cls.__module__.partition(".")[0], cls.__qualname__) for cls in type(conn).__mro__]
 
 
-def _refuse_colour(colour: Colour, asked: Colour) -> None:
-    twins = {"async": "the verb's twin that begins with an a", "blocking": "the verb without the leading a"}
-    if colour != asked:
-        raise wrong_colour(colour, twins[colour])
+def _refuse_mode(mode: Mode, asked: Mode) -> None:
+    methods = {"async": "the method whose name begins with a", "sync": "the method without the leading a"}
+    if mode != asked:
+        raise wrong_mode(mode, methods[mode])
 
 
 _in_use: dict[int, object] = {}
@@ -267,7 +267,7 @@ _in_use: dict[int, object] = {}
 
 @contextmanager
 def _alone(conn: object) -> Iterator[None]:
-    """One operation at a time: another's savepoint would lie inside of ours, and go with it, or take ours along."""
+    """One operation at a time: the savepoints of two would nest, and one would release or roll back the other's."""
     mine = object()
     if _in_use.setdefault(id(conn), mine) is not mine:
         raise UnsupportedConnection("The connection is still busy with another call.", code="conn.busy")
@@ -312,7 +312,7 @@ class _Joined:
         bound = [self._bind(query) for query in trip.queries]
         tail = self._notice() if trip.final else []
         self._begun = True
-        if head and self._adapter.colour == "async":
+        if head and self._adapter.mode == "async":
             yield Uninterruptible(head)
             head = []
         rows = yield [*head, *bound, *tail]

@@ -1,9 +1,9 @@
-"""One operation, one transaction, in as few round trips as its steps allow.
+"""One operation in one transaction, with as few round trips as possible.
 
-    a final step first      the pipeline itself is the transaction: everything in one round trip
-    more steps              BEGIN travels with the first, COMMIT with the final one
-    no final step           COMMIT has a round trip of its own
-    an operation that reads each step is a transaction: READ COMMITTED promises no more
+    the first is final      the pipeline itself is the transaction: everything in one round trip
+    several                 BEGIN travels with the first, COMMIT with the final one
+    none is final           COMMIT has a round trip of its own
+    an operation that reads each round trip is a transaction: READ COMMITTED promises no more
 
 Topics are announced behind the commit, in the same flush but as a transaction of their own: inside the
 writing one, NOTIFY would hold a lock of the whole server until the commit is on the disk.
@@ -27,7 +27,7 @@ from perdure.store.postgres.session import STATEMENT_SECONDS, Session, SocketWai
 
 T = TypeVar("T")
 
-# A payload of 8000 bytes makes NOTIFY fail. Whoever misses a longer topic polls.
+# NOTIFY fails with a payload of 8000 bytes. A longer topic is not sent: its listeners poll.
 _LONGEST_TOPIC: Final = 7000
 
 NOTIFY = """
@@ -38,10 +38,9 @@ SELECT pg_catalog.pg_notify(%(channel)s, topic)
 _log = logging.getLogger("perdure.store")
 
 
-# Each statement that writes finds its rows by an index it was written for. Its plan is made once for a
-# connection and kept, perhaps from when the table was empty: it must never be a scan of what has piled up
-# since, nor a walk through another index, and a sort, because that one holds all that is asked for after a
-# vacuum. And the compiler takes longer than such a plan runs.
+# Each statement that writes finds its rows by an index it was written for. Its plan is made once for a connection and
+# kept, perhaps from when the table was empty. It must never be a sequential scan, nor an index-only scan of another
+# index and a sort, which looks cheap after a vacuum. JIT takes longer than such a plan runs.
 _PLANS: Mapping[str, str] = {
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
@@ -52,7 +51,7 @@ _PLANS: Mapping[str, str] = {
 
 
 def _settings(statement: int, lock: int, idle: int, plans: Mapping[str, str] | None = None) -> Statement:
-    """Seconds of patience and ways to plan: for the session where it is our own, else for the transaction."""
+    """Timeouts in seconds and planner settings: for the session if the backend is our own, else for the transaction."""
     settings = {
         "statement_timeout": f"{statement}s",
         "lock_timeout": f"{lock}s",
@@ -78,7 +77,7 @@ WRITE_SETTINGS: Mapping[Priority, Statement] = {
 
 
 def notice(channel: str, topics: Iterable[str]) -> dict[str, str] | None:
-    """The parameters of NOTIFY, if there is anything to say."""
+    """The parameters of NOTIFY, if there is anything to announce."""
     short = sorted(topic for topic in topics if len(topic.encode(errors="replace")) <= _LONGEST_TOPIC)
     return {"channel": channel, "topics": json.dumps(short)} if short else None
 
@@ -90,7 +89,7 @@ class TooLong(Exception):
 class Transaction:
     """A run of an operation on a session. ``wake`` holds the topics it announced once it has returned.
 
-    ``at_once``: only if nothing is locked while anybody waits, which is where COMMIT travels with the first step.
+    ``at_once``: raise TooLong unless one round trip is enough, so that no row stays locked between two of them.
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class Transaction:
         if not trip.queries and not (trip.final and self._begun):
             return []
         if self._ended:
-            raise InternalError("An operation went on after its final step.")
+            raise InternalError("An operation went on after its final round trip.")
         complete = trip.final or self._reads
         if self._at_once and not complete:
             raise TooLong
@@ -151,7 +150,7 @@ class Transaction:
             self._session.send(_BEGIN, rows=False)
         session = self._session
         if session.settings is not self._settings:
-            # Behind a pooler the next transaction may be on another backend, or somebody else's on this one.
+            # Behind a pooler the next transaction may run on another backend, and another client's on this one.
             session.send(self._settings, {"local": not session.prepares}, rows=False)
 
     def _send(self, query: Query) -> None:
@@ -167,8 +166,8 @@ class Transaction:
         if self._explicit:
             self._session.send(_COMMIT, rows=False)
         self._session.sync()
-        self._begun = self._explicit  # else it ends there, whatever comes of it
-        self._queue_notice(Sync.OWED)  # nobody waits for the notice: a fifth off a single enqueue
+        self._begun = self._explicit  # an implicit transaction ends at the sync, also if it fails
+        self._queue_notice(Sync.OWED)  # nobody waits for NOTIFY: that saves a fifth of a single enqueue
         answers = yield from self._session.answer()
         self._begun = False
         if self._session.prepares:
@@ -192,17 +191,17 @@ class Transaction:
             if self._queue_notice(Sync.OWED):
                 yield from self._session.flush()
         elif self._queue_notice(Sync.AWAITED):
-            yield from self._hear_of_notice()
+            yield from self._await_notice()
 
-    def _hear_of_notice(self) -> SocketWaits[None]:
-        """Whatever became of it: workers poll."""
+    def _await_notice(self) -> SocketWaits[None]:
+        """A failure is only logged: workers poll."""
         try:
             yield from self._session.answer()
         except psycopg.Error as error:
             _log.debug("NOTIFY failed: %s", error.sqlstate or type(error).__name__)
 
     def _undo(self, error: BaseException) -> SocketWaits[None]:
-        """Leave the session as it was found, unless something stopped us in the middle of it."""
+        """Roll back, and leave the session clean or marked as broken."""
         if not isinstance(error, Exception):
             self._session.broken = True
         if not self._begun:

@@ -1,4 +1,4 @@
-"""An operation on its way through the SQLite store, and how whoever asked learns what came of it."""
+"""An operation on its way through the SQLite store, and how its caller gets the outcome."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Call(Generic[T]):
-    """An operation, how long it may wait, and its outcome: that holds once ``done`` is set."""
+    """An operation, how long it may wait, and its outcome, which is final once ``done`` is set."""
 
     leads = False
     done = False
@@ -32,7 +32,7 @@ class Call(Generic[T]):
         self.urgent = urgent
 
     def run(self, execute: Execute) -> None:
-        """Run the operation, from the top. Its outcome may still be taken back."""
+        """Run the operation, from the top. Its outcome may still be rolled back."""
         self._error = None
         wake: frozenset[str] = frozenset()
 
@@ -55,12 +55,12 @@ class Call(Generic[T]):
 
 
 class ThreadCall(Call[T]):
-    """A call whose thread stands still until it is done."""
+    """A call whose thread waits until it is done."""
 
     _gate: threading.Lock | None = None
 
     def close_gate(self) -> None:
-        # A bare lock: an Event costs ten times as much, and a caller who need not wait has neither.
+        # A bare lock: an Event costs ten times as much. A caller that need not wait has neither.
         self._gate = threading.Lock()
         self._gate.acquire()
 
@@ -78,7 +78,7 @@ class LoopCall(Call[T]):
 
     def __init__(self, start: Callable[[], Op[T]], *, until: float, urgent: bool = False) -> None:
         super().__init__(start, until=until, urgent=urgent)
-        # Here, because blocking programs do without it.
+        # Here, because blocking programs never import asyncio.
         from asyncio import get_running_loop
 
         self.loop = get_running_loop()
@@ -93,13 +93,13 @@ class LoopCall(Call[T]):
         await self._answered
 
     def answer(self) -> None:
-        # Its caller may have been cancelled meanwhile.
+        # Its caller may have been cancelled.
         if not self._answered.done():
             self._answered.set_result(None)
 
 
 def hand_out(calls: Iterable[Call[Any]]) -> None:
-    """Tell everybody who waits for one of these; each event loop is woken once."""
+    """Wake the callers that wait for these; each event loop is woken once."""
     by_loop: dict[AbstractEventLoop, list[LoopCall[Any]]] = {}
     for call in calls:
         if isinstance(call, ThreadCall):

@@ -1,4 +1,4 @@
-"""What a store has open in one process: its connections, its threads, and who stands in line for them."""
+"""What a store has open in one process: its connections, its threads and its queues."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from perdure.store.sqlite.writer import Writer
 
 T = TypeVar("T")
 
-# Seconds to wait for those who read, before the next heartbeat.
-_MOMENT = 1.0
+# To wait for readers and the writer; less than the interval of heartbeats.
+_PAUSE_SECONDS = 1.0
 
 
 class ProcessState:
@@ -58,7 +58,7 @@ class ProcessState:
         self, operation: Operation[..., T], start: Callable[[], Op[T]], *, patience: float | None = None
     ) -> T:
         if self._database.noticed or (operation.priority == "heartbeat" and self._database.has_moved):
-            self._let_go()
+            self._reopen()
         until = self._until if patience is None else time.monotonic() + patience
         call = ThreadCall(start, until=until, urgent=operation.priority != "normal")
         if self._reads(operation):
@@ -70,7 +70,7 @@ class ProcessState:
         if self._database.noticed:
             from asyncio import to_thread
 
-            await to_thread(self._let_go)
+            await to_thread(self._reopen)
         call = LoopCall(start, until=self._until, urgent=operation.priority != "normal")
         if self._reads(operation):
             return await self._readers.aperform(call)
@@ -87,11 +87,11 @@ class ProcessState:
         _translated(lambda: self._group_commit.check(until=self._until))
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Tell it of other processes' commits; nobody else commits to a database in memory."""
+        """Notify it of other processes' commits; a database in memory has none."""
         return _nothing if self._database.in_memory else self._listener_thread.add(listener)
 
     def pause(self, *, timeout: float) -> bool:
-        """Close every connection and let nobody open one; False, and nothing is changed, if it takes long."""
+        """Close every connection and open none until ``resume``; False, and nothing changed, if that took too long."""
         # In this order: the first reader waits for the writer, never the other way round.
         if not self._readers.pause(timeout=timeout):
             return False
@@ -104,9 +104,9 @@ class ProcessState:
         self._group_commit.resume()
         self._readers.resume()
 
-    def _let_go(self) -> None:
-        """What is written to a file without a name is lost: close it, and open what is found in its place."""
-        if self.pause(timeout=_MOMENT):
+    def _reopen(self) -> None:
+        """The file was replaced or deleted, and writes to it are lost: close it; the next call opens what is there."""
+        if self.pause(timeout=_PAUSE_SECONDS):
             self._database.note_loss()
             self.resume()
             if self._database.exists:
@@ -120,7 +120,7 @@ class ProcessState:
         self._database.forget()
 
     def abandon(self) -> None:
-        """Its store is gone or the program ends, and nobody closed it: let go without waiting for anybody."""
+        """Close without waiting: the store was garbage-collected, or the program ends."""
         if self._pid != os.getpid():
             self._database.keep_for_ever()
         else:
