@@ -12,7 +12,7 @@ import pytest
 from perdure.errors import Refused
 from perdure.ops.op import Op, Param, Query, RoundTrip, Rows, announce, ask, ask_all
 from perdure.store.drive import adrive, drive, drive_within
-from perdure.store.sqlite.pending_call import Call
+from perdure.store.sqlite.pending_call import PendingCall
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class Script:
 
 
 def run(script: Script, op: Callable[[], Op[T]]) -> tuple[T, frozenset[str]]:
-    call = Call(op, until=0)
+    call = PendingCall(op, until=0)
     call.run(script)
     return call.outcome(), call.wake
 

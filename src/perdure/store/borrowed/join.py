@@ -3,9 +3,9 @@
 They commit with it and vanish with it. Each runs in a savepoint, so that a refusal leaves the transaction
 usable. Nothing here commits or rolls back what the caller began.
 
-Each driver has a ``DriverAdapter`` in a small file: the state of a connection, and how it runs a statement. An object that
-holds a driver's connection, such as a session of SQLAlchemy or the connection of Django, has a ``Wrapper``: it is opened,
-and the driver's connection inside is joined.
+Each driver has a ``DriverAdapter`` in a small file: the state of a connection, and how it runs a statement. An object
+that holds a driver's connection, such as a session of SQLAlchemy or the connection of Django, has a ``Wrapper``: it is
+opened, and the driver's connection inside is joined.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from perdure.store.sqlite.checkpoint import Checkpoints
 from perdure.store.sqlite.connect import Database, Execute, executor
 from perdure.store.sqlite.errors import is_undecodable, patiently, translate
 from perdure.store.sqlite.migrate import SqliteTarget, refuse_without_tables
-from perdure.store.sqlite.pending_call import Call
+from perdure.store.sqlite.pending_call import PendingCall
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class GroupCommit:
         """Raise what is wrong with the schema; change nothing."""
         self._look(lambda target: migrate.check(target, self._migrations), until=until)
 
-    def write(self, group: list[Call[Any]], followers: Iterable[Call[Any]]) -> None:
+    def write(self, group: list[PendingCall[Any]], followers: Iterable[PendingCall[Any]]) -> None:
         """Write the one call in ``group`` and the followers in one transaction; append the followers to ``group``.
 
         Every call that was run has its outcome when this returns, and none before the commit.
@@ -140,7 +140,7 @@ class GroupCommit:
                 self._database.close(connection)
 
     def _write_together(
-        self, group: list[Call[Any]], followers: Iterable[Call[Any]], *, lossy: bool = False
+        self, group: list[PendingCall[Any]], followers: Iterable[PendingCall[Any]], *, lossy: bool = False
     ) -> None:
         (first,) = group
         connection = patiently(self._begin, until=first.until, rest=self._rest)
@@ -157,7 +157,7 @@ class GroupCommit:
         for call in group:
             call.done = True
 
-    def _run_apart(self, connection: sqlite3.Connection, call: Call[Any]) -> None:
+    def _run_apart(self, connection: sqlite3.Connection, call: PendingCall[Any]) -> None:
         """A refusal undoes this call alone; an error of SQLite fails the whole group."""
         connection.execute("SAVEPOINT call")
         try:
@@ -169,7 +169,7 @@ class GroupCommit:
             call.fail(refusal)
         connection.execute("RELEASE call")
 
-    def _recover(self, group: list[Call[Any]], error: Exception) -> None:
+    def _recover(self, group: list[PendingCall[Any]], error: Exception) -> None:
         """After a group failed, run each call again in its own transaction, where an error is its own.
 
         Also calls that were refused: the reason may have been written by another call of the group.
@@ -181,7 +181,7 @@ class GroupCommit:
         for call in group:
             self._write_alone(call)
 
-    def _write_alone(self, call: Call[Any]) -> None:
+    def _write_alone(self, call: PendingCall[Any]) -> None:
         error: Exception | None = None
         lossy = False
         for _ in range(_RUNS):
@@ -255,6 +255,6 @@ class GroupCommit:
             self._connection = None
 
 
-def _refuse(call: Call[Any], error: Exception) -> None:
+def _refuse(call: PendingCall[Any], error: Exception) -> None:
     call.fail(translate(error))
     call.done = True

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Call(Generic[T]):
+class PendingCall(Generic[T]):
     """An operation, how long it may wait, and its outcome, which is final once ``done`` is set."""
 
     leads = False
@@ -54,7 +54,7 @@ class Call(Generic[T]):
         return self._value
 
 
-class ThreadCall(Call[T]):
+class ThreadCall(PendingCall[T]):
     """A call whose thread waits until it is done."""
 
     _gate: threading.Lock | None = None
@@ -73,7 +73,7 @@ class ThreadCall(Call[T]):
             self._gate.release()
 
 
-class LoopCall(Call[T]):
+class LoopCall(PendingCall[T]):
     """A call that a coroutine awaits."""
 
     def __init__(self, start: Callable[[], Op[T]], *, until: float, urgent: bool = False) -> None:
@@ -98,7 +98,7 @@ class LoopCall(Call[T]):
             self._answered.set_result(None)
 
 
-def hand_out(calls: Iterable[Call[Any]]) -> None:
+def hand_out(calls: Iterable[PendingCall[Any]]) -> None:
     """Wake the callers that wait for these; each event loop is woken once."""
     by_loop: dict[AbstractEventLoop, list[LoopCall[Any]]] = {}
     for call in calls:

@@ -14,7 +14,7 @@ from perdure.errors import StoreClosed
 from perdure.internal.threads import DaemonThreads
 from perdure.store.sqlite.connect import Database, executor
 from perdure.store.sqlite.errors import is_undecodable, patiently, translate
-from perdure.store.sqlite.pending_call import Call, LoopCall, ThreadCall, hand_out
+from perdure.store.sqlite.pending_call import LoopCall, PendingCall, ThreadCall, hand_out
 
 T = TypeVar("T")
 
@@ -91,13 +91,13 @@ class Readers:
             self._read(call)
             hand_out([call])
 
-    def _read(self, call: Call[Any]) -> None:
+    def _read(self, call: PendingCall[Any]) -> None:
         try:
             patiently(partial(self._read_once, call), until=call.until)
         except Exception as error:
             call.fail(translate(error))
 
-    def _read_once(self, call: Call[Any]) -> None:
+    def _read_once(self, call: PendingCall[Any]) -> None:
         connection = self._slots.get()
         try:
             if self._closed:
@@ -121,7 +121,7 @@ class Readers:
         if connection is not None:
             self._database.close(connection)
 
-    def _read_snapshot(self, connection: sqlite3.Connection, call: Call[Any]) -> None:
+    def _read_snapshot(self, connection: sqlite3.Connection, call: PendingCall[Any]) -> None:
         try:
             self._run(connection, call)
         except sqlite3.OperationalError as error:
@@ -129,7 +129,7 @@ class Readers:
                 raise
             self._run(connection, call, lossy=True)
 
-    def _run(self, connection: sqlite3.Connection, call: Call[Any], *, lossy: bool = False) -> None:
+    def _run(self, connection: sqlite3.Connection, call: PendingCall[Any], *, lossy: bool = False) -> None:
         connection.execute("BEGIN")
         try:
             call.run(executor(connection, self._statements, self._clock(), lossy=lossy))

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from perdure.errors import StoreClosed
-from perdure.store.sqlite.pending_call import Call, ThreadCall
+from perdure.store.sqlite.pending_call import PendingCall, ThreadCall
 
 
 class WriteQueue:
@@ -19,10 +19,10 @@ class WriteQueue:
         self._led = False
         self._closed = False
         self._empty = threading.Event()
-        self._urgent: deque[Call[Any]] = deque()
-        self._others: deque[Call[Any]] = deque()
+        self._urgent: deque[PendingCall[Any]] = deque()
+        self._others: deque[PendingCall[Any]] = deque()
 
-    def enter(self, call: Call[Any]) -> None:
+    def enter(self, call: PendingCall[Any]) -> None:
         """Lead, or be queued."""
         with self._mutex:
             if self._closed:
@@ -34,23 +34,23 @@ class WriteQueue:
                 call.close_gate()
             self._queue_of(call).append(call)
 
-    def take(self) -> Call[Any] | None:
+    def take(self) -> PendingCall[Any] | None:
         """The call that the leader writes for next."""
         with self._mutex:
             return self._next()
 
-    def put_back(self, calls: list[Call[Any]]) -> None:
+    def put_back(self, calls: list[PendingCall[Any]]) -> None:
         """Queue them again, at the head and in the same order."""
         with self._mutex:
             for call in reversed(calls):
                 self._queue_of(call).appendleft(call)
 
-    def withdraw(self, call: Call[Any]) -> None:
+    def withdraw(self, call: PendingCall[Any]) -> None:
         """Remove it, if it is still queued."""
         with self._mutex, suppress(ValueError):
             self._queue_of(call).remove(call)
 
-    def leave(self, call: Call[Any]) -> Call[Any] | None:
+    def leave(self, call: PendingCall[Any]) -> PendingCall[Any] | None:
         """Stop leading, or leave the queue; return the next leader, which must be told."""
         with self._mutex:
             if not call.leads:
@@ -75,12 +75,12 @@ class WriteQueue:
                 return
         self._empty.wait()
 
-    def _next(self) -> Call[Any] | None:
+    def _next(self) -> PendingCall[Any] | None:
         if self._urgent:
             return self._urgent.popleft()
         if self._others:
             return self._others.popleft()
         return None
 
-    def _queue_of(self, call: Call[Any]) -> deque[Call[Any]]:
+    def _queue_of(self, call: PendingCall[Any]) -> deque[PendingCall[Any]]:
         return self._urgent if call.urgent else self._others

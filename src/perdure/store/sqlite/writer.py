@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from perdure.errors import StoreClosed
 from perdure.internal.threads import DaemonThreads
 from perdure.store.sqlite.group_commit import GroupCommit
-from perdure.store.sqlite.pending_call import Call, LoopCall, ThreadCall, hand_out
+from perdure.store.sqlite.pending_call import LoopCall, PendingCall, ThreadCall, hand_out
 from perdure.store.sqlite.write_queue import WriteQueue
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class Writer:
         self._announcer.stop(wait=False)
         self._group_commit.close(timeout=_ABANDON_SECONDS)
 
-    def _lead(self, first: Call[Any]) -> frozenset[str]:
+    def _lead(self, first: PendingCall[Any]) -> frozenset[str]:
         """Write this call and the queued ones; return the topics they announce."""
         group = [first]
         try:
@@ -86,7 +86,7 @@ class Writer:
         self._group_commit.checkpoint()
         return first.wake.union(*[call.wake for call in group[1:]])
 
-    def _followers(self) -> Iterator[Call[Any]]:
+    def _followers(self) -> Iterator[PendingCall[Any]]:
         # Signals interrupt the main thread only, at any point: it may not write for others.
         if threading.current_thread() is threading.main_thread():
             return
@@ -99,19 +99,19 @@ class Writer:
             if time.monotonic() > until:
                 return
 
-    def _hand_out(self, group: list[Call[Any]]) -> None:
+    def _hand_out(self, group: list[PendingCall[Any]]) -> None:
         """Wake the callers of written calls. If something stopped this thread, the other calls stay queued."""
         if unwritten := [call for call in group[1:] if not call.done]:
             self._write_queue.put_back(unwritten)
         hand_out(call for call in group if call.done)
 
-    def _appoint(self, leader: Call[Any] | None) -> None:
+    def _appoint(self, leader: PendingCall[Any] | None) -> None:
         if isinstance(leader, ThreadCall):
             leader.open_gate()
         elif leader is not None:
             self._thread.submit(partial(self._lead_for_a_loop, leader))
 
-    def _lead_for_a_loop(self, call: Call[Any]) -> None:
+    def _lead_for_a_loop(self, call: PendingCall[Any]) -> None:
         wake: frozenset[str] = frozenset()
         try:
             wake = self._lead(call)
