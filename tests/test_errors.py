@@ -109,8 +109,8 @@ FINER_CODES = """
     Refused                move.other
     Refused                move.same
     Refused                move.workers
-    Refused                store.held_here
     Refused                store.moved
+    Refused                store.self_locked
     Refused                testing.limit
     Refused                testing.nested
     Refused                testing.over
@@ -126,7 +126,7 @@ FINER_CODES = """
     UnsupportedConnection  conn.encoding
     UnsupportedConnection  conn.other_database
     UnsupportedConnection  conn.pipeline
-    UnsupportedConnection  conn.wrong_colour
+    UnsupportedConnection  conn.wrong_mode
     UnsupportedConnection  testing.inline
 """
 """Codes given where an error is raised, because one class stands for several reasons."""

@@ -13,7 +13,7 @@ from perdure.request.ids import new_id
 from perdure.store.move import move as mover
 from perdure.store.move.marks import refuse_kept
 from perdure.store.move.move import Moved, Progress
-from perdure.store.move.side import Side
+from perdure.store.move.side import Side, open_side
 from perdure.store.statements import DEFAULT_SCHEMA
 from perdure.store.store import Store, open_store
 
@@ -63,8 +63,8 @@ def move(
         new = stack.enter_context(_open(target, target_schema))
         _check(old)
         new.migrate()
-        here = stack.enter_context(_side(old, source, schema))
-        there = stack.enter_context(_side(new, target, target_schema))
+        here = stack.enter_context(open_side(old, source, schema, patience=PATIENCE))
+        there = stack.enter_context(open_side(new, target, target_schema, patience=PATIENCE))
         return mover.move(here, there, id=new_id(), progress=progress)
 
 
@@ -106,7 +106,7 @@ def keep(target: str, *, schema: str = DEFAULT_SCHEMA) -> bool:
 def _marked(url: str, schema: str) -> Iterator[Side]:
     with _open(url, schema) as store:
         _check(store)
-        with _side(store, url, schema) as side:
+        with open_side(store, url, schema, patience=PATIENCE) as side:
             yield side
 
 
@@ -126,17 +126,3 @@ def _check(store: Store) -> None:
         # By a move: perhaps by this one.
         if error.code != "store.moved":
             raise
-
-
-@contextmanager
-def _side(store: Store, url: str, schema: str) -> Iterator[Side]:
-    if store.dialect == "sqlite":
-        from perdure.store.move.sqlite import sqlite_side
-
-        with sqlite_side(url.removeprefix("sqlite:///"), patience=PATIENCE) as side:
-            yield side
-    else:
-        from perdure.store.move.postgres import postgres_side
-
-        with postgres_side(url, schema, address=store.address) as other:
-            yield other

@@ -177,11 +177,13 @@ def test_a_handler_s_writes_and_its_success_are_one(url: str, driver: str) -> No
         assert rows(world) == (2, 1)
 
 
-def test_the_other_colour_of_a_verb_is_refused_by_name(world: World, caller: Caller, work: Any) -> None:
-    right = "await aenqueue()" if caller.colour == "async" else "call enqueue()"
+def test_the_method_for_the_other_kind_of_connection_is_refused_by_name(
+    world: World, caller: Caller, work: Any
+) -> None:
+    right = "await aenqueue()" if caller.mode == "async" else "call enqueue()"
     with pytest.raises(UnsupportedConnection) as refused:
         caller.wrong_verb(work, "enqueue", 1)
-    assert refused.value.code == "conn.wrong_colour"
+    assert refused.value.code == "conn.wrong_mode"
     assert right in str(refused.value)
     assert rows(world) == (0, 0)
 

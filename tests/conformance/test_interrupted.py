@@ -18,7 +18,7 @@ from tests.drivers.caller import Caller, done, theirs
 from tests.drivers.table import SQLITE
 
 KINDS: dict[str, Any] = {name: getattr(kind, "func", kind) for name, kind in DRIVERS.items()}
-ASYNC = [name for name, kind in KINDS.items() if kind.colour == "async"]
+ASYNC = [name for name, kind in KINDS.items() if kind.mode == "async"]
 ROUNDS = 60
 
 
@@ -100,19 +100,19 @@ def test_nothing_is_given_up_before_there_is_a_savepoint_to_go_back_to(
 ) -> None:
     from perdure.store.borrowed import join
 
-    carry = join._carry
+    run_in_task = join._run_in_task
     batches: list[Any] = []
 
     async def keep(run: Any, batch: Any) -> Any:
         batches.append(batch)
-        return await carry(run, batch)
+        return await run_in_task(run, batch)
 
     async def act() -> None:
         await done(caller.say(f"INSERT INTO {theirs(world.url)} VALUES (1)"))
         await work.aenqueue()
         await done(caller.commit())
 
-    monkeypatch.setattr(join, "_carry", keep)
+    monkeypatch.setattr(join, "_run_in_task", keep)
     caller.does(act)
     [place] = [n for n, batch in enumerate(batches) if join._SAVEPOINT in batch]
     firm = [isinstance(batch, join.Uninterruptible) for batch in batches]
@@ -124,7 +124,7 @@ def test_a_cancel_that_comes_when_all_is_done_comes_a_little_later(
 ) -> None:
     from perdure.store.borrowed import join
 
-    carry = join._carry
+    run_in_task = join._run_in_task
     told: list[str] = []
 
     async def cancel_at_the_end(run: Any, batch: Any) -> Any:
@@ -132,7 +132,7 @@ def test_a_cancel_that_comes_when_all_is_done_comes_a_little_later(
             task = asyncio.current_task()
             assert task is not None
             asyncio.get_running_loop().call_soon(task.cancel)
-        return await carry(run, batch)
+        return await run_in_task(run, batch)
 
     async def act() -> None:
         await done(caller.say(f"INSERT INTO {theirs(world.url)} VALUES (1)"))
@@ -146,7 +146,7 @@ def test_a_cancel_that_comes_when_all_is_done_comes_a_little_later(
     async def act_in_a_task() -> None:
         await asyncio.create_task(act())
 
-    monkeypatch.setattr(join, "_carry", cancel_at_the_end)
+    monkeypatch.setattr(join, "_run_in_task", cancel_at_the_end)
     caller.does(act_in_a_task)
     assert (len(told), told[-1]) == (2, "canceled")
     assert rows(world) == (1, 1)

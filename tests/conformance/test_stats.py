@@ -107,7 +107,7 @@ def test_postgresql_tells_its_connections(postgres_url: str) -> None:
     assert app.store.facts() == (0, 0, 13, None)
     app.list_jobs()
     assert app.store.facts() == (1, 0, 13, None), "idle"
-    with app.store._pool.lend("ordinary", timeout=1):  # type: ignore[attr-defined]
+    with app.store._pool.lend("normal", timeout=1):  # type: ignore[attr-defined]
         assert app.store.facts() == (1, 1, 13, None), "busy"
     app.close()
     assert app.store.facts().connections == 0

@@ -367,7 +367,7 @@ def test_a_table_that_was_just_emptied_makes_no_graph_dear(postgres_world: World
     with psycopg.connect(flow.world.url, autocommit=True) as connection:
         connection.execute("VACUUM ANALYZE perdure.job")
         connection.execute("VACUUM ANALYZE perdure.dependency")
-        connection.execute(transaction._SETTINGS["write"].text.replace(b"$1", b"false"))
+        connection.execute(transaction.WRITE_SETTINGS["normal"].text.replace(b"$1", b"false"))
         started = flow.start(line(3000))
         for name in ("list_edges", "list_waiting_edges"):
             text = load("postgres")[name].replace("%(workflow)s", f"'{started.id}'")

@@ -19,14 +19,14 @@ class Caller:
     The methods that subclasses override run in the caller's thread, and may be coroutines.
     """
 
-    colour: ClassVar[Literal["blocking", "async"]] = "blocking"
+    mode: ClassVar[Literal["sync", "async"]] = "sync"
     driver = ""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.conn: Any = None
         self.spoiled = False
-        self._loop = asyncio.Runner() if self.colour == "async" else None
+        self._loop = asyncio.Runner() if self.mode == "async" else None
         self._thread = ThreadPoolExecutor(1)
         self._wait(self.open)
 
@@ -70,21 +70,21 @@ class Caller:
         return self.starts(subject, verb, *args, **options).result(60)
 
     def starts(self, subject: Any, verb: str, *args: Any, **options: Any) -> Future[Any]:
-        name = f"a{verb}" if self.colour == "async" else verb
+        name = f"a{verb}" if self.mode == "async" else verb
         return self._thread.submit(self._run, lambda: getattr(subject, name)(*args, **options))
 
     def wrong_verb(self, subject: Any, verb: str, *args: Any, **options: Any) -> Any:
         """The other one. Blocking verbs run where no loop is, async ones in one."""
 
         def act() -> Any:
-            if self.colour == "async":
+            if self.mode == "async":
                 return getattr(subject, verb)(*args, **options)
             return asyncio.run(getattr(subject, f"a{verb}")(*args, **options))
 
         return self._thread.submit(act).result(60)
 
     def rolls_back_a_savepoint_around(self, subject: Any, verb: str, *args: Any) -> None:
-        name = f"a{verb}" if self.colour == "async" else verb
+        name = f"a{verb}" if self.mode == "async" else verb
         self._wait(self._nested, lambda: getattr(subject, name)(*args))
 
     def closes(self) -> None:
@@ -123,7 +123,7 @@ class Caller:
             sys.unraisablehook = hook
 
     def _nested(self, act: Callable[[], Any]) -> Any:
-        if self.colour == "async":
+        if self.mode == "async":
             return self.nested(act)
         # Nothing in it waits: one step is all of it.
         try:

@@ -26,7 +26,7 @@ class Sqlite3(Caller):
 
 
 class Aiosqlite(Caller):
-    colour = "async"
+    mode = "async"
 
     async def open(self) -> None:
         import aiosqlite
@@ -42,7 +42,7 @@ class Psycopg(Caller):
 
 
 class PsycopgAsync(Caller):
-    colour = "async"
+    mode = "async"
 
     async def open(self) -> None:
         self.conn = await psycopg.AsyncConnection.connect(self.url)
@@ -79,7 +79,7 @@ class Pg8000(Caller):
 class Asyncpg(Caller):
     """With codecs that make json unreadable to whoever does not go around them."""
 
-    colour = "async"
+    mode = "async"
 
     async def open(self) -> None:
         import asyncpg
@@ -176,7 +176,7 @@ class SqlalchemyScopedSession(SqlalchemySession):
 
 
 class SqlalchemyAsyncConnection(SqlalchemyConnection):
-    colour = "async"
+    mode = "async"
 
     async def open(self) -> None:  # type: ignore[override]
         from sqlalchemy.ext.asyncio import create_async_engine

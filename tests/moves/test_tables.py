@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from perdure.move import _side
 from perdure.store.move.postgres import PACKERS
-from perdure.store.move.side import LEFT, MOVED, SEALED
+from perdure.store.move.side import LEFT, MOVED, SEALED, open_side
 from perdure.store.schema.files import migrations, tables
 from perdure.store.store import open_store
 from tests.moves.ends import Ends
@@ -21,8 +20,8 @@ def test_every_table_is_moved_or_left_for_a_reason() -> None:
 def test_every_table_has_a_key_and_the_same_columns_on_both_sides(ends: Ends) -> None:
     ends.migrate()
     with (
-        _side(open_store(ends.source), ends.source, "perdure") as source,
-        _side(open_store(ends.target), ends.target, "perdure") as target,
+        open_side(open_store(ends.source), ends.source, "perdure", patience=30) as source,
+        open_side(open_store(ends.target), ends.target, "perdure", patience=30) as target,
     ):
         for name in MOVED:
             table = source.table(name)

@@ -51,11 +51,11 @@ def test_an_announcement_of_nothing_is_no_step() -> None:
 
 
 def test_an_operation_has_a_name_and_a_kind() -> None:
-    @operation("urgent")
+    @operation("write", priority="urgent")
     def beat() -> Op[None]:
         yield from ask_last("beat")
 
-    assert (beat.name, beat.kind) == ("beat", "urgent")
+    assert (beat.name, beat.access, beat.priority, beat.pipelined) == ("beat", "write", "urgent", False)
     script = Script()
     script.play(beat())
     assert script.asked == [["beat"]]

@@ -105,8 +105,9 @@ def test_a_heartbeat_renews_and_reads_back_in_one_step() -> None:
 
 def test_what_is_urgent_goes_ahead_of_what_is_not() -> None:
     beats: list[Operation[..., Any]] = [worker.register, worker.heartbeat, worker.retire]
-    assert {operation.kind for operation in beats} == {"beat"}
+    assert {operation.priority for operation in beats} == {"heartbeat"}
     urgent: list[Operation[..., Any]] = [finish.finish, finish.cycle, report.report]
-    assert [operation.kind for operation in urgent] == ["urgent", "turn", "urgent"]
+    assert {operation.priority for operation in urgent} == {"urgent"}
+    assert [operation.pipelined for operation in urgent] == [False, True, False]
     others: list[Operation[..., Any]] = [claim.claim, enqueue.enqueue, enqueue.enqueue_keyed, sweep.rescue]
-    assert {operation.kind for operation in others} == {"write"}
+    assert {(operation.access, operation.priority) for operation in others} == {("write", "normal")}

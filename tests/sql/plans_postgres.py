@@ -53,7 +53,7 @@ class Connection:
         """Carry a statement out under the store's own settings, then take it back."""
         reads = one.statement in READS
         with self.taken_back():
-            settings = transaction._SETTINGS["read" if reads else "write"].text
+            settings = (transaction.READ_SETTINGS if reads else transaction.WRITE_SETTINGS["normal"]).text
             self._connection.execute(settings.replace(b"$1", b"true"))
             if not reads:
                 self._connection.execute(f"SET LOCAL plan_cache_mode = force_{mode}_plan".encode())
@@ -72,7 +72,7 @@ class Connection:
 
     def plan(self, op: Op[Any]) -> Plan:
         """What the first step of an operation does, planned as the store has it planned."""
-        self._connection.execute(transaction._SETTINGS["write"].text.replace(b"$1", b"false"))
+        self._connection.execute(transaction.WRITE_SETTINGS["normal"].text.replace(b"$1", b"false"))
         tops = list(self._plans(op, "BUFFERS"))
         return Plan(dict(look for top in tops for look in _looks(top)), sum(map(_pages, tops)))
 

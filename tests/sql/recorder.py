@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
@@ -64,7 +65,7 @@ class Recorder:
         self.queries: list[Query] = []
 
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.store.perform(Operation(self._listen(operation.start), operation.kind), *args, **kwargs)
+        return self.store.perform(replace(operation, start=self._listen(operation.start)), *args, **kwargs)
 
     def _listen(self, start: Callable[P, Op[T]]) -> Callable[P, Op[T]]:
         def listening(*args: P.args, **kwargs: P.kwargs) -> Op[T]:

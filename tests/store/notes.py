@@ -48,7 +48,7 @@ def add(text: str, wake: frozenset[str] = frozenset()) -> Op[str]:
     return text
 
 
-@operation("urgent")
+@operation("write", priority="urgent")
 def add_urgently(text: str) -> Op[str]:
     yield from ask("insert", text=text)
     return text

@@ -241,11 +241,11 @@ async def test_a_closed_connection_is_refused(caller: Caller) -> None:
     await refuses(caller, "conn.closed")
 
 
-async def test_the_colour_must_fit(caller: Caller) -> None:
+async def test_a_sync_connection_is_refused_by_async_methods_and_the_reverse(caller: Caller) -> None:
     wrong = join.perform if isinstance(caller.connection, psycopg.AsyncConnection) else join.aperform
-    with pytest.raises(UnsupportedConnection, match=r"await the verb|asyncio\.to_thread") as refused:
+    with pytest.raises(UnsupportedConnection, match=r"await the method|asyncio\.to_thread") as refused:
         await _done(wrong(caller.connection, caller.store, insert, "a"))
-    assert refused.value.code == "conn.wrong_colour"
+    assert refused.value.code == "conn.wrong_mode"
 
 
 async def test_a_connection_to_another_database_of_the_same_kind_is_refused(

@@ -1,14 +1,20 @@
-"""An operation is driven to its end, one statement after the other."""
+"""Generators are driven to their end: operations one statement after the other, errors raised at the yield."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import inspect
+from collections.abc import Callable, Generator, Mapping
+from typing import TypeVar
 
 import pytest
 
 from perdure.errors import Refused
 from perdure.ops.op import Op, Param, Query, RoundTrip, Rows, announce, ask, ask_all
-from perdure.store.drive import drive
+from perdure.store.drive import adrive, drive, drive_within
+from perdure.store.sqlite.pending_call import PendingCall
+
+T = TypeVar("T")
 
 
 class Script:
@@ -22,6 +28,12 @@ class Script:
         return [(name, *params.values())]
 
 
+def run(script: Script, op: Callable[[], Op[T]]) -> tuple[T, frozenset[str]]:
+    call = PendingCall(op, until=0)
+    call.run(script)
+    return call.outcome(), call.wake
+
+
 def test_rows_go_in_and_a_value_comes_out() -> None:
     def op() -> Op[list[object]]:
         one = yield from ask("one", x=1)
@@ -29,7 +41,7 @@ def test_rows_go_in_and_a_value_comes_out() -> None:
         return [one, two, three]
 
     script = Script()
-    value, wake = drive(script, op())
+    value, wake = run(script, op)
     assert value == [[("one", 1)], [("two", 2)], [("three",)]]
     assert script.ran == ["one", "two", "three"]
     assert wake == frozenset()
@@ -41,7 +53,7 @@ def test_topics_are_collected() -> None:
         yield RoundTrip((Query("one", {}),), final=True, wake=frozenset({"queue/b"}))
         yield from announce(frozenset({"worker/1"}))
 
-    assert drive(Script(), op()) == (None, frozenset({"queue/a", "queue/b", "worker/1"}))
+    assert run(Script(), op) == (None, frozenset({"queue/a", "queue/b", "worker/1"}))
 
 
 def test_an_operation_without_statements() -> None:
@@ -49,7 +61,7 @@ def test_an_operation_without_statements() -> None:
         yield from announce(frozenset())
         return 7
 
-    assert drive(Script(), op()) == (7, frozenset())
+    assert run(Script(), op) == (7, frozenset())
 
 
 def test_a_refusal_passes_through() -> None:
@@ -58,4 +70,48 @@ def test_a_refusal_passes_through() -> None:
         raise Refused("no")
 
     with pytest.raises(Refused, match="no"):
-        drive(Script(), op())
+        run(Script(), op)
+
+
+def counting() -> Generator[int, int, list[int]]:
+    """Goes on after a fault; returns all answers and -1 for each fault."""
+    got = []
+    for n in range(4):
+        try:
+            got.append((yield n))
+        except ZeroDivisionError:
+            got.append(-1)
+    return got
+
+
+def divide(n: int) -> int:
+    return 6 // n
+
+
+def test_in_a_thread() -> None:
+    assert drive(counting(), divide) == [-1, 6, 3, 2]
+
+
+def test_in_a_task() -> None:
+    async def divide_later(n: int) -> int:
+        await asyncio.sleep(0)
+        return divide(n)
+
+    assert asyncio.run(adrive(counting(), divide_later)) == [-1, 6, 3, 2]
+
+
+def test_within_another_generator() -> None:
+    def ask_twice(n: int) -> Generator[int, int, int]:
+        return (yield n) + (yield n)
+
+    assert drive(drive_within(counting(), ask_twice), divide) == [-1, 12, 6, 4]
+
+
+def test_an_interrupt_ends_the_generator_and_comes_out() -> None:
+    def interrupted(n: int) -> int:
+        raise KeyboardInterrupt
+
+    generator = counting()
+    with pytest.raises(KeyboardInterrupt):
+        drive(generator, interrupted)
+    assert inspect.getgeneratorstate(generator) == "GEN_CLOSED"

@@ -54,7 +54,7 @@ def caller(driver: str, any_store: Store, request: pytest.FixtureRequest) -> Ite
 
 
 def perform(caller: Caller, store: Store, *args: Any, **options: Any) -> Any:
-    verb = join.aperform if caller.colour == "async" else join.perform
+    verb = join.aperform if caller.mode == "async" else join.perform
     return caller.does(lambda: verb(caller.conn, store, *args, **options))
 
 

@@ -156,7 +156,7 @@ async def test_a_connection_cut_in_the_middle_of_a_large_write_loses_nothing(
         await store.aperform(run, "one")
         proxy.freeze()
         writing = asyncio.create_task(store.aperform(insert_once, "a", "n" * 30_000_000))
-        await auntil(lambda: any(call._writes for call in store._loop_io._calls))
+        await auntil(lambda: any(call._writes for call in store._loop_io._in_flight))
         if how == "both ways":
             proxy.cut()
         else:
@@ -165,7 +165,7 @@ async def test_a_connection_cut_in_the_middle_of_a_large_write_loses_nothing(
         async with asyncio.timeout(60):
             await writing
         assert admin.execute("SELECT length(note) FROM perdure_thing").fetchall() == [(30_000_000,)]
-        assert not store._loop_io._calls
+        assert not store._loop_io._in_flight
     finally:
         proxy.thaw()
         store.close()
@@ -180,7 +180,7 @@ async def test_others_find_a_connection_though_a_loop_stands_still(
         admin.execute("SELECT pg_advisory_lock(7)")
         calls = [asyncio.create_task(store.aperform(pass_gate)) for _ in range(2)]
         await asyncio.sleep(0)
-        assert len(store._loop_io._calls) == 2
+        assert len(store._loop_io._in_flight) == 2
         # This loop waits here, as one does whose handler blocks.
         with ThreadPoolExecutor(1) as thread:
             assert thread.submit(store.perform, insert, "a").result(20) == [("a",)]
@@ -192,12 +192,12 @@ async def test_others_find_a_connection_though_a_loop_stands_still(
 
 
 async def test_a_heartbeat_never_waits_for_a_loop(small: PostgresStore) -> None:
-    @operation("beat")
+    @operation("write", priority="heartbeat")
     def beat() -> Op[Rows]:
         return (yield from ask_last("one"))
 
     await asyncio.to_thread(small.perform, beat)
     beating = asyncio.create_task(small.aperform(beat))
     await asyncio.sleep(0)
-    assert not small._loop_io._calls
+    assert not small._loop_io._in_flight
     await beating

@@ -31,8 +31,9 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def brief_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = dict.fromkeys(("read", "write", "urgent"), transaction._settings(30, 1, 30))
-    monkeypatch.setattr(transaction, "_SETTINGS", limits)
+    brief = transaction._settings(30, 1, 30)
+    monkeypatch.setattr(transaction, "READ_SETTINGS", brief)
+    monkeypatch.setattr(transaction, "WRITE_SETTINGS", dict.fromkeys(("normal", "urgent"), brief))
 
 
 def test_a_deadlock_is_run_again(
@@ -291,7 +292,7 @@ def test_a_lock_is_waited_for_within_patience(
 
 def test_every_connection_in_use_is_busy_except_for_what_is_urgent(admin, postgres_url: str) -> None:
     store = postgres_store(postgres_url, size=1, patience=0.2)
-    with store._pool.lend("ordinary", timeout=1):
+    with store._pool.lend("normal", timeout=1):
         with pytest.raises(StoreBusy, match="in use"):
             store.perform(run, "one")
         assert store.perform(run_urgently, "one") == [(1,)]

@@ -69,7 +69,7 @@ def test_an_operation_may_not_go_on_after_its_final_step(store: PostgresStore) -
         yield from ask_all(Query("insert", {"id": "a", "note": None}), final=True)
         yield from ask("read")
 
-    with pytest.raises(InternalError, match="after its final step"):
+    with pytest.raises(InternalError, match="after its final round trip"):
         store.perform(goes_on)
 
 
@@ -218,7 +218,7 @@ def test_timeouts_hold_and_leave_no_trace_where_a_backend_may_be_shared(
     assert store.perform(settings) == ["30s", "5s", "30s"]
     assert store.perform(run, "setting", setting="statement_timeout") == [("30s",)]
     assert store.perform(run_urgently, "setting", setting="statement_timeout") == [("10s",)]
-    with store._pool.lend("ordinary", timeout=1) as session:
+    with store._pool.lend("normal", timeout=1) as session:
         for name in names:
             session.send(store._parsed["setting"], {"setting": name})
         session.sync()
@@ -236,7 +236,7 @@ def test_a_statement_that_takes_too_long_is_stopped(
 ) -> None:
     from perdure.store.postgres import transaction as module
 
-    monkeypatch.setitem(module._SETTINGS, "read", module._settings(1, 1, 1))
+    monkeypatch.setattr(module, "READ_SETTINGS", module._settings(1, 1, 1))
     with pytest.raises(StoreBusy, match="too long"):
         store.perform(run, "sleep", seconds=60)
 
@@ -274,13 +274,13 @@ def test_the_pool_lends_the_last_used_and_closes_the_idle(
 ) -> None:
     def lend_two() -> tuple[Session, Session]:
         with (
-            store._pool.lend("ordinary", timeout=1) as one,
-            store._pool.lend("ordinary", timeout=1) as two,
+            store._pool.lend("normal", timeout=1) as one,
+            store._pool.lend("normal", timeout=1) as two,
         ):
             return one, two
 
     one, _ = lend_two()
-    with store._pool.lend("ordinary", timeout=1) as last:
+    with store._pool.lend("normal", timeout=1) as last:
         assert last is one
     monkeypatch.setattr("perdure.store.postgres.pool.IDLE_SECONDS", 0.0)
     store.perform(run, "one")

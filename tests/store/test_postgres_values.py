@@ -75,7 +75,7 @@ def test_what_goes_in_comes_back(admin, postgres_url: str, type: str, value: Any
 
 
 def test_one_prepared_statement_serves_whatever_is_null(store: PostgresStore) -> None:
-    with store._pool.lend("ordinary", timeout=1) as session:
+    with store._pool.lend("normal", timeout=1) as session:
         for note in ("x", None, "y"):
             session.send(store._parsed["update"], {"id": "a", "note": note})
         session.send(store._parsed["prepared"])

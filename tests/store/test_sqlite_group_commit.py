@@ -15,7 +15,7 @@ import pytest
 from perdure.errors import InternalError, Refused, StoreClosed, StoreFull
 from perdure.ops.op import Op, announce, ask, operation
 from perdure.store.sqlite import writer
-from perdure.store.sqlite.pending_call import Call
+from perdure.store.sqlite.pending_call import PendingCall
 from perdure.store.sqlite.store import SqliteStore
 from tests.store.notes import (
     Line,
@@ -396,7 +396,7 @@ def test_whoever_is_stopped_puts_the_others_back(store: SqliteStore, monkeypatch
     group_commit = store._process_state._group_commit
     run_apart = group_commit._run_apart
 
-    def stop(connection: sqlite3.Connection, call: Call[Any]) -> None:
+    def stop(connection: sqlite3.Connection, call: PendingCall[Any]) -> None:
         monkeypatch.setattr(group_commit, "_run_apart", run_apart)
         run_apart(connection, call)
         raise SystemExit
@@ -431,7 +431,7 @@ def test_the_lead_passes_on_from_whoever_gave_up(
     lanes = store._process_state._writer._write_queue
     leave, heirs, interrupted = lanes.leave, list[object](), threading.Event()
 
-    def leave_slowly(call: Call[Any]) -> Call[Any] | None:
+    def leave_slowly(call: PendingCall[Any]) -> PendingCall[Any] | None:
         heir = leave(call)
         if heir is not None and not heirs:
             heirs.append(heir)

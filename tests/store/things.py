@@ -100,7 +100,7 @@ def run(name: str, **params: str | int | float | bool | None) -> Op[Rows]:
     return rows
 
 
-@operation("urgent")
+@operation("write", priority="urgent")
 def run_urgently(name: str, **params: str | int | float | bool | None) -> Op[Rows]:
     (rows,) = yield from ask_all(Query(name, params), final=True)
     return rows

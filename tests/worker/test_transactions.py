@@ -104,7 +104,7 @@ async def test_a_write_that_would_wait_for_its_own_block_is_refused_on_sqlite(
         for one in await app.alist_jobs(task="other"):
             assert await one.aget(30) == "done"
     assert monotonic() - began < 5
-    assert codes == ["store.held_here"] * 2
+    assert codes == ["store.self_locked"] * 2
     assert len(await app.alist_jobs(task="other")) == 2
     await app.aclose()
 

@@ -58,7 +58,7 @@ def append_steps(
     return "applied"
 
 
-@operation("urgent")
+@operation("write", priority="urgent")
 def append_under(lease: Lease, workflow: str, appended: NewSteps) -> Op[list[str]]:
     """Add steps now on behalf of a running step, for as long as its lease holds; return their ids."""
     rows, held = yield from ask_all(

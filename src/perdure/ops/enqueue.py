@@ -98,7 +98,7 @@ def enqueue_keyed(jobs: Sequence[NewJob]) -> Op[list[Enqueued]]:
     return outcomes
 
 
-@operation("urgent")
+@operation("write", priority="urgent")
 def enqueue_under(lease: Lease, jobs: Sequence[NewJob]) -> Op[list[Enqueued]]:
     """The same on behalf of a running job, for as long as its lease holds."""
     (held,) = yield from ask_all(Query("lock_running", {"leases": rows_of([lease])}))

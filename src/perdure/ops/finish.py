@@ -66,14 +66,14 @@ class Finished(NamedTuple):
     """Whose rows cannot be written, whatever their outcomes."""
 
 
-@operation("urgent")
+@operation("write", priority="urgent")
 def finish(outcomes: Sequence[Outcome], *, jitter: Jitter, failing: Failing | None = None) -> Op[Finished]:
     """Record outcomes. One whose lease was taken away is refused and changes nothing."""
     finished, _ = yield from _finish(outcomes, jitter, None, failing)
     return finished
 
 
-@operation("turn")
+@operation("write", priority="urgent", pipelined=True)
 def cycle(
     outcomes: Sequence[Outcome], *, jitter: Jitter, claim: ClaimRequest, failing: Failing | None = None
 ) -> Op[tuple[Finished, Claims]]:
@@ -81,7 +81,7 @@ def cycle(
     return (yield from _finish(outcomes, jitter, claim, failing))
 
 
-@operation("urgent")
+@operation("write", priority="urgent")
 def finish_free(outcomes: Sequence[Outcome], *, jitter: Jitter) -> Op[Finished]:
     """The same around rows that others hold in transactions of their own: those outcomes stay untold."""
     leases = rows_of(sorted({outcome.lease for outcome in outcomes}))

@@ -8,7 +8,7 @@ commit that broke), so code between two yields has no effect outside. A refusal 
         rows = yield from ask("find_pause", queue=queue)
         return bool(rows)
 
-What changes rows and returns none answers as the database does: with nothing, or with how many it has changed.
+A statement that changes rows and returns none answers as the database does: with nothing, or with their number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ T = TypeVar("T")
 Param: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = tuple[Any, ...]
 Rows: TypeAlias = Sequence[Row]
-Kind: TypeAlias = Literal["read", "write", "urgent", "turn", "beat"]
+Access: TypeAlias = Literal["read", "write"]
+Priority: TypeAlias = Literal["normal", "urgent", "heartbeat"]
 
 
 class Query(NamedTuple):
@@ -53,13 +54,16 @@ Op: TypeAlias = Generator[RoundTrip, Answers, T]
 class Operation(Generic[P, T]):
     """An operation and how a store should treat it.
 
-    ``read`` changes nothing; ``urgent`` (finishes, reports) goes ahead of ``write`` where writers queue; a ``turn`` of
-    a worker does, too, and may be sent behind another; a ``beat`` keeps a worker alive and waits behind nothing that
-    may itself wait for somebody's lock.
+    ``access``: an operation that reads changes nothing.
+    ``priority``: urgent operations (finishes, reports) overtake normal ones where writers queue. A heartbeat keeps a
+    worker alive: it never queues behind an operation that may itself wait for a row lock.
+    ``pipelined``: may be sent before an earlier one of its kind is answered (``Store.takes_another_turn``).
     """
 
     start: Callable[P, Op[T]]
-    kind: Kind
+    access: Access
+    priority: Priority = "normal"
+    pipelined: bool = False
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Op[T]:
         return self.start(*args, **kwargs)
@@ -69,9 +73,13 @@ class Operation(Generic[P, T]):
         return self.start.__name__
 
 
-def operation(kind: Kind) -> Callable[[Callable[P, Op[T]]], Operation[P, T]]:
+def operation(
+    access: Access, *, priority: Priority = "normal", pipelined: bool = False
+) -> Callable[[Callable[P, Op[T]]], Operation[P, T]]:
+    """Make an operation of a generator function."""
+
     def mark(start: Callable[P, Op[T]]) -> Operation[P, T]:
-        return Operation(start, kind)
+        return Operation(start, access, priority, pipelined)
 
     return mark
 
@@ -94,6 +102,6 @@ def ask_all(*queries: Query, final: bool = False, wake: frozenset[str] = frozens
 
 
 def announce(wake: frozenset[str]) -> Op[None]:
-    """Announce topics after the commit, without a statement: also behind a final step whose rows tell whom."""
+    """Announce topics after the commit, without a statement; also after the final round trip, if its rows name them."""
     if wake:
         yield RoundTrip((), wake=wake)

@@ -31,7 +31,7 @@ class JobReport(NamedTuple):
     logs: Sequence[LogLine] = ()
 
 
-@operation("urgent")
+@operation("write", priority="urgent")
 def report(said: Sequence[JobReport]) -> Op[list[ReportAnswer]]:
     """Store reports; what is omitted keeps its stored value, and the merged pair must be true."""
     leases = sorted({one.lease for one in said})

@@ -36,7 +36,7 @@ class WorkerRow(NamedTuple):
     retired_at: Instant | None
 
 
-@operation("beat")
+@operation("write", priority="heartbeat")
 def register(
     worker: str,
     *,
@@ -71,7 +71,7 @@ def register(
     return dict(configs)
 
 
-@operation("beat")
+@operation("write", priority="heartbeat")
 def heartbeat(worker: str) -> Op[Beat]:
     """Renew the one row that keeps all of a worker's leases, and read back what it is believed to run."""
     alive, rows, configs = yield from ask_all(
@@ -101,13 +101,13 @@ def knows(worker: str) -> Op[bool]:
     return bool((yield from ask_last("find_worker", worker=worker)))
 
 
-@operation("beat")
+@operation("write", priority="heartbeat")
 def retire(worker: str) -> Op[None]:
     """End a worker's life in order; whatever it still runs is rescued by the next sweep."""
     yield from ask_last("retire_worker", worker=worker)
 
 
-@operation("beat")
+@operation("write", priority="heartbeat")
 def lead(name: str, worker: str, *, lease: Span) -> Op[bool]:
     """Whether this worker is the one that does what only one should do, from now on for a lease."""
     rows = yield from ask_last("lead", name=name, worker=worker, lease=lease)

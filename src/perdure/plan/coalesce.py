@@ -37,7 +37,7 @@ class Coalescer(Generic[A, T]):
         return answer
 
     async def aperform(self, store: Store, asked: A) -> T:
-        # Here, because blocking programs do without it.
+        # Here, because blocking programs never import asyncio.
         from asyncio import get_running_loop
 
         loop = get_running_loop()
@@ -98,7 +98,7 @@ class LoopQueue(Generic[A, T]):
         self._pass_on(task.get_loop())
 
     async def _run_groups(self) -> None:
-        """Send group after group, each before the callers of the last one resume: the database works meanwhile."""
+        """Send group after group, each before the callers of the last one resume, so that the database is not idle."""
         calls: Sequence[QueuedCall[A, T]] = ()
         try:
             while calls := self._take():

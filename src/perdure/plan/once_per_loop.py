@@ -30,7 +30,7 @@ class OncePerLoop:
 
     async def enter(self) -> Done | None:
         """Return at once what the first caller calls when it is done; return None to the others after that."""
-        # Here, because blocking programs do without it.
+        # Here, because blocking programs never import asyncio.
         from asyncio import get_running_loop
 
         loop = get_running_loop()

@@ -16,7 +16,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from keyword import iskeyword
 from types import MethodType
 from typing import (
@@ -38,6 +38,7 @@ from perdure.ops.op import Operation
 from perdure.plan.once_per_loop import Done, OncePerLoop
 from perdure.plan.wakeup import Wakeup
 from perdure.store.borrowed import join
+from perdure.store.drive import adrive, drive
 from perdure.store.store import Store
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class WaitFor(NamedTuple):
 
 
 class RunOnce(NamedTuple):
-    """Do it for all tasks of the event loop, or wait for the task that does."""
+    """Do something once for all tasks of the event loop, or wait for the task that does it."""
 
     once: OncePerLoop
 
@@ -132,18 +133,9 @@ def run_once(once: OncePerLoop) -> Plan[Done | None]:
 
 
 def run(store: Store, plan: Plan[T], *, method: str | None = None) -> T:
-    """Carry out a plan in this thread. ``method``: the caller's method; an error may name its async twin."""
+    """Run a plan in this thread. ``method``: the method that was called; an error may name its async version."""
     try:
-        effect = plan.send(None)
-        while True:
-            try:
-                answer = _wait(store, effect)
-            except Exception as error:
-                effect = plan.throw(error)
-            else:
-                effect = plan.send(answer)
-    except StopIteration as end:
-        return cast(T, end.value)
+        return drive(plan, partial(_wait, store))
     except UnsupportedConnection as error:
         raise _with_method(error, "async", method and twin(method)) from None
     finally:
@@ -152,29 +144,18 @@ def run(store: Store, plan: Plan[T], *, method: str | None = None) -> T:
 
 
 async def arun(store: Store, plan: Plan[T], *, method: str | None = None) -> T:
-    """Carry out a plan in this task."""
+    """Run a plan in this task."""
     try:
-        effect = plan.send(None)
-        while True:
-            try:
-                answer = await _await(store, effect)
-            except Exception as error:
-                effect = plan.throw(error)
-            else:
-                effect = plan.send(answer)
-    except StopIteration as end:
-        return cast(T, end.value)
+        return await adrive(plan, partial(_await, store))
     except UnsupportedConnection as error:
-        raise _with_method(error, "blocking", method and method.removeprefix("a").removesuffix("_")) from None
+        raise _with_method(error, "sync", method and method.removeprefix("a").removesuffix("_")) from None
     finally:
         plan.close()
 
 
-def _with_method(
-    error: UnsupportedConnection, colour: join.Colour, method: str | None
-) -> UnsupportedConnection:
-    """A connection of the wrong colour: the error names the method that goes with it."""
-    return join.wrong_colour(colour, f"{method}()") if method and error.code == "conn.wrong_colour" else error
+def _with_method(error: UnsupportedConnection, mode: join.Mode, method: str | None) -> UnsupportedConnection:
+    """A sync connection given to an async method, or the reverse: the error names the method to use instead."""
+    return join.wrong_mode(mode, f"{method}()") if method and error.code == "conn.wrong_mode" else error
 
 
 def _wait(store: Store, effect: Effect) -> object:

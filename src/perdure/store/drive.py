@@ -1,24 +1,68 @@
-"""How an operation runs on a connection that answers at once: ours, or the caller's own."""
+"""Running a generator: ``answer`` what it yields and send that back, until it returns.
+
+Whatever perdure writes once for blocking and for async callers is a generator. These are all that drive one, except
+``postgres/loop_io.py``, where each event of a socket is one step. If ``answer`` raises, the error is raised inside the
+generator, at its ``yield``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Generator
+from typing import TypeVar
 
-from perdure.ops.op import Op, Param, Rows
-
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+LowerAsked = TypeVar("LowerAsked")
+LowerAnswer = TypeVar("LowerAnswer")
 T = TypeVar("T")
 
-Execute: TypeAlias = Callable[[str, Mapping[str, Param]], Rows]
 
-
-def drive(execute: Execute, op: Op[T]) -> tuple[T, frozenset[str]]:
-    """Run ``op`` to its end; return its value and the topics to announce once it is committed."""
-    wake: frozenset[str] = frozenset()
+def drive(generator: Generator[Asked, Answer, T], answer: Callable[[Asked], Answer]) -> T:
+    """Run a generator in this thread."""
     try:
-        trip = next(op)
+        asked = next(generator)
         while True:
-            wake |= trip.wake
-            trip = op.send([execute(name, params) for name, params in trip.queries])
+            try:
+                reply = answer(asked)
+            except BaseException as error:
+                asked = generator.throw(error)
+            else:
+                asked = generator.send(reply)
     except StopIteration as end:
-        return end.value, wake
+        value: T = end.value
+        return value
+
+
+async def adrive(generator: Generator[Asked, Answer, T], answer: Callable[[Asked], Awaitable[Answer]]) -> T:
+    """Run a generator in this task."""
+    try:
+        asked = next(generator)
+        while True:
+            try:
+                reply = await answer(asked)
+            except BaseException as error:
+                asked = generator.throw(error)
+            else:
+                asked = generator.send(reply)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+
+
+def drive_within(
+    generator: Generator[Asked, Answer, T],
+    answer: Callable[[Asked], Generator[LowerAsked, LowerAnswer, Answer]],
+) -> Generator[LowerAsked, LowerAnswer, T]:
+    """Run a generator inside another one, which yields what answering takes: an operation inside a transaction."""
+    try:
+        asked = next(generator)
+        while True:
+            try:
+                reply = yield from answer(asked)
+            except BaseException as error:
+                asked = generator.throw(error)
+            else:
+                asked = generator.send(reply)
+    except StopIteration as end:
+        value: T = end.value
+        return value

@@ -20,12 +20,12 @@ from perdure.store.listeners import Listener, Listeners
 # The thread outlives its last listener by this many seconds: a caller that waits for one job soon waits for another.
 LINGER_SECONDS = 10.0
 
-# No wait is longer, or nobody would notice that all have left.
+# No wait is longer, or the thread would not notice that all listeners have left.
 _LONGEST_WAIT: Final = 15.0
 # poll() counts in milliseconds. A shorter wait than this need not be woken from.
-_MOMENT: Final = 0.002
-# For a thread that is told to end. One that is being connected may take longer, and ends by itself.
-_LAST_MOMENT: Final = 0.2
+_SHORTEST_WAIT: Final = 0.002
+# To wait for the thread to end. While it connects it may take longer, and then ends by itself.
+_STOP_SECONDS: Final = 0.2
 
 # Windows has no poll(); everywhere else select() cannot wait for a file numbered above 1023.
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
@@ -34,11 +34,11 @@ _log = logging.getLogger("perdure.store")
 
 
 class Ended(Exception):
-    """Nobody listens any more."""
+    """There are no listeners left, or the store was closed."""
 
 
 class ListenerThread(ABC):
-    """A daemon thread that runs ``listen`` and tells the listeners. It starts with the first of them."""
+    """A daemon thread that runs ``listen`` and notifies the listeners. It starts with the first of them."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -50,7 +50,7 @@ class ListenerThread(ABC):
         """Wait for notifications for ever and ``tell`` them. Every wait goes through ``waiter``, which raises Ended."""
 
     def add(self, listener: Listener) -> Callable[[], None]:
-        """Returns what removes it again."""
+        """Returns a function that removes it."""
         listening, remove = object(), self._listeners.add(listener)
 
         def end() -> None:
@@ -75,10 +75,10 @@ class ListenerThread(ABC):
         if waiter is not None:
             waiter.end()
         if wait and thread is not None and thread is not threading.current_thread():
-            thread.join(_LAST_MOMENT)
+            thread.join(_STOP_SECONDS)
 
     def forget(self) -> None:
-        """Start with nothing. In a forked child: the thread is the parent's, and so are those it tells."""
+        """Start with nothing. In a forked child: the thread and its listeners are the parent's."""
         # Reentrant: what ends a listener may be called by the garbage collector.
         self._lock = threading.RLock()
         self._listeners = Listeners()
@@ -89,7 +89,7 @@ class ListenerThread(ABC):
 
     def _start(self) -> None:
         try:
-            waiter = Waiter(self._is_deserted)
+            waiter = Waiter(self._is_unused)
             thread = threading.Thread(target=self._run, args=(waiter,), name=self._name, daemon=True)
             thread.start()
         except (OSError, RuntimeError) as error:
@@ -103,26 +103,26 @@ class ListenerThread(ABC):
         except Ended:
             pass
         except Exception:
-            _log.exception("An ear met an error it did not expect")
+            _log.exception("The listener thread ended with an unexpected error")
             with self._lock:
                 self._waiter = None
         finally:
             waiter.close()
 
-    def _is_deserted(self) -> bool:
+    def _is_unused(self) -> bool:
         """Whether the thread may end; the next listener then starts another."""
         with self._lock:
-            deserted = not self._present and monotonic() - self._quiet_since > LINGER_SECONDS
-            if deserted:
+            unused = not self._present and monotonic() - self._quiet_since > LINGER_SECONDS
+            if unused:
                 self._waiter = None
-            return deserted
+            return unused
 
 
 class Waiter:
     """Where a listener thread waits: for a file, for a while, or for its own end."""
 
-    def __init__(self, is_deserted: Callable[[], bool]) -> None:
-        self._is_deserted = is_deserted
+    def __init__(self, is_unused: Callable[[], bool]) -> None:
+        self._is_unused = is_unused
         self._ended = False
         self._here, self._there = socket.socketpair()
         self._there.setblocking(False)
@@ -131,12 +131,12 @@ class Waiter:
     def wait(self, seconds: float, *files: int) -> bool:
         """Whether one of the files can be read before so many seconds are over, or a quarter of a minute."""
         ready = False
-        if seconds < _MOMENT and not files:
+        if seconds < _SHORTEST_WAIT and not files:
             sleep(max(0.0, seconds))
         else:
             selector = self._selectors.get(files) or self._new_selector(files)
             ready = bool(selector.select(max(0.0, min(seconds, _LONGEST_WAIT))))
-        if self._ended or self._is_deserted():
+        if self._ended or self._is_unused():
             raise Ended
         return ready
 

@@ -1,4 +1,4 @@
-"""Who in this process wants to hear of commits."""
+"""The listeners of this process for commits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Listeners:
         return remove
 
     def tell(self, topics: frozenset[str]) -> None:
-        """A listener that fails takes nothing back: what it hears of is committed."""
+        """A listener that fails changes nothing: the topics are committed."""
         if not topics:
             return
         for listener in list(self._listeners.values()):

@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 class Facts(NamedTuple):
-    """What a store knows of itself in this process; None is what its kind does not know."""
+    """The store's own numbers in this process; None where its database has no such number."""
 
     connections: int
     """Open now."""
     busy: int | None = None
-    """Of those, at work now."""
+    """Of those, in use now."""
     most: int | None = None
-    """As many may be open."""
+    """How many may be open."""
     wal_bytes: int | None = None
     """The size of the log beside the file."""
 
@@ -39,37 +39,42 @@ class Store(Protocol):
         ...
 
     @property
+    def detects_dead_workers(self) -> bool:
+        """Whether ``absent`` may name any: it takes a database whose workers all run on one host."""
+        ...
+
+    @property
     def address(self) -> str:
         """Where the database is, for people to read: without user, password and options."""
         ...
 
     @property
     def patience(self) -> float | None:
-        """For how many seconds a call goes on trying while the database is away or busy; None is for ever."""
+        """How many seconds a call keeps trying while the database is away or busy; None is for ever."""
         ...
 
     def use_worker_patience(self) -> None:
-        """Wait for a database that is away as long as for one that is busy: a worker is here, nobody at a screen."""
+        """Wait for a database that is away as long as for a busy one: a worker has no user who waits."""
         ...
 
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
     async def aperform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """The same from any event loop, which is not held up."""
+        """The same from any event loop, without blocking it."""
         ...
 
     @property
     def takes_another_turn(self) -> bool:
-        """Whether a turn can be sent behind the one of this event loop's that is under way."""
+        """Whether this event loop can send a pipelined operation, a turn, behind the one in flight."""
         ...
 
     def perform_at_once(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """The same, but raise StoreBusy rather than wait for another's write lock on the whole database."""
+        """The same, but raise StoreBusy instead of waiting for a write lock on the whole database."""
         ...
 
     @property
     def migrations(self) -> Sequence[Migration]:
-        """Those of this version, in order."""
+        """The migrations of this version, in order."""
         ...
 
     def migrate(self, *, to: int | None = None) -> list[int]:
@@ -77,7 +82,7 @@ class Store(Protocol):
         ...
 
     def migration_sql(self, *, to: int | None = None) -> str:
-        """What ``migrate`` would do, to be read, or run by hand. Changes nothing."""
+        """What ``migrate`` would do, as SQL to read or to run by hand. Changes nothing."""
         ...
 
     def check_schema(self) -> None:
@@ -87,28 +92,28 @@ class Store(Protocol):
     def subscribe(self, listener: Callable[[frozenset[str]], None]) -> Callable[[], None]:
         """Call ``listener`` with the topics of every commit of this process, from the thread that committed.
 
-        Returns what ends it.
+        Returns a function that ends it.
         """
         ...
 
     def listen(self, listener: Callable[[frozenset[str]], None]) -> Callable[[], None]:
-        """The same, and tell of other processes' commits as soon as they are heard, from any thread.
+        """The same, and also with the commits of other processes, as soon as they are noticed, from any thread.
 
-        A topic may be told more than once, or be ``ANYTHING``, or be missed: whoever listens also looks now and
-        then. In a forked child nobody listens yet.
+        A topic may come more than once, or as ``ANYTHING``, or be missed: a listener must also poll. A forked child
+        has no listeners.
         """
         ...
 
     def lock_liveness(self, worker: str) -> Callable[[], None]:
-        """Keep a sign of life that falls with this process; returns what gives it up."""
+        """Lock a file for as long as this process lives; returns a function that unlocks it."""
         ...
 
     def absent(self, workers: Iterable[str]) -> list[str]:
-        """Those of these workers that are certainly dead, each told to one who asks. Others may be dead too."""
+        """Which of these workers are certainly dead; each is named to one caller only. Others may be dead too."""
         ...
 
     def facts(self) -> Facts:
-        """What can be told without asking the database."""
+        """Numbers that need no query."""
         ...
 
     def connect(self) -> Any:
@@ -120,14 +125,14 @@ class Store(Protocol):
         ...
 
     def mark_self_locked(self) -> Callable[[], None]:
-        """Such a connection is in use here, in this thread or task: refuse writes that would wait for it.
+        """This thread or task uses such a connection: refuse writes here that would wait for its lock.
 
-        Returns what ends that.
+        Returns a function that ends that.
         """
         ...
 
     def close(self) -> None:
-        """Give back what the store holds; later calls raise StoreClosed."""
+        """Close all connections and threads; later calls raise StoreClosed."""
         ...
 
     # What an operation on the caller's own connection needs of the store.
@@ -142,7 +147,7 @@ class Store(Protocol):
         ...
 
     def announce(self, topics: frozenset[str]) -> None:
-        """Tell the listeners in this process."""
+        """Notify the listeners of this process."""
         ...
 
 

@@ -164,7 +164,7 @@ class Sweeper:
 
     async def _retire_dead(self) -> None:
         """Retire workers that certainly died: on one host that is known at once, long before their lease ends."""
-        if not self._store.embedded:
+        if not self._store.detects_dead_workers:
             return
         workers = await self._store.aperform(worker_ops.list_workers)
         others = [worker.id for worker in workers if worker.id != self._worker.identity]

@@ -1,4 +1,4 @@
-"""How the transaction of a caller's asyncpg connection is joined, be it lent by a pool or not."""
+"""How the transaction of a caller's asyncpg connection is joined, from a pool or not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def _look(connection: Any) -> State:
     try:
         if connection.is_closed():
             raise refusals.closed()
-        # A transaction that has failed looks like any other here; the server tells.
+        # A failed transaction cannot be recognized here; the server refuses it.
         if not connection.is_in_transaction():
             raise refusals.autocommit()
     except asyncpg.InterfaceError:  # given back to its pool
@@ -41,7 +41,7 @@ async def _ask(connection: Any, bound: BoundStatement) -> Rows:
         await connection.execute(bound.sql)
         return []
     spelled = _spell(bound.sql)
-    # Through their cache of prepared statements: who switched it off, behind a pooler, did so for us as well.
+    # Through their cache of prepared statements: if it is switched off, behind a pooler, it is for us as well.
     return [
         tuple(map(_plain, record))
         for record in await connection.fetch(spelled.text, *spelled.bind(bound.params))

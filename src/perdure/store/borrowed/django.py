@@ -30,4 +30,4 @@ def _open(connection: Any) -> Any:
     return connection.connection
 
 
-DJANGO: Final = Wrapper("blocking", _open)
+DJANGO: Final = Wrapper("sync", _open)

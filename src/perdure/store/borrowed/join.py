@@ -3,22 +3,22 @@
 They commit with it and vanish with it. Each runs in a savepoint, so that a refusal leaves the transaction
 usable. Nothing here commits or rolls back what the caller began.
 
-Each driver has a ``DriverAdapter`` in a small file: what state is a connection in, and how does it run a statement. An
-object that holds a driver's connection, such as a session of SQLAlchemy or the connection of Django, has a ``Wrapper``:
-it is opened, and the driver's connection inside is joined.
+Each driver has a ``DriverAdapter`` in a small file: the state of a connection, and how it runs a statement. An object
+that holds a driver's connection, such as a session of SQLAlchemy or the connection of Django, has a ``Wrapper``: it is
+opened, and the driver's connection inside is joined.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from perdure.errors import UnsupportedConnection
-from perdure.ops.op import Answers, Kind, Op, Operation, Param, Query, Rows
+from perdure.ops.op import Access, Answers, Op, Operation, Param, Query, RoundTrip, Rows
+from perdure.store.drive import adrive, drive, drive_within
 from perdure.store.statements import Dialect
 from perdure.store.store import Store
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Colour: TypeAlias = Literal["blocking", "async"]
+Mode: TypeAlias = Literal["sync", "async"]
 
 # By the package and the name of a class, or of one it derives from: where its adapter or wrapper stands. No driver is
 # imported to find out.
@@ -65,7 +65,7 @@ class BoundStatement(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a connection tells of itself.
+    """The state of a connection.
 
     ``begin``: no transaction is open, and nobody but us begins one before the next statement.
     ``database``: the name of the one it leads to, if it knows.
@@ -85,13 +85,14 @@ class Uninterruptible(tuple[BoundStatement, ...]):
 
 
 class Opening(NamedTuple):
-    """The statements that begin a transaction, if we have to, and those that roll it back."""
+    """The statements that begin a transaction, if we have to, and that roll it back."""
 
     begin: Batch = ()
     undo: Batch = ()
 
 
-JoinGenerator: TypeAlias = Generator[Batch, Answers, T]
+Batches: TypeAlias = Generator[Batch, Answers, T]
+"""Yields batches for the caller's connection, receives their rows. Private to store/borrowed/."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class DialectJoin:
     """
 
     dialect: Dialect
-    open_transaction: Callable[[Store, Kind, State], JoinGenerator[Opening]]
+    open_transaction: Callable[[Store, Access, State], Batches[Opening]]
     notice: Callable[[Store, frozenset[str]], Batch]
 
 
@@ -116,7 +117,7 @@ class DriverAdapter:
     """
 
     dialect_join: DialectJoin
-    colour: Colour
+    mode: Mode
     look: Callable[[Any], Any]
     run: Callable[[Any, Batch], Any]
     translate: Callable[[BaseException], BaseException]
@@ -126,61 +127,64 @@ class DriverAdapter:
 class Wrapper:
     """What holds a driver's connection. ``open`` has the transaction begun, as the next statement would."""
 
-    colour: Colour
+    mode: Mode
     open: Callable[[Any], Any]
 
 
 def perform(
     conn: object, store: Store, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    if wrapper := _wrapper(conn, colour="blocking"):
+    if wrapper := _wrapper(conn, mode="sync"):
         conn = wrapper.open(conn)
-    adapter = _adapter(conn, store, colour="blocking")
-    with closing(operation(*args, **kwargs)) as op, _alone(conn):
-        run, generator = _join(conn, store, adapter, adapter.look(conn), operation.kind, op)
-        reply = partial(next, generator)
-        while True:
-            try:
-                batch = reply()
-            except StopIteration as end:
-                value: T = _told(store, *end.value)
-                return value
-            try:
-                reply = partial(generator.send, run(batch) if batch else [])
-            except BaseException as error:
-                reply = partial(generator.throw, adapter.translate(error))
+    adapter = _adapter(conn, store, mode="sync")
+
+    def answer(batch: Batch) -> Answers:
+        try:
+            answers: Answers = adapter.run(conn, batch) if batch else []
+            return answers
+        except BaseException as error:
+            failed = adapter.translate(error)
+        raise failed  # here, where it does not carry the driver's error
+
+    with _alone(conn):
+        joined = _Joined(store, adapter)
+        opening = adapter.dialect_join.open_transaction(store, operation.access, adapter.look(conn))
+        value = drive(joined.run(operation(*args, **kwargs), opening), answer)
+        store.announce(joined.wake)
+        return value
 
 
 async def aperform(
     conn: object, store: Store, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    if wrapper := _wrapper(conn, colour="async"):
+    if wrapper := _wrapper(conn, mode="async"):
         conn = await wrapper.open(conn)
-    adapter = _adapter(conn, store, colour="async")
-    with closing(operation(*args, **kwargs)) as op, _alone(conn):
-        run, generator = _join(conn, store, adapter, await adapter.look(conn), operation.kind, op)
-        reply = partial(next, generator)
-        while True:
-            try:
-                batch = reply()
-            except StopIteration as end:
-                value: T = _told(store, *end.value)
-                return value
-            try:
-                reply = partial(generator.send, await _carry(run, batch) if batch else [])
-            except BaseException as error:
-                reply = partial(generator.throw, adapter.translate(error))
+    adapter = _adapter(conn, store, mode="async")
+
+    async def answer(batch: Batch) -> Answers:
+        try:
+            return await _run_in_task(adapter.run(conn, batch), batch) if batch else []
+        except BaseException as error:
+            failed = adapter.translate(error)
+        raise failed
+
+    with _alone(conn):
+        joined = _Joined(store, adapter)
+        opening = adapter.dialect_join.open_transaction(store, operation.access, await adapter.look(conn))
+        value = await adrive(joined.run(operation(*args, **kwargs), opening), answer)
+        store.announce(joined.wake)
+        return value
 
 
-async def _carry(run: Callable[[Batch], Coroutine[Any, Any, list[Rows]]], batch: Batch) -> list[Rows]:
-    """Run a batch in a task of its own: a driver that is interrupted twice leaves its connection in disorder.
+async def _run_in_task(run: Coroutine[Any, Any, list[Rows]], batch: Batch) -> list[Rows]:
+    """Run a batch in a task of its own: a driver that is interrupted twice leaves its connection unusable.
 
     A cancel cancels that task and waits for its end. An uninterruptible batch is not canceled: the cancel is delivered
     when the caller waits for something else, unless it was withdrawn by then, as by a timeout that has ended.
     """
     import asyncio  # only here: blocking programs start without it
 
-    work = asyncio.create_task(run(batch))
+    work = asyncio.create_task(run)
     canceled = False
     while not work.done():
         try:
@@ -191,7 +195,7 @@ async def _carry(run: Callable[[Batch], Coroutine[Any, Any, list[Rows]]], batch:
             canceled = True
     if canceled and not isinstance(batch, Uninterruptible):
         if not work.cancelled():
-            work.exception()  # or it would be told as one that nobody asked for
+            work.exception()  # or asyncio logs it as never retrieved
         raise asyncio.CancelledError
     if canceled and (caller := asyncio.current_task()) is not None:
         asyncio.get_running_loop().call_soon(_cancel_again, caller)
@@ -204,14 +208,14 @@ def _cancel_again(caller: asyncio.Task[Any]) -> None:
         caller.cancel()
 
 
-def wrong_colour(colour: Colour, verb: str) -> UnsupportedConnection:
-    """An error that names the method to use with a connection of this colour."""
+def wrong_mode(mode: Mode, method: str) -> UnsupportedConnection:
+    """An error that names the method to use with a sync or an async connection."""
     sentences = {
-        "async": f"The connection is async: await {verb}.",
-        "blocking": f"The connection is blocking: call {verb}, from a thread of its own where an event loop runs "
+        "async": f"The connection is async: await {method}.",
+        "sync": f"The connection is blocking: call {method}, from a thread of its own where an event loop runs "
         "(open, use and commit the connection inside one asyncio.to_thread).",
     }
-    return UnsupportedConnection(sentences[colour], code="conn.wrong_colour")
+    return UnsupportedConnection(sentences[mode], code="conn.wrong_mode")
 
 
 _SAVEPOINT = BoundStatement("SAVEPOINT perdure", {})
@@ -219,14 +223,14 @@ _RELEASE = BoundStatement("RELEASE SAVEPOINT perdure", {})
 _UNDO = (BoundStatement("ROLLBACK TO SAVEPOINT perdure", {}), _RELEASE)
 
 
-def _wrapper(conn: object, *, colour: Colour) -> Wrapper | None:
+def _wrapper(conn: object, *, mode: Mode) -> Wrapper | None:
     wrapper: Wrapper | None = _find(WRAPPERS, conn)
     if wrapper is not None:
-        _refuse_colour(wrapper.colour, colour)
+        _refuse_mode(wrapper.mode, mode)
     return wrapper
 
 
-def _adapter(conn: object, store: Store, *, colour: Colour) -> DriverAdapter:
+def _adapter(conn: object, store: Store, *, mode: Mode) -> DriverAdapter:
     adapter: DriverAdapter | None = _find(ADAPTERS, conn)
     if adapter is None:
         package, name = _ancestry(conn)[0]
@@ -238,7 +242,7 @@ def _adapter(conn: object, store: Store, *, colour: Colour) -> DriverAdapter:
             f"The connection leads to {names[dialect]}, the jobs live in {names[store.dialect]}.",
             code="conn.other_database",
         )
-    _refuse_colour(adapter.colour, colour)
+    _refuse_mode(adapter.mode, mode)
     return adapter
 
 
@@ -252,21 +256,10 @@ def _ancestry(conn: object) -> list[tuple[str, str]]:
     return [(cls.__module__.partition(".")[0], cls.__qualname__) for cls in type(conn).__mro__]
 
 
-def _refuse_colour(colour: Colour, asked: Colour) -> None:
-    twins = {"async": "the verb's twin that begins with an a", "blocking": "the verb without the leading a"}
-    if colour != asked:
-        raise wrong_colour(colour, twins[colour])
-
-
-def _join(
-    conn: object, store: Store, adapter: DriverAdapter, state: State, kind: Kind, op: Op[T]
-) -> tuple[Callable[[Batch], Any], JoinGenerator[tuple[T, frozenset[str]]]]:
-    dialect_join = adapter.dialect_join
-    opening = dialect_join.open_transaction(store, kind, state)
-    generator = _join_generator(
-        op, opening, partial(_bind, store), partial(dialect_join.notice, store), adapter.colour
-    )
-    return partial(adapter.run, conn), generator
+def _refuse_mode(mode: Mode, asked: Mode) -> None:
+    methods = {"async": "the method whose name begins with a", "sync": "the method without the leading a"}
+    if mode != asked:
+        raise wrong_mode(mode, methods[mode])
 
 
 _in_use: dict[int, object] = {}
@@ -274,7 +267,7 @@ _in_use: dict[int, object] = {}
 
 @contextmanager
 def _alone(conn: object) -> Iterator[None]:
-    """One operation at a time: another's savepoint would lie inside of ours, and go with it, or take ours along."""
+    """One operation at a time: the savepoints of two would nest, and one would release or roll back the other's."""
     mine = object()
     if _in_use.setdefault(id(conn), mine) is not mine:
         raise UnsupportedConnection("The connection is still busy with another call.", code="conn.busy")
@@ -284,54 +277,51 @@ def _alone(conn: object) -> Iterator[None]:
         del _in_use[id(conn)]
 
 
-def _bind(store: Store, query: Query) -> BoundStatement:
-    return BoundStatement(store.statements[query.name], {**query.params, "now": store.now()})
+class _Joined:
+    """An operation between SAVEPOINT and RELEASE, in batches. ``wake`` holds the topics that it announced."""
 
+    def __init__(self, store: Store, adapter: DriverAdapter) -> None:
+        self._store = store
+        self._adapter = adapter
+        self._begun = False
+        self._opening = Opening()
+        self._announced: frozenset[str] = frozenset()
+        self.wake: frozenset[str] = frozenset()
 
-def _join_generator(
-    op: Op[T],
-    opening: JoinGenerator[Opening],
-    bind: Callable[[Query], BoundStatement],
-    notice: Callable[[frozenset[str]], Batch],
-    colour: Colour,
-) -> JoinGenerator[tuple[T, frozenset[str]]]:
-    """The operation between SAVEPOINT and RELEASE, in batches; an error thrown in undoes it and comes out."""
-    begin, undo = yield from opening
-    wake: frozenset[str] = frozenset()
-    told: frozenset[str] = frozenset()
-    begun = False
-    try:
+    def run(self, op: Op[T], opening: Batches[Opening]) -> Batches[T]:
+        """An error thrown in undoes the operation and comes out again."""
+        self._opening = yield from opening
         try:
-            trip = next(op)
-            while True:
-                wake |= trip.wake
-                head = [] if begun else [*begin, _SAVEPOINT]
-                bound = [bind(query) for query in trip.queries]
-                tail = notice(wake) if trip.final else []
-                begun = True
-                if head and colour == "async":
-                    yield Uninterruptible(head)
-                    head = []
-                rows = yield [*head, *bound, *tail]
-                told = wake if trip.final else told
-                trip = op.send(rows[len(head) : len(head) + len(bound)])
-        except StopIteration as end:
-            value: T = end.value
-            yield notice(wake - told)
-    except BaseException:
-        if begun:
-            # The connection may be gone; the first error is the one that tells.
-            with suppress(Exception):
-                yield Uninterruptible(undo or _UNDO)
-        raise
-    # Alone: had it gone with what may fail or be given up halfway, nobody would know whether there is still a savepoint
-    # to go back to. To go back to none fails, and with it the caller's transaction.
-    if begun:
-        yield Uninterruptible([_RELEASE])
-    return value, wake
+            value = yield from drive_within(op, self._answer)
+            yield self._notice()
+        except BaseException:
+            if self._begun:
+                # The connection may be gone; the first error is the one to report.
+                with suppress(Exception):
+                    yield Uninterruptible(self._opening.undo or _UNDO)
+            raise
+        # In a batch of its own: together with something that fails or is interrupted halfway, nobody would know whether
+        # the savepoint still exists. To roll back to one that does not fails the caller's transaction.
+        if self._begun:
+            yield Uninterruptible([_RELEASE])
+        return value
 
+    def _answer(self, trip: RoundTrip) -> Batches[Answers]:
+        self.wake |= trip.wake
+        head = [] if self._begun else [*self._opening.begin, _SAVEPOINT]
+        bound = [self._bind(query) for query in trip.queries]
+        tail = self._notice() if trip.final else []
+        self._begun = True
+        if head and self._adapter.mode == "async":
+            yield Uninterruptible(head)
+            head = []
+        rows = yield [*head, *bound, *tail]
+        return rows[len(head) : len(head) + len(bound)]
 
-def _told(store: Store, value: T, wake: frozenset[str]) -> T:
-    """Listeners in this process are told before the caller commits: they go on to look for a while."""
-    store.announce(wake)
-    return value
+    def _bind(self, query: Query) -> BoundStatement:
+        return BoundStatement(self._store.statements[query.name], {**query.params, "now": self._store.now()})
+
+    def _notice(self) -> Batch:
+        """What announces the topics that are not announced yet when the caller commits."""
+        topics, self._announced = self.wake - self._announced, self.wake
+        return self._adapter.dialect_join.notice(self._store, topics)

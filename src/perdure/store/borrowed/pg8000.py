@@ -62,4 +62,4 @@ def _translate(error: BaseException) -> BaseException:
     return error
 
 
-PG8000: Final = DriverAdapter(POSTGRES, "blocking", _look, _run, _translate)
+PG8000: Final = DriverAdapter(POSTGRES, "sync", _look, _run, _translate)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from perdure.errors import PerdureError, StoreBusy
-from perdure.ops.op import Kind
+from perdure.ops.op import Access
 from perdure.store.borrowed import refusals as refusals
 from perdure.store.borrowed.join import (
     Batch,
+    Batches,
     BoundStatement,
     DialectJoin,
-    JoinGenerator,
     Opening,
     State,
     Uninterruptible,
@@ -28,12 +28,12 @@ SELECT pg_catalog.current_database(), pg_catalog.current_setting('client_encodin
 """
 
 
-def _open_transaction(store: Store, kind: Kind, state: State) -> JoinGenerator[Opening]:
+def _open_transaction(store: Store, access: Access, state: State) -> Batches[Opening]:
     assert isinstance(store, PostgresStore)
     database, readable = state.database, True
     if database is None:
         [[(database, readable)]] = yield Uninterruptible([BoundStatement(_PLACE, {"encoding": "UTF8"})])
-    # By name: the same server may have other addresses, behind a pooler or from another network.
+    # Compared by name: one server may have several addresses, behind a pooler or from another network.
     if store.database is not None and database != store.database:
         raise refusals.elsewhere()
     if not readable:
@@ -52,7 +52,7 @@ POSTGRES: Final = DialectJoin("postgres", _open_transaction, _notice)
 
 
 def explain(error: BaseException, sqlstate: str | None, *, lost: bool) -> PerdureError:
-    """What an error of a driver's means to somebody in the middle of a transaction of their own."""
+    """What a driver's error means to a caller in the middle of their own transaction."""
     if sqlstate == "25P02":
         return refusals.aborted()
     diagnosis = understand(sqlstate or "", error, lost=lost)

@@ -89,5 +89,5 @@ def _translate(error: BaseException) -> BaseException:
     return explain(error, error.sqlstate, lost=isinstance(error, psycopg.OperationalError))
 
 
-PSYCOPG: Final = DriverAdapter(POSTGRES, "blocking", _look, _run, _translate)
+PSYCOPG: Final = DriverAdapter(POSTGRES, "sync", _look, _run, _translate)
 PSYCOPG_ASYNC: Final = DriverAdapter(POSTGRES, "async", _look_async, _run_async, _translate)

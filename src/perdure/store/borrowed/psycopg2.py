@@ -67,4 +67,4 @@ def _translate(error: BaseException) -> BaseException:
     return explain(error, error.pgcode, lost=lost)
 
 
-PSYCOPG2: Final = DriverAdapter(POSTGRES, "blocking", _look, _run, _translate)
+PSYCOPG2: Final = DriverAdapter(POSTGRES, "sync", _look, _run, _translate)

@@ -70,7 +70,7 @@ def _refusal(error: Exception) -> PerdureError:
     return UnsupportedConnection("The session or connection of SQLAlchemy cannot begin a transaction.")
 
 
-CONNECTION: Final = Wrapper("blocking", _open_connection)
-SESSION: Final = Wrapper("blocking", _open_session)
+CONNECTION: Final = Wrapper("sync", _open_connection)
+SESSION: Final = Wrapper("sync", _open_session)
 ASYNC_CONNECTION: Final = Wrapper("async", _open_async_connection)
 ASYNC_SESSION: Final = Wrapper("async", _open_async_session)

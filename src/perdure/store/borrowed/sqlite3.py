@@ -7,14 +7,14 @@ import sqlite3
 from typing import Any, Final
 
 from perdure.errors import StoreBusy
-from perdure.ops.op import Kind, Rows
+from perdure.ops.op import Access, Rows
 from perdure.store.borrowed import refusals as refusals
 from perdure.store.borrowed.join import (
     Batch,
+    Batches,
     BoundStatement,
     DialectJoin,
     DriverAdapter,
-    JoinGenerator,
     Opening,
     State,
     Uninterruptible,
@@ -35,7 +35,7 @@ _BEGIN = BoundStatement("BEGIN IMMEDIATE", {})
 _ROLLBACK = BoundStatement("ROLLBACK", {})
 
 
-def _open_transaction(store: Store, kind: Kind, state: State) -> JoinGenerator[Opening]:
+def _open_transaction(store: Store, access: Access, state: State) -> Batches[Opening]:
     files, [(version,)] = yield Uninterruptible([_FILES, _VERSION])
     assert isinstance(store, SqliteStore)
     main = next(file for _, name, file in files if name == "main")
@@ -46,12 +46,12 @@ def _open_transaction(store: Store, kind: Kind, state: State) -> JoinGenerator[O
         yield Uninterruptible([_NO_CHECKPOINTS])
     if not state.begin:
         return Opening()
-    # Nothing of the caller's is in a transaction that we began; left open it would lock out every writer.
-    return Opening([_BEGIN_TO_READ if kind == "read" else _BEGIN], [_ROLLBACK])
+    # A transaction that we began contains nothing of the caller's; left open it would block every writer.
+    return Opening([_BEGIN_TO_READ if access == "read" else _BEGIN], [_ROLLBACK])
 
 
 def _notice(store: Store, topics: frozenset[str]) -> Batch:
-    """Other processes notice a commit by themselves."""
+    """Other processes notice a commit without a notice."""
     return ()
 
 
@@ -65,7 +65,7 @@ def _look(connection: sqlite3.Connection) -> State:
 
 async def _look_async(connection: Any) -> State:
     try:
-        # In its own thread: sqlite3 tells autocommit, which aiosqlite does not, in no other.
+        # aiosqlite does not expose autocommit, and sqlite3 only in the connection's own thread.
         state: State = await connection._execute(_state, connection._conn)
     except ValueError:
         raise refusals.closed() from None
@@ -112,12 +112,12 @@ async def _run_async(connection: Any, batch: Batch) -> list[Rows]:
 def _translate(error: BaseException) -> BaseException:
     if getattr(error, "sqlite_errorname", "") == "SQLITE_BUSY_SNAPSHOT":
         return StoreBusy(
-            "Somebody wrote since your transaction began to read: begin it with BEGIN IMMEDIATE."
+            "Another transaction wrote since yours began to read: begin it with BEGIN IMMEDIATE."
         )
     return translate(error) if isinstance(error, Exception) else error
 
 
 _SQLITE = DialectJoin("sqlite", _open_transaction, _notice)
 
-SQLITE3: Final = DriverAdapter(_SQLITE, "blocking", _look, _run, _translate)
+SQLITE3: Final = DriverAdapter(_SQLITE, "sync", _look, _run, _translate)
 AIOSQLITE: Final = DriverAdapter(_SQLITE, "async", _look_async, _run_async, _translate)

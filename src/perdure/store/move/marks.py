@@ -1,4 +1,4 @@
-"""What the table ``move`` tells of a database: whether its rows are on their way in or out, or have left."""
+"""What the table ``move`` records: whether a database's rows are being moved in or out, or have left."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Moving all rows from one database to another: sealed, copied in batches, compared, and then handed over.
 
-Every step is a transaction on one side, and whoever begins again finds by the marks of both how far it came. A mark is
+Every step is a transaction on one side; a second run finds by the marks of both sides how far the first came. A mark is
 a row of the table ``move``. At every moment at most one side can be written to, see docs/decisions/0019.
 """
 
@@ -26,7 +26,7 @@ _MOST_ROWS: Final = 5000
 _MOST_BYTES: Final = 4_000_000
 
 Progress: TypeAlias = Callable[[str, int, int], object]
-"""Told what is being done ("copy" or "compare"), to how many rows of all tables it is done, and how many there are."""
+"""Called with what is being done ("copy" or "compare"), to how many rows of all tables, and how many there are."""
 
 
 class Moved(NamedTuple):
@@ -79,7 +79,7 @@ def move(source: Side, target: Side, *, id: str, progress: Progress) -> Moved | 
         )
     _copy(source, target, id, tables, lambda rows: progress("copy", rows, total))
     moved = _compare(source, target, id, tables, lambda rows: progress("compare", rows, total))
-    # In this order: nobody can write to either in between, and whoever begins again ends it.
+    # In this order: in between nobody can write to either, and another run finishes it.
     if coming is None or not _arrived(coming):
         _arrive(source, target, id)
     if leaving is None or not leaving.ended:
@@ -261,7 +261,7 @@ def _table(source: Side, target: Side, name: str) -> Table:
 
 
 def _copy(
-    source: Side, target: Side, id: str, tables: Sequence[Table], tell: Callable[[int], object]
+    source: Side, target: Side, id: str, tables: Sequence[Table], report: Callable[[int], object]
 ) -> None:
     position = _position(target, id)
     names = [table.name for table in tables]
@@ -272,7 +272,7 @@ def _copy(
                 new = Position(table.name, table.key_of(batch[-1]), position.rows + len(batch))
                 _write(target, id, table, batch, position, new)
                 position = new
-                tell(position.rows)
+                report(position.rows)
             last = source.last_number(table)
         if last is not None and last != target.last_number(table):
             with _act(target):
@@ -339,7 +339,7 @@ class _TakeBack(Exception):
 
 
 def _compare(
-    source: Side, target: Side, id: str, tables: Sequence[Table], tell: Callable[[int], object]
+    source: Side, target: Side, id: str, tables: Sequence[Table], report: Callable[[int], object]
 ) -> Moved:
     """Every row on both sides, side by side."""
     moved = Moved(id, {}, {})
@@ -358,7 +358,7 @@ def _compare(
                     raise _difference(table, ours, theirs)
                 digest.update(encoded)
                 rows += len(ours)
-                tell(sum(moved.rows.values()) + rows)
+                report(sum(moved.rows.values()) + rows)
         moved.rows[table.name], moved.checksums[table.name] = rows, digest.hexdigest()
     return moved
 

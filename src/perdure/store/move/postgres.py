@@ -74,7 +74,7 @@ class PostgresSide(PostgresTarget):
     def seal(self) -> None:
         self.run(_REFUSE)
         for table in SEALED:
-            # Waits for those who write now.
+            # Waits for the current writers.
             self.run(_SEAL.format(table=table))
 
     def unseal(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from perdure.errors import Refused
 from perdure.ops.op import Param, Row, Rows
 from perdure.store.schema.migrate import Target
+from perdure.store.store import Store
 
 MOVED: Final = (
     "task",
@@ -27,9 +28,9 @@ MOVED: Final = (
 """In this order."""
 
 LEFT: Final[Mapping[str, str]] = {
-    "leader": "whoever serves the new database elects one",
+    "leader": "the workers of the new database elect one",
     "migration": "each database has had its own",
-    "move": "it tells of this one",
+    "move": "it records this move",
 }
 """What stays where it is, and why."""
 
@@ -41,7 +42,7 @@ PAGE: Final = 100
 
 
 class Table(NamedTuple):
-    """A table as its database tells it. Columns stand by their names: the order they were made in may differ."""
+    """A table as its database describes it. Columns are ordered by name: the order of their creation may differ."""
 
     name: str
     columns: tuple[str, ...]
@@ -104,6 +105,17 @@ class Side(Target, Protocol):
     def count_on(self, table: Table, last: int) -> None:
         """Give the next row a higher number than this, in an exclusive transaction."""
         ...
+
+
+def open_side(store: Store, url: str, schema: str, *, patience: float) -> AbstractContextManager[Side]:
+    """The database of a store as one end of a move; on SQLite others' locks are waited for, so many seconds."""
+    if store.dialect == "sqlite":
+        from perdure.store.move.sqlite import sqlite_side
+
+        return sqlite_side(url.removeprefix("sqlite:///"), patience=patience)
+    from perdure.store.move.postgres import postgres_side
+
+    return postgres_side(url, schema, address=store.address)
 
 
 def misfit(table: Table, shown: Sequence[object], address: str) -> Refused:

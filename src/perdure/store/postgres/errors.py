@@ -43,7 +43,7 @@ class Cure(Enum):
 
     NONE = auto()
     LOOK_AGAIN = auto()  # somebody else wrote the row first: an operation that looks again will find it
-    WAIT = auto()  # somebody holds a row: an urgent operation goes around it, any other waits
+    WAIT = auto()  # a row is locked: an urgent operation gives up, any other waits
     AGAIN = auto()  # two were in each other's way: one after the other they are not
     AFRESH = auto()  # what this connection has prepared no longer fits: another connection
     RECONNECT = auto()  # the database is away: another connection, when there is one
@@ -78,7 +78,7 @@ def diagnose(error: psycopg.Error) -> Diagnosis:
 
 
 def understand(sqlstate: str, error: BaseException, *, lost: bool) -> Diagnosis:
-    """The same for any driver's error. ``lost``: without a code, it tells that the connection is gone."""
+    """The same for any driver's error. ``lost``: without a code, the error means that the connection is gone."""
     cure, meaning = _meaning(sqlstate, lost=lost)
     _log.debug("PostgreSQL answered %s", sqlstate or type(error).__name__)
     return Diagnosis(cure, sqlstate, meaning())

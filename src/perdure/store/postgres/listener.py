@@ -38,7 +38,7 @@ _log = logging.getLogger("perdure.store")
 
 
 class PostgresListener(ListenerThread):
-    """Tells what is announced on ``channel``. ``announce`` says something on a channel, by another connection."""
+    """Receives what is announced on ``channel``. ``announce`` sends to a channel, on another connection."""
 
     def __init__(self, url: str, channel: str, *, announce: Callable[[str], None]) -> None:
         super().__init__("perdure-postgres-listener")

@@ -6,42 +6,32 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import BoundedSemaphore, Lock
 from time import monotonic
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from perdure.errors import StoreBusy, StoreClosed
-from perdure.ops.op import Kind
+from perdure.ops.op import Priority
 from perdure.store.postgres.connect import connect
 from perdure.store.postgres.session import Session
 
-# Finishes have connections of their own, or a flood of enqueues would cost a worker its jobs; so has the heartbeat,
-# for a finish may wait long for a row that somebody holds.
+# Finishes have connections of their own, or a flood of enqueues would cost a worker its jobs. So has the heartbeat:
+# a finish may wait long for a row lock.
 URGENT_SIZE: Final = 2
 IDLE_SECONDS: Final = 60.0
 
-# Used so lately, a session need not be looked at: two calls of the system, 20 µs of a single enqueue. If the server has
-# ended it meanwhile, what fails is tried again.
+# A session used this recently is not checked: that takes two system calls, 20 µs of a single enqueue. If the server has
+# closed it since, the operation fails and is run again.
 FRESH_SECONDS: Final = 0.1
 
 
-Lane: TypeAlias = Literal["ordinary", "urgent", "beat"]
-LANES: Final[Mapping[Kind, Lane]] = {
-    "read": "ordinary",
-    "write": "ordinary",
-    "urgent": "urgent",
-    "turn": "urgent",
-    "beat": "beat",
-}
-
-
-def lanes(size: int) -> Mapping[Lane, int]:
-    """How many operations of each lane may be under way."""
-    return {"ordinary": size, "urgent": URGENT_SIZE, "beat": 1}
+def limits(size: int) -> Mapping[Priority, int]:
+    """How many operations of each priority may be under way at a time."""
+    return {"normal": size, "urgent": URGENT_SIZE, "heartbeat": 1}
 
 
 class Pool:
     """At most ``size`` sessions for ordinary operations, two for urgent ones and one for heartbeats.
 
-    The last used is lent first, of those that were last used for the same: its settings are made already.
+    The last used is lent first, preferably one of the same priority: its settings are made already.
 
     No thread watches over them: a session idle for a minute is closed when another comes back.
     """
@@ -55,78 +45,80 @@ class Pool:
         self.forget()
 
     @contextmanager
-    def lend(self, lane: Lane, *, timeout: float | None) -> Iterator[Session]:
-        """A session for as long as the block lasts; it comes back only if the block left it clean."""
-        if not self._slots[lane].acquire(timeout=timeout):
+    def lend(self, priority: Priority, *, timeout: float | None) -> Iterator[Session]:
+        """A session for as long as the block lasts; it is kept only if the block left it clean."""
+        if not self._slots[priority].acquire(timeout=timeout):
             raise StoreBusy("Every connection of this process to the database is in use.")
         try:
-            session = self._take(lane) or self._open()
+            session = self._take(priority) or self._open()
         except BaseException:
-            self._slots[lane].release()
+            self._slots[priority].release()
             raise
-        self._hand_out(session, lane)
+        self._hand_out(session, priority)
         try:
             yield session
         finally:
-            self.take_back(session, lane)
+            self.take_back(session, priority)
 
-    def lend_idle(self, lane: Lane) -> Session | None:
-        """A session that lies idle, to be taken back; None where one would have to be waited for."""
-        if not self._slots[lane].acquire(blocking=False):
+    def lend_idle(self, priority: Priority) -> Session | None:
+        """An idle session, which the caller gives to ``take_back``; None if there is none, instead of waiting."""
+        if not self._slots[priority].acquire(blocking=False):
             return None
         session = None
         try:
-            session = self._take(lane)
+            session = self._take(priority)
         finally:
             if session is None:
-                self._slots[lane].release()
+                self._slots[priority].release()
             else:
-                self._hand_out(session, lane)
+                self._hand_out(session, priority)
         return session
 
-    def take_back(self, session: Session, lane: Lane) -> None:
+    def take_back(self, session: Session, priority: Priority) -> None:
         self._lent.discard(session)
         try:
             self._give_back(session)
         finally:
-            self._slots[lane].release()
+            self._slots[priority].release()
 
     def use(self) -> tuple[int, int]:
-        """How many sessions are lent out, and how many lie idle."""
+        """How many sessions are lent out, and how many are idle."""
         return len(self._lent), len(self._idle)
 
     def drop_idle(self) -> None:
-        """Close what lies idle: the database went away, and they went with it."""
+        """Close the idle sessions: the database went away, and they with it."""
         with self._lock:
             idle, self._idle = self._idle, []
         for session, _ in idle:
             session.close()
 
     def close(self) -> None:
-        """Close what lies idle now and what is lent out once it comes back."""
+        """Close the idle sessions now, and those that are lent out when they come back."""
         with self._lock:
             self._closed = True
         self.drop_idle()
 
     def forget(self) -> None:
-        """Start with nothing. In a forked child: the parent's sessions are neither to be used nor closed."""
+        """Start with nothing. In a forked child: the parent's sessions must be neither used nor closed."""
         self._lock = Lock()
         self._idle = []
-        self._slots = {lane: BoundedSemaphore(n) for lane, n in lanes(self.size).items()}
+        self._slots = {priority: BoundedSemaphore(n) for priority, n in limits(self.size).items()}
         self._lent: set[Session] = set()
 
-    def _hand_out(self, session: Session, lane: Lane) -> None:
-        session.lane = lane
+    def _hand_out(self, session: Session, priority: Priority) -> None:
+        session.last_priority = priority
         self._lent.add(session)
 
-    def _take(self, lane: Lane) -> Session | None:
+    def _take(self, priority: Priority) -> Session | None:
         if self._closed:
             raise StoreClosed
         while True:
             with self._lock:
                 if not self._idle:
                     return None
-                alike = (i for i in reversed(range(len(self._idle))) if self._idle[i][0].lane == lane)
+                alike = (
+                    i for i in reversed(range(len(self._idle))) if self._idle[i][0].last_priority == priority
+                )
                 session, since = self._idle.pop(next(alike, -1))
             if monotonic() - since < FRESH_SECONDS or not session.notices_end():
                 return session

@@ -1,4 +1,4 @@
-"""How often and how long an operation is run again before its caller is told."""
+"""How often and how long an operation is run again before its caller gets the error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perdure.store.postgres.errors import FORBIDDEN, Cure, Diagnosis, diagnose
 
 T = TypeVar("T")
 
-# What is missing here is tried until patience runs out.
+# A cure that is missing here is tried until patience runs out.
 _MOST_TRIES: Mapping[Cure, int] = {Cure.NONE: 0, Cure.LOOK_AGAIN: 5, Cure.AFRESH: 3}
 _FIRST_PAUSE: Final = 0.01
 _LONGEST_PAUSE: Final = 2.0
@@ -27,7 +27,7 @@ _log = logging.getLogger("perdure.store")
 
 
 class Retrier:
-    """Runs what may fail for a while; tells the log once when the database goes and once when it is back."""
+    """Runs a function again while that may help; logs once that the database is away and once that it is back."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class Retrier:
         server: Callable[[], str] = str,
         forbidden: Callable[[psycopg.Error], PerdureError] = lambda error: diagnose(error).error,
     ) -> None:
-        """``patience_away``: less patience, while the database is away. ``server``: what to call it.
+        """``patience_away``: a shorter limit while the database is away. ``server``: its name in messages.
 
-        ``forbidden``: makes an error of ours from one that tells of a missing right.
+        ``forbidden``: translates an error about a missing privilege.
         """
         self.patience = patience
         limits = [limit for limit in (patience, patience_away) if limit is not None]
@@ -61,7 +61,7 @@ class Retrier:
     ) -> T:
         """Run until it succeeds, or nothing helps, or patience runs out, or nobody waits for it any more.
 
-        What is urgent does not wait again for a row that somebody holds. ``failed``: how it ended the first time.
+        ``urgent``: do not wait a second time for a row lock. ``failed``: the error of a first try elsewhere.
         """
         began = monotonic()
         tries: Counter[Cure] = Counter()
@@ -82,16 +82,16 @@ class Retrier:
             tries[diagnosis.cure] += 1
             pause = _pause(tries.total())
             if tries[diagnosis.cure] > _MOST_TRIES.get(diagnosis.cure, math.inf):
-                raise self.told(diagnosis)
+                raise self.error_for(diagnosis)
             if urgent and diagnosis.cure is Cure.WAIT:
-                raise self.told(diagnosis)
+                raise self.error_for(diagnosis)
             if monotonic() + pause > began + self._patience_with(diagnosis.cure) or not wanted():
-                raise self.told(diagnosis)
+                raise self.error_for(diagnosis)
             self._prepare_next(diagnosis, tries[diagnosis.cure])
             self._stopped.wait(pause)
 
-    def told(self, diagnosis: Diagnosis) -> PerdureError:
-        """What the caller gets. Host and port are often what is wrong, and no secret."""
+    def error_for(self, diagnosis: Diagnosis) -> PerdureError:
+        """The error for the caller. It names host and port, which are often wrong and no secret."""
         error = diagnosis.error
         if not isinstance(error, StoreAway):
             return error
@@ -109,7 +109,7 @@ class Retrier:
             raise StoreClosed
 
     def stop(self) -> None:
-        """Whoever waits for the next try is told that the store is closed."""
+        """Raise StoreClosed in calls that wait for their next try."""
         self._stopped.set()
 
     def forget(self) -> None:
@@ -121,7 +121,7 @@ class Retrier:
     def _prepare_next(self, diagnosis: Diagnosis, tries: int) -> None:
         if diagnosis.cure in (Cure.RECONNECT, Cure.AFRESH):
             self._drop_connections()
-        # A connection that was cut while idle is no news; a second one that fails is.
+        # A connection that was cut while idle is not worth a warning; a second failure is.
         if diagnosis.cure is Cure.RECONNECT and tries > 1 and not self._away:
             self._away = True
             _log.warning("The database is away (%s, %s); trying again", diagnosis.reason, self._server())
@@ -137,5 +137,5 @@ class Retrier:
 
 
 def _pause(tries: int) -> float:
-    """Doubling, and never in step with others."""
+    """Doubling, with jitter."""
     return random.uniform(0.5, 1.0) * min(_FIRST_PAUSE * 2.0 ** min(tries, 30), _LONGEST_PAUSE)

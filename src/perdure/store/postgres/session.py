@@ -1,4 +1,4 @@
-"""One connection of ours. What is queued travels in one flush and is answered in one wait.
+"""One of perdure's own connections. Queued statements travel in one flush and are answered in one wait.
 
 libpq's pipeline mode is used directly: psycopg's own ``pipeline()`` waits for the socket at every statement
 and cannot queue a second transaction behind the first. Measured with one insert: 400 µs against 600 µs.
@@ -23,7 +23,8 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
 
-from perdure.ops.op import Param, Rows
+from perdure.ops.op import Param, Priority, Rows
+from perdure.store.drive import drive
 from perdure.store.postgres.adapt import Statement, adapt
 
 STATEMENT_SECONDS: Final = 30
@@ -34,11 +35,11 @@ LATE: Final = "no answer in time"
 LOST: Final = "the connection is lost"
 
 T = TypeVar("T")
-Waiting: TypeAlias = Generator[int, None, T]
-"""Yields what to wait for at the session's socket, as selectors spell it, or BEHIND."""
+SocketWaits: TypeAlias = Generator[int, None, T]
+"""Yields what to wait for at the session's socket (EVENT_READ, EVENT_WRITE), or BEHIND. Private to store/postgres/."""
 
 BEHIND: Final = 0
-"""Not for the socket: for the answer to what was sent before by somebody else."""
+"""Not for the socket: for the operation that was sent before this one to end."""
 
 _NO_VALUES: Mapping[str, Param] = {}
 _ABOUT_BACKEND = Statement.parse(
@@ -49,17 +50,17 @@ _FAILED = (ExecStatus.FATAL_ERROR, ExecStatus.PIPELINE_ABORTED)
 
 
 class Sync(Enum):
-    """The end of a transaction, or of what stands for one."""
+    """The end of a transaction."""
 
     AWAITED = 1
     OWED = 2
-    """Nobody waits for it: it is heard before the one behind it."""
+    """Nobody waits for it: it is read before the answer to the next one."""
 
 
 class Session:
-    """A connection, used by one operation at a time. An error that leaves it in doubt spoils it.
+    """A connection, used by one operation at a time. It is ``broken`` after an error that leaves its state unknown.
 
-    On an event loop another may be sent behind the one that has it, if ``takes_another``, and is answered next.
+    If ``takes_another``, a second operation may be sent before the first is answered (``pipelined.py``).
 
     ``prepare``: whether to prepare statements on the server; None finds out whether that is safe.
     """
@@ -75,20 +76,20 @@ class Session:
         self.socket = self._pgconn.socket
         self._comes = _watch(self.socket)
         self.deadline = 0.0
-        """When an answer that has not come is given up."""
+        """When to give up waiting for an answer."""
         self.prepares = False
         self.broken = False
-        self.lane: str | None = None
-        """What it was last used for."""
+        self.last_priority: Priority | None = None
+        """Of the operation that used it last."""
         self.settings: Statement | None = None
         """Which settings hold until others are made; only on a backend of our own."""
         self._pgconn.enter_pipeline_mode()
-        self._get_to_know(prepare)
+        self._examine_backend(prepare)
 
     def send(
         self, statement: Statement, values: Mapping[str, Param] = _NO_VALUES, *, rows: bool = True
     ) -> None:
-        """Queue a statement; ``rows`` tells whether anybody wants what it returns."""
+        """Queue a statement. ``rows``: whether to return its rows."""
         bound = statement.bind(values)
         try:
             if self.prepares:
@@ -110,7 +111,7 @@ class Session:
             raise
         self._expected.append(kind)
 
-    def answer(self) -> Waiting[list[Rows]]:
+    def answer(self) -> SocketWaits[list[Rows]]:
         """Wait for the sync that was queued; return the rows that were wanted, or raise the first error before it."""
         self.deadline = monotonic() + STATEMENT_SECONDS * len(self._expected) + GRACE_SECONDS
         failures: list[psycopg.Error] = []
@@ -130,38 +131,27 @@ class Session:
         """The same, in this thread."""
         return self.wait_for(self.answer())
 
-    def wait_for(self, work: Waiting[T]) -> T:
-        """Carry out what waits for this session, in this thread."""
-        try:
-            event = next(work)
-            while True:
-                try:
-                    self._wait(event)
-                except BaseException as error:
-                    event = work.throw(error)
-                else:
-                    event = next(work)
-        except StopIteration as end:
-            value: T = end.value
-            return value
+    def wait_for(self, work: SocketWaits[T]) -> T:
+        """Run a generator of this session in this thread."""
+        return drive(work, self._wait)
 
     @property
     def idle(self) -> bool:
-        """Whether another operation may have it."""
+        """Whether the next operation may use it."""
         if self.broken or Sync.AWAITED in self._expected:
             return False
-        # While something is owed libpq does not tell; what ends a transaction is never owed.
+        # libpq does not know the status before an owed sync is read; the end of a transaction is never owed.
         return bool(self._expected) or self._pgconn.transaction_status == TransactionStatus.IDLE
 
     @property
     def takes_another(self) -> bool:
-        """Whether another operation may be sent behind the one that has it: if one is refused, the other stands."""
+        """Whether a second operation may be sent behind the first: then neither can make the other fail."""
         return self.prepares and self.reads_committed and not (self._to_prepare or self.broken)
 
     def notices_end(self) -> bool:
-        """Whether the server has closed the connection while it lay idle, as far as a glance can tell."""
+        """Whether the server has closed the idle connection, as far as can be seen without waiting."""
         try:
-            # The first look may find a last message, the second one the end.
+            # The first read may find a last message, the second one the end.
             self._pgconn.consume_input()
             self._pgconn.consume_input()
         except psycopg.OperationalError:
@@ -171,7 +161,7 @@ class Session:
     def close(self) -> None:
         self._connection.close()
 
-    def _get_to_know(self, prepare: bool | None) -> None:
+    def _examine_backend(self, prepare: bool | None) -> None:
         self.send(_ABOUT_BACKEND)
         self.sync()
         [[(backend, isolation)]] = self.receive()
@@ -185,7 +175,7 @@ class Session:
             self._to_prepare.add(statement.name)
             self._expected.append(statement.name)
 
-    def _collect(self, failures: list[psycopg.Error]) -> Waiting[list[Rows]]:
+    def _collect(self, failures: list[psycopg.Error]) -> SocketWaits[list[Rows]]:
         pgconn, answers = self._pgconn, list[Rows]()
         while True:
             while pgconn.is_busy():
@@ -203,8 +193,8 @@ class Session:
             else:
                 self._take(result, answers, failures)
 
-    def flush(self) -> Waiting[None]:
-        """Read while there is more to write: the server may be waiting for that."""
+    def flush(self) -> SocketWaits[None]:
+        """Write all; read meanwhile, or both sides may wait for each other."""
         try:
             while self._pgconn.flush():
                 yield EVENT_READ | EVENT_WRITE
@@ -214,13 +204,13 @@ class Session:
             raise
 
     def _wait(self, event: int) -> None:
-        # By the second: a signal that comes just before the wait begins does not end it.
+        # One second at a time: a signal that arrives just before the wait does not interrupt it.
         while not self._comes(event, max(0.0, min(1.0, self.deadline - monotonic()))):
             if monotonic() >= self.deadline:
                 raise psycopg.OperationalError(LATE)
 
     def _take(self, result: PGresult, answers: list[Rows], failures: list[psycopg.Error]) -> None:
-        # An implicit transaction that cannot be committed fails at its sync, which is still to be answered.
+        # An implicit transaction that cannot be committed fails at its sync, whose own result is still to come.
         expected = None if isinstance(self._expected[0], Sync) else self._expected.popleft()
         if isinstance(expected, bytes):
             self._to_prepare.discard(expected)
@@ -235,7 +225,7 @@ class Session:
 
 
 def _watch(socket: int) -> Callable[[int, float], bool]:
-    """Tells whether an event comes within so many seconds. Straight from poll(): selectors add 20 µs to each wait."""
+    """Returns a function that waits for an event, so many seconds. Uses poll(): selectors add 20 µs to each wait."""
     if not hasattr(select, "poll"):
         return partial(_select, socket)
     reads, both = select.poll(), select.poll()

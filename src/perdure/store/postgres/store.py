@@ -1,4 +1,4 @@
-"""The PostgreSQL store: operations on a small pool of connections, run again when that is the cure."""
+"""The PostgreSQL store: operations on a small pool of connections, run again where that helps."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from perdure.store.postgres.errors import diagnose
 from perdure.store.postgres.listener import ANSWER_SECONDS, PostgresListener
 from perdure.store.postgres.loop_io import LoopIO
 from perdure.store.postgres.migrate import target
-from perdure.store.postgres.pool import LANES, Pool, lanes
+from perdure.store.postgres.pool import Pool, limits
 from perdure.store.postgres.pool_stats import facts
 from perdure.store.postgres.retry import Retrier
 from perdure.store.postgres.rights import name_missing_right
-from perdure.store.postgres.session import Session, Waiting
+from perdure.store.postgres.session import Session, SocketWaits
 from perdure.store.postgres.transaction import TooLong, Transaction
 from perdure.store.postgres.url import parse_url, servers, shown
 from perdure.store.schema import migrate
@@ -62,6 +62,7 @@ class PostgresStore:
 
     dialect: Dialect = "postgres"
     embedded = False
+    detects_dead_workers = False
 
     def __init__(
         self,
@@ -100,9 +101,9 @@ class PostgresStore:
         )
         self.schema = schema
         self._listener_thread = PostgresListener(
-            listen_url or url, self.channel, announce=partial(_say_something, self._pool)
+            listen_url or url, self.channel, announce=partial(_announce_anything, self._pool)
         )
-        self._hire()
+        self._start_threads()
         _stores.add(self)
 
     @property
@@ -121,7 +122,7 @@ class PostgresStore:
 
     @property
     def migrations(self) -> Sequence[Migration]:
-        """Those of this version, in order."""
+        """The migrations of this version, in order."""
         return migrations("postgres") if self._migrations is None else self._migrations
 
     @lazy
@@ -133,7 +134,7 @@ class PostgresStore:
 
     @lazy
     def database(self) -> str | None:
-        """The database's name, where the URL tells it."""
+        """The database's name, if the URL has one."""
         name = parse_url(self._url).get("dbname")
         return None if name is None else str(name)
 
@@ -143,22 +144,22 @@ class PostgresStore:
 
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._retrier.until_done(
-            lambda: self._run(operation, *args, **kwargs), urgent=LANES[operation.kind] == "urgent"
+            lambda: self._run(operation, *args, **kwargs), urgent=operation.priority == "urgent"
         )
 
     def perform_at_once(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        # No lock of PostgreSQL's is on the whole database.
+        # PostgreSQL has no write lock on the whole database.
         return self.perform(operation, *args, **kwargs)
 
     async def aperform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         self._retrier.refuse_if_stopped()
 
-        def run(session: Session, *, at_once: bool = True) -> Waiting[T]:
+        def run(session: Session, *, at_once: bool = True) -> SocketWaits[T]:
             return self._perform(session, operation, args, kwargs, at_once=at_once)
 
         failed: psycopg.Error | None = None
         try:
-            if (future := self._loop_io.start(operation.kind, run)) is not None:
+            if (future := self._loop_io.start(operation, run)) is not None:
                 value = await future
                 self._retrier.note_success()
                 return value
@@ -166,18 +167,20 @@ class PostgresStore:
             pass
         except psycopg.Error as error:
             failed = error
-        return await self._aperform_aside(operation, partial(self._run, operation, *args, **kwargs), failed)
+        return await self._aperform_in_thread(
+            operation, partial(self._run, operation, *args, **kwargs), failed
+        )
 
     @property
     def takes_another_turn(self) -> bool:
         return self._loop_io.takes_another_turn
 
-    async def _aperform_aside(
+    async def _aperform_in_thread(
         self, operation: Operation[..., T], run: Callable[[], T], failed: psycopg.Error | None
     ) -> T:
-        """The same in a thread, which can wait: between two tries, for a connection, or with a lock in its hands."""
+        """The same in a thread, which may wait: for a connection, between two tries, or while it holds row locks."""
         outcome: Future[T] = Future()
-        urgent = LANES[operation.kind] == "urgent"
+        urgent = operation.priority == "urgent"
         answer = asyncio.wrap_future(outcome)
 
         def wanted() -> bool:
@@ -192,7 +195,7 @@ class PostgresStore:
                 except BaseException as error:
                     outcome.set_exception(error)
 
-        self._threads[LANES[operation.kind]].submit(work)
+        self._threads[operation.priority].submit(work)
         return await answer
 
     def migrate(self, *, to: int | None = None) -> list[int]:
@@ -220,18 +223,18 @@ class PostgresStore:
         self._retrier.use_worker_patience()
 
     def mark_self_locked(self) -> Callable[[], None]:
-        # A transaction holds its rows only: other writes go on beside it.
+        # A transaction locks only its rows: other writes do not wait for it.
         return lambda: None
 
     def lock_liveness(self, worker: str) -> Callable[[], None]:
-        # No sign of life but its lease: it may be on any host.
+        # A worker may be on any host: only its lease shows that it lives.
         return lambda: None
 
     def absent(self, workers: Iterable[str]) -> list[str]:
         return []
 
     def announce(self, topics: frozenset[str]) -> None:
-        """Tell this process."""
+        """Notify the listeners of this process."""
         self._listeners.tell(topics)
 
     def connect(self) -> psycopg.Connection[Any]:
@@ -241,11 +244,11 @@ class PostgresStore:
         return connection
 
     async def aconnect(self) -> psycopg.AsyncConnection[Any]:
-        """The same for async code; a database that is away is an error of ours at once."""
+        """The same for async code, without retries."""
         try:
             return await connect_async(self._url)
         except psycopg.Error as error:
-            failed = self._retrier.told(diagnose(error))
+            failed = self._retrier.error_for(diagnose(error))
         raise failed  # here, where it does not carry the driver's error
 
     def facts(self) -> Facts:
@@ -256,11 +259,11 @@ class PostgresStore:
         self._listener_thread.stop()
         self._loop_io.clear()
         self._pool.close()
-        self._dismiss()
+        self._stop_threads()
 
     def _run(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         self._loop_io.clear()
-        with self._pool.lend(LANES[operation.kind], timeout=self.patience) as session:
+        with self._pool.lend(operation.priority, timeout=self.patience) as session:
             return session.wait_for(self._perform(session, operation, args, kwargs))
 
     def _perform(
@@ -271,11 +274,12 @@ class PostgresStore:
         kwargs: Mapping[str, object],
         *,
         at_once: bool = False,
-    ) -> Waiting[T]:
+    ) -> SocketWaits[T]:
         transaction = Transaction(
             session,
             self._parsed,
-            kind=operation.kind,
+            access=operation.access,
+            priority=operation.priority,
             now=self.now(),
             channel=self.channel,
             at_once=at_once,
@@ -291,11 +295,11 @@ class PostgresStore:
     def _migrate(self, applied: list[int], *, to: int | None) -> None:
         try:
             with target(self._url, self.schema) as database:
-                # One by one: what was applied before the connection was lost was applied.
+                # One by one: those applied before the connection was lost are reported.
                 for version in migrate.apply(database, self.migrations, to=to):
                     applied.append(version)
         except psycopg.IntegrityError as error:
-            # Rows that are there break what a migration asks of them: to try again would read them all again.
+            # Existing rows violate what a migration requires: another try would only read them all again.
             failed = diagnose(error).error.noting(error)
         else:
             return
@@ -309,33 +313,34 @@ class PostgresStore:
         with target(self._url, self.schema) as database:
             migrate.check(database, self.migrations)
 
-    def _hire(self) -> None:
+    def _start_threads(self) -> None:
         self._threads = {
-            lane: DaemonThreads(f"perdure-postgres-{lane}", limit=n) for lane, n in lanes(self._size).items()
+            priority: DaemonThreads(f"perdure-postgres-{priority}", limit=n)
+            for priority, n in limits(self._size).items()
         }
-        # For those who never close: idle threads would outlive the store.
-        self._dismiss = finalize(self, _dismiss, self._listener_thread, *self._threads.values())
-        self._dismiss.atexit = False
+        # For stores that are never closed: idle threads would outlive them.
+        self._stop_threads = finalize(self, _stop_all, self._listener_thread, *self._threads.values())
+        self._stop_threads.atexit = False
 
     def _after_fork(self) -> None:
-        self._dismiss.detach()
+        self._stop_threads.detach()
         self._pool.forget()
         self._loop_io.forget()
         self._retrier.forget()
         self._listener_thread.forget()
-        self._hire()
+        self._start_threads()
 
 
 _stores: WeakRegistry[PostgresStore] = WeakRegistry()
 
 
-def _say_something(pool: Pool, channel: str) -> None:
-    with pool.lend("ordinary", timeout=ANSWER_SECONDS) as session:
-        transaction = Transaction(session, {}, kind="write", now=None, channel=channel)
+def _announce_anything(pool: Pool, channel: str) -> None:
+    with pool.lend("normal", timeout=ANSWER_SECONDS) as session:
+        transaction = Transaction(session, {}, access="write", priority="normal", now=None, channel=channel)
         session.wait_for(transaction.run(notify(frozenset([ANYTHING]))))
 
 
-def _dismiss(*threads: DaemonThreads | ListenerThread) -> None:
+def _stop_all(*threads: DaemonThreads | ListenerThread) -> None:
     for group in threads:
         group.stop(wait=False)
 

@@ -1,9 +1,9 @@
-"""One operation, one transaction, in as few round trips as its steps allow.
+"""One operation in one transaction, with as few round trips as possible.
 
-    a final step first      the pipeline itself is the transaction: everything in one round trip
-    more steps              BEGIN travels with the first, COMMIT with the final one
-    no final step           COMMIT has a round trip of its own
-    an operation that reads each step is a transaction: READ COMMITTED promises no more
+    the first is final      the pipeline itself is the transaction: everything in one round trip
+    several                 BEGIN travels with the first, COMMIT with the final one
+    none is final           COMMIT has a round trip of its own
+    an operation that reads each round trip is a transaction: READ COMMITTED promises no more
 
 Topics are announced behind the commit, in the same flush but as a transaction of their own: inside the
 writing one, NOTIFY would hold a lock of the whole server until the commit is on the disk.
@@ -14,20 +14,20 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from contextlib import closing
 from typing import Final, TypeVar
 
 import psycopg
 
 from perdure.errors import InternalError
 from perdure.internal import failpoints
-from perdure.ops.op import Answers, Kind, Op, Query, RoundTrip
+from perdure.ops.op import Access, Answers, Op, Priority, Query, RoundTrip
+from perdure.store.drive import drive_within
 from perdure.store.postgres.adapt import Statement
-from perdure.store.postgres.session import STATEMENT_SECONDS, Session, Sync, Waiting
+from perdure.store.postgres.session import STATEMENT_SECONDS, Session, SocketWaits, Sync
 
 T = TypeVar("T")
 
-# A payload of 8000 bytes makes NOTIFY fail. Whoever misses a longer topic polls.
+# NOTIFY fails with a payload of 8000 bytes. A longer topic is not sent: its listeners poll.
 _LONGEST_TOPIC: Final = 7000
 
 NOTIFY = """
@@ -38,10 +38,9 @@ SELECT pg_catalog.pg_notify(%(channel)s, topic)
 _log = logging.getLogger("perdure.store")
 
 
-# Each statement that writes finds its rows by an index it was written for. Its plan is made once for a
-# connection and kept, perhaps from when the table was empty: it must never be a scan of what has piled up
-# since, nor a walk through another index, and a sort, because that one holds all that is asked for after a
-# vacuum. And the compiler takes longer than such a plan runs.
+# Each statement that writes finds its rows by an index it was written for. Its plan is made once for a connection and
+# kept, perhaps from when the table was empty. It must never be a sequential scan, nor an index-only scan of another
+# index and a sort, which looks cheap after a vacuum. JIT takes longer than such a plan runs.
 _PLANS: Mapping[str, str] = {
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
@@ -52,7 +51,7 @@ _PLANS: Mapping[str, str] = {
 
 
 def _settings(statement: int, lock: int, idle: int, plans: Mapping[str, str] | None = None) -> Statement:
-    """Seconds of patience and ways to plan: for the session where it is our own, else for the transaction."""
+    """Timeouts in seconds and planner settings: for the session if the backend is our own, else for the transaction."""
     settings = {
         "statement_timeout": f"{statement}s",
         "lock_timeout": f"{lock}s",
@@ -67,20 +66,18 @@ _BEGIN = Statement.parse("BEGIN ISOLATION LEVEL READ COMMITTED")
 _COMMIT = Statement.parse("COMMIT")
 _ROLLBACK = Statement.parse("ROLLBACK")
 _NOTIFY = Statement.parse(NOTIFY)
-_URGENT = _settings(10, 3, 10, _PLANS)
-_SETTINGS: Mapping[Kind, Statement] = {
-    # A read is planned for its own filters and for the table as it is now.
-    "read": _settings(STATEMENT_SECONDS, 5, 30, {"plan_cache_mode": "force_custom_plan"}),
-    "write": _settings(STATEMENT_SECONDS, 5, 30, _PLANS),
+# A read is planned for its own filters and for the table as it is now.
+READ_SETTINGS = _settings(STATEMENT_SECONDS, 5, 30, {"plan_cache_mode": "force_custom_plan"})
+WRITE_SETTINGS: Mapping[Priority, Statement] = {
+    "normal": _settings(STATEMENT_SECONDS, 5, 30, _PLANS),
+    "urgent": _settings(10, 3, 10, _PLANS),
     # A heartbeat that waits as long as its lease lasts is of no use.
-    "urgent": _URGENT,
-    "turn": _URGENT,
-    "beat": _settings(5, 2, 5, _PLANS),
+    "heartbeat": _settings(5, 2, 5, _PLANS),
 }
 
 
 def notice(channel: str, topics: Iterable[str]) -> dict[str, str] | None:
-    """The parameters of NOTIFY, if there is anything to say."""
+    """The parameters of NOTIFY, if there is anything to announce."""
     short = sorted(topic for topic in topics if len(topic.encode(errors="replace")) <= _LONGEST_TOPIC)
     return {"channel": channel, "topics": json.dumps(short)} if short else None
 
@@ -92,7 +89,7 @@ class TooLong(Exception):
 class Transaction:
     """A run of an operation on a session. ``wake`` holds the topics it announced once it has returned.
 
-    ``at_once``: only if nothing is locked while anybody waits, which is where COMMIT travels with the first step.
+    ``at_once``: raise TooLong unless one round trip is enough, so that no row stays locked between two of them.
     """
 
     def __init__(
@@ -100,15 +97,16 @@ class Transaction:
         session: Session,
         statements: Mapping[str, Statement],
         *,
-        kind: Kind,
+        access: Access,
+        priority: Priority,
         now: int | None,
         channel: str,
         at_once: bool = False,
     ) -> None:
         self._session = session
         self._statements = statements
-        self._settings = _SETTINGS[kind]
-        self._reads = kind == "read"
+        self._reads = access == "read"
+        self._settings = READ_SETTINGS if self._reads else WRITE_SETTINGS[priority]
         self._now = now
         self._channel = channel
         self._at_once = at_once
@@ -118,26 +116,21 @@ class Transaction:
         self._announced: frozenset[str] = frozenset()
         self.wake: frozenset[str] = frozenset()
 
-    def run(self, op: Op[T]) -> Waiting[T]:
-        with closing(op):
-            try:
-                trip = next(op)
-                while True:
-                    trip = op.send((yield from self._answer(trip)))
-            except StopIteration as end:
-                yield from self._end()
-                value: T = end.value
-                return value
-            except BaseException as error:
-                yield from self._undo(error)
-                raise
+    def run(self, op: Op[T]) -> SocketWaits[T]:
+        try:
+            value = yield from drive_within(op, self._answer)
+        except BaseException as error:
+            yield from self._undo(error)
+            raise
+        yield from self._end()
+        return value
 
-    def _answer(self, trip: RoundTrip) -> Waiting[Answers]:
+    def _answer(self, trip: RoundTrip) -> SocketWaits[Answers]:
         self.wake |= trip.wake
         if not trip.queries and not (trip.final and self._begun):
             return []
         if self._ended:
-            raise InternalError("An operation went on after its final step.")
+            raise InternalError("An operation went on after its final round trip.")
         complete = trip.final or self._reads
         if self._at_once and not complete:
             raise TooLong
@@ -157,24 +150,24 @@ class Transaction:
             self._session.send(_BEGIN, rows=False)
         session = self._session
         if session.settings is not self._settings:
-            # Behind a pooler the next transaction may be on another backend, or somebody else's on this one.
+            # Behind a pooler the next transaction may run on another backend, and another client's on this one.
             session.send(self._settings, {"local": not session.prepares}, rows=False)
 
     def _send(self, query: Query) -> None:
         self._session.send(self._statements[query.name], {**query.params, "now": self._now})
 
-    def _round_trip(self) -> Waiting[Answers]:
+    def _round_trip(self) -> SocketWaits[Answers]:
         self._session.sync()
         return (yield from self._session.answer())
 
-    def _commit(self) -> Waiting[Answers]:
+    def _commit(self) -> SocketWaits[Answers]:
         if failpoints.armed:
             failpoints.reach("before_commit")
         if self._explicit:
             self._session.send(_COMMIT, rows=False)
         self._session.sync()
-        self._begun = self._explicit  # else it ends there, whatever comes of it
-        self._queue_notice(Sync.OWED)  # nobody waits for the notice: a fifth off a single enqueue
+        self._begun = self._explicit  # an implicit transaction ends at the sync, also if it fails
+        self._queue_notice(Sync.OWED)  # nobody waits for NOTIFY: that saves a fifth of a single enqueue
         answers = yield from self._session.answer()
         self._begun = False
         if self._session.prepares:
@@ -191,24 +184,24 @@ class Transaction:
             self._session.sync(sync)
         return params is not None
 
-    def _end(self) -> Waiting[None]:
+    def _end(self) -> SocketWaits[None]:
         if self._begun:
             yield from self._commit()
         elif self._ended:
             if self._queue_notice(Sync.OWED):
                 yield from self._session.flush()
         elif self._queue_notice(Sync.AWAITED):
-            yield from self._hear_of_notice()
+            yield from self._await_notice()
 
-    def _hear_of_notice(self) -> Waiting[None]:
-        """Whatever became of it: workers poll."""
+    def _await_notice(self) -> SocketWaits[None]:
+        """A failure is only logged: workers poll."""
         try:
             yield from self._session.answer()
         except psycopg.Error as error:
             _log.debug("NOTIFY failed: %s", error.sqlstate or type(error).__name__)
 
-    def _undo(self, error: BaseException) -> Waiting[None]:
-        """Leave the session as it was found, unless something stopped us in the middle of it."""
+    def _undo(self, error: BaseException) -> SocketWaits[None]:
+        """Roll back, and leave the session clean or marked as broken."""
         if not isinstance(error, Exception):
             self._session.broken = True
         if not self._begun:

@@ -121,7 +121,7 @@ def _query(url: str) -> str:
 
 
 def _unreadable(query: str) -> str:
-    """What is wrong in a URL that libpq does not read, as far as it may be told."""
+    """What is wrong in a URL that libpq cannot parse, without secrets."""
     parts = [part.partition("=") for part in query.split("&") if part]
     names = [unquote(name) for name, _, _ in parts]
     known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()} | {"ssl"}

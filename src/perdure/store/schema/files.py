@@ -1,7 +1,7 @@
 """The numbered files that make the tables: one set for each database, the same numbers and names in both.
 
 A file is SQL for one transaction. One whose first line begins with ``-- online`` runs statement by statement, each
-committed by itself, so that workers go on meanwhile; what was interrupted goes on where it was.
+committed by itself, so that workers keep running. An interrupted one continues where it stopped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Migration(NamedTuple):
         return split(self.text)
 
     def checksum_after(self, done: int) -> str:
-        """Of the first statements: what the history tells while an online migration is under way."""
+        """Of the first statements: recorded in the history while an online migration is under way."""
         return _digest("".join(self.statements[:done]))
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ def tables(migrations: Iterable[Migration]) -> list[str]:
 
 
 def history(dialect: Dialect) -> str:
-    """The table that tells which migrations a database has had; made before the first of them."""
+    """The table that records which migrations were applied; it is created before the first of them."""
     return _read(dialect, "history.sql")
 
 

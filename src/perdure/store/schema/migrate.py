@@ -157,7 +157,7 @@ def _has_history(target: Target) -> bool:
 
 
 def _refuse_strangers(target: Target, known: Sequence[Migration]) -> None:
-    """Tables that no history tells of: they are somebody else's, or the history was lost."""
+    """Tables without a history: they are not perdure's, or the history was lost."""
     there = {name for (name,) in target.rows(_RELATIONS[target.dialect], {"schema": target.schema})}
     for table in tables(known):
         if _place(target, table) in there:

@@ -1,4 +1,4 @@
-"""What a database tells of its migrations: what is still to be done, or why nothing may be."""
+"""The state of a database's migrations: what is still to be done, or why nothing may be done."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def install(
 
 
 def script(work: Sequence[Work], dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> str:
-    """What ``apply`` would do: a transaction for each migration, and none around those that are online."""
+    """What ``apply`` would do: a transaction for each migration, except online ones."""
     parts = _beginning(dialect, schema) if [one for one in work if one.migration.version == 1] else []
     for migration, done in work:
         statements = [*migration.statements[done:], _record(migration)]

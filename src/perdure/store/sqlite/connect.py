@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from perdure.errors import InvalidConfig, SchemaMissing, StoreAway, StoreReadOnly, UnsupportedDatabase
 from perdure.internal.instances import WeakRegistry
 from perdure.ops.op import Param, Rows
-from perdure.store.drive import Execute
 from perdure.store.sqlite.errors import is_busy, translate
 from perdure.store.sqlite.files import Files, files_at, identify, make_private
 from perdure.store.sqlite.fork import keep_for_ever
 from perdure.store.sqlite.mounts import network_file_system
 
 Synchronous: TypeAlias = Literal["full", "normal"]
+Execute: TypeAlias = Callable[[str, Mapping[str, Param]], Rows]
+"""Runs a statement, given its name and parameters."""
 
 MEMORY = ":memory:"
 GONE = "The SQLite file was moved, deleted or replaced while it was in use."
@@ -59,7 +60,7 @@ class Database:
         self.lost = False
         """Its file was deleted or replaced, and no other one is open yet."""
         self.noticed = False
-        """Somebody wanted to open it and found another file; what is open should be let go of."""
+        """Whether an open found another file at the path: what is open should be closed."""
         # What is open, and what was until its file was lost.
         self._files: Files | None = None
         self._before: Files | None = None
@@ -75,7 +76,7 @@ class Database:
         return self.in_memory or os.path.exists(self.path)
 
     def refuse_if_missing(self) -> None:
-        """Whoever only looks makes no file."""
+        """Raise if there is no file: a check must not create one."""
         if self.exists:
             return
         if os.path.isdir(os.path.dirname(self.path)):
@@ -212,8 +213,8 @@ class Database:
             )
 
     def _connect(self) -> sqlite3.Connection:
-        # No timeout: we wait ourselves, with jitter and without holding up whoever needs our locks. And SQLite makes no
-        # file, not even if ours has just gone: it would be readable for others.
+        # No timeout: we wait ourselves, with jitter and without blocking threads that need our locks. SQLite creates no
+        # file, not even if ours has just vanished: others could read it.
         connection = sqlite3.connect(
             self.path if self.in_memory else f"{Path(self.path).as_uri()}?mode=rw",
             uri=not self.in_memory,
@@ -306,5 +307,5 @@ def rows_in(cursor: sqlite3.Cursor) -> Rows:
         raise
 
 
-# Of this process, with those that others of its apps have: they would all open the same path.
+# Of all stores in this process: they would all open the same path.
 _databases: WeakRegistry[Database] = WeakRegistry()

@@ -1,4 +1,4 @@
-"""What SQLite's errors mean to a caller of perdure, and patience with the one that passes by itself."""
+"""What SQLite's errors mean to a caller of perdure, and waiting while the database is locked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LONGEST_PAUSE = 0.01
 
 _log = logging.getLogger("perdure.store")
 
-# By the beginning of the error's name; the first that fits holds.
+# By the beginning of the error's name; the first match counts.
 _MEANINGS: tuple[tuple[str, Callable[[], PerdureError]], ...] = (
     ("SQLITE_BUSY", StoreBusy),
     ("SQLITE_LOCKED", StoreBusy),
@@ -40,7 +40,7 @@ _MEANINGS: tuple[tuple[str, Callable[[], PerdureError]], ...] = (
     ("SQLITE_READONLY_DBMOVED", lambda: StoreAway("The SQLite file was moved or deleted while it was open.")),
     ("SQLITE_READONLY", StoreReadOnly),
     ("SQLITE_FULL", StoreFull),
-    # A disk that fails today may be mounted anew tomorrow: a worker keeps trying, a caller is told.
+    # A disk that fails may be mounted again later: a worker keeps trying, a caller gets the error.
     ("SQLITE_IOERR", lambda: StoreAway("The SQLite file could not be read or written.")),
     ("SQLITE_CANTOPEN", lambda: StoreAway("The SQLite file cannot be opened.")),
     ("SQLITE_PERM", lambda: StoreAway("The SQLite file cannot be opened.")),
@@ -55,7 +55,7 @@ _MEANINGS: tuple[tuple[str, Callable[[], PerdureError]], ...] = (
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Somebody else holds the lock; the same statement may succeed in a moment."""
+    """Whether another connection holds the lock: the same statement may succeed soon."""
     return _name(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL"))
 
 
@@ -89,7 +89,7 @@ def _meaning(error: sqlite3.Error) -> PerdureError:
 
 
 def patiently(action: Callable[[], T], *, until: float, rest: Callable[[float], object] = time.sleep) -> T:
-    """Repeat ``action`` while somebody else holds the lock. Jitter, or two processes knock in step."""
+    """Repeat ``action`` while another connection holds the lock; with jitter, or two processes would retry in step."""
     pause = _FIRST_PAUSE
     while True:
         try:

@@ -2,7 +2,7 @@
 
 SQLite finds them by their names alone. Beside a file that took another one's place it takes the old -wal for
 its own, and writes the pages of one database over those of the other. Nothing in the files tells them apart,
-so whoever had the old ones open has to remember them.
+so a process that had the old ones open has to remember them.
 
 And who may read them: what we make is its owner's alone, for payloads may be secrets.
 """
@@ -27,7 +27,7 @@ class Files(NamedTuple):
     beside: frozenset[FileId]
 
     def left_behind(self, here: Files) -> bool:
-        """Whether anything of ours lies beside another file, or beside none."""
+        """Whether our WAL files are beside another database file, or beside none."""
         return here.main != self.main and not self.beside.isdisjoint(here.beside)
 
 
@@ -49,7 +49,7 @@ def make_private(path: str) -> None:
 
     SQLite gives the -wal and the -shm the mode of the file. It would itself make one that the umask alone restricts.
     """
-    # What stands in the way SQLite will find, and tell better.
+    # SQLite will find any obstacle, and report it better.
     with suppress(OSError):
         if _MAKES_FILES:
             # Without opening it: to close it would drop the locks of a thread that was quick to open it by SQLite.

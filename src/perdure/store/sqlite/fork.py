@@ -16,7 +16,7 @@ from typing import Protocol
 
 from perdure.internal.instances import WeakRegistry
 
-# A write takes milliseconds. Whoever reads longer than this finds a child that refuses to work.
+# A write takes milliseconds. If a read takes longer than this, the child refuses to use the store.
 _PATIENCE = 10.0
 
 

@@ -10,19 +10,18 @@ from typing import Any, TypeVar
 
 from perdure.errors import StoreClosed
 from perdure.internal import failpoints
-from perdure.store.drive import Execute
 from perdure.store.schema import migrate
 from perdure.store.schema.files import Migration
 from perdure.store.schema.pending import Work
 from perdure.store.sqlite.checkpoint import Checkpoints
-from perdure.store.sqlite.connect import Database, executor
+from perdure.store.sqlite.connect import Database, Execute, executor
 from perdure.store.sqlite.errors import is_undecodable, patiently, translate
 from perdure.store.sqlite.migrate import SqliteTarget, refuse_without_tables
-from perdure.store.sqlite.pending_call import Call
+from perdure.store.sqlite.pending_call import PendingCall
 
 T = TypeVar("T")
 
-# How often a call is run that broke a constraint, in case somebody was quicker.
+# How often a call that violated a constraint is run, in case a concurrent writer was quicker.
 _RUNS = 5
 
 
@@ -49,7 +48,7 @@ class GroupCommit:
         self._lock = threading.Lock()
 
     def prepare(self, *, until: float) -> None:
-        """See to it that the schema is up to date; if it is known to be, wait for nobody."""
+        """Make sure that the schema is up to date; if it is known to be, do not wait."""
         if not self._prepared:
             self.migrate(until=until)
 
@@ -71,10 +70,10 @@ class GroupCommit:
         """Raise what is wrong with the schema; change nothing."""
         self._look(lambda target: migrate.check(target, self._migrations), until=until)
 
-    def write(self, group: list[Call[Any]], followers: Iterable[Call[Any]]) -> None:
-        """Write for the one call in ``group`` and for those who follow, and join them to it.
+    def write(self, group: list[PendingCall[Any]], followers: Iterable[PendingCall[Any]]) -> None:
+        """Write the one call in ``group`` and the followers in one transaction; append the followers to ``group``.
 
-        Every call that was run has its outcome when this returns; none has before the commit.
+        Every call that was run has its outcome when this returns, and none before the commit.
         """
         with self._lock:
             try:
@@ -95,9 +94,9 @@ class GroupCommit:
             return None
         try:
             if self._connection is None:
-                # Nothing to compare with: all may be new, or nothing is there.
+                # Nothing to compare with: everything may be new, or there is no database.
                 return None if self._database.lost else object()
-            # To the last row, or the statement would go on reading.
+            # To the last row, or the statement would keep its read transaction.
             return self._connection, self._connection.execute("PRAGMA data_version").fetchall()
         except sqlite3.Error:
             return None
@@ -105,11 +104,11 @@ class GroupCommit:
             self._lock.release()
 
     def stop_waiting(self) -> None:
-        """Whoever waits for another process's lock is told that the store is closed."""
+        """Raise StoreClosed in calls that wait for another process's lock."""
         self._closing.set()
 
     def pause(self, *, timeout: float) -> bool:
-        """Let the connection go and nobody in until ``resume``; False if that took too long."""
+        """Close the connection and open none until ``resume``; False if that took too long."""
         if not self._lock.acquire(timeout=timeout):
             return False
         if not self._database.in_memory:
@@ -120,7 +119,7 @@ class GroupCommit:
         self._lock.release()
 
     def close(self, *, timeout: float = -1) -> None:
-        """Let the connection go, if that can be done in time."""
+        """Close the connection, if that can be done in time."""
         if self._lock.acquire(timeout=timeout):
             try:
                 self._close()
@@ -141,11 +140,11 @@ class GroupCommit:
                 self._database.close(connection)
 
     def _write_together(
-        self, group: list[Call[Any]], followers: Iterable[Call[Any]], *, lossy: bool = False
+        self, group: list[PendingCall[Any]], followers: Iterable[PendingCall[Any]], *, lossy: bool = False
     ) -> None:
         (first,) = group
         connection = patiently(self._begin, until=first.until, rest=self._rest)
-        # Nothing is before it, so it needs no savepoint: to take it back is to roll back.
+        # It is the first, so it needs no savepoint: a rollback undoes it.
         first.run(self._execute(connection, lossy=lossy))
         for call in followers:
             group.append(call)
@@ -158,8 +157,8 @@ class GroupCommit:
         for call in group:
             call.done = True
 
-    def _run_apart(self, connection: sqlite3.Connection, call: Call[Any]) -> None:
-        """A refusal takes back this call alone; an error of SQLite's is everybody's."""
+    def _run_apart(self, connection: sqlite3.Connection, call: PendingCall[Any]) -> None:
+        """A refusal undoes this call alone; an error of SQLite fails the whole group."""
         connection.execute("SAVEPOINT call")
         try:
             call.run(self._execute(connection))
@@ -170,10 +169,10 @@ class GroupCommit:
             call.fail(refusal)
         connection.execute("RELEASE call")
 
-    def _recover(self, group: list[Call[Any]], error: Exception) -> None:
-        """After a group broke, each runs again in a transaction of its own: alone, its error is its own.
+    def _recover(self, group: list[PendingCall[Any]], error: Exception) -> None:
+        """After a group failed, run each call again in its own transaction, where an error is its own.
 
-        Also those that were refused, for what refused them may have been written by another of the group.
+        Also calls that were refused: the reason may have been written by another call of the group.
         """
         self._roll_back()
         if len(group) == 1 and not (isinstance(error, sqlite3.IntegrityError) or is_undecodable(error)):
@@ -182,7 +181,7 @@ class GroupCommit:
         for call in group:
             self._write_alone(call)
 
-    def _write_alone(self, call: Call[Any]) -> None:
+    def _write_alone(self, call: PendingCall[Any]) -> None:
         error: Exception | None = None
         lossy = False
         for _ in range(_RUNS):
@@ -210,12 +209,12 @@ class GroupCommit:
         return self._connection
 
     def _open(self, applied: list[int], *, create: bool = True, to: int | None = None) -> None:
-        """Without ``create`` a file that vanished, or lost its tables, is waited for and not made anew."""
+        """Without ``create`` a file that vanished, or lost its tables, is an error and is not created again."""
         connection = self._connection or self._database.open(create=create)
         try:
             if not create:
                 refuse_without_tables(connection, self._migrations)
-            # One by one: what was applied before somebody else's lock stopped us was applied.
+            # One by one: those applied before another process's lock stopped us are reported.
             for version in migrate.apply(SqliteTarget(connection), self._migrations, to=to):
                 applied.append(version)
         except BaseException:
@@ -240,7 +239,7 @@ class GroupCommit:
         return executor(connection, self._statements, self._clock(), lossy=lossy)
 
     def _roll_back(self) -> None:
-        """Leave no transaction behind; a connection that cannot get out of its own is given up."""
+        """Leave no transaction behind; close a connection that cannot roll back."""
         connection = self._connection
         if connection is None or not connection.in_transaction:
             return
@@ -256,6 +255,6 @@ class GroupCommit:
             self._connection = None
 
 
-def _refuse(call: Call[Any], error: Exception) -> None:
+def _refuse(call: PendingCall[Any], error: Exception) -> None:
     call.fail(translate(error))
     call.done = True

@@ -1,4 +1,4 @@
-"""Being told by Linux that a file was written to, without opening it.
+"""Learning from Linux that a file was written to, without opening it.
 
 Opening is what must not be done: any close() of a database's file drops the locks SQLite holds on it.
 """

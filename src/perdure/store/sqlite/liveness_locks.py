@@ -1,6 +1,6 @@
-"""Noticing at once that a worker on this host has died: by the lock it held, which the kernel lets go of.
+"""Noticing at once that a worker on this host has died: the kernel releases its lock.
 
-Each worker holds a lock on a file of its own beside the database. A pid would tell less: another process may
+Each worker holds a lock on a file of its own beside the database. A pid would not do: another process may
 have it by now, or the asker may be in a container that cannot see it.
 """
 
@@ -50,7 +50,7 @@ class LivenessLocks:
         return partial(_give_up, path, file, os.getpid(), [])
 
     def absent(self, workers: Iterable[str]) -> list[str]:
-        """Those of these workers that are certainly dead. Without a file a worker is unknown, not dead."""
+        """Which of these workers are certainly dead. A worker without a file is unknown, not dead."""
         return [worker for worker in workers if (path := self._file_of(worker)) and _is_abandoned(path)]
 
     def _file_of(self, worker: str) -> str | None:
@@ -84,7 +84,7 @@ def _lock_new(path: str, database: str) -> int:
 
 
 def _lock(file: int) -> None:
-    """OSError if somebody holds it, or if this file system knows no locks."""
+    """OSError if it is locked, or if this file system has no locks."""
     import fcntl
 
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -99,7 +99,7 @@ def _give_up(path: str, file: int, holder: int, given_up: list[bool]) -> None:
 
 
 def _is_abandoned(path: str) -> bool:
-    """Whether nobody holds the lock; then the file is gone. Only one who asks is told."""
+    """Whether the lock is free; if so, remove its file. Of concurrent callers only one gets True."""
     try:
         file = _opened(path, os.O_RDONLY)
     except OSError:

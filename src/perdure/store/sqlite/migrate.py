@@ -53,7 +53,7 @@ class SqliteTarget:
             yield
             self._connection.execute("COMMIT")
         finally:
-            # Unless it was committed, or SQLite did it by itself. An error of the block is the one to tell.
+            # Unless it was committed, or SQLite rolled back by itself. The block's error is the one to raise.
             with suppress(sqlite3.Error):
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")

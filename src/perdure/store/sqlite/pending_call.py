@@ -1,4 +1,4 @@
-"""An operation on its way through the SQLite store, and how whoever asked learns what came of it."""
+"""An operation on its way through the SQLite store, and how its caller gets the outcome."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from perdure.ops.op import Op
-from perdure.store.drive import Execute, drive
+from perdure.ops.op import Answers, Op, RoundTrip
+from perdure.store.drive import drive
+from perdure.store.sqlite.connect import Execute
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Call(Generic[T]):
-    """An operation, how long it may wait, and its outcome: that holds once ``done`` is set."""
+class PendingCall(Generic[T]):
+    """An operation, how long it may wait, and its outcome, which is final once ``done`` is set."""
 
     leads = False
     done = False
@@ -31,9 +32,17 @@ class Call(Generic[T]):
         self.urgent = urgent
 
     def run(self, execute: Execute) -> None:
-        """Run the operation, from the top. Its outcome may still be taken back."""
+        """Run the operation, from the top. Its outcome may still be rolled back."""
         self._error = None
-        self._value, self.wake = drive(execute, self._start())
+        wake: frozenset[str] = frozenset()
+
+        def answer(trip: RoundTrip) -> Answers:
+            nonlocal wake
+            wake |= trip.wake
+            return [execute(name, params) for name, params in trip.queries]
+
+        self._value = drive(self._start(), answer)
+        self.wake = wake
 
     def fail(self, error: Exception) -> None:
         self._error = error
@@ -45,13 +54,13 @@ class Call(Generic[T]):
         return self._value
 
 
-class ThreadCall(Call[T]):
-    """A call whose thread stands still until it is done."""
+class ThreadCall(PendingCall[T]):
+    """A call whose thread waits until it is done."""
 
     _gate: threading.Lock | None = None
 
     def close_gate(self) -> None:
-        # A bare lock: an Event costs ten times as much, and a caller who need not wait has neither.
+        # A bare lock: an Event costs ten times as much. A caller that need not wait has neither.
         self._gate = threading.Lock()
         self._gate.acquire()
 
@@ -64,12 +73,12 @@ class ThreadCall(Call[T]):
             self._gate.release()
 
 
-class LoopCall(Call[T]):
+class LoopCall(PendingCall[T]):
     """A call that a coroutine awaits."""
 
     def __init__(self, start: Callable[[], Op[T]], *, until: float, urgent: bool = False) -> None:
         super().__init__(start, until=until, urgent=urgent)
-        # Here, because blocking programs do without it.
+        # Here, because blocking programs never import asyncio.
         from asyncio import get_running_loop
 
         self.loop = get_running_loop()
@@ -84,13 +93,13 @@ class LoopCall(Call[T]):
         await self._answered
 
     def answer(self) -> None:
-        # Its caller may have been cancelled meanwhile.
+        # Its caller may have been cancelled.
         if not self._answered.done():
             self._answered.set_result(None)
 
 
-def hand_out(calls: Iterable[Call[Any]]) -> None:
-    """Tell everybody who waits for one of these; each event loop is woken once."""
+def hand_out(calls: Iterable[PendingCall[Any]]) -> None:
+    """Wake the callers that wait for these; each event loop is woken once."""
     by_loop: dict[AbstractEventLoop, list[LoopCall[Any]]] = {}
     for call in calls:
         if isinstance(call, ThreadCall):

@@ -1,4 +1,4 @@
-"""What a store has open in one process: its connections, its threads, and who stands in line for them."""
+"""What a store has open in one process: its connections, its threads and its queues."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from perdure.errors import StoreAway
-from perdure.ops.op import Kind, Op
+from perdure.ops.op import Op, Operation
 from perdure.store.listeners import Listener
 from perdure.store.schema.files import Migration
 from perdure.store.schema.pending import Work
@@ -26,8 +26,8 @@ from perdure.store.sqlite.writer import Writer
 
 T = TypeVar("T")
 
-# Seconds to wait for those who read, before the next heartbeat.
-_MOMENT = 1.0
+# To wait for readers and the writer; less than the interval of heartbeats.
+_PAUSE_SECONDS = 1.0
 
 
 class ProcessState:
@@ -54,23 +54,25 @@ class ProcessState:
         self._listener_thread = WalWatcher(database.path, seen=self._group_commit.seen)
         close_before_forks(self)
 
-    def perform(self, kind: Kind, start: Callable[[], Op[T]], *, patience: float | None = None) -> T:
-        if self._database.noticed or (kind == "beat" and self._database.has_moved):
-            self._let_go()
+    def perform(
+        self, operation: Operation[..., T], start: Callable[[], Op[T]], *, patience: float | None = None
+    ) -> T:
+        if self._database.noticed or (operation.priority == "heartbeat" and self._database.has_moved):
+            self._reopen()
         until = self._until if patience is None else time.monotonic() + patience
-        call = ThreadCall(start, until=until, urgent=kind in ("urgent", "turn", "beat"))
-        if self._reads(kind):
+        call = ThreadCall(start, until=until, urgent=operation.priority != "normal")
+        if self._reads(operation):
             return self._readers.perform(call)
         refuse_if_self_locked(self._database.path)
         return self._writer.perform(call)
 
-    async def aperform(self, kind: Kind, start: Callable[[], Op[T]]) -> T:
+    async def aperform(self, operation: Operation[..., T], start: Callable[[], Op[T]]) -> T:
         if self._database.noticed:
             from asyncio import to_thread
 
-            await to_thread(self._let_go)
-        call = LoopCall(start, until=self._until, urgent=kind in ("urgent", "turn", "beat"))
-        if self._reads(kind):
+            await to_thread(self._reopen)
+        call = LoopCall(start, until=self._until, urgent=operation.priority != "normal")
+        if self._reads(operation):
             return await self._readers.aperform(call)
         refuse_if_self_locked(self._database.path)
         return await self._writer.aperform(call)
@@ -85,11 +87,11 @@ class ProcessState:
         _translated(lambda: self._group_commit.check(until=self._until))
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Tell it of other processes' commits; nobody else commits to a database in memory."""
+        """Notify it of other processes' commits; a database in memory has none."""
         return _nothing if self._database.in_memory else self._listener_thread.add(listener)
 
     def pause(self, *, timeout: float) -> bool:
-        """Close every connection and let nobody open one; False, and nothing is changed, if it takes long."""
+        """Close every connection and open none until ``resume``; False, and nothing changed, if that took too long."""
         # In this order: the first reader waits for the writer, never the other way round.
         if not self._readers.pause(timeout=timeout):
             return False
@@ -102,9 +104,9 @@ class ProcessState:
         self._group_commit.resume()
         self._readers.resume()
 
-    def _let_go(self) -> None:
-        """What is written to a file without a name is lost: close it, and open what is found in its place."""
-        if self.pause(timeout=_MOMENT):
+    def _reopen(self) -> None:
+        """The file was replaced or deleted, and writes to it are lost: close it; the next call opens what is there."""
+        if self.pause(timeout=_PAUSE_SECONDS):
             self._database.note_loss()
             self.resume()
             if self._database.exists:
@@ -118,7 +120,7 @@ class ProcessState:
         self._database.forget()
 
     def abandon(self) -> None:
-        """Its store is gone or the program ends, and nobody closed it: let go without waiting for anybody."""
+        """Close without waiting: the store was garbage-collected, or the program ends."""
         if self._pid != os.getpid():
             self._database.keep_for_ever()
         else:
@@ -141,9 +143,9 @@ class ProcessState:
     def _until(self) -> float:
         return time.monotonic() + self._patience
 
-    def _reads(self, kind: Kind) -> bool:
+    def _reads(self, operation: Operation[..., Any]) -> bool:
         # A database in memory has one connection, and that is the writer's.
-        return kind == "read" and not self._database.in_memory
+        return operation.access == "read" and not self._database.in_memory
 
 
 def _nothing() -> None:

@@ -1,4 +1,4 @@
-"""The way of a reading call: a snapshot on a connection that cannot write, beside whoever writes."""
+"""Reading calls: each on a snapshot and a read-only connection, concurrently with the writer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.errors import StoreClosed
 from perdure.internal.threads import DaemonThreads
 from perdure.store.sqlite.connect import Database, executor
 from perdure.store.sqlite.errors import is_undecodable, patiently, translate
-from perdure.store.sqlite.pending_call import Call, LoopCall, ThreadCall, hand_out
+from perdure.store.sqlite.pending_call import LoopCall, PendingCall, ThreadCall, hand_out
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ _MOST_CONNECTIONS = 4
 
 class Prepare(Protocol):
     def __call__(self, *, until: float) -> None:
-        """See to it that the schema is up to date."""
+        """Make sure that the schema is up to date."""
 
 
 class Readers:
@@ -38,7 +38,7 @@ class Readers:
         self._prepare = prepare
         self._closed = False
         self._threads = DaemonThreads("perdure-sqlite-reader", limit=_MOST_CONNECTIONS)
-        # A slot without a connection is None. Whoever holds all of them is alone.
+        # A slot without a connection is None. A thread that has taken all slots is alone.
         self._slots: LifoQueue[sqlite3.Connection | None] = LifoQueue()
         for _ in range(_MOST_CONNECTIONS):
             self._slots.put(None)
@@ -53,17 +53,17 @@ class Readers:
         return call.outcome()
 
     def pause(self, *, timeout: float) -> bool:
-        """Let every connection go and nobody in until ``resume``; False if that took too long."""
+        """Close every connection and open none until ``resume``; False if that took too long."""
         until = time.monotonic() + timeout
-        held: list[sqlite3.Connection | None] = []
+        taken: list[sqlite3.Connection | None] = []
         try:
-            while len(held) < _MOST_CONNECTIONS:
-                held.append(self._slots.get(timeout=max(0, until - time.monotonic())))
+            while len(taken) < _MOST_CONNECTIONS:
+                taken.append(self._slots.get(timeout=max(0, until - time.monotonic())))
         except Empty:
-            for connection in held:
+            for connection in taken:
                 self._slots.put(connection)
             return False
-        for connection in held:
+        for connection in taken:
             self._close(connection)
         return True
 
@@ -80,7 +80,7 @@ class Readers:
         self.resume()
 
     def abandon(self) -> None:
-        """Let go of what can be let go of without waiting."""
+        """Close what can be closed without waiting."""
         self._threads.stop(wait=False)
         with suppress(Empty):
             while True:
@@ -91,13 +91,13 @@ class Readers:
             self._read(call)
             hand_out([call])
 
-    def _read(self, call: Call[Any]) -> None:
+    def _read(self, call: PendingCall[Any]) -> None:
         try:
             patiently(partial(self._read_once, call), until=call.until)
         except Exception as error:
             call.fail(translate(error))
 
-    def _read_once(self, call: Call[Any]) -> None:
+    def _read_once(self, call: PendingCall[Any]) -> None:
         connection = self._slots.get()
         try:
             if self._closed:
@@ -121,7 +121,7 @@ class Readers:
         if connection is not None:
             self._database.close(connection)
 
-    def _read_snapshot(self, connection: sqlite3.Connection, call: Call[Any]) -> None:
+    def _read_snapshot(self, connection: sqlite3.Connection, call: PendingCall[Any]) -> None:
         try:
             self._run(connection, call)
         except sqlite3.OperationalError as error:
@@ -129,7 +129,7 @@ class Readers:
                 raise
             self._run(connection, call, lossy=True)
 
-    def _run(self, connection: sqlite3.Connection, call: Call[Any], *, lossy: bool = False) -> None:
+    def _run(self, connection: sqlite3.Connection, call: PendingCall[Any], *, lossy: bool = False) -> None:
         connection.execute("BEGIN")
         try:
             call.run(executor(connection, self._statements, self._clock(), lossy=lossy))

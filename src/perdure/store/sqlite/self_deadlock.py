@@ -1,4 +1,4 @@
-"""Whoever holds the write lock by a connection of their own would wait for themselves with any other write."""
+"""Refuses writes that would wait for a write lock that their own thread or task holds on another connection."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextvars import ContextVar
 from perdure.errors import Refused
 
 
-class Hold:
-    """The write lock of the database at ``path``, held from here, in this thread or task, until ``end``."""
+class SelfLock:
+    """This thread or task holds the write lock of the database at ``path``, until ``end``."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.where: object | None = _here()
-        # Not reset at the end, which may come in another context: a hold that ended holds nobody up.
+        # Not reset at the end, which may come in another context: an ended lock refuses nothing.
         _last.set(self)
 
     def end(self) -> None:
@@ -22,16 +22,16 @@ class Hold:
 
 
 def refuse_if_self_locked(path: str) -> None:
-    hold = _last.get()
-    if hold is not None and hold.path == path and hold.where == _here():
+    lock = _last.get()
+    if lock is not None and lock.path == path and lock.where == _here():
         raise Refused(
             "ctx.transaction() holds SQLite's write lock, and this write would wait for it: "
             "leave the block first, or give its connection as conn=.",
-            code="store.held_here",
+            code="store.self_locked",
         )
 
 
-_last: ContextVar[Hold | None] = ContextVar("perdure_hold", default=None)
+_last: ContextVar[SelfLock | None] = ContextVar("perdure_self_lock", default=None)
 
 
 def _here() -> tuple[int, object]:

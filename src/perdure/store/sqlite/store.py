@@ -23,7 +23,7 @@ from perdure.store.sqlite.errors import patiently, translate
 from perdure.store.sqlite.file_stats import facts
 from perdure.store.sqlite.liveness_locks import LivenessLocks
 from perdure.store.sqlite.process_state import ProcessState
-from perdure.store.sqlite.self_deadlock import Hold
+from perdure.store.sqlite.self_deadlock import SelfLock
 from perdure.store.statements import Dialect, load
 from perdure.store.store import Facts
 
@@ -39,6 +39,7 @@ class SqliteStore:
 
     dialect: Dialect = "sqlite"
     embedded = True
+    detects_dead_workers = True
 
     def __init__(
         self,
@@ -58,12 +59,12 @@ class SqliteStore:
         self._listeners = Listeners()
         self._liveness_locks = None if self._database.in_memory else LivenessLocks(self._database.path)
         self._closed = False
-        # By process. What a parent had open stays here, untouched.
+        # By process id. What a parent process had open stays here, untouched.
         self._process_states: dict[int, ProcessState] = {}
 
     @property
     def path(self) -> str:
-        """Where the database lies, links followed."""
+        """The path of the file, with links resolved."""
         return self._database.path
 
     @property
@@ -81,7 +82,7 @@ class SqliteStore:
 
     @property
     def migrations(self) -> Sequence[Migration]:
-        """Those of this version, in order."""
+        """The migrations of this version, in order."""
         return migrations("sqlite") if self._migrations is None else self._migrations
 
     def now(self) -> int:
@@ -89,15 +90,13 @@ class SqliteStore:
         return self._clock()
 
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._process_state.perform(operation.kind, partial(operation.start, *args, **kwargs))
+        return self._process_state.perform(operation, partial(operation.start, *args, **kwargs))
 
     def perform_at_once(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._process_state.perform(
-            operation.kind, partial(operation.start, *args, **kwargs), patience=0
-        )
+        return self._process_state.perform(operation, partial(operation.start, *args, **kwargs), patience=0)
 
     async def aperform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._process_state.aperform(operation.kind, partial(operation.start, *args, **kwargs))
+        return await self._process_state.aperform(operation, partial(operation.start, *args, **kwargs))
 
     @property
     def takes_another_turn(self) -> bool:
@@ -126,7 +125,7 @@ class SqliteStore:
         pass
 
     def mark_self_locked(self) -> Callable[[], None]:
-        return Hold(self.path).end
+        return SelfLock(self.path).end
 
     def lock_liveness(self, worker: str) -> Callable[[], None]:
         return self._liveness_locks.lock_liveness(worker) if self._liveness_locks else _nothing
@@ -135,7 +134,7 @@ class SqliteStore:
         return self._liveness_locks.absent(workers) if self._liveness_locks else []
 
     def announce(self, topics: frozenset[str]) -> None:
-        """Tell this process."""
+        """Notify the listeners of this process."""
         self._listeners.tell(topics)
 
     def connect(self) -> sqlite3.Connection:
@@ -154,7 +153,7 @@ class SqliteStore:
         raise failed  # here, where it does not carry SQLite's error
 
     async def aconnect(self) -> sqlite3.Connection:
-        """The same, where whoever is cancelled while it waits leaves no connection with the lock behind."""
+        """The same for async code. A cancel while it waits leaves no connection with the lock behind."""
         import asyncio
 
         got: list[sqlite3.Connection] = []

@@ -1,7 +1,7 @@
 """Hearing what other processes commit to an SQLite file: their commits write to the WAL.
 
 The write comes first and the commit can be seen later, for the disk is waited for in between: 2 ms here, and
-nothing tells of the second. So after each write we look a few times. A look is ``PRAGMA data_version`` on the
+nothing announces the second. So after each write we look a few times. A look is ``PRAGMA data_version`` on the
 write connection, 6 µs: there it changes by what others commit and never by our own; and while that connection
 is in use nobody else commits. Heard within 1 ms of the end of another process's COMMIT, by the median.
 """
@@ -18,7 +18,7 @@ from perdure.store.listener_thread import ListenerThread, Waiter
 from perdure.store.sqlite.inotify import FileWatch
 
 POLL_SECONDS = 0.025
-"""Between two looks where the system tells nothing."""
+"""Between two looks on systems without inotify."""
 
 # Seconds from the first write of a commit to its last.
 _SETTLE: Final = 0.0003
@@ -32,7 +32,7 @@ _IDLE: Final = 15.0
 
 
 class WalWatcher(ListenerThread):
-    """``seen`` differs from its last value if others have committed since; it is None while nobody can tell."""
+    """``seen`` differs from its last value if others have committed since; it is None while that is unknown."""
 
     def __init__(self, path: str, *, seen: Callable[[], object | None]) -> None:
         super().__init__("perdure-sqlite-listener")

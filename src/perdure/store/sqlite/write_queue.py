@@ -1,4 +1,4 @@
-"""Who writes next: one call leads at a time and takes along whoever stands in line."""
+"""Which call writes next: one leads at a time, and writes for the queued ones too."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from contextlib import suppress
 from typing import Any
 
 from perdure.errors import StoreClosed
-from perdure.store.sqlite.pending_call import Call, ThreadCall
+from perdure.store.sqlite.pending_call import PendingCall, ThreadCall
 
 
 class WriteQueue:
-    """Two lanes, urgent calls before the others. Whoever finds nobody leading leads at once."""
+    """Two queues, urgent calls before the others. A call that finds no leader leads at once."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._led = False
         self._closed = False
-        self._deserted = threading.Event()
-        self._urgent: deque[Call[Any]] = deque()
-        self._others: deque[Call[Any]] = deque()
+        self._empty = threading.Event()
+        self._urgent: deque[PendingCall[Any]] = deque()
+        self._others: deque[PendingCall[Any]] = deque()
 
-    def enter(self, call: Call[Any]) -> None:
-        """Lead, or stand in line."""
+    def enter(self, call: PendingCall[Any]) -> None:
+        """Lead, or be queued."""
         with self._mutex:
             if self._closed:
                 raise StoreClosed
@@ -32,30 +32,30 @@ class WriteQueue:
                 return
             if isinstance(call, ThreadCall):
                 call.close_gate()
-            self._lane(call).append(call)
+            self._queue_of(call).append(call)
 
-    def take(self) -> Call[Any] | None:
-        """Whom the leader takes along next."""
+    def take(self) -> PendingCall[Any] | None:
+        """The call that the leader writes for next."""
         with self._mutex:
             return self._next()
 
-    def put_back(self, calls: list[Call[Any]]) -> None:
-        """To the head of the line again, in the same order."""
+    def put_back(self, calls: list[PendingCall[Any]]) -> None:
+        """Queue them again, at the head and in the same order."""
         with self._mutex:
             for call in reversed(calls):
-                self._lane(call).appendleft(call)
+                self._queue_of(call).appendleft(call)
 
-    def withdraw(self, call: Call[Any]) -> None:
-        """Step out of line, if it still stands there."""
+    def withdraw(self, call: PendingCall[Any]) -> None:
+        """Remove it, if it is still queued."""
         with self._mutex, suppress(ValueError):
-            self._lane(call).remove(call)
+            self._queue_of(call).remove(call)
 
-    def leave(self, call: Call[Any]) -> Call[Any] | None:
-        """Give up the lead, or step out of line; return who leads now and must be told."""
+    def leave(self, call: PendingCall[Any]) -> PendingCall[Any] | None:
+        """Stop leading, or leave the queue; return the next leader, which must be told."""
         with self._mutex:
             if not call.leads:
                 with suppress(ValueError):
-                    self._lane(call).remove(call)
+                    self._queue_of(call).remove(call)
                 return None
             call.leads = False
             heir = self._next()
@@ -64,23 +64,23 @@ class WriteQueue:
             else:
                 self._led = False
                 if self._closed:
-                    self._deserted.set()
+                    self._empty.set()
             return heir
 
     def close(self) -> None:
-        """Let nobody in any more and wait until the last one has left."""
+        """Refuse new calls and wait until the last one has left."""
         with self._mutex:
             self._closed = True
             if not self._led:
                 return
-        self._deserted.wait()
+        self._empty.wait()
 
-    def _next(self) -> Call[Any] | None:
+    def _next(self) -> PendingCall[Any] | None:
         if self._urgent:
             return self._urgent.popleft()
         if self._others:
             return self._others.popleft()
         return None
 
-    def _lane(self, call: Call[Any]) -> deque[Call[Any]]:
+    def _queue_of(self, call: PendingCall[Any]) -> deque[PendingCall[Any]]:
         return self._urgent if call.urgent else self._others

@@ -1,4 +1,4 @@
-"""The way of a writing call: it writes in its own thread if nobody writes, else somebody takes it along."""
+"""Writing calls: the first writes in its own thread, and in one commit for the calls that queue meanwhile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from perdure.errors import StoreClosed
 from perdure.internal.threads import DaemonThreads
 from perdure.store.sqlite.group_commit import GroupCommit
-from perdure.store.sqlite.pending_call import Call, LoopCall, ThreadCall, hand_out
+from perdure.store.sqlite.pending_call import LoopCall, PendingCall, ThreadCall, hand_out
 from perdure.store.sqlite.write_queue import WriteQueue
 
 T = TypeVar("T")
@@ -20,8 +20,8 @@ T = TypeVar("T")
 # A group ends with whichever comes first: its first caller waits for all of it, and so does the next group.
 _MOST_CALLS = 200
 _LONGEST = 0.005
-# For a thread that has given its last answer and is about to let the connection go.
-_LAST_MOMENT = 0.1
+# For a thread that has answered its last call and is about to release the connection.
+_ABANDON_SECONDS = 0.1
 
 
 class Writer:
@@ -44,7 +44,7 @@ class Writer:
             if call.leads:
                 wake = self._lead(call)
         finally:
-            # Also when a signal's handler raised while we waited or wrote.
+            # Also if a signal handler raised while we waited or wrote.
             if call.leads or not call.done:
                 self._appoint(self._write_queue.leave(call))
         self._announce(wake)
@@ -70,13 +70,13 @@ class Writer:
         self._group_commit.close()
 
     def abandon(self) -> None:
-        """Let go of what can be let go of without waiting."""
+        """Close what can be closed without waiting."""
         self._thread.stop(wait=False)
         self._announcer.stop(wait=False)
-        self._group_commit.close(timeout=_LAST_MOMENT)
+        self._group_commit.close(timeout=_ABANDON_SECONDS)
 
-    def _lead(self, first: Call[Any]) -> frozenset[str]:
-        """Write for this call and for whoever waits; return the topics they announce."""
+    def _lead(self, first: PendingCall[Any]) -> frozenset[str]:
+        """Write this call and the queued ones; return the topics they announce."""
         group = [first]
         try:
             self._group_commit.write(group, self._followers())
@@ -86,7 +86,7 @@ class Writer:
         self._group_commit.checkpoint()
         return first.wake.union(*[call.wake for call in group[1:]])
 
-    def _followers(self) -> Iterator[Call[Any]]:
+    def _followers(self) -> Iterator[PendingCall[Any]]:
         # Signals interrupt the main thread only, at any point: it may not write for others.
         if threading.current_thread() is threading.main_thread():
             return
@@ -99,29 +99,29 @@ class Writer:
             if time.monotonic() > until:
                 return
 
-    def _hand_out(self, group: list[Call[Any]]) -> None:
-        """Whoever was written for is told. Something may have stopped this thread: the others stay in line."""
+    def _hand_out(self, group: list[PendingCall[Any]]) -> None:
+        """Wake the callers of written calls. If something stopped this thread, the other calls stay queued."""
         if unwritten := [call for call in group[1:] if not call.done]:
             self._write_queue.put_back(unwritten)
         hand_out(call for call in group if call.done)
 
-    def _appoint(self, leader: Call[Any] | None) -> None:
+    def _appoint(self, leader: PendingCall[Any] | None) -> None:
         if isinstance(leader, ThreadCall):
             leader.open_gate()
         elif leader is not None:
             self._thread.submit(partial(self._lead_for_a_loop, leader))
 
-    def _lead_for_a_loop(self, call: Call[Any]) -> None:
+    def _lead_for_a_loop(self, call: PendingCall[Any]) -> None:
         wake: frozenset[str] = frozenset()
         try:
             wake = self._lead(call)
         except Exception as error:
-            # Nobody expects one here, and somebody awaits the call.
+            # Unexpected here, but the caller still awaits an outcome.
             call.fail(error)
             hand_out([call])
         finally:
             self._appoint(self._write_queue.leave(call))
         if wake:
-            # Its caller has the answer already, and may have ended the program since.
+            # Its caller has the answer already, and may have closed the store since.
             with suppress(StoreClosed):
                 self._announcer.submit(partial(self._announce, wake))

@@ -18,7 +18,7 @@ from perdure.errors import PerdureError, StoreAway
 from perdure.ops.op import Op, Query, Rows, announce, ask, ask_all, operation
 from perdure.store.postgres import session
 from perdure.store.postgres.adapt import Statement
-from perdure.store.postgres.session import BEHIND, Session, Waiting
+from perdure.store.postgres.session import BEHIND, Session, SocketWaits
 from perdure.store.postgres.store import PostgresStore
 from tests.store.proxy import Proxy
 from tests.store.things import postgres_store, read
@@ -30,7 +30,7 @@ GATES = {
 }
 
 
-@operation("turn")
+@operation("write", priority="urgent", pipelined=True)
 def put(*ids: str, gate: bool = False, wake: str | None = None) -> Op[list[str]]:
     """Insert in one step; behind the gate, if asked; and say so when it is done."""
     queries = [Query("insert", {"id": id, "note": None}) for id in ids]
@@ -39,19 +39,19 @@ def put(*ids: str, gate: bool = False, wake: str | None = None) -> Op[list[str]]
     return [rows[0][0] for rows in answers[-len(queries) :]]
 
 
-@operation("turn")
+@operation("write", priority="urgent", pipelined=True)
 def put_once(id: str, note: str | None = None) -> Op[Rows]:
     (rows,) = yield from ask_all(Query("insert_once", {"id": id, "note": note}), final=True)
     return rows
 
 
-@operation("turn")
+@operation("write", priority="urgent", pipelined=True)
 def look_behind_gate() -> Op[Rows]:
     _, rows = yield from ask_all(Query("gate", {}), Query("one", {}), final=True)
     return rows
 
 
-@operation("turn")
+@operation("write", priority="urgent", pipelined=True)
 def pass_late(id: str, note: str) -> Op[Rows]:
     _, rows = yield from ask_all(
         Query("late_gate", {}), Query("insert_once", {"id": id, "note": note}), final=True
@@ -59,17 +59,17 @@ def pass_late(id: str, note: str) -> Op[Rows]:
     return rows
 
 
-def large_turn(store: PostgresStore, session: Session) -> Waiting[Rows]:
+def large_turn(store: PostgresStore, session: Session) -> SocketWaits[Rows]:
     return store._perform(session, put_once, ("b", "n" * 5_000_000), {}, at_once=True)
 
 
-@operation("urgent")
+@operation("write", priority="urgent")
 def put_urgently(id: str) -> Op[Rows]:
     (rows,) = yield from ask_all(Query("insert", {"id": id, "note": None}), final=True)
     return rows
 
 
-@operation("turn")
+@operation("write", priority="urgent", pipelined=True)
 def put_in_steps(first: str, second: str) -> Op[None]:
     yield from ask("insert", id=first, note=None)
     yield from ask_all(Query("insert", {"id": second, "note": None}), final=True)
@@ -107,7 +107,7 @@ async def under_way(store: PostgresStore, *ops: Any) -> list[asyncio.Task[Any]]:
     for op in ops:
         tasks.append(asyncio.create_task(op))
         await asyncio.sleep(0)
-    assert len(store._loop_io._calls) == len(ops)
+    assert len(store._loop_io._in_flight) == len(ops)
     return tasks
 
 
@@ -122,7 +122,7 @@ async def test_the_second_goes_on_the_connection_of_the_first(
     assert await asyncio.gather(*tasks) == [["a"], ["b", "c"]]
     assert set(threading.enumerate()) <= threads
     assert await store.aperform(read) == ["a", "b", "c", "first"]
-    assert not store._loop_io._calls
+    assert not store._loop_io._in_flight
     assert store._pool.use()[0] == 0
 
 
@@ -278,7 +278,7 @@ async def test_both_are_asked_again_when_their_connection_is_lost(
         async with asyncio.timeout(60):
             await asyncio.gather(*tasks)
         assert await store.aperform(read) == ["a", "b", "first"]
-        assert not store._loop_io._calls
+        assert not store._loop_io._in_flight
         assert store._pool.use()[0] == 0
 
 
@@ -289,16 +289,16 @@ async def test_the_first_hears_at_once_that_the_second_has_found_the_connection_
     with opened(proxy.url, patience=20) as store:
         proxy.freeze()
         (one,) = await under_way(store, store.aperform(put_once, "a"))
-        ((first, _),) = store._loop_io._calls.items()
+        ((first, _),) = store._loop_io._in_flight.items()
         proxy.cut()
         proxy.thaw()
         # The loop does not come to look at its sockets.
         assert select.select([first.session.socket], [], [], 20)[0]
-        second = store._loop_io.start("turn", partial(large_turn, store))
+        second = store._loop_io.start(put_once, partial(large_turn, store))
         assert second is not None
         assert isinstance(second.exception(), psycopg.OperationalError)
         assert first.future.done()
-        assert not store._loop_io._calls
+        assert not store._loop_io._in_flight
         await one
         assert await store.aperform(read) == ["a", "first"]
 
@@ -314,7 +314,7 @@ async def test_both_are_given_up_when_no_answer_comes(
         async with asyncio.timeout(30):
             errors = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(error) for error in errors] == [StoreAway, StoreAway]
-        assert not store._loop_io._calls
+        assert not store._loop_io._in_flight
         proxy.thaw()
 
 
@@ -326,7 +326,7 @@ async def test_it_lands_though_nobody_waits_for_one_of_them(
         tasks = await under_way(store, store.aperform(put, "a", gate=True), store.aperform(put, "b"))
         tasks[cancelled].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    await auntil(lambda: not store._loop_io._calls)
+    await auntil(lambda: not store._loop_io._in_flight)
     assert await store.aperform(read) == ["a", "b", "first"]
 
 
@@ -346,7 +346,7 @@ def test_a_loop_that_is_closed_leaves_the_connection_to_others(
         for id in ("c", "d"):
             assert asyncio.run(asyncio.wait_for(store.aperform(put, id), 20)) == [id]
         assert store._pool.use()[0] == 0
-        assert not store._loop_io._calls
+        assert not store._loop_io._in_flight
 
 
 async def test_another_loop_does_not_go_behind(store: PostgresStore, admin: psycopg.Connection[Any]) -> None:
@@ -410,7 +410,7 @@ async def test_the_first_does_not_wait_for_the_second_to_be_written(
         one, two = await under_way(
             store, store.aperform(put, "a", gate=True), store.aperform(pass_late, "b", large)
         )
-        first, second = store._loop_io._calls
+        first, second = store._loop_io._in_flight
         admin.execute("SELECT pg_advisory_unlock(7)")
         # The answer of the first is there, and the second is told that it may go on writing.
         assert select.select([first.session.socket], [], [], 20)[0]

@@ -1,0 +1,103 @@
+"""One operation that an event loop carries out itself: each event of the session's socket is one step of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from selectors import EVENT_READ, EVENT_WRITE
+from time import monotonic
+from typing import Any, Generic, TypeVar
+
+import psycopg
+
+from perdure.store.postgres.session import LATE, LOST, Session, SocketWaits
+
+T = TypeVar("T")
+
+
+class LoopOperation(Generic[T]):
+    """One operation in flight. It runs to its end whether or not its caller still waits for it."""
+
+    def __init__(
+        self, session: Session, work: SocketWaits[T], over: Callable[[LoopOperation[Any]], None]
+    ) -> None:
+        """``over`` is called when it has ended, also if it failed."""
+        self._work = work
+        self._over = over
+        self._reads = False
+        self._writes = False
+        self._finished = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.session = session
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[T] = self.loop.create_future()
+
+    def start(self) -> None:
+        self._read()
+        self._advance()
+
+    def abort(self) -> bool:
+        """Give up, because its loop was closed; return whether its session can be given back."""
+        self._finished = True
+        self._work.close()
+        return True
+
+    def leave(self) -> bool:
+        """It has ended; return whether its session can be given back."""
+        return True
+
+    def _read(self) -> None:
+        self.loop.add_reader(self.session.socket, self._advance)
+        self._reads = True
+
+    def _lose(self) -> None:
+        """Fail: the connection is lost."""
+        self._advance(psycopg.OperationalError(LOST))
+
+    def _advance(self, fault: psycopg.Error | None = None) -> None:
+        if self._finished:
+            return  # the socket was readable and writable, and the first event ended the operation
+        try:
+            event = next(self._work) if fault is None else self._work.throw(fault)
+        except StopIteration as end:
+            if not self.future.done():
+                self.future.set_result(end.value)
+            self._finish()
+        except BaseException as error:
+            if not self.future.done():
+                self.future.set_exception(error)
+            self._finish()
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._wait(event)
+
+    def _wait(self, event: int) -> None:
+        if bool(event & EVENT_WRITE) != self._writes:
+            self._writes = not self._writes
+            if self._writes:
+                self.loop.add_writer(self.session.socket, self._advance)
+            else:
+                self.loop.remove_writer(self.session.socket)
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.session.deadline - monotonic(), self._late)
+
+    def _late(self) -> None:
+        self._timer = None
+        if monotonic() < self.session.deadline:  # another answer is awaited by now
+            self._wait(EVENT_READ | EVENT_WRITE if self._writes else EVENT_READ)
+        else:
+            self._advance(psycopg.OperationalError(LATE))
+
+    def _finish(self) -> None:
+        self._finished = True
+        # libpq closes the socket of a lost connection, and some selectors then raise.
+        if self._reads:
+            with suppress(OSError):
+                self.loop.remove_reader(self.session.socket)
+        with suppress(OSError):
+            self.loop.remove_writer(self.session.socket)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._over(self)

@@ -1,0 +1,101 @@
+"""A pipelined operation is sent while an earlier one on the same connection is not answered yet (decision 0020).
+
+The server goes from one to the next without a pause. On two connections it would work on both at once, and then wait
+for us. This module is all of it; the rest of the store only gives it a session and takes that back.
+
+- A worker asks ``store.takes_another_turn``: whether an operation of this event loop, marked ``pipelined``, is in
+  flight and another can be sent behind it. That one is then sent by ``store.aperform``, as any operation is. A worker
+  that does not ask loses nothing: what cannot be sent behind another gets a connection of its own.
+- At most two are in flight on a connection, the leader and its follower. The session must allow it
+  (``Session.takes_another``): if the leader's transaction is refused, the follower's still stands.
+- Answers come in the order of sending. The follower waits (``BEHIND``) until the leader has ended; then it leads.
+- If the connection is lost, both fail at once, and the store runs each again as it would a single one.
+- The session is given back when the last of them has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import psycopg
+
+from perdure.store.postgres.loop_operation import LoopOperation
+from perdure.store.postgres.session import Session, SocketWaits
+
+T = TypeVar("T")
+
+
+class PipelinedOperation(LoopOperation[T]):
+    """An operation on a session of its own, or behind ``leader`` on the leader's session."""
+
+    def __init__(
+        self,
+        session: Session,
+        work: SocketWaits[T],
+        over: Callable[[LoopOperation[Any]], None],
+        *,
+        leader: PipelinedOperation[Any] | None,
+    ) -> None:
+        super().__init__(session, work, over)
+        self._leader = leader
+        self._follower: PipelinedOperation[Any] | None = None
+
+    @property
+    def takes_another(self) -> bool:
+        """Whether another operation can be sent behind it."""
+        alone = self._leader is None and self._follower is None
+        return alone and not self._writes and self.session.takes_another
+
+    def start(self) -> None:
+        if self._leader is None:
+            super().start()
+        else:
+            self._leader._follower = self
+            self._advance()
+
+    def abort(self) -> bool:
+        super().abort()
+        if self._leader is not None:
+            self._leader._follower = None
+        return self._leader is None
+
+    def leave(self) -> bool:
+        if self._leader is not None:
+            self._leader._follower = None
+            if self.session.broken:
+                self._leader._lose()
+        elif self._follower is not None:
+            self._follower._lead()
+        else:
+            return True
+        return False
+
+    def _lead(self) -> None:
+        """The leader has ended: the next answer is the follower's own."""
+        self._leader = None
+        self._writes = False  # the leader has removed the writer of the socket that they share
+        try:
+            self._read()
+        except OSError:  # libpq has closed the socket
+            self.session.broken = True
+        if self.session.broken:
+            self._lose()
+        else:
+            self._advance()
+
+    def _advance(self, fault: psycopg.Error | None = None) -> None:
+        wrote = self._writes
+        super()._advance(fault)
+        if self._leader is not None and not self._finished and (wrote or self._writes):
+            self._leader._advance()  # while flushing we may have read the leader's answer; let it proceed
+
+
+def find_leader(operations: Iterable[LoopOperation[Any]]) -> PipelinedOperation[Any] | None:
+    """The operation of this event loop that another can be sent behind."""
+    loop = asyncio.get_running_loop()
+    for operation in operations:
+        if isinstance(operation, PipelinedOperation) and operation.loop is loop and operation.takes_another:
+            return operation
+    return None
