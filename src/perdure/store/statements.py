@@ -14,6 +14,14 @@ The texts are SQL that PostgreSQL would run against the schema ``perdure``; thes
     value ->> 'name'  a part of a JSON value    json_extract() on SQLite, which has the operator only since 3.38
     count(x)          a function                pg_catalog.count(x) on PostgreSQL
 
+    x IN ids(:name)   whether an id is in a JSON array     = ANY (ARRAY(…)) on PostgreSQL, and an IN of a subquery on
+    x IN texts(:name) the same for texts                   SQLite: so each finds its rows through the index of x
+    as_json(:name)    a document, given as text            cast through text on PostgreSQL: a caller's codec for json
+                                                           would encode it a second time
+    = ANY (ARRAY(…))  stays on PostgreSQL: the subquery runs first, and no join can turn around; IN (…) on SQLite
+    FOR UPDATE        a row lock, also OF and SKIP LOCKED  left out on SQLite: the writer's transaction is the lock
+    INDEXED BY x      the index that SQLite must take      left out on PostgreSQL
+
 Functions are qualified so that nobody else's are called, see docs/decisions/0021. A name in lower case directly before
 a parenthesis is a function; a list of columns has a space before it. And every operator must be given operands of
 exactly the types that pg_catalog has it for.
@@ -36,6 +44,12 @@ _TABLE = re.compile(r"\bperdure\.(?=[a-z_])")
 _TIME = re.compile(r"\b(instant|span)\(([^()]+)\)")
 _PART = re.compile(r"\b((?:\w+\.)?\w+) ->> (?:'(\w+)'|(\d+))")
 _LABEL = re.compile(r"->> ('\w+')")
+_AMONG = re.compile(r"(\bNOT )?\bIN (ids|texts)\(:(\w+)\)")
+_JSON = re.compile(r"\bas_json\((:\w+)\)")
+_NESTED = r"(?:[^()]|\((?:[^()]|\([^()]*\))*\))*"
+_ANY = re.compile(rf"= ANY \(ARRAY\(({_NESTED})\)\)")
+_LOCK = re.compile(r"\s+FOR UPDATE(?: OF \w+)?(?: SKIP LOCKED)?")
+_INDEX = re.compile(r" INDEXED BY [\w.]+")
 _FUNCTION = re.compile(r"\b(?<!\.)(?=[a-z][a-z0-9_]*\()(?!(?:coalesce|extract|greatest|least|nullif)\()")
 _PARAM = re.compile(r"(?<![:\w]):([a-z_]+)")
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
@@ -47,6 +61,10 @@ _POSTGRES_TIME = {
     "span": r"(CAST(CAST(\2 AS bigint) AS double precision) * interval '1 microsecond')",
     "wait": rf"(CAST(least(greatest(coalesce(\2, 0), 0), {_LONGEST_WAIT}) AS double precision) "
     "* interval '1 microsecond')",
+}
+_POSTGRES_ARRAY = {
+    "ids": "ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:{} AS json)) AS value)",
+    "texts": "ARRAY(SELECT json_array_elements_text(CAST(:{} AS json)))",
 }
 _CLAIMED_VALUES = ("payload", "checkpoint", "meta", "tenant", "step_key")
 _STORED = ", ".join(f"pg_column_size({column})" for column in _CLAIMED_VALUES)
@@ -70,8 +88,11 @@ def render(text: str, dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> str:
     """One text in a dialect's own spelling, with parameters."""
     text = _COMMENT.sub("", text).strip().removesuffix(";")
     if dialect == "sqlite":
+        text = _JSON.sub(r"\1", _AMONG.sub(r"\1IN (SELECT value FROM json_each(:\3))", text))
+        text = _LOCK.sub("", _ANY.sub(r"IN (\1)", text))
         text = re.sub(r"\bwait\(([^()]+)\)", _SQLITE_WAIT, name_tables(text, dialect, schema))
         return _TIME.sub(r"\2", _PART.sub(_extract, text))
+    text = _JSON.sub(r"CAST(CAST(\1 AS text) AS json)", _AMONG.sub(_any_of, _INDEX.sub("", text)))
     text = re.sub(r":now\b", _POSTGRES_NOW, text).replace("%", "%%").replace("too_large()", _TOO_LARGE)
     for function, spelling in _POSTGRES_TIME.items():
         text = re.sub(rf"\b{function}\(([^()]+)\)", spelling.replace(r"\2", r"\1"), text)
@@ -87,6 +108,10 @@ def name_tables(text: str, dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> st
         return _TABLE.sub("perdure_", text)
     quoted = '"' + schema.replace('"', '""') + '".'
     return _TABLE.sub(lambda _: quoted, text)
+
+
+def _any_of(among: re.Match[str]) -> str:
+    return f"{'<> ALL' if among[1] else '= ANY'} ({_POSTGRES_ARRAY[among[2]].format(among[3])})"
 
 
 def _extract(part: re.Match[str]) -> str:

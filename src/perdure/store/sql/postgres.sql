@@ -16,12 +16,12 @@ ahead AS MATERIALIZED (
                     WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority > :priority)
         OR EXISTS (SELECT FROM perdure.job j
                     WHERE j.state = 'ready' AND j.held IS NULL
-                      AND j.queue = ANY (ARRAY(SELECT json_array_elements_text(CAST(:ahead AS json)))))
+                      AND j.queue IN texts(:ahead))
         OR CAST(:ahead AS text) IS NULL AND (
            EXISTS (SELECT FROM perdure.job j WHERE j.state = 'ready' AND j.held IS NULL AND j.queue < :queue)
         OR EXISTS (SELECT FROM perdure.job j WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > :queue))
         OR EXISTS (SELECT FROM head
-                    WHERE head.task <> ALL (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json)))))
+                    WHERE head.task NOT IN texts(:tasks))
         AS any),
 taken AS MATERIALIZED (
     SELECT j.id, j.token, j.task, j.queue, j.priority, j.run_at, j.run, j.attempt, j.max_attempts, j.timeout, j.payload,
@@ -32,7 +32,7 @@ taken AS MATERIALIZED (
        AND j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority
        -- From the first on, not to walk past the dead a second time.
        AND j.run_at BETWEEN (SELECT min(head.run_at) FROM head) AND :now
-       AND j.task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))
+       AND j.task IN texts(:tasks)
        -- A step that expired is left to the sweeper, which also decides for those that wait for it.
        AND (j.expires_at IS NULL OR j.expires_at > :now OR j.workflow_id IS NULL)
        AND NOT EXISTS (SELECT FROM perdure.queue q WHERE q.name = :queue AND (q.paused OR q.cool_until > :now))
@@ -65,7 +65,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                 WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority < :priority)
     OR EXISTS (SELECT FROM perdure.job j
                 WHERE j.state = 'ready' AND j.held IS NULL
-                  AND j.queue = ANY (ARRAY(SELECT json_array_elements_text(CAST(:behind AS json))))));
+                  AND j.queue IN texts(:behind)));
 
 -- name: claim_jobs
 -- differs: many claim at once. The heads of the groups are read without locks to see how much of each group is due in
@@ -95,12 +95,12 @@ head (queue, rank, priority, known, run_ats, ids, found) AS (
            head.found + CASE WHEN first.known THEN cardinality(first.ids) ELSE 0 END
       FROM head CROSS JOIN LATERAL (
            SELECT CAST(j.priority AS integer), j.run_at,
-                  j.task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))
+                  j.task IN texts(:tasks)
              FROM perdure.job j
             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = head.queue AND j.priority < head.priority
             ORDER BY j.priority DESC, j.run_at, j.id LIMIT 1) next (priority, run_at, known)
            CROSS JOIN LATERAL (
-           SELECT bool_and(due.task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))),
+           SELECT bool_and(due.task IN texts(:tasks)),
                   array_agg(due.run_at), array_agg(due.id)
              FROM (SELECT j.task, j.run_at, j.id FROM perdure.job j
                     WHERE next.known AND j.state = 'ready' AND j.held IS NULL
@@ -130,7 +130,7 @@ taken AS MATERIALIZED (
            SELECT j.id FROM perdure.job j
             WHERE j.state = 'ready' AND j.held IS NULL
               AND j.queue = share.queue AND j.priority = share.priority AND j.run_at BETWEEN share.since AND :now
-              AND j.task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))
+              AND j.task IN texts(:tasks)
             ORDER BY j.run_at, j.id LIMIT share.n
               FOR UPDATE SKIP LOCKED) locked
      WHERE share.task IS NULL
@@ -225,22 +225,6 @@ UPDATE perdure.job
 RETURNING CAST(id AS text), token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
           tenant, meta, crashes, interruptions, scheduled_for, workflow_id, step_key, state;
 
--- name: find_due
--- differs: how a JSON array becomes rows.
-SELECT id, priority, run_at
-  FROM perdure.job
- WHERE state = 'ready' AND held IS NULL AND queue = :queue AND run_at <= :now AND (expires_at IS NULL OR expires_at > :now)
-   AND task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))
- ORDER BY priority DESC, run_at, id
- LIMIT :n OFFSET :skip;
-
--- name: hold_job
--- differs: a row that somebody holds is left out, not waited for.
-UPDATE perdure.job SET held = 'unclaimable', reason = :reason
- WHERE id = ANY (ARRAY(SELECT j.id FROM perdure.job j WHERE j.id = :id AND j.state = 'ready' AND j.held IS NULL
-                          FOR UPDATE SKIP LOCKED))
-RETURNING id;
-
 -- name: hold_damaged
 -- differs: how a JSON array becomes rows, the bounds of counters, and the size of values, looked at as claim_chosen does.
 UPDATE perdure.job
@@ -251,25 +235,11 @@ UPDATE perdure.job
            ELSE 'A value in the row is too large.' END
  WHERE id = ANY (ARRAY(
            SELECT j.id FROM perdure.job j
-            WHERE j.id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
+            WHERE j.id IN ids(:ids)
               AND j.state = 'ready' AND j.held IS NULL
               FOR UPDATE SKIP LOCKED))
    AND (token >= 2147483647 OR attempt >= 2147483647 OR too_large())
 RETURNING CAST(id AS text), reason;
-
--- name: lock_job
--- differs: an operator's act locks its row, so that what it decides on stays true until it is written. And json comes
--- out as text: a caller's codec would decode it.
-SELECT state, run, token, worker, CAST(checkpoint AS text), CAST(result AS text), unique_key, task,
-       coalesce(tenant, ''), run_at <= :now, workflow_id, step_key, held
-  FROM perdure.job
- WHERE id = :id
-   FOR UPDATE;
-
--- name: record_event
--- differs: json goes in through text: a caller's codec for it would encode it a second time.
-INSERT INTO perdure.event (job, run, token, kind, at, detail)
-VALUES (:id, :run, :token, :kind, :now, CAST(CAST(:detail AS text) AS json));
 
 -- name: show_isolation
 -- differs: a caller's transaction may have another level.
@@ -343,11 +313,6 @@ SELECT x.name, x.queue, x.priority, x.max_attempts, x.timeout, CAST(x.backoff AS
 UPDATE perdure.task SET enabled = false
  WHERE enabled AND name NOT IN (SELECT x.name FROM json_to_recordset(CAST(:tasks AS json)) AS x (name text));
 
--- name: configure_task
--- differs: json goes in through text: see record_event.
-UPDATE perdure.task SET config = CAST(CAST(:config AS text) AS json) WHERE name = :name
-RETURNING name;
-
 -- name: finish_succeeded
 -- differs: how a JSON object becomes rows. Joined to them, a plan from when nothing ran would walk the whole table in
 -- search of what runs; here there is no join to turn around. A running job is known by its worker.
@@ -368,7 +333,7 @@ WITH told AS MATERIALIZED (SELECT CAST(:leases AS jsonb) AS leases),
 done AS (
     UPDATE perdure.job
        SET state = 'succeeded', worker = NULL, finished_at = :now,
-           result = CAST(CAST(:result AS text) AS json), reason = CAST(:reason AS text),
+           result = as_json(:result), reason = CAST(:reason AS text),
            error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
      WHERE id = ANY (ARRAY(SELECT CAST(jsonb_object_keys(leases) AS uuid) FROM told)) AND worker IS NOT NULL
        AND token = CAST((SELECT leases FROM told) ->> CAST(id AS text) AS integer) AND workflow_id IS NULL
@@ -498,14 +463,6 @@ INSERT INTO perdure.queue (name)
 SELECT value FROM json_array_elements_text(CAST(:names AS json)) AS value
     ON CONFLICT DO NOTHING;
 
--- name: lock_queues
--- differs: rows are locked, in the order of their names.
-SELECT name, throttles, coalesce(cool_until > :now, false), coalesce(cool_until <= :now - span(:quiet), true), backoff
-  FROM perdure.queue
- WHERE name IN (SELECT json_array_elements_text(CAST(:names AS json)))
- ORDER BY name
-   FOR UPDATE;
-
 -- name: expire_jobs
 -- differs: a row somebody holds is being claimed; the claim sees that it expired.
 UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
@@ -526,26 +483,6 @@ SELECT current_setting('server_version'), pg_database_size(current_database()),
        (SELECT CAST(extract(epoch FROM max(statement_timestamp() - a.xact_start)) * numeric '1000000' AS bigint)
           FROM pg_catalog.pg_stat_activity a
          WHERE a.datname = current_database() AND a.backend_xmin IS NOT NULL AND a.pid <> pg_backend_pid());
-
--- name: insert_workflow
--- differs: json goes in through text: see record_event.
-INSERT INTO perdure.workflow (id, name, tenant, status, waiting, active, open, spoiled, total, result_step, meta,
-                              idempotency_key, request, unique_key, created_at)
-VALUES (:id, :name, :tenant, :status, :waiting, :active, :open, 0, :total, :result_step, CAST(CAST(:meta AS text) AS json), :idempotency_key, CAST(CAST(:request AS text) AS json),
-        :unique_key, :now)
-    ON CONFLICT DO NOTHING
-RETURNING id;
-
--- name: insert_mutation
--- differs: json goes in through text: see record_event.
-INSERT INTO perdure.mutation (workflow, key, request, at) VALUES (:workflow, :key, CAST(CAST(:request AS text) AS json), :now);
-
--- name: resolve_gate
--- differs: json goes in through text: see record_event.
-UPDATE perdure.job
-   SET state = CASE CAST(:resolution AS text) WHEN 'succeeded' THEN 'succeeded' WHEN 'failed' THEN 'failed' ELSE 'canceled' END,
-       finished_at = :now, result = CAST(CAST(:result AS text) AS json), reason = :reason
- WHERE id = :id AND state = 'open';
 
 -- name: insert_steps
 -- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses. That
@@ -599,14 +536,6 @@ SELECT CAST(p.value AS uuid), CAST(x.key AS uuid), :mode
  -- See insert_alike.
  WHERE NOT EXISTS (SELECT FROM perdure.dependency WHERE parent = CAST(:parent AS uuid) AND child = CAST(:child AS uuid));
 
--- name: lock_workflows
--- differs: rows are locked, in the order of their ids.
-SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
-  FROM perdure.workflow
- WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
- ORDER BY id
-   FOR UPDATE;
-
 -- name: lock_workflows_of
 -- differs: rows are locked, in the order of their ids. A job never changes its workflow.
 SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
@@ -615,16 +544,6 @@ SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NU
                         WHERE j.id = ANY (ARRAY(SELECT CAST(x.value ->> 0 AS uuid)
                                                   FROM json_array_elements(CAST(:leases AS json)) AS x (value)))
                           AND j.workflow_id IS NOT NULL))
- ORDER BY id
-   FOR UPDATE;
-
--- name: lock_orphan_workflows
--- differs: rows are locked, in the order of their ids.
-SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
-  FROM perdure.workflow
- WHERE id = ANY (ARRAY(SELECT r.workflow_id FROM perdure.job r
-                        WHERE r.state = 'running' AND r.workflow_id IS NOT NULL
-                          AND NOT EXISTS (SELECT FROM perdure.worker w WHERE w.id = r.worker AND w.retired_at IS NULL)))
  ORDER BY id
    FOR UPDATE;
 
@@ -774,13 +693,6 @@ UPDATE perdure.workflow
               status text, waiting integer, active integer, open integer, spoiled integer, added integer))
  WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[]));
 
--- name: find_steps
--- differs: how a JSON array becomes rows.
-SELECT step_key, id, state
-  FROM perdure.job
- WHERE workflow_id = :workflow AND workflow_id IS NOT NULL
-   AND step_key = ANY (ARRAY(SELECT json_array_elements_text(CAST(:keys AS json))));
-
 -- name: list_ancestors
 -- differs: how a JSON array becomes rows.
 WITH RECURSIVE up (id) AS (
@@ -800,12 +712,6 @@ SELECT x.child, p.step_key, p.task, p.state, p.reason, d.parent, p.run, p.token,
        SELECT step_key, task, state, reason, run, token, octet_length(CAST(result AS text)) AS size, result
          FROM perdure.job WHERE id = d.parent LIMIT 1) p
  ORDER BY x.child, d.parent;
-
--- name: read_results
--- differs: how a JSON array becomes rows.
-SELECT p.id, p.result
-  FROM json_array_elements_text(CAST(:ids AS json)) AS x (id) CROSS JOIN LATERAL (
-       SELECT id, result FROM perdure.job WHERE id = CAST(x.id AS uuid) LIMIT 1) p;
 
 -- name: find_parents
 -- differs: how a JSON array becomes rows. Results come as in read_parents.
@@ -831,17 +737,6 @@ SELECT p.step_key, p.task, p.state, p.reason, p.id, p.run, p.token, p.size,
         WHERE workflow_id = :workflow AND step_key = x.key AND workflow_id IS NOT NULL LIMIT 1) p
  WHERE p.id IN (SELECT up.id FROM up);
 
--- name: record_last_attempts
--- differs: how a JSON array becomes rows. Before a requeue takes the rows: their last attempts join the ledger, unless they
--- did so when they ended.
-INSERT INTO perdure.attempt (job, token, run, attempt, kind, code, message, trace, worker, started_at, finished_at)
-SELECT id, token, run, attempt, coalesce(error_kind, state), error_code, error_message, error_trace, NULL, started_at,
-       finished_at
-  FROM perdure.job
- WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
-   AND started_at IS NOT NULL
-    ON CONFLICT (job, token) DO NOTHING;
-
 -- name: record_requeues
 -- differs: how a JSON array becomes rows, and how JSON is made of columns.
 INSERT INTO perdure.event (job, run, token, kind, at, detail)
@@ -851,7 +746,7 @@ SELECT id, run, token, 'requeued', :now,
            'checkpoint', CASE CAST(:keep_checkpoint AS integer) WHEN 0 THEN CAST(checkpoint AS text) END,
            'result', CAST(result AS text)))
   FROM perdure.job
- WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value));
+ WHERE id IN ids(:ids);
 
 -- name: requeue_steps
 -- differs: how a JSON array becomes rows. Each step is found by its primary key: see finish_succeeded.
@@ -898,10 +793,10 @@ found AS (
        AND (CAST(:task AS text) IS NULL OR j.task = CAST(:task AS text))
        AND (CAST(:tenant AS text) IS NULL OR j.tenant = CAST(:tenant AS text))
        AND (CAST(:states AS text) IS NULL
-            OR j.state = ANY (ARRAY(SELECT json_array_elements_text(CAST(:states AS json))))
+            OR j.state IN texts(:states)
             OR (j.state = 'ready' AND j.held IS NULL AND j.run_at > :now
                 AND CASE WHEN j.error_kind IS NULL THEN 'scheduled' ELSE 'retrying' END
-                    = ANY (ARRAY(SELECT json_array_elements_text(CAST(:states AS json))))))
+                    IN texts(:states)))
        AND (CAST(:tag AS text) IS NULL
             OR EXISTS (SELECT FROM json_array_elements_text(CASE json_typeof(j.tags) WHEN 'array' THEN j.tags END) AS tag
                         WHERE tag = CAST(:tag AS text)))
@@ -943,18 +838,6 @@ SELECT j.id, free.id IS NOT NULL, free.state, free.run_at <= :now, free.held, fr
        SELECT id FROM perdure.job WHERE id = CAST(x.value AS uuid) LIMIT 1) j LEFT JOIN LATERAL (
        SELECT * FROM perdure.job WHERE id = j.id FOR UPDATE SKIP LOCKED) free ON true;
 
--- name: cancel_jobs
--- differs: how a JSON array becomes rows. A running job is asked to stop; the first request counts. Any other is stopped
--- here and now.
-UPDATE perdure.job
-   SET state = CASE state WHEN 'running' THEN state ELSE 'canceled' END,
-       cancel_requested_at = coalesce(cancel_requested_at, :now),
-       finished_at = CASE state WHEN 'running' THEN NULL ELSE :now END,
-       reason = coalesce(reason, CAST(:reason AS text))
- WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
-   AND state IN ('waiting', 'ready', 'running', 'open')
-RETURNING state;
-
 -- name: expire_twins
 -- differs: how a JSON array becomes rows. As expire_active, for those whose unique key these jobs would take.
 UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
@@ -978,78 +861,3 @@ SELECT CAST(j.id AS text)
        SELECT 1 FROM perdure.job
         WHERE task = j.task AND coalesce(tenant, '') = coalesce(j.tenant, '') AND unique_key = j.unique_key
           AND unique_key IS NOT NULL AND state IN ('waiting', 'ready', 'running', 'open') LIMIT 1) twin;
-
--- name: requeue_jobs
--- differs: how a JSON array becomes rows.
-UPDATE perdure.job
-   SET state = 'ready', run = run + 1, attempt = 0, run_at = :now, expires_at = NULL, started_at = NULL,
-       finished_at = NULL, cancel_requested_at = NULL, held = NULL, reason = NULL, result = NULL, crashes = 0, interruptions = 0, throttles = 0, snoozes = 0,
-       error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL,
-       stage = NULL, progress_done = NULL, progress_total = NULL, progress_message = NULL,
-       checkpoint = CASE WHEN CAST(:keep_checkpoint AS integer) = 1 THEN checkpoint END
- WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
-   AND state IN ('failed', 'canceled')
-RETURNING queue;
-
--- name: run_jobs_now
--- differs: how a JSON array becomes rows.
-UPDATE perdure.job
-   SET run_at = CASE WHEN run_at > :now THEN :now ELSE run_at END,
-       reason = CASE held WHEN 'unclaimable' THEN NULL ELSE reason END,
-       held = CASE held WHEN 'unclaimable' THEN NULL ELSE held END
- WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
-   AND state = 'ready' AND (run_at > :now OR held = 'unclaimable')
-RETURNING queue;
-
--- name: delete_jobs
--- differs: how a JSON array becomes rows.
-DELETE FROM perdure.job
- WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
-   AND state <> 'running';
-
--- name: delete_attempts
--- differs: how a JSON array becomes rows.
-DELETE FROM perdure.attempt
- WHERE job = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value));
-
--- name: delete_events
--- differs: how a JSON array becomes rows.
-DELETE FROM perdure.event
- WHERE job = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value));
-
--- name: delete_logs
--- differs: how a JSON array becomes rows.
-DELETE FROM perdure.log
- WHERE job = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value));
-
--- name: delete_keys
--- differs: how a JSON array becomes rows.
-DELETE FROM perdure.key
- WHERE job = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value));
-
--- name: keep_keys
--- differs: how a JSON array becomes rows.
-UPDATE perdure.key SET kept_until = :now + span(:keep)
- WHERE job = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value));
-
--- name: record_act
--- differs: json goes in through text: see record_event.
-INSERT INTO perdure.act (at, actor, verb, subject, detail)
-VALUES (:now, :actor, :verb, :subject, CAST(CAST(:detail AS text) AS json))
-RETURNING id;
-
--- name: amend_act
--- differs: json goes in through text: see record_event.
-UPDATE perdure.act SET detail = CAST(CAST(:detail AS text) AS json) WHERE id = :id;
-
--- name: count_found
--- differs: how a JSON array becomes rows.
-SELECT CASE CAST(:by AS text)
-            WHEN 'queue' THEN queue WHEN 'task' THEN task WHEN 'tenant' THEN tenant WHEN 'error_code' THEN error_code
-            WHEN 'state' THEN CASE WHEN state <> 'ready' OR held IS NOT NULL OR run_at <= :now THEN state
-                                   WHEN error_kind IS NULL THEN 'scheduled'
-                                   ELSE 'retrying' END END,
-       count(*)
-  FROM perdure.job
- WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
- GROUP BY 1;

@@ -1,5 +1,5 @@
--- Statements both databases run as they stand. The spellings perdure.x, :now, instant() and span() are explained in
--- store/statements.py. States are literals: a bound one loses the partial indexes under a generic plan.
+-- Statements that both databases run. The spellings that store/statements.py rewrites are explained there. States are literals: a
+-- bound one loses the partial indexes under a generic plan.
 
 -- name: get_job
 SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempts, timeout, run_at, expires_at, token,
@@ -53,6 +53,14 @@ SELECT id
  ORDER BY priority DESC, run_at, id
  LIMIT 1;
 
+-- name: find_due
+SELECT id, priority, run_at
+  FROM perdure.job
+ WHERE state = 'ready' AND held IS NULL AND queue = :queue AND run_at <= :now AND (expires_at IS NULL OR expires_at > :now)
+   AND task IN texts(:tasks)
+ ORDER BY priority DESC, run_at, id
+ LIMIT :n OFFSET :skip;
+
 -- name: list_due_queues
 -- The queues that a claim may look at: one step through the index for each.
 WITH RECURSIVE every AS (
@@ -93,6 +101,10 @@ SELECT run, token, kind, at, detail
   FROM perdure.event
  WHERE job = :id
  ORDER BY id;
+
+-- name: record_event
+INSERT INTO perdure.event (job, run, token, kind, at, detail)
+VALUES (:id, :run, :token, :kind, :now, as_json(:detail));
 
 -- name: list_logs
 SELECT token, level, message, at
@@ -140,10 +152,22 @@ SELECT queue FROM perdure.task WHERE name = :task;
 UPDATE perdure.task SET enabled = :enabled WHERE name = :name
 RETURNING name;
 
+-- name: configure_task
+UPDATE perdure.task SET config = as_json(:config) WHERE name = :name
+RETURNING name;
+
 -- name: list_queues
 SELECT name, paused, cool_until, throttles, backoff
   FROM perdure.queue
  ORDER BY name;
+
+-- name: lock_queues
+-- In the order of their names.
+SELECT name, throttles, coalesce(cool_until > :now, false), coalesce(cool_until <= :now - span(:quiet), true), backoff
+  FROM perdure.queue
+ WHERE name IN texts(:names)
+ ORDER BY name
+   FOR UPDATE;
 
 -- name: pause_queue
 INSERT INTO perdure.queue (name, paused) VALUES (:name, :paused)
@@ -160,6 +184,22 @@ UPDATE perdure.queue SET throttles = :throttles, cool_until = :now + span(:cool)
 SELECT id, queue, state, run, attempt
   FROM perdure.job
  WHERE id = :id;
+
+-- name: lock_job
+-- An operator's act locks its row, so that what it decides on stays true until it is written. json comes out as text: a
+-- caller's codec would decode it.
+SELECT state, run, token, worker, CAST(checkpoint AS text), CAST(result AS text), unique_key, task,
+       coalesce(tenant, ''), run_at <= :now, workflow_id, step_key, held
+  FROM perdure.job
+ WHERE id = :id
+   FOR UPDATE;
+
+-- name: hold_job
+-- A row that somebody holds is left out, not waited for.
+UPDATE perdure.job SET held = 'unclaimable', reason = :reason
+ WHERE id = ANY (ARRAY(SELECT j.id FROM perdure.job j WHERE j.id = :id AND j.state = 'ready' AND j.held IS NULL
+                          FOR UPDATE SKIP LOCKED))
+RETURNING id;
 
 -- name: expire_active
 -- A twin that expired and that nobody has canceled yet must not answer for a new request.
@@ -290,6 +330,32 @@ SELECT id
  WHERE name = :name AND coalesce(tenant, '') = :tenant AND unique_key = :unique_key
    AND unique_key IS NOT NULL AND status IN ('running', 'open');
 
+-- name: insert_workflow
+INSERT INTO perdure.workflow (id, name, tenant, status, waiting, active, open, spoiled, total, result_step, meta,
+                              idempotency_key, request, unique_key, created_at)
+VALUES (:id, :name, :tenant, :status, :waiting, :active, :open, 0, :total, :result_step, as_json(:meta), :idempotency_key, as_json(:request),
+        :unique_key, :now)
+    ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: lock_workflows
+-- In the order of their ids.
+SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
+  FROM perdure.workflow
+ WHERE id IN ids(:ids)
+ ORDER BY id
+   FOR UPDATE;
+
+-- name: lock_orphan_workflows
+-- In the order of their ids.
+SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
+  FROM perdure.workflow
+ WHERE id = ANY (ARRAY(SELECT r.workflow_id FROM perdure.job r INDEXED BY perdure.job_running
+                        WHERE r.state = 'running' AND r.workflow_id IS NOT NULL
+                          AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = r.worker AND w.retired_at IS NULL)))
+ ORDER BY id
+   FOR UPDATE;
+
 -- name: list_steps
 SELECT id, step_key, task, queue, state, run, attempt, max_attempts, run_at, created_at, started_at, finished_at,
        deps_pending, deps_unsatisfied, timeout, reason, error_kind, error_code, error_message
@@ -321,8 +387,20 @@ SELECT id, state, task, CAST(result AS text), reason, run, token
   FROM perdure.job
  WHERE workflow_id = :workflow AND step_key = :key AND workflow_id IS NOT NULL;
 
+-- name: find_steps
+SELECT step_key, id, state
+  FROM perdure.job
+ WHERE workflow_id = :workflow AND workflow_id IS NOT NULL
+   AND step_key IN texts(:keys);
+
+-- name: read_results
+SELECT id, result FROM perdure.job WHERE id IN ids(:ids);
+
 -- name: find_mutation
 SELECT CAST(request AS text) FROM perdure.mutation WHERE workflow = :workflow AND key = :key;
+
+-- name: insert_mutation
+INSERT INTO perdure.mutation (workflow, key, request, at) VALUES (:workflow, :key, as_json(:request), :now);
 
 -- name: find_appended
 -- What a step has appended in its attempts: its id is the first part of the key.
@@ -344,6 +422,12 @@ UPDATE perdure.job
    SET cancel_requested_at = coalesce(cancel_requested_at, :now), reason = coalesce(reason, CAST(:reason AS text))
  WHERE workflow_id = :workflow AND workflow_id IS NOT NULL AND state = 'running'
 RETURNING worker;
+
+-- name: resolve_gate
+UPDATE perdure.job
+   SET state = CASE CAST(:resolution AS text) WHEN 'succeeded' THEN 'succeeded' WHEN 'failed' THEN 'failed' ELSE 'canceled' END,
+       finished_at = :now, result = as_json(:result), reason = :reason
+ WHERE id = :id AND state = 'open';
 
 -- name: restart_workflow
 UPDATE perdure.workflow SET run = run + 1, cancel_requested_at = NULL, reason = NULL
@@ -377,6 +461,91 @@ UPDATE perdure.job
        finished_at = :now, reason = 'timeout'
  WHERE workflow_id = :workflow AND workflow_id IS NOT NULL AND state = 'open' AND timeout IS NOT NULL AND run_at <= :now
 RETURNING id, state;
+
+-- name: record_last_attempts
+-- Before a requeue takes the rows: their last attempts join the ledger, unless they did so when they ended.
+INSERT INTO perdure.attempt (job, token, run, attempt, kind, code, message, trace, worker, started_at, finished_at)
+SELECT id, token, run, attempt, coalesce(error_kind, state), error_code, error_message, error_trace, NULL, started_at,
+       finished_at
+  FROM perdure.job
+ WHERE id IN ids(:ids)
+   AND started_at IS NOT NULL
+    ON CONFLICT (job, token) DO NOTHING;
+
+-- name: cancel_jobs
+-- A running job is asked to stop; the first request counts. Any other is stopped here and now.
+UPDATE perdure.job
+   SET state = CASE state WHEN 'running' THEN state ELSE 'canceled' END,
+       cancel_requested_at = coalesce(cancel_requested_at, :now),
+       finished_at = CASE state WHEN 'running' THEN NULL ELSE :now END,
+       reason = coalesce(reason, CAST(:reason AS text))
+ WHERE id IN ids(:ids)
+   AND state IN ('waiting', 'ready', 'running', 'open')
+RETURNING state;
+
+-- name: requeue_jobs
+UPDATE perdure.job
+   SET state = 'ready', run = run + 1, attempt = 0, run_at = :now, expires_at = NULL, started_at = NULL,
+       finished_at = NULL, cancel_requested_at = NULL, held = NULL, reason = NULL, result = NULL, crashes = 0, interruptions = 0, throttles = 0, snoozes = 0,
+       error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL,
+       stage = NULL, progress_done = NULL, progress_total = NULL, progress_message = NULL,
+       checkpoint = CASE WHEN CAST(:keep_checkpoint AS integer) = 1 THEN checkpoint END
+ WHERE id IN ids(:ids)
+   AND state IN ('failed', 'canceled')
+RETURNING queue;
+
+-- name: run_jobs_now
+UPDATE perdure.job
+   SET run_at = CASE WHEN run_at > :now THEN :now ELSE run_at END,
+       reason = CASE held WHEN 'unclaimable' THEN NULL ELSE reason END,
+       held = CASE held WHEN 'unclaimable' THEN NULL ELSE held END
+ WHERE id IN ids(:ids)
+   AND state = 'ready' AND (run_at > :now OR held = 'unclaimable')
+RETURNING queue;
+
+-- name: delete_jobs
+DELETE FROM perdure.job
+ WHERE id IN ids(:ids)
+   AND state <> 'running';
+
+-- name: delete_attempts
+DELETE FROM perdure.attempt
+ WHERE job IN ids(:ids);
+
+-- name: delete_events
+DELETE FROM perdure.event
+ WHERE job IN ids(:ids);
+
+-- name: delete_logs
+DELETE FROM perdure.log
+ WHERE job IN ids(:ids);
+
+-- name: delete_keys
+DELETE FROM perdure.key
+ WHERE job IN ids(:ids);
+
+-- name: keep_keys
+UPDATE perdure.key SET kept_until = :now + span(:keep)
+ WHERE job IN ids(:ids);
+
+-- name: count_found
+SELECT CASE CAST(:by AS text)
+            WHEN 'queue' THEN queue WHEN 'task' THEN task WHEN 'tenant' THEN tenant WHEN 'error_code' THEN error_code
+            WHEN 'state' THEN CASE WHEN state <> 'ready' OR held IS NOT NULL OR run_at <= :now THEN state
+                                   WHEN error_kind IS NULL THEN 'scheduled'
+                                   ELSE 'retrying' END END,
+       count(*)
+  FROM perdure.job
+ WHERE id IN ids(:ids)
+ GROUP BY 1;
+
+-- name: record_act
+INSERT INTO perdure.act (at, actor, verb, subject, detail)
+VALUES (:now, :actor, :verb, :subject, as_json(:detail))
+RETURNING id;
+
+-- name: amend_act
+UPDATE perdure.act SET detail = as_json(:detail) WHERE id = :id;
 
 -- name: list_acts
 SELECT id, at, actor, verb, subject, detail

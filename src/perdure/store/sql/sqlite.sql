@@ -29,7 +29,7 @@ head (queue, rank, priority, ids, above) AS (
     UNION ALL
     SELECT head.queue, head.rank, next.priority, coalesce(
            -- What is first in order; or, where that meets a task this worker does not know, the first of each it knows.
-           (SELECT CASE WHEN max(due.task NOT IN (SELECT value FROM json_each(:tasks))) THEN NULL
+           (SELECT CASE WHEN max(due.task NOT IN texts(:tasks)) THEN NULL
                         ELSE json_group_array(due.rowid) END
               FROM (SELECT j.rowid, j.task FROM perdure.job j INDEXED BY perdure.job_claim
                      WHERE j.state = 'ready' AND j.held IS NULL
@@ -76,21 +76,6 @@ UPDATE perdure.job
 RETURNING id, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
           tenant, meta, crashes, interruptions, scheduled_for, workflow_id, step_key, state;
 
--- name: find_due
--- differs: how a JSON array becomes rows.
-SELECT id, priority, run_at
-  FROM perdure.job
- WHERE state = 'ready' AND held IS NULL AND queue = :queue AND run_at <= :now AND (expires_at IS NULL OR expires_at > :now)
-   AND task IN (SELECT value FROM json_each(:tasks))
- ORDER BY priority DESC, run_at, id
- LIMIT :n OFFSET :skip;
-
--- name: hold_job
--- differs: one writer at a time, so nobody holds a row.
-UPDATE perdure.job SET held = 'unclaimable', reason = :reason
- WHERE id = :id AND state = 'ready' AND held IS NULL
-RETURNING id;
-
 -- name: hold_damaged
 -- differs: how a JSON array becomes rows, and the bounds of counters; the size of a value is limited by the connection.
 UPDATE perdure.job
@@ -98,21 +83,9 @@ UPDATE perdure.job
        reason = CASE
            WHEN token >= 9223372036854775807 THEN 'Its token is ' || CAST(token AS text) || ', and a claim adds 1.'
            ELSE 'Its attempt is ' || CAST(attempt AS text) || ', and a claim adds 1.' END
- WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'ready' AND held IS NULL
+ WHERE id IN ids(:ids) AND state = 'ready' AND held IS NULL
    AND (token >= 9223372036854775807 OR attempt >= 9223372036854775807)
 RETURNING id, reason;
-
--- name: lock_job
--- differs: the writer's transaction is the lock.
-SELECT state, run, token, worker, checkpoint, result, unique_key, task, coalesce(tenant, ''), run_at <= :now,
-       workflow_id, step_key, held
-  FROM perdure.job
- WHERE id = :id;
-
--- name: record_event
--- differs: a document is a text.
-INSERT INTO perdure.event (job, run, token, kind, at, detail)
-VALUES (:id, :run, :token, :kind, :now, :detail);
 
 -- name: show_isolation
 -- differs: one writer at a time sees what is committed.
@@ -170,11 +143,6 @@ SELECT value ->> 'name', value ->> 'queue', value ->> 'priority', value ->> 'max
 -- differs: how a JSON array becomes rows.
 UPDATE perdure.task SET enabled = 0
  WHERE enabled AND name NOT IN (SELECT value ->> 'name' FROM json_each(:tasks));
-
--- name: configure_task
--- differs: JSON is text here.
-UPDATE perdure.task SET config = :config WHERE name = :name
-RETURNING name;
 
 -- name: finish_succeeded
 -- differs: how a JSON object becomes rows.
@@ -288,13 +256,6 @@ SELECT value FROM json_each(:names)
  WHERE true
     ON CONFLICT DO NOTHING;
 
--- name: lock_queues
--- differs: the writer's transaction is the lock.
-SELECT name, throttles, coalesce(cool_until > :now, false), coalesce(cool_until <= :now - span(:quiet), true), backoff
-  FROM perdure.queue
- WHERE name IN (SELECT value FROM json_each(:names))
- ORDER BY name;
-
 -- name: expire_jobs
 -- differs: no row to skip.
 UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
@@ -308,26 +269,6 @@ RETURNING id;
 -- differs: what there is to know. One file, no server; the log beside it is known to the store.
 SELECT sqlite_version(), page_count * page_size, NULL, NULL
   FROM pragma_page_count(), pragma_page_size();
-
--- name: insert_workflow
--- differs: JSON is text here.
-INSERT INTO perdure.workflow (id, name, tenant, status, waiting, active, open, spoiled, total, result_step, meta,
-                              idempotency_key, request, unique_key, created_at)
-VALUES (:id, :name, :tenant, :status, :waiting, :active, :open, 0, :total, :result_step, :meta, :idempotency_key, :request,
-        :unique_key, :now)
-    ON CONFLICT DO NOTHING
-RETURNING id;
-
--- name: insert_mutation
--- differs: JSON is text here.
-INSERT INTO perdure.mutation (workflow, key, request, at) VALUES (:workflow, :key, :request, :now);
-
--- name: resolve_gate
--- differs: JSON is text here.
-UPDATE perdure.job
-   SET state = CASE CAST(:resolution AS text) WHEN 'succeeded' THEN 'succeeded' WHEN 'failed' THEN 'failed' ELSE 'canceled' END,
-       finished_at = :now, result = :result, reason = :reason
- WHERE id = :id AND state = 'open';
 
 -- name: insert_steps
 -- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses.
@@ -370,28 +311,12 @@ SELECT p.value, x.key, :mode
  WHERE :parent <> :child
     ON CONFLICT DO NOTHING;
 
--- name: lock_workflows
--- differs: the writer's transaction is the lock.
-SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
-  FROM perdure.workflow
- WHERE id IN (SELECT value FROM json_each(:ids))
- ORDER BY id;
-
 -- name: lock_workflows_of
 -- differs: the writer's transaction is the lock.
 SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
   FROM perdure.workflow
  WHERE id IN (SELECT j.workflow_id FROM json_each(:leases) x CROSS JOIN perdure.job j ON j.id = x.value ->> 0
                WHERE j.workflow_id IS NOT NULL)
- ORDER BY id;
-
--- name: lock_orphan_workflows
--- differs: the writer's transaction is the lock.
-SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
-  FROM perdure.workflow
- WHERE id IN (SELECT r.workflow_id FROM perdure.job r INDEXED BY perdure.job_running
-               WHERE r.state = 'running' AND r.workflow_id IS NOT NULL
-                 AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = r.worker AND w.retired_at IS NULL))
  ORDER BY id;
 
 -- name: lock_free_workflows
@@ -455,12 +380,6 @@ UPDATE perdure.workflow AS workflow
   FROM json_each(:tallies) x
  WHERE workflow.id = x.value ->> 'id';
 
--- name: find_steps
--- differs: how a JSON array becomes rows.
-SELECT step_key, id, state
-  FROM perdure.job
- WHERE workflow_id = :workflow AND workflow_id IS NOT NULL AND step_key IN (SELECT value FROM json_each(:keys));
-
 -- name: list_ancestors
 -- differs: how a JSON array becomes rows.
 WITH RECURSIVE up (id) AS (
@@ -488,10 +407,6 @@ SELECT f.child, p.step_key, p.task, p.state, p.reason, p.id, p.run, p.token, f.s
   FROM summed f CROSS JOIN perdure.job p ON p.id = f.id
  ORDER BY f.child, f.id;
 
--- name: read_results
--- differs: how a JSON array becomes rows.
-SELECT p.id, p.result FROM json_each(:ids) x CROSS JOIN perdure.job p ON p.id = x.value;
-
 -- name: find_parents
 -- differs: how a JSON array becomes rows. Results come as in read_parents.
 WITH found(id, size) AS MATERIALIZED (
@@ -517,16 +432,6 @@ found(id, size) AS MATERIALIZED (
 summed(id, size, total) AS MATERIALIZED (SELECT id, size, sum(size) OVER (ORDER BY id) FROM found)
 SELECT p.step_key, p.task, p.state, p.reason, p.id, p.run, p.token, f.size, CASE WHEN f.total <= :bytes THEN p.result END
   FROM summed f CROSS JOIN perdure.job p ON p.id = f.id;
-
--- name: record_last_attempts
--- differs: how a JSON array becomes rows. Before a requeue takes the rows: their last attempts join the ledger, unless they
--- did so when they ended.
-INSERT INTO perdure.attempt (job, token, run, attempt, kind, code, message, trace, worker, started_at, finished_at)
-SELECT j.id, j.token, j.run, j.attempt, coalesce(j.error_kind, j.state), j.error_code, j.error_message, j.error_trace, NULL,
-       j.started_at, j.finished_at
-  FROM json_each(:ids) x CROSS JOIN perdure.job j ON j.id = x.value
- WHERE j.started_at IS NOT NULL
-    ON CONFLICT (job, token) DO NOTHING;
 
 -- name: record_requeues
 -- differs: how a JSON array becomes rows, and how JSON is made of columns.
@@ -576,10 +481,10 @@ found AS (
        AND (:task IS NULL OR j.task = :task)
        AND (:tenant IS NULL OR j.tenant = :tenant)
        AND (:states IS NULL
-            OR j.state IN (SELECT value FROM json_each(:states))
+            OR j.state IN texts(:states)
             OR (j.state = 'ready' AND j.held IS NULL AND j.run_at > :now
                 AND CASE WHEN j.error_kind IS NULL THEN 'scheduled' ELSE 'retrying' END
-                    IN (SELECT value FROM json_each(:states))))
+                    IN texts(:states)))
        AND (:tag IS NULL
             OR EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(j.tags) THEN j.tags END) tag WHERE tag.value = :tag))
        AND (:idempotency_key IS NULL
@@ -615,18 +520,6 @@ SELECT j.id, 1, j.state, j.run_at <= :now, j.held, j.error_kind, j.error_code, j
        j.unique_key, j.task, coalesce(j.tenant, ''), j.workflow_id
   FROM json_each(:ids) x CROSS JOIN perdure.job j ON j.id = x.value;
 
--- name: cancel_jobs
--- differs: how a JSON array becomes rows. A running job is asked to stop; the first request counts. Any other is stopped
--- here and now.
-UPDATE perdure.job
-   SET state = CASE state WHEN 'running' THEN state ELSE 'canceled' END,
-       cancel_requested_at = coalesce(cancel_requested_at, :now),
-       finished_at = CASE state WHEN 'running' THEN NULL ELSE :now END,
-       reason = coalesce(reason, CAST(:reason AS text))
- WHERE id IN (SELECT value FROM json_each(:ids))
-   AND state IN ('waiting', 'ready', 'running', 'open')
-RETURNING state;
-
 -- name: expire_twins
 -- differs: how a JSON array becomes rows. As expire_active, for those whose unique key these jobs would take.
 UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
@@ -645,77 +538,3 @@ SELECT j.id
                 WHERE twin.task = j.task AND coalesce(twin.tenant, '') = coalesce(j.tenant, '')
                   AND twin.unique_key = j.unique_key AND twin.unique_key IS NOT NULL
                   AND twin.state IN ('waiting', 'ready', 'running', 'open'));
-
--- name: requeue_jobs
--- differs: how a JSON array becomes rows.
-UPDATE perdure.job
-   SET state = 'ready', run = run + 1, attempt = 0, run_at = :now, expires_at = NULL, started_at = NULL,
-       finished_at = NULL, cancel_requested_at = NULL, held = NULL, reason = NULL, result = NULL, crashes = 0, interruptions = 0, throttles = 0, snoozes = 0,
-       error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL,
-       stage = NULL, progress_done = NULL, progress_total = NULL, progress_message = NULL,
-       checkpoint = CASE WHEN CAST(:keep_checkpoint AS integer) = 1 THEN checkpoint END
- WHERE id IN (SELECT value FROM json_each(:ids))
-   AND state IN ('failed', 'canceled')
-RETURNING queue;
-
--- name: run_jobs_now
--- differs: how a JSON array becomes rows.
-UPDATE perdure.job
-   SET run_at = CASE WHEN run_at > :now THEN :now ELSE run_at END,
-       reason = CASE held WHEN 'unclaimable' THEN NULL ELSE reason END,
-       held = CASE held WHEN 'unclaimable' THEN NULL ELSE held END
- WHERE id IN (SELECT value FROM json_each(:ids))
-   AND state = 'ready' AND (run_at > :now OR held = 'unclaimable')
-RETURNING queue;
-
--- name: delete_jobs
--- differs: how a JSON array becomes rows.
-DELETE FROM perdure.job
- WHERE id IN (SELECT value FROM json_each(:ids))
-   AND state <> 'running';
-
--- name: delete_attempts
--- differs: how a JSON array becomes rows.
-DELETE FROM perdure.attempt
- WHERE job IN (SELECT value FROM json_each(:ids));
-
--- name: delete_events
--- differs: how a JSON array becomes rows.
-DELETE FROM perdure.event
- WHERE job IN (SELECT value FROM json_each(:ids));
-
--- name: delete_logs
--- differs: how a JSON array becomes rows.
-DELETE FROM perdure.log
- WHERE job IN (SELECT value FROM json_each(:ids));
-
--- name: delete_keys
--- differs: how a JSON array becomes rows.
-DELETE FROM perdure.key
- WHERE job IN (SELECT value FROM json_each(:ids));
-
--- name: keep_keys
--- differs: how a JSON array becomes rows.
-UPDATE perdure.key SET kept_until = :now + span(:keep)
- WHERE job IN (SELECT value FROM json_each(:ids));
-
--- name: record_act
--- differs: JSON is text here.
-INSERT INTO perdure.act (at, actor, verb, subject, detail)
-VALUES (:now, :actor, :verb, :subject, :detail)
-RETURNING id;
-
--- name: amend_act
--- differs: JSON is text here.
-UPDATE perdure.act SET detail = :detail WHERE id = :id;
-
--- name: count_found
--- differs: how a JSON array becomes rows.
-SELECT CASE :by WHEN 'queue' THEN queue WHEN 'task' THEN task WHEN 'tenant' THEN tenant WHEN 'error_code' THEN error_code
-                WHEN 'state' THEN CASE WHEN state <> 'ready' OR held IS NOT NULL OR run_at <= :now THEN state
-                                       WHEN error_kind IS NULL THEN 'scheduled'
-                                       ELSE 'retrying' END END,
-       count(*)
-  FROM perdure.job
- WHERE id IN (SELECT value FROM json_each(:ids))
- GROUP BY 1;
