@@ -13,11 +13,9 @@ from contextlib import closing
 from perdure.ops.find import find
 from perdure.request.filter import Filter
 from perdure.store.store import open_store
-from tests.sql.hot import hot
-from tests.sql.plans_sqlite import STEPS, Costs, Plan, measure
+from tests.sql.plans_sqlite import HOT, STEPS, Costs, Plan, measure
 
 SMALL, LARGE = 20_000, 200_000
-HOT = hot()
 
 MOST_STEPS = 500
 """For each row a statement is about; 50 to 420 as measured."""

@@ -1,4 +1,4 @@
-"""How an operation runs on a connection that answers at once: ours, or the caller's own."""
+"""How an operation runs on a connection of an embedded database, which answers at once."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ def drive(execute: Execute, op: Op[T]) -> tuple[T, frozenset[str]]:
         trip = next(op)
         while True:
             wake |= trip.wake
-            trip = op.send([execute(name, params) for name, params in trip.queries])
+            trip = op.send(
+                [() if only == "server" else execute(name, params) for name, params, only in trip.queries]
+            )
     except StopIteration as end:
         return end.value, wake

@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from perdure.errors import UnsupportedConnection
-from perdure.ops.op import Answers, Kind, Op, Operation, Param, Query, Rows
+from perdure.ops.op import Answers, Kind, Op, Operation, Param, Query, Rows, StoreKind
 from perdure.store.statements import Dialect
 from perdure.store.store import Store
 
@@ -263,9 +263,7 @@ def _join(
 ) -> tuple[Callable[[Batch], Any], JoinGenerator[tuple[T, frozenset[str]]]]:
     dialect_join = adapter.dialect_join
     opening = dialect_join.open_transaction(store, kind, state)
-    generator = _join_generator(
-        op, opening, partial(_bind, store), partial(dialect_join.notice, store), adapter.colour
-    )
+    generator = _join_generator(op, opening, store, partial(dialect_join.notice, store), adapter.colour)
     return partial(adapter.run, conn), generator
 
 
@@ -291,12 +289,13 @@ def _bind(store: Store, query: Query) -> BoundStatement:
 def _join_generator(
     op: Op[T],
     opening: JoinGenerator[Opening],
-    bind: Callable[[Query], BoundStatement],
+    store: Store,
     notice: Callable[[frozenset[str]], Batch],
     colour: Colour,
 ) -> JoinGenerator[tuple[T, frozenset[str]]]:
     """The operation between SAVEPOINT and RELEASE, in batches; an error thrown in undoes it and comes out."""
     begin, undo = yield from opening
+    kind: StoreKind = "embedded" if store.embedded else "server"
     wake: frozenset[str] = frozenset()
     told: frozenset[str] = frozenset()
     begun = False
@@ -306,7 +305,7 @@ def _join_generator(
             while True:
                 wake |= trip.wake
                 head = [] if begun else [*begin, _SAVEPOINT]
-                bound = [bind(query) for query in trip.queries]
+                bound = [_bind(store, query) for query in trip.queries_for(kind)]
                 tail = notice(wake) if trip.final else []
                 begun = True
                 if head and colour == "async":
@@ -314,7 +313,7 @@ def _join_generator(
                     head = []
                 rows = yield [*head, *bound, *tail]
                 told = wake if trip.final else told
-                trip = op.send(rows[len(head) : len(head) + len(bound)])
+                trip = op.send(trip.answers_of(kind, rows[len(head) : len(head) + len(bound)]))
         except StopIteration as end:
             value: T = end.value
             yield notice(wake - told)

@@ -617,10 +617,6 @@ SELECT CAST(id AS text), token, NULL FROM done
 UNION ALL
 SELECT CAST(id AS text), NULL, queue FROM counted WHERE state = 'ready' AND due;
 
--- name: count_down
--- differs: release_steps does both at once.
-SELECT CAST(:ended AS text) WHERE false;
-
 -- name: release_steps
 -- differs: how a JSON object becomes rows. Each child is found by its primary key: see finish_succeeded. Only those that
 -- wait no longer are returned: most others would be read in vain. Counts and times are bounded: somebody may have written

@@ -1,9 +1,5 @@
 -- What SQLite must say differently, statement by statement as in postgres.sql.
 
--- name: claim_front
--- differs: a statement costs nothing before its first row, so nobody asks for less than claim_jobs.
-SELECT :worker, :tasks, :n, :queue, :priority, :since, :ahead, :behind WHERE false;
-
 -- name: claim_jobs
 -- differs: one writer at a time, so there is nothing to lock or to skip; no LATERAL, so the first rows of a group travel
 -- through a JSON array.
@@ -63,10 +59,6 @@ UPDATE perdure.job
 RETURNING id, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
           tenant, meta, crashes, interruptions, scheduled_for, workflow_id, step_key, state;
 
--- name: claim_around
--- differs: nobody holds a row while another writes, so there is nothing to go around.
-SELECT :worker, :tasks, :queues, :n WHERE false;
-
 -- name: claim_chosen
 -- differs: one writer at a time, and the size of a value is limited by the connection.
 UPDATE perdure.job
@@ -86,10 +78,6 @@ UPDATE perdure.job
  WHERE id IN ids(:ids) AND state = 'ready' AND held IS NULL
    AND (token >= 9223372036854775807 OR attempt >= 9223372036854775807)
 RETURNING id, reason;
-
--- name: show_isolation
--- differs: one writer at a time sees what is committed.
-SELECT 'read committed';
 
 -- name: insert_jobs
 -- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses.
@@ -318,14 +306,6 @@ SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NU
  WHERE id IN (SELECT j.workflow_id FROM json_each(:leases) x CROSS JOIN perdure.job j ON j.id = x.value ->> 0
                WHERE j.workflow_id IS NOT NULL)
  ORDER BY id;
-
--- name: lock_free_workflows
--- differs: the writer's transaction is the lock, and nobody else holds one.
-SELECT :leases WHERE false;
-
--- name: succeed_steps
--- differs: there are no round trips to save.
-SELECT :outcomes, :workflows, NULL WHERE 0;
 
 -- name: count_down
 -- differs: how a JSON object becomes rows.
