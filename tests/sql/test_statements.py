@@ -67,7 +67,15 @@ def test_a_dialect_statement_says_why_it_differs() -> None:
 
 def test_a_dialect_statement_does_differ() -> None:
     """Otherwise it belongs into shared.sql."""
-    assert [one.name for one, other in pairs() if one.normal == other.normal] == []
+    assert [one.name for one, other in pairs() if one.normal == other.normal or one.raw == other.raw] == []
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_every_fragment_has_one_text_and_serves_more_than_one_place(dialect: Dialect) -> None:
+    names = texts.fragments("shared.sql") + texts.fragments(f"{dialect}.sql")
+    assert sorted(names) == sorted(set(names))
+    sources = "".join((texts.SQL / f"{file}.sql").read_text() for file in ("shared", "sqlite", "postgres"))
+    assert [name for name in names if sources.count("{" + name + "}") < 2] == []
 
 
 def test_a_shared_statement_has_nothing_to_say_about_dialects() -> None:

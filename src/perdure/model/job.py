@@ -106,12 +106,12 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
 
     id: str
     token: int
+    attempt: int
     task: str
     queue: str
     priority: int
     run_at: Instant
     run: int
-    attempt: int
     max_attempts: int
     timeout: Span | None
     payload: str

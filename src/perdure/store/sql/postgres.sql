@@ -1,6 +1,31 @@
 -- What PostgreSQL must say differently, statement by statement as in sqlite.sql.
 
--- name: claim_front
+-- fragment: next_token
+-- A value larger than any that perdure stores makes the claim fail before it is read: the sum leaves the integers.
+token + 1 + CASE WHEN too_large() THEN 2147483647 ELSE 0 END
+
+-- fragment: asked_queues
+-- The queues that were named, in their order; or else all that have something ready, one step through the index for each.
+every AS (
+    SELECT '' AS queue WHERE CAST(:queues AS text) IS NULL
+    UNION ALL
+    SELECT (SELECT j.queue FROM perdure.job j
+             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
+             ORDER BY j.queue LIMIT 1)
+      FROM every WHERE every.queue IS NOT NULL),
+asked AS (
+    SELECT queue, CAST(0 AS bigint) AS rank FROM every WHERE queue <> ''
+    UNION ALL
+    SELECT value, rank FROM json_array_elements_text(CAST(:queues AS json)) WITH ORDINALITY AS q (value, rank))
+
+-- fragment: no_job
+-- As many values as a claimed job has.
+NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+
+-- fragment: workflow_finished_at
+CASE WHEN x.status IN ('running', 'open') THEN NULL ELSE coalesce(workflow.finished_at, :now) END
+
+-- name: claim_window
 -- differs: what most claims need of claim_jobs, from a plan a third as large, whose start is what a claim costs: one group,
 -- which was all there was the last time. What lies before :since is mostly dead and still in the index; what is not is
 -- looked for by others. Where another group comes first, or this one begins with tasks that this worker does not
@@ -24,41 +49,31 @@ ahead AS MATERIALIZED (
                     WHERE head.task NOT IN texts(:tasks))
         AS any),
 taken AS MATERIALIZED (
-    SELECT j.id, j.token, j.task, j.queue, j.priority, j.run_at, j.run, j.attempt, j.max_attempts, j.timeout, j.payload,
-           j.checkpoint, j.tenant, j.meta, j.crashes, j.interruptions, j.scheduled_for, j.workflow_id, j.step_key,
-           coalesce(j.expires_at <= :now, false) AS late
+    SELECT id, token, attempt, {claimed_columns}, coalesce(expires_at <= :now, false) AS late
       FROM perdure.job j
      WHERE NOT (SELECT ahead.any FROM ahead)
        AND j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority
        -- From the first on, not to walk past the dead a second time.
        AND j.run_at BETWEEN (SELECT min(head.run_at) FROM head) AND :now
        AND j.task IN texts(:tasks)
-       -- A step that expired is left to the sweeper, which also decides for those that wait for it.
-       AND (j.expires_at IS NULL OR j.expires_at > :now OR j.workflow_id IS NULL)
-       AND NOT EXISTS (SELECT FROM perdure.queue q WHERE q.name = :queue AND (q.paused OR q.cool_until > :now))
-       -- See sqlite.sql.
-       AND NOT EXISTS (SELECT FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
+       AND {not_left_to_sweeper}
+       AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = :queue AND {queue_is_closed}) AND {worker_may_claim}
      ORDER BY j.run_at, j.id LIMIT :n
        FOR UPDATE SKIP LOCKED),
 -- What is locked is what gets written: these return nothing, for their rows would be put by a second time.
 claimed AS (
     UPDATE perdure.job
-       SET state = 'running', worker = :worker, attempt = attempt + 1, started_at = :now, reason = NULL,
-           -- A value larger than any that perdure stores makes the claim fail before it is read: the sum leaves the
-           -- integers.
-           token = token + 1 + CASE WHEN too_large() THEN 2147483647 ELSE 0 END
+       SET {set_claimed}
      -- By primary key and nothing else: joined to the CTE, stale statistics turn this into a scan of the table.
      WHERE id = ANY (ARRAY(SELECT taken.id FROM taken WHERE NOT taken.late))),
 expired AS (
-    UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
+    UPDATE perdure.job SET {set_expired}
      WHERE id = ANY (ARRAY(SELECT taken.id FROM taken WHERE taken.late)))
-SELECT CAST(id AS text) AS id, token + 1 AS token, task, queue, priority, run_at, run, attempt + 1 AS attempt, max_attempts,
-       timeout, payload, checkpoint, tenant, meta, crashes, interruptions, scheduled_for, workflow_id, step_key,
+SELECT CAST(id AS text) AS id, token + 1 AS token, attempt + 1 AS attempt, {claimed_columns},
        CASE WHEN late THEN 'canceled' ELSE 'running' END AS state
   FROM taken
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'more'
+SELECT {no_job}, 'more'
  WHERE (SELECT ahead.any FROM ahead)
     OR (SELECT count(*) FROM taken) < :n AND (
        EXISTS (SELECT FROM perdure.job j
@@ -72,24 +87,11 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
 -- order; then each group locks its share and skips what another claim holds, so that order holds and nothing more
 -- than what is taken gets locked.
 WITH RECURSIVE
-every AS (
-    SELECT '' AS queue WHERE CAST(:queues AS text) IS NULL
-    UNION ALL
-    SELECT (SELECT j.queue FROM perdure.job j
-             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
-             ORDER BY j.queue LIMIT 1)
-      FROM every WHERE every.queue IS NOT NULL),
-asked AS (
-    SELECT queue, CAST(0 AS bigint) AS rank FROM every WHERE queue <> ''
-    UNION ALL
-    SELECT value, rank FROM json_array_elements_text(CAST(:queues AS json)) WITH ORDINALITY AS q (value, rank)),
+{asked_queues},
 head (queue, rank, priority, known, run_ats, ids, found) AS (
     -- Down the priorities of each queue, from above the highest, until there is enough.
     SELECT queue, rank, 32768, true, CAST('{}' AS timestamptz[]), CAST('{}' AS uuid[]), 0 FROM asked
-     WHERE NOT EXISTS (SELECT FROM perdure.queue q
-                        WHERE q.name = asked.queue AND (q.paused OR q.cool_until > :now))
-       -- See sqlite.sql.
-       AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
+     WHERE {may_claim_from_asked}
     UNION ALL
     SELECT head.queue, head.rank, next.priority, next.known AND first.known, first.run_ats, first.ids,
            head.found + CASE WHEN first.known THEN cardinality(first.ids) ELSE 0 END
@@ -145,24 +147,14 @@ taken AS MATERIALIZED (
      WHERE share.task IS NOT NULL),
 claimed AS (
     UPDATE perdure.job
-       SET state = CASE WHEN expires_at <= :now THEN 'canceled' ELSE 'running' END,
-           worker = CASE WHEN expires_at <= :now THEN NULL ELSE :worker END,
-           -- See claim_front.
-           token = CASE WHEN expires_at <= :now THEN token ELSE token + 1 + CASE WHEN too_large() THEN 2147483647 ELSE 0 END END,
-           attempt = CASE WHEN expires_at <= :now THEN attempt ELSE attempt + 1 END,
-           started_at = CASE WHEN expires_at <= :now THEN started_at ELSE :now END,
-           finished_at = CASE WHEN expires_at <= :now THEN :now END,
-           reason = CASE WHEN expires_at <= :now THEN 'expired' END
+       SET {set_claimed_or_expired}
      -- By primary key and nothing else: joined to the CTE, stale statistics turn this into a scan of the table.
-     WHERE id = ANY (ARRAY(SELECT taken.id FROM taken))
-       AND (workflow_id IS NULL OR expires_at IS NULL OR expires_at > :now)
-    RETURNING CAST(id AS text) AS id, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload,
-              checkpoint, tenant, meta, crashes, interruptions, scheduled_for, workflow_id, step_key, state)
+     WHERE id = ANY (ARRAY(SELECT taken.id FROM taken)) AND {not_left_to_sweeper}
+    RETURNING CAST(id AS text) AS id, token, attempt, {claimed_columns}, state)
 SELECT * FROM claimed
 UNION ALL
 -- Others hold some of what is due first. If all of it, claim_around is to be asked.
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'locked'
+SELECT {no_job}, 'locked'
  WHERE (SELECT count(*) FROM taken) < (SELECT CAST(sum(n) AS bigint) FROM share);
 
 -- name: claim_around
@@ -170,23 +162,10 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
 -- shares without locks and then finds nothing, though other groups have work. This one locks as it reads: dearer, and
 -- asked only when claim_jobs says so.
 WITH RECURSIVE
-every AS (
-    SELECT '' AS queue WHERE CAST(:queues AS text) IS NULL
-    UNION ALL
-    SELECT (SELECT j.queue FROM perdure.job j
-             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
-             ORDER BY j.queue LIMIT 1)
-      FROM every WHERE every.queue IS NOT NULL),
-asked AS (
-    SELECT queue, CAST(0 AS bigint) AS rank FROM every WHERE queue <> ''
-    UNION ALL
-    SELECT value, rank FROM json_array_elements_text(CAST(:queues AS json)) WITH ORDINALITY AS q (value, rank)),
+{asked_queues},
 grp (queue, rank, priority) AS (
     SELECT queue, rank, 32768 FROM asked
-     WHERE NOT EXISTS (SELECT FROM perdure.queue q
-                        WHERE q.name = asked.queue AND (q.paused OR q.cool_until > :now))
-       -- See sqlite.sql.
-       AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
+     WHERE {may_claim_from_asked}
     UNION ALL
     SELECT grp.queue, grp.rank, (SELECT CAST(j.priority AS integer) FROM perdure.job j
                                   WHERE j.state = 'ready' AND j.held IS NULL
@@ -203,27 +182,9 @@ locked AS MATERIALIZED (
               FOR UPDATE SKIP LOCKED) row
      WHERE grp.priority < 32768)
 UPDATE perdure.job
-   SET state = 'running', worker = :worker, attempt = attempt + 1, started_at = :now, reason = NULL,
-       -- See claim_front.
-       token = token + 1 + CASE WHEN too_large() THEN 2147483647 ELSE 0 END
- WHERE id = ANY (ARRAY(SELECT id FROM locked ORDER BY rank, priority DESC, run_at, id LIMIT :n))
-   AND (expires_at IS NULL OR expires_at > :now)
-RETURNING CAST(id AS text), token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
-          tenant, meta, crashes, interruptions, scheduled_for, workflow_id, step_key, state;
-
--- name: claim_chosen
--- differs: as claim_jobs, for one row that is known. A row that somebody holds is left out, not waited for.
-UPDATE perdure.job
-   SET state = 'running', worker = :worker, attempt = attempt + 1, started_at = :now, reason = NULL,
-       token = token + 1 + CASE WHEN too_large() THEN 2147483647 ELSE 0 END
- WHERE id = ANY (ARRAY(
-           SELECT j.id FROM perdure.job j
-            WHERE j.id = :id AND j.state = 'ready' AND j.held IS NULL AND j.run_at <= :now
-              AND (j.expires_at IS NULL OR j.expires_at > :now)
-              AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
-              FOR UPDATE SKIP LOCKED))
-RETURNING CAST(id AS text), token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
-          tenant, meta, crashes, interruptions, scheduled_for, workflow_id, step_key, state;
+   SET {set_claimed}
+ WHERE id = ANY (ARRAY(SELECT id FROM locked ORDER BY rank, priority DESC, run_at, id LIMIT :n)) AND {not_expired}
+RETURNING CAST(id AS text), token, attempt, {claimed_columns}, state;
 
 -- name: hold_damaged
 -- differs: how a JSON array becomes rows, the bounds of counters, and the size of values, looked at as claim_chosen does.
@@ -321,7 +282,7 @@ UPDATE perdure.job
    SET state = 'succeeded', worker = NULL, finished_at = :now,
        result = CAST((SELECT outcomes FROM told) -> CAST(id AS text) ->> 1 AS json),
        reason = (SELECT outcomes FROM told) -> CAST(id AS text) ->> 2,
-       error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
+       {clear_error}
  WHERE id = ANY (ARRAY(SELECT CAST(jsonb_object_keys(outcomes) AS uuid) FROM told)) AND worker IS NOT NULL
    AND token = CAST((SELECT outcomes FROM told) -> CAST(id AS text) ->> 0 AS integer)
    AND (workflow_id IS NULL OR (SELECT outcomes FROM told) -> CAST(id AS text) ->> 3 IS NOT NULL)
@@ -334,7 +295,7 @@ done AS (
     UPDATE perdure.job
        SET state = 'succeeded', worker = NULL, finished_at = :now,
            result = as_json(:result), reason = CAST(:reason AS text),
-           error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
+           {clear_error}
      WHERE id = ANY (ARRAY(SELECT CAST(jsonb_object_keys(leases) AS uuid) FROM told)) AND worker IS NOT NULL
        AND token = CAST((SELECT leases FROM told) ->> CAST(id AS text) AS integer) AND workflow_id IS NULL
     RETURNING 1)
@@ -375,9 +336,9 @@ SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.
  WHERE j.id = ANY (ARRAY(
            SELECT r.id FROM perdure.job r
             WHERE r.state = 'running'
-              AND NOT EXISTS (SELECT FROM perdure.worker w WHERE w.id = r.worker AND w.retired_at IS NULL)))
+              AND {worker_is_gone}))
    AND j.id > :after AND j.worker IS NOT NULL
-   AND (SELECT w.retired_at IS NULL FROM perdure.worker w WHERE w.id = j.worker) IS NOT TRUE
+   AND (SELECT {is_live} FROM perdure.worker w WHERE w.id = j.worker) IS NOT TRUE
  ORDER BY j.id
  LIMIT :n
    FOR UPDATE OF j SKIP LOCKED;
@@ -465,7 +426,7 @@ SELECT value FROM json_array_elements_text(CAST(:names AS json)) AS value
 
 -- name: expire_jobs
 -- differs: a row somebody holds is being claimed; the claim sees that it expired.
-UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
+UPDATE perdure.job SET {set_expired}
  WHERE id = ANY (ARRAY(SELECT id FROM perdure.job
                         WHERE state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now
                           AND workflow_id IS NULL
@@ -538,7 +499,7 @@ SELECT CAST(p.value AS uuid), CAST(x.key AS uuid), :mode
 
 -- name: lock_workflows_of
 -- differs: rows are locked, in the order of their ids. A job never changes its workflow.
-SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
+SELECT {tally_columns}
   FROM perdure.workflow
  WHERE id = ANY (ARRAY(SELECT j.workflow_id FROM perdure.job j
                         WHERE j.id = ANY (ARRAY(SELECT CAST(x.value ->> 0 AS uuid)
@@ -574,7 +535,7 @@ done AS (
        SET state = 'succeeded', worker = NULL, finished_at = :now,
            result = CAST((SELECT outcomes FROM told) -> CAST(id AS text) ->> 1 AS json),
            reason = (SELECT outcomes FROM told) -> CAST(id AS text) ->> 2,
-           error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
+           {clear_error}
      WHERE id = ANY (ARRAY(SELECT CAST(jsonb_object_keys(outcomes) AS uuid) FROM told)) AND worker IS NOT NULL
        AND token = CAST((SELECT outcomes FROM told) -> CAST(id AS text) ->> 0 AS integer)
        AND (workflow_id IS NULL OR workflow_id = ANY (CAST((SELECT sound FROM told) AS uuid[])))
@@ -588,10 +549,9 @@ counted AS (
     UPDATE perdure.job
        SET deps_pending = deps_pending - CAST((SELECT counts FROM children) ->> CAST(id AS text) AS integer),
            state = CASE WHEN deps_pending > CAST((SELECT counts FROM children) ->> CAST(id AS text) AS integer) THEN 'waiting'
-                        WHEN task = '(gate)' THEN 'open' ELSE 'ready' END,
+                        ELSE {released_state} END,
            run_at = CASE WHEN deps_pending > CAST((SELECT counts FROM children) ->> CAST(id AS text) AS integer) THEN run_at
-                         WHEN task = '(gate)' THEN :now + coalesce(span(timeout), interval '0')
-                         ELSE greatest(run_at, :now + coalesce(span(delay), interval '0')) END
+                         ELSE {released_run_at} END
      WHERE id = ANY (CAST((SELECT ids FROM children) AS uuid[])) AND state = 'waiting'
     RETURNING id, workflow_id, state, queue, run_at <= :now AS due),
 moved AS MATERIALIZED (
@@ -606,7 +566,7 @@ settled AS (
     UPDATE perdure.workflow
        SET (status, active, waiting, open, finished_at) = (
            SELECT x.status, x.active, x.waiting, x.open,
-                  CASE x.status WHEN 'succeeded' THEN coalesce(workflow.finished_at, :now) END
+                  {workflow_finished_at}
              FROM (SELECT CASE WHEN n.active > 0 THEN 'running' WHEN n.open > 0 THEN 'open'
                                WHEN n.waiting > 0 THEN 'running' ELSE 'succeeded' END AS status, n.*
                      FROM (SELECT workflow.active - ended + released AS active,
@@ -634,10 +594,9 @@ counted AS (
            deps_unsatisfied = least(deps_unsatisfied, 1000000000) + CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 1 AS integer),
            state = CASE WHEN deps_pending > CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 0 AS integer)
                           OR least(deps_unsatisfied, 1000000000) + CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 1 AS integer) > 0 THEN 'waiting'
-                        WHEN task = '(gate)' THEN 'open' ELSE 'ready' END,
+                        ELSE {released_state} END,
            run_at = CASE WHEN deps_pending > CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 0 AS integer) THEN run_at
-                         WHEN task = '(gate)' THEN :now + wait(timeout)
-                         ELSE greatest(run_at, :now + wait(delay)) END
+                         ELSE {released_run_at} END
      WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[])) AND state = 'waiting'
     RETURNING CAST(id AS text) AS id, CAST(workflow_id AS text) AS workflow_id, state, queue, run_at <= :now AS due, deps_pending)
 SELECT id, workflow_id, state, queue, due FROM counted WHERE deps_pending = 0;
@@ -667,8 +626,8 @@ WITH told AS MATERIALIZED (
 UPDATE perdure.job
    SET (state, run_at, finished_at, deps_pending, deps_unsatisfied, reason) = (
        SELECT x.state,
-              CASE x.state WHEN 'open' THEN :now + wait(job.timeout)
-                           WHEN 'ready' THEN greatest(job.run_at, :now + wait(job.delay))
+              CASE x.state WHEN 'open' THEN {gate_due}
+                           WHEN 'ready' THEN {step_due}
                            ELSE job.run_at END,
               CASE x.state WHEN 'canceled' THEN :now END, x.pending, x.unsatisfied, x.reason
          FROM jsonb_to_record((SELECT fates FROM told) -> CAST(job.id AS text)) AS x (
@@ -684,7 +643,7 @@ WITH told AS MATERIALIZED (
 UPDATE perdure.workflow
    SET (status, waiting, active, open, spoiled, total, finished_at) = (
        SELECT x.status, x.waiting, x.active, x.open, x.spoiled, least(workflow.total, 2000000000) + x.added,
-              CASE WHEN x.status IN ('running', 'open') THEN NULL ELSE coalesce(workflow.finished_at, :now) END
+              {workflow_finished_at}
          FROM jsonb_to_record((SELECT tallies FROM told) -> CAST(workflow.id AS text)) AS x (
               status text, waiting integer, active integer, open integer, spoiled integer, added integer))
  WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[]));
@@ -750,12 +709,9 @@ WITH told AS MATERIALIZED (
     SELECT array_agg(CAST(value ->> 'id' AS uuid)) AS ids, jsonb_object_agg(value ->> 'id', value) AS fates
       FROM json_array_elements(CAST(:fates AS json)) AS x (value))
 UPDATE perdure.job
-   SET run = run + 1, attempt = 0, expires_at = NULL, started_at = NULL, finished_at = NULL, cancel_requested_at = NULL,
-       held = NULL, reason = NULL, result = NULL, crashes = 0, interruptions = 0, throttles = 0, snoozes = 0, error_kind = NULL,
-       error_code = NULL, error_message = NULL, error_trace = NULL, stage = NULL, progress_done = NULL,
-       progress_total = NULL, progress_message = NULL, checkpoint = NULL,
+   SET {reset_for_requeue}, checkpoint = NULL,
        (state, run_at, deps_pending, deps_unsatisfied) = (
-       SELECT x.state, CASE x.state WHEN 'open' THEN :now + wait(job.timeout) ELSE :now END,
+       SELECT x.state, CASE x.state WHEN 'open' THEN {gate_due} ELSE :now END,
               x.pending, x.unsatisfied
          FROM jsonb_to_record((SELECT fates FROM told) -> CAST(job.id AS text)) AS x (
               state text, pending integer, unsatisfied integer))
@@ -836,7 +792,7 @@ SELECT j.id, free.id IS NOT NULL, free.state, free.run_at <= :now, free.held, fr
 
 -- name: expire_twins
 -- differs: how a JSON array becomes rows. As expire_active, for those whose unique key these jobs would take.
-UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
+UPDATE perdure.job SET {set_expired}
  WHERE id = ANY (ARRAY(
            SELECT twin.id
              FROM json_array_elements_text(CAST(:ids AS json)) AS x (value) CROSS JOIN LATERAL (

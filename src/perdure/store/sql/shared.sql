@@ -1,6 +1,79 @@
 -- Statements that both databases run. The spellings that store/statements.py rewrites are explained there. States are literals: a
 -- bound one loses the partial indexes under a generic plan.
 
+-- fragment: queue_is_closed
+-- Of a row q of the queues: nothing is claimed from there now. What else limits the claims of a queue belongs here.
+(q.paused OR q.cool_until > :now)
+
+-- fragment: worker_may_claim
+-- One that was retired and has not heard of it would take back its own rescued jobs, and lose them again.
+NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
+
+-- fragment: may_claim_from_asked
+NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = asked.queue AND {queue_is_closed})
+       AND {worker_may_claim}
+
+-- fragment: not_expired
+(expires_at IS NULL OR expires_at > :now)
+
+-- fragment: not_left_to_sweeper
+-- A step that expired is left to the sweeper, which also decides for those that wait for it.
+(workflow_id IS NULL OR {not_expired})
+
+-- fragment: set_claimed
+state = 'running', worker = :worker, attempt = attempt + 1, started_at = :now, reason = NULL, token = {next_token}
+
+-- fragment: set_expired
+state = 'canceled', finished_at = :now, reason = 'expired'
+
+-- fragment: set_claimed_or_expired
+state = CASE WHEN expires_at <= :now THEN 'canceled' ELSE 'running' END,
+       worker = CASE WHEN expires_at <= :now THEN NULL ELSE :worker END,
+       token = CASE WHEN expires_at <= :now THEN token ELSE {next_token} END,
+       attempt = CASE WHEN expires_at <= :now THEN attempt ELSE attempt + 1 END,
+       started_at = CASE WHEN expires_at <= :now THEN started_at ELSE :now END,
+       finished_at = CASE WHEN expires_at <= :now THEN :now END,
+       reason = CASE WHEN expires_at <= :now THEN 'expired' END
+
+-- fragment: claimed_columns
+-- What a worker receives of a job, behind its id, token and attempt.
+task, queue, priority, run_at, run, max_attempts, timeout, payload, checkpoint, tenant, meta, crashes, interruptions,
+       scheduled_for, workflow_id, step_key
+
+-- fragment: is_live
+-- Of a row w of the workers.
+w.retired_at IS NULL
+
+-- fragment: worker_is_gone
+-- Of a job that runs: its worker will not finish it.
+NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = worker AND {is_live})
+
+-- fragment: clear_error
+error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
+
+-- fragment: reset_for_requeue
+-- What a new run does not take over. The checkpoint is up to who asked.
+run = run + 1, attempt = 0, expires_at = NULL, started_at = NULL, finished_at = NULL, cancel_requested_at = NULL, held = NULL,
+       reason = NULL, result = NULL, crashes = 0, interruptions = 0, throttles = 0, snoozes = 0, {clear_error}, stage = NULL,
+       progress_done = NULL, progress_total = NULL, progress_message = NULL
+
+-- fragment: gate_due
+-- A gate that opens is due when its time is up.
+:now + wait(timeout)
+
+-- fragment: step_due
+-- A step that is released is due after its delay.
+greatest(run_at, :now + wait(delay))
+
+-- fragment: released_state
+CASE task WHEN '(gate)' THEN 'open' ELSE 'ready' END
+
+-- fragment: released_run_at
+CASE task WHEN '(gate)' THEN {gate_due} ELSE {step_due} END
+
+-- fragment: tally_columns
+id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
+
 -- name: get_job
 SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempts, timeout, run_at, expires_at, token,
        worker, created_at, started_at, finished_at, payload, meta, tags, stage, progress_done, progress_total,
@@ -56,7 +129,7 @@ SELECT id
 -- name: find_due
 SELECT id, priority, run_at
   FROM perdure.job
- WHERE state = 'ready' AND held IS NULL AND queue = :queue AND run_at <= :now AND (expires_at IS NULL OR expires_at > :now)
+ WHERE state = 'ready' AND held IS NULL AND queue = :queue AND run_at <= :now AND {not_expired}
    AND task IN texts(:tasks)
  ORDER BY priority DESC, run_at, id
  LIMIT :n OFFSET :skip;
@@ -73,7 +146,17 @@ WITH RECURSIVE every AS (
 SELECT queue
   FROM every
  WHERE queue <> ''
-   AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = every.queue AND (q.paused OR q.cool_until > :now));
+   AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = every.queue AND {queue_is_closed});
+
+-- name: claim_chosen
+-- As claim_jobs, for one row that is known. A row that somebody holds is left out, not waited for.
+UPDATE perdure.job SET {set_claimed}
+ WHERE id = ANY (ARRAY(
+           SELECT id FROM perdure.job
+            WHERE id = :id AND state = 'ready' AND held IS NULL AND run_at <= :now AND {not_expired}
+              AND {worker_may_claim}
+              FOR UPDATE SKIP LOCKED))
+RETURNING CAST(id AS text), token, attempt, {claimed_columns}, state;
 
 -- name: count_ahead
 -- What stands before a job in its queue: two ranges of the claim's index. Who is behind a thousand needs no exact number,
@@ -203,7 +286,7 @@ RETURNING id;
 
 -- name: expire_active
 -- A twin that expired and that nobody has canceled yet must not answer for a new request.
-UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
+UPDATE perdure.job SET {set_expired}
  WHERE task = :task AND coalesce(tenant, '') = :tenant AND unique_key = :unique_key
    AND unique_key IS NOT NULL AND state IN ('waiting', 'ready', 'running', 'open')
    AND state IN ('waiting', 'ready') AND expires_at <= :now AND id <> :id;
@@ -226,24 +309,24 @@ UPDATE perdure.key SET job = :job WHERE task = :task AND tenant = :tenant AND ke
 INSERT INTO perdure.worker AS w (id, name, lease, tasks, queues, slots, started_at, beat_at, expires_at)
 VALUES (:worker, :name, :lease, :tasks, :queues, :slots, :now, :now, :now + span(:lease))
     ON CONFLICT (id) DO UPDATE SET beat_at = :now, expires_at = :now + wait(excluded.lease)
- WHERE w.retired_at IS NULL
+ WHERE {is_live}
 RETURNING id;
 
 -- name: beat_worker
-UPDATE perdure.worker SET beat_at = :now, expires_at = :now + wait(lease)
- WHERE id = :worker AND retired_at IS NULL
+UPDATE perdure.worker AS w SET beat_at = :now, expires_at = :now + wait(lease)
+ WHERE id = :worker AND {is_live}
 RETURNING id;
 
 -- name: find_worker
-SELECT retired_at IS NULL FROM perdure.worker WHERE id = :worker;
+SELECT {is_live} FROM perdure.worker w WHERE id = :worker;
 
 -- name: retire_worker
-UPDATE perdure.worker SET retired_at = :now WHERE id = :worker AND retired_at IS NULL;
+UPDATE perdure.worker AS w SET retired_at = :now WHERE id = :worker AND {is_live};
 
 -- name: retire_silent_workers
 -- Where the clock was set, a whole lease must have passed since.
-UPDATE perdure.worker SET retired_at = :now
- WHERE retired_at IS NULL AND expires_at <= :now
+UPDATE perdure.worker AS w SET retired_at = :now
+ WHERE {is_live} AND expires_at <= :now
    AND (CAST(:steady_since AS bigint) IS NULL OR instant(:steady_since) + wait(lease) <= :now)
 RETURNING id;
 
@@ -252,13 +335,13 @@ RETURNING id;
 INSERT INTO perdure.leader AS l (name, worker, expires_at) VALUES (:name, :worker, :now + span(:lease))
     ON CONFLICT (name) DO UPDATE SET worker = excluded.worker, expires_at = excluded.expires_at
  WHERE l.worker = excluded.worker OR l.expires_at <= :now
-    OR NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = l.worker AND w.retired_at IS NULL)
+    OR NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = l.worker AND {is_live})
 RETURNING worker;
 
 -- name: list_workers
 SELECT id, name, lease, tasks, queues, slots, started_at, beat_at, expires_at, retired_at
-  FROM perdure.worker
- WHERE retired_at IS NULL
+  FROM perdure.worker w
+ WHERE {is_live}
  ORDER BY started_at, id;
 
 -- name: list_running
@@ -340,7 +423,7 @@ RETURNING id;
 
 -- name: lock_workflows
 -- In the order of their ids.
-SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
+SELECT {tally_columns}
   FROM perdure.workflow
  WHERE id IN ids(:ids)
  ORDER BY id
@@ -348,11 +431,11 @@ SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NU
 
 -- name: lock_orphan_workflows
 -- In the order of their ids.
-SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
+SELECT {tally_columns}
   FROM perdure.workflow
  WHERE id = ANY (ARRAY(SELECT r.workflow_id FROM perdure.job r INDEXED BY perdure.job_running
                         WHERE r.state = 'running' AND r.workflow_id IS NOT NULL
-                          AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = r.worker AND w.retired_at IS NULL)))
+                          AND {worker_is_gone}))
  ORDER BY id
    FOR UPDATE;
 
@@ -444,7 +527,7 @@ SELECT DISTINCT workflow_id
 
 -- name: expire_steps
 -- Only a step that waits has parents which have not ended.
-UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
+UPDATE perdure.job SET {set_expired}
  WHERE workflow_id = :workflow AND workflow_id IS NOT NULL
    AND state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now
 RETURNING id, deps_pending;
@@ -485,10 +568,7 @@ RETURNING state;
 
 -- name: requeue_jobs
 UPDATE perdure.job
-   SET state = 'ready', run = run + 1, attempt = 0, run_at = :now, expires_at = NULL, started_at = NULL,
-       finished_at = NULL, cancel_requested_at = NULL, held = NULL, reason = NULL, result = NULL, crashes = 0, interruptions = 0, throttles = 0, snoozes = 0,
-       error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL,
-       stage = NULL, progress_done = NULL, progress_total = NULL, progress_message = NULL,
+   SET state = 'ready', run_at = :now, {reset_for_requeue},
        checkpoint = CASE WHEN CAST(:keep_checkpoint AS integer) = 1 THEN checkpoint END
  WHERE id IN ids(:ids)
    AND state IN ('failed', 'canceled')

@@ -1,5 +1,8 @@
 -- What SQLite must say differently, statement by statement as in postgres.sql.
 
+-- fragment: next_token
+token + 1
+
 -- name: claim_jobs
 -- differs: one writer at a time, so there is nothing to lock or to skip; no LATERAL, so the first rows of a group travel
 -- through a JSON array.
@@ -18,10 +21,7 @@ asked(queue, rank) AS (
 head (queue, rank, priority, ids, above) AS (
     -- Down the priorities of each queue, from above the highest, until there is enough.
     SELECT queue, rank, 32768, '[]', 0 FROM asked
-     WHERE NOT EXISTS (SELECT 1 FROM perdure.queue q
-                        WHERE q.name = asked.queue AND (q.paused OR q.cool_until > :now))
-       -- One that was retired and has not heard of it would take back its own rescued jobs, and lose them again.
-       AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
+     WHERE {may_claim_from_asked}
     UNION ALL
     SELECT head.queue, head.rank, next.priority, coalesce(
            -- What is first in order; or, where that meets a task this worker does not know, the first of each it knows.
@@ -45,28 +45,11 @@ head (queue, rank, priority, ids, above) AS (
             ORDER BY j.priority DESC LIMIT 1)
      WHERE head.above + json_array_length(head.ids) < :n)
 UPDATE perdure.job
-   SET state = CASE WHEN expires_at <= :now THEN 'canceled' ELSE 'running' END,
-       worker = CASE WHEN expires_at <= :now THEN NULL ELSE :worker END,
-       token = CASE WHEN expires_at <= :now THEN token ELSE token + 1 END,
-       attempt = CASE WHEN expires_at <= :now THEN attempt ELSE attempt + 1 END,
-       started_at = CASE WHEN expires_at <= :now THEN started_at ELSE :now END,
-       finished_at = CASE WHEN expires_at <= :now THEN :now END,
-       reason = CASE WHEN expires_at <= :now THEN 'expired' END
+   SET {set_claimed_or_expired}
  WHERE rowid IN (SELECT j.rowid FROM head CROSS JOIN json_each(head.ids) row CROSS JOIN perdure.job j ON j.rowid = row.value
                   ORDER BY head.rank, head.priority DESC, j.run_at, j.id LIMIT :n)
-   -- A step that expired is left to the sweeper, which also decides for those that wait for it.
-   AND (workflow_id IS NULL OR expires_at IS NULL OR expires_at > :now)
-RETURNING id, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
-          tenant, meta, crashes, interruptions, scheduled_for, workflow_id, step_key, state;
-
--- name: claim_chosen
--- differs: one writer at a time, and the size of a value is limited by the connection.
-UPDATE perdure.job
-   SET state = 'running', worker = :worker, attempt = attempt + 1, started_at = :now, reason = NULL, token = token + 1
- WHERE id = :id AND state = 'ready' AND held IS NULL AND run_at <= :now AND (expires_at IS NULL OR expires_at > :now)
-   AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
-RETURNING id, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
-          tenant, meta, crashes, interruptions, scheduled_for, workflow_id, step_key, state;
+   AND {not_left_to_sweeper}
+RETURNING id, token, attempt, {claimed_columns}, state;
 
 -- name: hold_damaged
 -- differs: how a JSON array becomes rows, and the bounds of counters; the size of a value is limited by the connection.
@@ -136,7 +119,7 @@ UPDATE perdure.task SET enabled = 0
 -- differs: how a JSON object becomes rows.
 UPDATE perdure.job AS job
    SET state = 'succeeded', worker = NULL, finished_at = :now, result = x.value ->> 1, reason = x.value ->> 2,
-       error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
+       {clear_error}
   FROM json_each(:outcomes) x
  WHERE job.id = x.key AND job.token = x.value ->> 0 AND job.worker IS NOT NULL
    AND (job.workflow_id IS NULL OR x.value ->> 3 IS NOT NULL)
@@ -146,7 +129,7 @@ RETURNING id, token;
 -- differs: how a JSON object becomes rows, and the count comes by itself. RETURNING would be a sixth of it.
 UPDATE perdure.job AS job
    SET state = 'succeeded', worker = NULL, finished_at = :now, result = :result, reason = :reason,
-       error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
+       {clear_error}
   FROM json_each(:leases) x
  WHERE job.id = x.key AND job.token = x.value AND job.worker IS NOT NULL AND job.workflow_id IS NULL;
 
@@ -174,7 +157,7 @@ SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.
        LEFT JOIN perdure.task t ON t.name = j.task
        LEFT JOIN perdure.queue q ON q.name = j.queue
  WHERE j.state = 'running' AND j.id > :after
-   AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = j.worker AND w.retired_at IS NULL)
+   AND {worker_is_gone}
  ORDER BY j.id
  LIMIT :n;
 
@@ -202,8 +185,8 @@ UPDATE perdure.job AS job
        error_code = CASE WHEN x.value ->> 'keep_error' THEN job.error_code ELSE x.value ->> 'error_code' END,
        error_message = CASE WHEN x.value ->> 'keep_error' THEN job.error_message ELSE x.value ->> 'error_message' END,
        error_trace = CASE WHEN x.value ->> 'keep_error' THEN job.error_trace ELSE x.value ->> 'error_trace' END,
-       throttles = min(job.throttles, 2147483646) + (x.value ->> 'throttles'),
-       snoozes = min(job.snoozes, 2147483646) + (x.value ->> 'snoozes'),
+       throttles = least(job.throttles, 2147483646) + (x.value ->> 'throttles'),
+       snoozes = least(job.snoozes, 2147483646) + (x.value ->> 'snoozes'),
        crashes = x.value ->> 'crashes', interruptions = x.value ->> 'interruptions'
   FROM json_each(:changes) x
  WHERE job.id = x.value ->> 'id' AND job.token = x.value ->> 'token' AND job.worker IS NOT NULL
@@ -246,7 +229,7 @@ SELECT value FROM json_each(:names)
 
 -- name: expire_jobs
 -- differs: no row to skip.
-UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
+UPDATE perdure.job SET {set_expired}
  WHERE rowid IN (SELECT rowid FROM perdure.job
                   WHERE state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now
                     AND workflow_id IS NULL
@@ -301,7 +284,7 @@ SELECT p.value, x.key, :mode
 
 -- name: lock_workflows_of
 -- differs: the writer's transaction is the lock.
-SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
+SELECT {tally_columns}
   FROM perdure.workflow
  WHERE id IN (SELECT j.workflow_id FROM json_each(:leases) x CROSS JOIN perdure.job j ON j.id = x.value ->> 0
                WHERE j.workflow_id IS NOT NULL)
@@ -310,7 +293,7 @@ SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NU
 -- name: count_down
 -- differs: how a JSON object becomes rows.
 UPDATE perdure.job AS job
-   SET deps_pending = max(job.deps_pending, 0) - x.ended, deps_unsatisfied = min(job.deps_unsatisfied, 1000000000) + x.spoiled
+   SET deps_pending = greatest(job.deps_pending, 0) - x.ended, deps_unsatisfied = least(job.deps_unsatisfied, 1000000000) + x.spoiled
   FROM (SELECT d.child, count(*) AS ended, sum(d.mode = 'after' AND NOT parent.value) AS spoiled
           FROM json_each(:ended) parent CROSS JOIN perdure.dependency d ON d.parent = parent.key
          GROUP BY d.child) x
@@ -319,9 +302,7 @@ UPDATE perdure.job AS job
 -- name: release_steps
 -- differs: how a JSON object becomes rows. Only those that wait no longer are returned: most others would be read in vain.
 UPDATE perdure.job
-   SET state = CASE WHEN deps_unsatisfied > 0 THEN 'waiting' WHEN task = '(gate)' THEN 'open' ELSE 'ready' END,
-       run_at = CASE WHEN task = '(gate)' THEN :now + wait(timeout)
-                     ELSE max(run_at, :now + wait(delay)) END
+   SET state = CASE WHEN deps_unsatisfied > 0 THEN 'waiting' ELSE {released_state} END, run_at = {released_run_at}
  WHERE id IN (SELECT d.child FROM json_each(:ended) parent CROSS JOIN perdure.dependency d ON d.parent = parent.key)
    AND state = 'waiting' AND deps_pending = 0
 RETURNING id, workflow_id, state, queue, run_at <= :now;
@@ -342,8 +323,8 @@ SELECT d.child, d.parent, d.mode, p.step_key, p.state
 -- differs: how a JSON array becomes rows.
 UPDATE perdure.job AS job
    SET state = x.value ->> 'state',
-       run_at = CASE x.value ->> 'state' WHEN 'open' THEN :now + wait(job.timeout)
-                                         WHEN 'ready' THEN max(job.run_at, :now + wait(job.delay))
+       run_at = CASE x.value ->> 'state' WHEN 'open' THEN {gate_due}
+                                         WHEN 'ready' THEN {step_due}
                                          ELSE job.run_at END,
        finished_at = CASE x.value ->> 'state' WHEN 'canceled' THEN :now END,
        deps_pending = x.value ->> 'pending', deps_unsatisfied = x.value ->> 'unsatisfied', reason = x.value ->> 'reason'
@@ -355,7 +336,7 @@ RETURNING workflow_id, state, queue, run_at <= :now;
 -- differs: how a JSON array becomes rows.
 UPDATE perdure.workflow AS workflow
    SET status = x.value ->> 'status', waiting = x.value ->> 'waiting', active = x.value ->> 'active', open = x.value ->> 'open',
-       spoiled = x.value ->> 'spoiled', total = min(workflow.total, 2000000000) + (x.value ->> 'added'),
+       spoiled = x.value ->> 'spoiled', total = least(workflow.total, 2000000000) + (x.value ->> 'added'),
        finished_at = CASE WHEN x.value ->> 'status' IN ('running', 'open') THEN NULL ELSE coalesce(workflow.finished_at, :now) END
   FROM json_each(:tallies) x
  WHERE workflow.id = x.value ->> 'id';
@@ -424,12 +405,9 @@ SELECT j.id, j.run, j.token, 'requeued', :now,
 -- name: requeue_steps
 -- differs: how a JSON array becomes rows.
 UPDATE perdure.job AS job
-   SET run = job.run + 1, attempt = 0, expires_at = NULL, started_at = NULL, finished_at = NULL, cancel_requested_at = NULL,
-       held = NULL, reason = NULL, result = NULL, crashes = 0, interruptions = 0, throttles = 0, snoozes = 0, error_kind = NULL,
-       error_code = NULL, error_message = NULL, error_trace = NULL, stage = NULL, progress_done = NULL,
-       progress_total = NULL, progress_message = NULL, checkpoint = NULL,
+   SET {reset_for_requeue}, checkpoint = NULL,
        state = x.value ->> 'state',
-       run_at = CASE x.value ->> 'state' WHEN 'open' THEN :now + wait(job.timeout) ELSE :now END,
+       run_at = CASE x.value ->> 'state' WHEN 'open' THEN {gate_due} ELSE :now END,
        deps_pending = x.value ->> 'pending', deps_unsatisfied = x.value ->> 'unsatisfied'
   FROM json_each(:fates) x
  WHERE job.id = x.value ->> 'id' AND job.state IN ('succeeded', 'failed', 'canceled')
@@ -502,7 +480,7 @@ SELECT j.id, 1, j.state, j.run_at <= :now, j.held, j.error_kind, j.error_code, j
 
 -- name: expire_twins
 -- differs: how a JSON array becomes rows. As expire_active, for those whose unique key these jobs would take.
-UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
+UPDATE perdure.job SET {set_expired}
  WHERE rowid IN (SELECT twin.rowid
                    FROM json_each(:ids) x CROSS JOIN perdure.job j ON j.id = x.value CROSS JOIN perdure.job twin
                         ON twin.task = j.task AND coalesce(twin.tenant, '') = coalesce(j.tenant, '')
