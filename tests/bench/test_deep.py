@@ -50,7 +50,7 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_written(
 def test_the_claims_that_are_counted_are_those_of_a_worker() -> None:
     marks = {name: text for name, text in load("postgres").items() if "claimed AS (" in text}
     assert {name: text.startswith("WITH RECURSIVE") for name, text in marks.items()} == {
-        "claim_front": False,
+        "claim_window": False,
         "claim_jobs": True,
     }
 

@@ -58,4 +58,4 @@ def test_columns_are_fields(world: World, statement: str) -> None:
 def test_the_front_has_the_columns_of_a_claim(postgres_world: World) -> None:
     front = {"queue": "q", "priority": 0, "since": None, "ahead": None, "behind": None}
     fields = (*Claimed.__struct_fields__, "state")
-    assert columns(postgres_world, "claim_front", {"worker": "w", "tasks": "[]", "n": 1, **front}) == fields
+    assert columns(postgres_world, "claim_window", {"worker": "w", "tasks": "[]", "n": 1, **front}) == fields

@@ -18,11 +18,11 @@ def row(
     return (
         id,
         1,
+        1,
         "work",
         queue,
         priority,
         run_at,
-        1,
         1,
         8,
         None,
@@ -100,10 +100,10 @@ def test_expired_ones_are_named_and_not_handed_out() -> None:
 
 def test_a_front_says_itself_whether_there_may_be_more() -> None:
     for told, more in (([], False), ([(*[None] * 19, "more")], True)):
-        script = Script(claim_front=[[row(A), *told]])
+        script = Script(claim_window=[[row(A), *told]])
         claims = script.play(claim(ClaimRequest("w", ["work"], 2, window=ClaimWindow("default", 0))))
         assert ([job.id for job in claims.jobs], claims.more, claims.locked) == ([A], more, False)
-        assert script.asked == [["claim_front"]]
+        assert script.asked == [["claim_window"]]
 
 
 def test_a_front_knows_which_named_queues_come_before_and_behind() -> None:

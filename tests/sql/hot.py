@@ -40,7 +40,7 @@ def _claims(n: int) -> Mapping[str, Hot]:
     ) -> Hot:
         group: Params = {"queue": queue, "priority": 0, "since": since, "ahead": ahead, "behind": behind}
         params: Params = {"worker": "worker-0", "tasks": '["other", "work"]', "n": n}
-        return Hot("claim_front", {**params, **group}, n + GROUPS)
+        return Hot("claim_window", {**params, **group}, n + GROUPS)
 
     return {
         "claim in front of all queues": front(n, "clean", None),

@@ -121,7 +121,7 @@ def test_a_claim_looks_at_the_front_alone_while_that_is_enough(ann: Worker) -> N
         return ann.statements()
 
     ann.enqueue(4)
-    front = "claim_front" if postgres else "claim_jobs"
+    front = "claim_window" if postgres else "claim_jobs"
     assert asked(2, 2) == ["claim_jobs"]
     assert asked(1, 1) == [front]
     assert asked(2, 1) == [front]

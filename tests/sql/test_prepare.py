@@ -24,8 +24,9 @@ def given(url: str) -> Mapping[str, set[frozenset[str]]]:
     perform_everything(recorder)
     store.close()
     params: dict[str, set[frozenset[str]]] = {}
-    for name, values in recorder.queries:
-        params.setdefault(name, set()).add(frozenset(values))
+    for query in recorder.queries:
+        if query.only in (None, "embedded" if store.embedded else "server"):
+            params.setdefault(query.name, set()).add(frozenset(query.params))
     return params
 
 

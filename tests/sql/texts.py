@@ -9,19 +9,33 @@ from pathlib import Path
 from typing import NamedTuple
 
 import perdure
+from perdure.store.statements import Dialect
 
 PACKAGE = Path(perdure.__file__).parent
 SQL = PACKAGE / "store" / "sql"
 OPS = PACKAGE / "ops"
 
+ABSENT: dict[Dialect, dict[str, str]] = {
+    "sqlite": {
+        "claim_window": "A statement costs nothing before its first row, so a worker asks for no less than claim_jobs.",
+        "claim_around": "Nobody holds a row while another writes, so claim_jobs never meets a locked one.",
+        "succeed_steps": "There are no round trips to save, so a worker takes the long way.",
+        "show_isolation": "One writer at a time sees what is committed: a query for servers only.",
+        "lock_free_workflows": "Nobody else holds a lock: a query for servers only.",
+    },
+    "postgres": {"count_down": "release_steps does both at once: a query for embedded stores only."},
+}
+"""The statements that a dialect does not need, and therefore does not have; each with the reason."""
+
 ASKS = {"Query", "ask", "ask_last"}
 
 
 class Text(NamedTuple):
-    """One named statement: its comments above, and what is left without any."""
+    """One named statement: its comments above, what is left without any, and that with its fragments filled in."""
 
     name: str
     heading: str
+    raw: str
     body: str
 
     @property
@@ -36,8 +50,15 @@ class Text(NamedTuple):
 
 def read(file: str) -> list[Text]:
     """Every statement of a file, in order."""
-    parts = re.split(r"^-- name: (\w+)$", (SQL / file).read_text(), flags=re.MULTILINE)
-    return [_text(name, text) for name, text in zip(parts[1::2], parts[2::2], strict=True)]
+    # A shared statement takes the same parameters on both: its fragments are those of either.
+    files = dict.fromkeys(("shared.sql", "postgres.sql", file))
+    fragments = {part.name: part.raw for each in files for kind, part in _parts(each) if kind == "fragment"}
+    return [part._replace(body=_fill(part.raw, fragments)) for kind, part in _parts(file) if kind == "name"]
+
+
+def fragments(file: str) -> list[str]:
+    """The names of a file's fragments, in order."""
+    return [part.name for kind, part in _parts(file) if kind == "fragment"]
 
 
 def asked() -> dict[str, set[str]]:
@@ -97,8 +118,18 @@ def _literals(loop: ast.comprehension) -> Iterator[tuple[str, set[str]]]:
             yield name, {str(value.value) for value in values if isinstance(value, ast.Constant)}
 
 
+def _parts(file: str) -> Iterator[tuple[str, Text]]:
+    parts = re.split(r"^-- (name|fragment): (\w+)$", (SQL / file).read_text(), flags=re.MULTILINE)
+    for kind, name, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        yield kind, _text(name, text)
+
+
+def _fill(text: str, fragments: dict[str, str]) -> str:
+    return re.sub(r"\{(\w+)\}", lambda found: _fill(fragments[found[1]], fragments), text)
+
+
 def _text(name: str, text: str) -> Text:
     lines = text.strip().splitlines()
     comments = [line for line in lines if line.lstrip().startswith("--")]
     code = [line for line in lines if not line.lstrip().startswith("--")]
-    return Text(name, "\n".join(comments), "\n".join(code))
+    return Text(name, "\n".join(comments), "\n".join(code), "")

@@ -34,6 +34,18 @@ def run(script: Script, op: Callable[[], Op[T]]) -> tuple[T, frozenset[str]]:
     return call.outcome(), call.wake
 
 
+def test_a_statement_that_only_servers_have_is_not_run() -> None:
+    def op() -> Op[list[object]]:
+        rows = yield from ask_all(
+            Query("a", {}), Query("b", {}, only="server"), Query("c", {}, only="embedded")
+        )
+        return [*rows]
+
+    script = Script()
+    assert run(script, op)[0] == [[("a",)], (), [("c",)]]
+    assert script.ran == ["a", "c"]
+
+
 def test_rows_go_in_and_a_value_comes_out() -> None:
     def op() -> Op[list[object]]:
         one = yield from ask("one", x=1)

@@ -31,6 +31,6 @@ def test_the_front_goes_on_with_whichever_turn_is_answered() -> None:
 
 def learn(tracker: ClaimWindowTracker, window: ClaimWindow | None, *, at: int) -> None:
     """A full claim whose jobs were enqueued so many seconds after the epoch."""
-    job = Claimed("id", 1, "work", "default", 0, at * SECOND, 1, 1, 1, None, "{}", *NOTHING, 0, 0, *NOTHING)
+    job = Claimed("id", 1, 1, "work", "default", 0, at * SECOND, 1, 1, None, "{}", *NOTHING, 0, 0, *NOTHING)
     request = ClaimRequest("ann", ["work"], FULL_STREAK, window=window)
     assert not tracker.learn(request, Claims([job] * FULL_STREAK), took=0.001, polls=True)

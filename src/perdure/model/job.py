@@ -20,8 +20,6 @@ UNCLAIMABLE = "unclaimable"
 """What holds a job that no claim can take; its reason says why."""
 
 State: TypeAlias = Literal["waiting", "ready", "running", "open", "succeeded", "failed", "canceled"]
-Later: TypeAlias = Literal["scheduled", "retrying"]
-"""How a ``ready`` job is shown that is not due: as if never tried, or waiting for its next try after an error."""
 ENDED: frozenset[State] = frozenset(("succeeded", "failed", "canceled"))
 
 
@@ -106,12 +104,12 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
 
     id: str
     token: int
+    attempt: int
     task: str
     queue: str
     priority: int
     run_at: Instant
     run: int
-    attempt: int
     max_attempts: int
     timeout: Span | None
     payload: str

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from perdure.errors import AppendConflict, AppendRefused, LeaseLost, UnsupportedIsolation, WorkflowNotFound
+from perdure.errors import AppendConflict, AppendRefused, LeaseLost, WorkflowNotFound
 from perdure.model.canonical_workflow import append_difference, appended_again, canonical_append
 from perdure.model.graph import GATE, OVER, Parent, Shape, check, foreign_references, no_ancestor
 from perdure.model.job import Lease
 from perdure.model.new_steps import NewSteps
 from perdure.ops.batch import rows_of
 from perdure.ops.insert_steps import insert_steps
+from perdure.ops.isolation import SHOW_ISOLATION, require_read_committed
 from perdure.ops.op import Op, Query, ask, ask_all, operation
 from perdure.ops.release import Tallies
 from perdure.ops.topics import queue_topics
@@ -32,13 +33,12 @@ def append_steps(
     The key is looked up before the window: a retry of what was applied succeeds also after that has closed.
     """
     isolation, rows, applied, gates = yield from ask_all(
-        Query("show_isolation", {}),
+        SHOW_ISOLATION,
         Query("lock_workflows", {"ids": rows_of([workflow])}),
         Query("find_mutation", {"workflow": workflow, "key": mutation_key}),
         Query("find_step", {"workflow": workflow, "key": window}),
     )
-    if isolation[0][0] not in ("read committed", "read uncommitted"):
-        raise UnsupportedIsolation
+    require_read_committed(isolation)
     if not rows:
         raise WorkflowNotFound
     tallies = Tallies(rows)

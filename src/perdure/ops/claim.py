@@ -130,7 +130,7 @@ def claim_query(request: ClaimRequest) -> Query:
     if queues is not None:
         place = queues.index(window.queue)
         ahead, behind = rows_of(queues[:place]), rows_of(queues[place + 1 :])
-    return Query("claim_front", {**params, **window._asdict(), "ahead": ahead, "behind": behind})
+    return Query("claim_window", {**params, **window._asdict(), "ahead": ahead, "behind": behind})
 
 
 def read_claims(rows: Rows, request: ClaimRequest) -> Claims:

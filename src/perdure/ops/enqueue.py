@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from perdure.errors import IdempotencyConflict, InternalError, LeaseLost, UnsupportedIsolation
+from perdure.errors import IdempotencyConflict, InternalError, LeaseLost
 from perdure.model.canonical import difference
 from perdure.model.job import Lease, NewJob, State
 from perdure.ops.batch import portions, portions_by_key, rows_of
+from perdure.ops.isolation import SHOW_ISOLATION, require_read_committed
 from perdure.ops.op import Op, Query, ask_all, operation
 from perdure.ops.topics import all_of, queue_topics
 from perdure.request.options import Options
@@ -130,11 +131,10 @@ def _claim_keys(keyed: Sequence[NewJob]) -> Op[dict[str, Enqueued]]:
     missing = keyed
     for _ in range(PATIENCE):
         isolation, *taken = yield from ask_all(
-            Query("show_isolation", {}),
+            SHOW_ISOLATION,
             *(Query("insert_keys", {"jobs": rows_of(some)}) for some in _portions(missing)),
         )
-        if isolation[0][0] not in ("read committed", "read uncommitted"):
-            raise UnsupportedIsolation
+        require_read_committed(isolation)
         mine = {row[0] for rows in taken for row in rows}
         found = yield from _find_owners([job for job in missing if job.id not in mine])
         missing = [job for job in missing if job.id not in mine and job.id not in found]

@@ -86,7 +86,8 @@ def finish_free(outcomes: Sequence[Outcome], *, jitter: Jitter) -> Op[Finished]:
     """The same around rows that others hold in transactions of their own: those outcomes stay untold."""
     leases = rows_of(sorted({outcome.lease for outcome in outcomes}))
     workflows, rows = yield from ask_all(
-        Query("lock_free_workflows", {"leases": leases}), Query("lock_free", {"leases": leases})
+        Query("lock_free_workflows", {"leases": leases}, only="server"),
+        Query("lock_free", {"leases": leases}),
     )
     held = {Lease(id, token) for id, token, free in rows if not free}
     behind = {row[0] for row in workflows}

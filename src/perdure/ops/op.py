@@ -25,13 +25,18 @@ Row: TypeAlias = tuple[Any, ...]
 Rows: TypeAlias = Sequence[Row]
 Access: TypeAlias = Literal["read", "write"]
 Priority: TypeAlias = Literal["normal", "urgent", "heartbeat"]
+StoreKind: TypeAlias = Literal["embedded", "server"]
 
 
 class Query(NamedTuple):
-    """A named statement and its parameters. ``now`` is added by the store."""
+    """A named statement and its parameters. ``now`` is added by the store.
+
+    ``only``: the kind of store that needs it. The other one has no such statement and answers with no rows.
+    """
 
     name: str
     params: Mapping[str, Param]
+    only: StoreKind | None = None
 
 
 class RoundTrip(NamedTuple):
@@ -44,6 +49,17 @@ class RoundTrip(NamedTuple):
     queries: Sequence[Query]
     final: bool = False
     wake: frozenset[str] = frozenset()
+
+    def queries_for(self, kind: StoreKind) -> Sequence[Query]:
+        """The statements that this kind of store has."""
+        return [query for query in self.queries if query.only in (None, kind)]
+
+    def answers_of(self, kind: StoreKind, answers: Answers) -> Answers:
+        """The answers to these, with no rows for each statement that was not run."""
+        if len(answers) == len(self.queries):
+            return answers
+        rows = iter(answers)
+        return [next(rows) if query.only in (None, kind) else () for query in self.queries]
 
 
 Answers: TypeAlias = Sequence[Rows]

@@ -69,7 +69,9 @@ def release(tallies: Tallies, ends: Mapping[str, End], *writes: Query) -> Op[Rel
         tallies.move(end.workflow, end.before, end.state, number)
     ended = rows_of({id: end.state == "succeeded" for id, end in sorted(ends.items())})
     *answers, _, rows = yield from ask_all(
-        *writes, Query("count_down", {"ended": ended}), Query("release_steps", {"ended": ended})
+        *writes,
+        Query("count_down", {"ended": ended}, only="embedded"),
+        Query("release_steps", {"ended": ended}),
     )
     queues: dict[str, str] = {}
     doomed: dict[str, list[str]] = {}

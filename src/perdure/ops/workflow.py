@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from perdure.errors import IdempotencyConflict, InternalError, UnsupportedIsolation
+from perdure.errors import IdempotencyConflict, InternalError
 from perdure.model.canonical_workflow import workflow_difference
 from perdure.model.graph import Mode, Shape, Status, Tally
 from perdure.model.job import Instant, NewStep, NewWorkflow, Span, State
 from perdure.ops.enqueue import PATIENCE
 from perdure.ops.find import LAST
 from perdure.ops.insert_steps import insert_steps
+from perdure.ops.isolation import SHOW_ISOLATION, require_read_committed
 from perdure.ops.op import Op, Query, ask, ask_all, ask_last, operation
 
 
@@ -98,9 +99,8 @@ def start(
         *_, rows = yield from ask_all(insert, *writes, look, final=True, wake=wake)
         return Started(WorkflowRow(*rows[0]), True)
     for _ in range(PATIENCE):
-        isolation, inserted = yield from ask_all(Query("show_isolation", {}), insert)
-        if isolation[0][0] not in ("read committed", "read uncommitted"):
-            raise UnsupportedIsolation
+        isolation, inserted = yield from ask_all(SHOW_ISOLATION, insert)
+        require_read_committed(isolation)
         if inserted:
             *_, rows = yield from ask_all(*writes, look, final=True, wake=wake)
             return Started(WorkflowRow(*rows[0]), True)

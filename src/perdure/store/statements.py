@@ -12,7 +12,19 @@ The texts are SQL that PostgreSQL would run against the schema ``perdure``; thes
     wait(x)           microseconds of a row as a span between 0 and 100 years, whatever was written there by hand
     too_large()       whether a value of this job's row exceeds 8 MiB, on PostgreSQL only
     value ->> 'name'  a part of a JSON value    json_extract() on SQLite, which has the operator only since 3.38
+    greatest(x, y)    max(x, y) on SQLite, and least(x, y) is min(x, y)
     count(x)          a function                pg_catalog.count(x) on PostgreSQL
+
+    x IN ids(:name)   whether an id is in a JSON array     = ANY (ARRAY(…)) on PostgreSQL, and an IN of a subquery on
+    x IN texts(:name) the same for texts                   SQLite: so each finds its rows through the index of x
+    as_json(:name)    a document, given as text            cast through text on PostgreSQL: a caller's codec for json
+                                                           would encode it a second time
+    = ANY (ARRAY(…))  stays on PostgreSQL: the subquery runs first, and no join can turn around; IN (…) on SQLite
+    FOR UPDATE        a row lock, also OF and SKIP LOCKED  left out on SQLite: the writer's transaction is the lock
+    INDEXED BY x      the index that SQLite must take      left out on PostgreSQL
+
+    {name}            the text of ``-- fragment: name``, of either file: a rule that several statements share. Fragments
+                      may contain others; one that differs between the dialects stands in each dialect's file.
 
 Functions are qualified so that nobody else's are called, see docs/decisions/0021. A name in lower case directly before
 a parenthesis is a function; a list of columns has a space before it. And every operator must be given operands of
@@ -31,11 +43,18 @@ Dialect: TypeAlias = Literal["sqlite", "postgres"]
 
 DEFAULT_SCHEMA = "perdure"
 
-_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_HEADING = re.compile(r"^-- (name|fragment): (\w+)$", re.MULTILINE)
+_FRAGMENT = re.compile(r"\{(\w+)\}")
 _TABLE = re.compile(r"\bperdure\.(?=[a-z_])")
 _TIME = re.compile(r"\b(instant|span)\(([^()]+)\)")
 _PART = re.compile(r"\b((?:\w+\.)?\w+) ->> (?:'(\w+)'|(\d+))")
 _LABEL = re.compile(r"->> ('\w+')")
+_AMONG = re.compile(r"(\bNOT )?\bIN (ids|texts)\(:(\w+)\)")
+_JSON = re.compile(r"\bas_json\((:\w+)\)")
+_NESTED = r"(?:[^()]|\((?:[^()]|\([^()]*\))*\))*"
+_ANY = re.compile(rf"= ANY \(ARRAY\(({_NESTED})\)\)")
+_LOCK = re.compile(r"\s+FOR UPDATE(?: OF \w+)?(?: SKIP LOCKED)?")
+_INDEX = re.compile(r" INDEXED BY [\w.]+")
 _FUNCTION = re.compile(r"\b(?<!\.)(?=[a-z][a-z0-9_]*\()(?!(?:coalesce|extract|greatest|least|nullif)\()")
 _PARAM = re.compile(r"(?<![:\w]):([a-z_]+)")
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
@@ -47,6 +66,10 @@ _POSTGRES_TIME = {
     "span": r"(CAST(CAST(\2 AS bigint) AS double precision) * interval '1 microsecond')",
     "wait": rf"(CAST(least(greatest(coalesce(\2, 0), 0), {_LONGEST_WAIT}) AS double precision) "
     "* interval '1 microsecond')",
+}
+_POSTGRES_ARRAY = {
+    "ids": "ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:{} AS json)) AS value)",
+    "texts": "ARRAY(SELECT json_array_elements_text(CAST(:{} AS json)))",
 }
 _CLAIMED_VALUES = ("payload", "checkpoint", "meta", "tenant", "step_key")
 _STORED = ", ".join(f"pg_column_size({column})" for column in _CLAIMED_VALUES)
@@ -62,16 +85,23 @@ _POSTGRES_NOW = "coalesce(instant(:now), statement_timestamp())"
 @lru_cache
 def load(dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> Mapping[str, str]:
     """Every statement of a dialect by its name, as its driver takes it."""
-    texts = dict(_read("shared.sql")) | dict(_read(f"{dialect}.sql"))
-    return {name: render(text, dialect, schema) for name, text in texts.items()}
+    parts = [*_read("shared.sql"), *_read(f"{dialect}.sql")]
+    fragments = {name: text for kind, name, text in parts if kind == "fragment"}
+    return {
+        name: render(_fill(text, fragments), dialect, schema) for kind, name, text in parts if kind == "name"
+    }
 
 
 def render(text: str, dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> str:
     """One text in a dialect's own spelling, with parameters."""
     text = _COMMENT.sub("", text).strip().removesuffix(";")
     if dialect == "sqlite":
+        text = _JSON.sub(r"\1", _AMONG.sub(r"\1IN (SELECT value FROM json_each(:\3))", text))
+        text = _LOCK.sub("", _ANY.sub(r"IN (\1)", text))
+        text = text.replace("greatest(", "max(").replace("least(", "min(")
         text = re.sub(r"\bwait\(([^()]+)\)", _SQLITE_WAIT, name_tables(text, dialect, schema))
         return _TIME.sub(r"\2", _PART.sub(_extract, text))
+    text = _JSON.sub(r"CAST(CAST(\1 AS text) AS json)", _AMONG.sub(_any_of, _INDEX.sub("", text)))
     text = re.sub(r":now\b", _POSTGRES_NOW, text).replace("%", "%%").replace("too_large()", _TOO_LARGE)
     for function, spelling in _POSTGRES_TIME.items():
         text = re.sub(rf"\b{function}\(([^()]+)\)", spelling.replace(r"\2", r"\1"), text)
@@ -89,11 +119,21 @@ def name_tables(text: str, dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> st
     return _TABLE.sub(lambda _: quoted, text)
 
 
+def _any_of(among: re.Match[str]) -> str:
+    return f"{'<> ALL' if among[1] else '= ANY'} ({_POSTGRES_ARRAY[among[2]].format(among[3])})"
+
+
 def _extract(part: re.Match[str]) -> str:
     path = f"$.{part[2]}" if part[2] else f"$[{part[3]}]"
     return f"json_extract({part[1]}, '{path}')"
 
 
-def _read(file: str) -> Iterator[tuple[str, str]]:
-    parts = _NAME.split(files("perdure.store").joinpath("sql", file).read_text("utf-8"))
-    yield from zip(parts[1::2], parts[2::2], strict=True)
+def _read(file: str) -> Iterator[tuple[str, str, str]]:
+    """The statements and fragments of a file: which of both, name, text."""
+    parts = _HEADING.split(files("perdure.store").joinpath("sql", file).read_text("utf-8"))
+    for kind, name, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        yield kind, name, _COMMENT.sub("", text).strip()
+
+
+def _fill(text: str, fragments: Mapping[str, str]) -> str:
+    return _FRAGMENT.sub(lambda found: _fill(fragments[found[1]], fragments), text)

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from perdure.errors import UnsupportedConnection
-from perdure.ops.op import Access, Answers, Op, Operation, Param, Query, RoundTrip, Rows
+from perdure.ops.op import Access, Answers, Op, Operation, Param, Query, RoundTrip, Rows, StoreKind
 from perdure.store.drive import adrive, drive, drive_within
 from perdure.store.statements import Dialect
 from perdure.store.store import Store
@@ -309,14 +309,15 @@ class _Joined:
     def _answer(self, trip: RoundTrip) -> Batches[Answers]:
         self.wake |= trip.wake
         head = [] if self._begun else [*self._opening.begin, _SAVEPOINT]
-        bound = [self._bind(query) for query in trip.queries]
+        kind: StoreKind = "embedded" if self._store.embedded else "server"
+        bound = [self._bind(query) for query in trip.queries_for(kind)]
         tail = self._notice() if trip.final else []
         self._begun = True
         if head and self._adapter.mode == "async":
             yield Uninterruptible(head)
             head = []
         rows = yield [*head, *bound, *tail]
-        return rows[len(head) : len(head) + len(bound)]
+        return trip.answers_of(kind, rows[len(head) : len(head) + len(bound)])
 
     def _bind(self, query: Query) -> BoundStatement:
         return BoundStatement(self._store.statements[query.name], {**query.params, "now": self._store.now()})

@@ -136,11 +136,11 @@ class Transaction:
             raise TooLong
         if not self._begun:
             self._begin(complete=complete)
-        for query in trip.queries:
+        for query in trip.queries_for("server"):
             self._send(query)
         answers = yield from self._commit() if complete else self._round_trip()
         self._ended = trip.final
-        return answers
+        return trip.answers_of("server", answers)
 
     def _begin(self, *, complete: bool) -> None:
         self._begun = True

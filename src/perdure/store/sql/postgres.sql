@@ -1,6 +1,38 @@
 -- What PostgreSQL must say differently, statement by statement as in sqlite.sql.
 
--- name: claim_front
+-- fragment: has_tag
+EXISTS (SELECT FROM json_array_elements_text(CASE json_typeof(j.tags) WHEN 'array' THEN j.tags END) AS tag
+                        WHERE tag = CAST(:tag AS text))
+
+-- fragment: has_text
+(strpos(CAST(j.payload AS text), CAST(:text AS text)) > 0 OR strpos(CAST(j.payload AS text), CAST(:escaped AS text)) > 0)
+
+-- fragment: next_token
+-- A value larger than any that perdure stores makes the claim fail before it is read: the sum leaves the integers.
+token + 1 + CASE WHEN too_large() THEN 2147483647 ELSE 0 END
+
+-- fragment: asked_queues
+-- The queues that were named, in their order; or else all that have something ready, one step through the index for each.
+every AS (
+    SELECT '' AS queue WHERE CAST(:queues AS text) IS NULL
+    UNION ALL
+    SELECT (SELECT j.queue FROM perdure.job j
+             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
+             ORDER BY j.queue LIMIT 1)
+      FROM every WHERE every.queue IS NOT NULL),
+asked AS (
+    SELECT queue, CAST(0 AS bigint) AS rank FROM every WHERE queue <> ''
+    UNION ALL
+    SELECT value, rank FROM json_array_elements_text(CAST(:queues AS json)) WITH ORDINALITY AS q (value, rank))
+
+-- fragment: no_job
+-- As many values as a claimed job has.
+NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+
+-- fragment: workflow_finished_at
+CASE WHEN x.status IN ('running', 'open') THEN NULL ELSE coalesce(workflow.finished_at, :now) END
+
+-- name: claim_window
 -- differs: what most claims need of claim_jobs, from a plan a third as large, whose start is what a claim costs: one group,
 -- which was all there was the last time. What lies before :since is mostly dead and still in the index; what is not is
 -- looked for by others. Where another group comes first, or this one begins with tasks that this worker does not
@@ -16,91 +48,68 @@ ahead AS MATERIALIZED (
                     WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority > :priority)
         OR EXISTS (SELECT FROM perdure.job j
                     WHERE j.state = 'ready' AND j.held IS NULL
-                      AND j.queue = ANY (ARRAY(SELECT json_array_elements_text(CAST(:ahead AS json)))))
+                      AND j.queue IN texts(:ahead))
         OR CAST(:ahead AS text) IS NULL AND (
            EXISTS (SELECT FROM perdure.job j WHERE j.state = 'ready' AND j.held IS NULL AND j.queue < :queue)
         OR EXISTS (SELECT FROM perdure.job j WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > :queue))
         OR EXISTS (SELECT FROM head
-                    WHERE head.task <> ALL (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json)))))
+                    WHERE head.task NOT IN texts(:tasks))
         AS any),
 taken AS MATERIALIZED (
-    SELECT j.id, j.token, j.task, j.queue, j.priority, j.run_at, j.run, j.attempt, j.max_attempts, j.timeout, j.payload,
-           j.checkpoint, j.tenant, j.meta, j.crashes, j.interruptions, j.scheduled_for, j.workflow_id, j.step_key,
-           coalesce(j.expires_at <= :now, false) AS late
+    SELECT id, token, attempt, {claimed_columns}, coalesce(expires_at <= :now, false) AS late
       FROM perdure.job j
      WHERE NOT (SELECT ahead.any FROM ahead)
        AND j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority
        -- From the first on, not to walk past the dead a second time.
        AND j.run_at BETWEEN (SELECT min(head.run_at) FROM head) AND :now
-       AND j.task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))
-       -- A step that expired is left to the sweeper, which also decides for those that wait for it.
-       AND (j.expires_at IS NULL OR j.expires_at > :now OR j.workflow_id IS NULL)
-       AND NOT EXISTS (SELECT FROM perdure.queue q WHERE q.name = :queue AND (q.paused OR q.cool_until > :now))
-       -- See sqlite.sql.
-       AND NOT EXISTS (SELECT FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
+       AND j.task IN texts(:tasks)
+       AND {not_left_to_sweeper}
+       AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = :queue AND {queue_is_closed}) AND {worker_may_claim}
      ORDER BY j.run_at, j.id LIMIT :n
        FOR UPDATE SKIP LOCKED),
 -- What is locked is what gets written: these return nothing, for their rows would be put by a second time.
 claimed AS (
     UPDATE perdure.job
-       SET state = 'running', worker = :worker, attempt = attempt + 1, started_at = :now, reason = NULL,
-           -- A value larger than any that perdure stores makes the claim fail before it is read: the sum leaves the
-           -- integers.
-           token = token + 1 + CASE WHEN too_large() THEN 2147483647 ELSE 0 END
+       SET {set_claimed}
      -- By primary key and nothing else: joined to the CTE, stale statistics turn this into a scan of the table.
      WHERE id = ANY (ARRAY(SELECT taken.id FROM taken WHERE NOT taken.late))),
 expired AS (
-    UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
+    UPDATE perdure.job SET {set_expired}
      WHERE id = ANY (ARRAY(SELECT taken.id FROM taken WHERE taken.late)))
-SELECT CAST(id AS text) AS id, token + 1 AS token, task, queue, priority, run_at, run, attempt + 1 AS attempt, max_attempts,
-       timeout, payload, checkpoint, tenant, meta, crashes, interruptions, scheduled_for, workflow_id, step_key,
+SELECT CAST(id AS text) AS id, token + 1 AS token, attempt + 1 AS attempt, {claimed_columns},
        CASE WHEN late THEN 'canceled' ELSE 'running' END AS state
   FROM taken
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'more'
+SELECT {no_job}, 'more'
  WHERE (SELECT ahead.any FROM ahead)
     OR (SELECT count(*) FROM taken) < :n AND (
        EXISTS (SELECT FROM perdure.job j
                 WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority < :priority)
     OR EXISTS (SELECT FROM perdure.job j
                 WHERE j.state = 'ready' AND j.held IS NULL
-                  AND j.queue = ANY (ARRAY(SELECT json_array_elements_text(CAST(:behind AS json))))));
+                  AND j.queue IN texts(:behind)));
 
 -- name: claim_jobs
 -- differs: many claim at once. The heads of the groups are read without locks to see how much of each group is due in
 -- order; then each group locks its share and skips what another claim holds, so that order holds and nothing more
 -- than what is taken gets locked.
 WITH RECURSIVE
-every AS (
-    SELECT '' AS queue WHERE CAST(:queues AS text) IS NULL
-    UNION ALL
-    SELECT (SELECT j.queue FROM perdure.job j
-             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
-             ORDER BY j.queue LIMIT 1)
-      FROM every WHERE every.queue IS NOT NULL),
-asked AS (
-    SELECT queue, CAST(0 AS bigint) AS rank FROM every WHERE queue <> ''
-    UNION ALL
-    SELECT value, rank FROM json_array_elements_text(CAST(:queues AS json)) WITH ORDINALITY AS q (value, rank)),
+{asked_queues},
 head (queue, rank, priority, known, run_ats, ids, found) AS (
     -- Down the priorities of each queue, from above the highest, until there is enough.
     SELECT queue, rank, 32768, true, CAST('{}' AS timestamptz[]), CAST('{}' AS uuid[]), 0 FROM asked
-     WHERE NOT EXISTS (SELECT FROM perdure.queue q
-                        WHERE q.name = asked.queue AND (q.paused OR q.cool_until > :now))
-       -- See sqlite.sql.
-       AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
+     WHERE {may_claim_from_asked}
     UNION ALL
     SELECT head.queue, head.rank, next.priority, next.known AND first.known, first.run_ats, first.ids,
            head.found + CASE WHEN first.known THEN cardinality(first.ids) ELSE 0 END
       FROM head CROSS JOIN LATERAL (
            SELECT CAST(j.priority AS integer), j.run_at,
-                  j.task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))
+                  j.task IN texts(:tasks)
              FROM perdure.job j
             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = head.queue AND j.priority < head.priority
             ORDER BY j.priority DESC, j.run_at, j.id LIMIT 1) next (priority, run_at, known)
            CROSS JOIN LATERAL (
-           SELECT bool_and(due.task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))),
+           SELECT bool_and(due.task IN texts(:tasks)),
                   array_agg(due.run_at), array_agg(due.id)
              FROM (SELECT j.task, j.run_at, j.id FROM perdure.job j
                     WHERE next.known AND j.state = 'ready' AND j.held IS NULL
@@ -130,7 +139,7 @@ taken AS MATERIALIZED (
            SELECT j.id FROM perdure.job j
             WHERE j.state = 'ready' AND j.held IS NULL
               AND j.queue = share.queue AND j.priority = share.priority AND j.run_at BETWEEN share.since AND :now
-              AND j.task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))
+              AND j.task IN texts(:tasks)
             ORDER BY j.run_at, j.id LIMIT share.n
               FOR UPDATE SKIP LOCKED) locked
      WHERE share.task IS NULL
@@ -145,24 +154,14 @@ taken AS MATERIALIZED (
      WHERE share.task IS NOT NULL),
 claimed AS (
     UPDATE perdure.job
-       SET state = CASE WHEN expires_at <= :now THEN 'canceled' ELSE 'running' END,
-           worker = CASE WHEN expires_at <= :now THEN NULL ELSE :worker END,
-           -- See claim_front.
-           token = CASE WHEN expires_at <= :now THEN token ELSE token + 1 + CASE WHEN too_large() THEN 2147483647 ELSE 0 END END,
-           attempt = CASE WHEN expires_at <= :now THEN attempt ELSE attempt + 1 END,
-           started_at = CASE WHEN expires_at <= :now THEN started_at ELSE :now END,
-           finished_at = CASE WHEN expires_at <= :now THEN :now END,
-           reason = CASE WHEN expires_at <= :now THEN 'expired' END
+       SET {set_claimed_or_expired}
      -- By primary key and nothing else: joined to the CTE, stale statistics turn this into a scan of the table.
-     WHERE id = ANY (ARRAY(SELECT taken.id FROM taken))
-       AND (workflow_id IS NULL OR expires_at IS NULL OR expires_at > :now)
-    RETURNING CAST(id AS text) AS id, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload,
-              checkpoint, tenant, meta, crashes, interruptions, scheduled_for, workflow_id, step_key, state)
+     WHERE id = ANY (ARRAY(SELECT taken.id FROM taken)) AND {not_left_to_sweeper}
+    RETURNING CAST(id AS text) AS id, token, attempt, {claimed_columns}, state)
 SELECT * FROM claimed
 UNION ALL
 -- Others hold some of what is due first. If all of it, claim_around is to be asked.
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'locked'
+SELECT {no_job}, 'locked'
  WHERE (SELECT count(*) FROM taken) < (SELECT CAST(sum(n) AS bigint) FROM share);
 
 -- name: claim_around
@@ -170,23 +169,10 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
 -- shares without locks and then finds nothing, though other groups have work. This one locks as it reads: dearer, and
 -- asked only when claim_jobs says so.
 WITH RECURSIVE
-every AS (
-    SELECT '' AS queue WHERE CAST(:queues AS text) IS NULL
-    UNION ALL
-    SELECT (SELECT j.queue FROM perdure.job j
-             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
-             ORDER BY j.queue LIMIT 1)
-      FROM every WHERE every.queue IS NOT NULL),
-asked AS (
-    SELECT queue, CAST(0 AS bigint) AS rank FROM every WHERE queue <> ''
-    UNION ALL
-    SELECT value, rank FROM json_array_elements_text(CAST(:queues AS json)) WITH ORDINALITY AS q (value, rank)),
+{asked_queues},
 grp (queue, rank, priority) AS (
     SELECT queue, rank, 32768 FROM asked
-     WHERE NOT EXISTS (SELECT FROM perdure.queue q
-                        WHERE q.name = asked.queue AND (q.paused OR q.cool_until > :now))
-       -- See sqlite.sql.
-       AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
+     WHERE {may_claim_from_asked}
     UNION ALL
     SELECT grp.queue, grp.rank, (SELECT CAST(j.priority AS integer) FROM perdure.job j
                                   WHERE j.state = 'ready' AND j.held IS NULL
@@ -203,43 +189,9 @@ locked AS MATERIALIZED (
               FOR UPDATE SKIP LOCKED) row
      WHERE grp.priority < 32768)
 UPDATE perdure.job
-   SET state = 'running', worker = :worker, attempt = attempt + 1, started_at = :now, reason = NULL,
-       -- See claim_front.
-       token = token + 1 + CASE WHEN too_large() THEN 2147483647 ELSE 0 END
- WHERE id = ANY (ARRAY(SELECT id FROM locked ORDER BY rank, priority DESC, run_at, id LIMIT :n))
-   AND (expires_at IS NULL OR expires_at > :now)
-RETURNING CAST(id AS text), token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
-          tenant, meta, crashes, interruptions, scheduled_for, workflow_id, step_key, state;
-
--- name: claim_chosen
--- differs: as claim_jobs, for one row that is known. A row that somebody holds is left out, not waited for.
-UPDATE perdure.job
-   SET state = 'running', worker = :worker, attempt = attempt + 1, started_at = :now, reason = NULL,
-       token = token + 1 + CASE WHEN too_large() THEN 2147483647 ELSE 0 END
- WHERE id = ANY (ARRAY(
-           SELECT j.id FROM perdure.job j
-            WHERE j.id = :id AND j.state = 'ready' AND j.held IS NULL AND j.run_at <= :now
-              AND (j.expires_at IS NULL OR j.expires_at > :now)
-              AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
-              FOR UPDATE SKIP LOCKED))
-RETURNING CAST(id AS text), token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
-          tenant, meta, crashes, interruptions, scheduled_for, workflow_id, step_key, state;
-
--- name: find_due
--- differs: how a JSON array becomes rows.
-SELECT id, priority, run_at
-  FROM perdure.job
- WHERE state = 'ready' AND held IS NULL AND queue = :queue AND run_at <= :now AND (expires_at IS NULL OR expires_at > :now)
-   AND task = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tasks AS json))))
- ORDER BY priority DESC, run_at, id
- LIMIT :n OFFSET :skip;
-
--- name: hold_job
--- differs: a row that somebody holds is left out, not waited for.
-UPDATE perdure.job SET held = 'unclaimable', reason = :reason
- WHERE id = ANY (ARRAY(SELECT j.id FROM perdure.job j WHERE j.id = :id AND j.state = 'ready' AND j.held IS NULL
-                          FOR UPDATE SKIP LOCKED))
-RETURNING id;
+   SET {set_claimed}
+ WHERE id = ANY (ARRAY(SELECT id FROM locked ORDER BY rank, priority DESC, run_at, id LIMIT :n)) AND {not_expired}
+RETURNING CAST(id AS text), token, attempt, {claimed_columns}, state;
 
 -- name: hold_damaged
 -- differs: how a JSON array becomes rows, the bounds of counters, and the size of values, looked at as claim_chosen does.
@@ -251,25 +203,11 @@ UPDATE perdure.job
            ELSE 'A value in the row is too large.' END
  WHERE id = ANY (ARRAY(
            SELECT j.id FROM perdure.job j
-            WHERE j.id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
+            WHERE j.id IN ids(:ids)
               AND j.state = 'ready' AND j.held IS NULL
               FOR UPDATE SKIP LOCKED))
    AND (token >= 2147483647 OR attempt >= 2147483647 OR too_large())
 RETURNING CAST(id AS text), reason;
-
--- name: lock_job
--- differs: an operator's act locks its row, so that what it decides on stays true until it is written. And json comes
--- out as text: a caller's codec would decode it.
-SELECT state, run, token, worker, CAST(checkpoint AS text), CAST(result AS text), unique_key, task,
-       coalesce(tenant, ''), run_at <= :now, workflow_id, step_key, held
-  FROM perdure.job
- WHERE id = :id
-   FOR UPDATE;
-
--- name: record_event
--- differs: json goes in through text: a caller's codec for it would encode it a second time.
-INSERT INTO perdure.event (job, run, token, kind, at, detail)
-VALUES (:id, :run, :token, :kind, :now, CAST(CAST(:detail AS text) AS json));
 
 -- name: show_isolation
 -- differs: a caller's transaction may have another level.
@@ -343,11 +281,6 @@ SELECT x.name, x.queue, x.priority, x.max_attempts, x.timeout, CAST(x.backoff AS
 UPDATE perdure.task SET enabled = false
  WHERE enabled AND name NOT IN (SELECT x.name FROM json_to_recordset(CAST(:tasks AS json)) AS x (name text));
 
--- name: configure_task
--- differs: json goes in through text: see record_event.
-UPDATE perdure.task SET config = CAST(CAST(:config AS text) AS json) WHERE name = :name
-RETURNING name;
-
 -- name: finish_succeeded
 -- differs: how a JSON object becomes rows. Joined to them, a plan from when nothing ran would walk the whole table in
 -- search of what runs; here there is no join to turn around. A running job is known by its worker.
@@ -356,7 +289,7 @@ UPDATE perdure.job
    SET state = 'succeeded', worker = NULL, finished_at = :now,
        result = CAST((SELECT outcomes FROM told) -> CAST(id AS text) ->> 1 AS json),
        reason = (SELECT outcomes FROM told) -> CAST(id AS text) ->> 2,
-       error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
+       {clear_error}
  WHERE id = ANY (ARRAY(SELECT CAST(jsonb_object_keys(outcomes) AS uuid) FROM told)) AND worker IS NOT NULL
    AND token = CAST((SELECT outcomes FROM told) -> CAST(id AS text) ->> 0 AS integer)
    AND (workflow_id IS NULL OR (SELECT outcomes FROM told) -> CAST(id AS text) ->> 3 IS NOT NULL)
@@ -368,8 +301,8 @@ WITH told AS MATERIALIZED (SELECT CAST(:leases AS jsonb) AS leases),
 done AS (
     UPDATE perdure.job
        SET state = 'succeeded', worker = NULL, finished_at = :now,
-           result = CAST(CAST(:result AS text) AS json), reason = CAST(:reason AS text),
-           error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
+           result = as_json(:result), reason = CAST(:reason AS text),
+           {clear_error}
      WHERE id = ANY (ARRAY(SELECT CAST(jsonb_object_keys(leases) AS uuid) FROM told)) AND worker IS NOT NULL
        AND token = CAST((SELECT leases FROM told) ->> CAST(id AS text) AS integer) AND workflow_id IS NULL
     RETURNING 1)
@@ -410,9 +343,9 @@ SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.
  WHERE j.id = ANY (ARRAY(
            SELECT r.id FROM perdure.job r
             WHERE r.state = 'running'
-              AND NOT EXISTS (SELECT FROM perdure.worker w WHERE w.id = r.worker AND w.retired_at IS NULL)))
+              AND {worker_is_gone}))
    AND j.id > :after AND j.worker IS NOT NULL
-   AND (SELECT w.retired_at IS NULL FROM perdure.worker w WHERE w.id = j.worker) IS NOT TRUE
+   AND (SELECT {is_live} FROM perdure.worker w WHERE w.id = j.worker) IS NOT TRUE
  ORDER BY j.id
  LIMIT :n
    FOR UPDATE OF j SKIP LOCKED;
@@ -498,17 +431,9 @@ INSERT INTO perdure.queue (name)
 SELECT value FROM json_array_elements_text(CAST(:names AS json)) AS value
     ON CONFLICT DO NOTHING;
 
--- name: lock_queues
--- differs: rows are locked, in the order of their names.
-SELECT name, throttles, coalesce(cool_until > :now, false), coalesce(cool_until <= :now - span(:quiet), true), backoff
-  FROM perdure.queue
- WHERE name IN (SELECT json_array_elements_text(CAST(:names AS json)))
- ORDER BY name
-   FOR UPDATE;
-
 -- name: expire_jobs
 -- differs: a row somebody holds is being claimed; the claim sees that it expired.
-UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
+UPDATE perdure.job SET {set_expired}
  WHERE id = ANY (ARRAY(SELECT id FROM perdure.job
                         WHERE state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now
                           AND workflow_id IS NULL
@@ -526,26 +451,6 @@ SELECT current_setting('server_version'), pg_database_size(current_database()),
        (SELECT CAST(extract(epoch FROM max(statement_timestamp() - a.xact_start)) * numeric '1000000' AS bigint)
           FROM pg_catalog.pg_stat_activity a
          WHERE a.datname = current_database() AND a.backend_xmin IS NOT NULL AND a.pid <> pg_backend_pid());
-
--- name: insert_workflow
--- differs: json goes in through text: see record_event.
-INSERT INTO perdure.workflow (id, name, tenant, status, waiting, active, open, spoiled, total, result_step, meta,
-                              idempotency_key, request, unique_key, created_at)
-VALUES (:id, :name, :tenant, :status, :waiting, :active, :open, 0, :total, :result_step, CAST(CAST(:meta AS text) AS json), :idempotency_key, CAST(CAST(:request AS text) AS json),
-        :unique_key, :now)
-    ON CONFLICT DO NOTHING
-RETURNING id;
-
--- name: insert_mutation
--- differs: json goes in through text: see record_event.
-INSERT INTO perdure.mutation (workflow, key, request, at) VALUES (:workflow, :key, CAST(CAST(:request AS text) AS json), :now);
-
--- name: resolve_gate
--- differs: json goes in through text: see record_event.
-UPDATE perdure.job
-   SET state = CASE CAST(:resolution AS text) WHEN 'succeeded' THEN 'succeeded' WHEN 'failed' THEN 'failed' ELSE 'canceled' END,
-       finished_at = :now, result = CAST(CAST(:result AS text) AS json), reason = :reason
- WHERE id = :id AND state = 'open';
 
 -- name: insert_steps
 -- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses. That
@@ -599,32 +504,14 @@ SELECT CAST(p.value AS uuid), CAST(x.key AS uuid), :mode
  -- See insert_alike.
  WHERE NOT EXISTS (SELECT FROM perdure.dependency WHERE parent = CAST(:parent AS uuid) AND child = CAST(:child AS uuid));
 
--- name: lock_workflows
--- differs: rows are locked, in the order of their ids.
-SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
-  FROM perdure.workflow
- WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
- ORDER BY id
-   FOR UPDATE;
-
 -- name: lock_workflows_of
 -- differs: rows are locked, in the order of their ids. A job never changes its workflow.
-SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
+SELECT {tally_columns}
   FROM perdure.workflow
  WHERE id = ANY (ARRAY(SELECT j.workflow_id FROM perdure.job j
                         WHERE j.id = ANY (ARRAY(SELECT CAST(x.value ->> 0 AS uuid)
                                                   FROM json_array_elements(CAST(:leases AS json)) AS x (value)))
                           AND j.workflow_id IS NOT NULL))
- ORDER BY id
-   FOR UPDATE;
-
--- name: lock_orphan_workflows
--- differs: rows are locked, in the order of their ids.
-SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
-  FROM perdure.workflow
- WHERE id = ANY (ARRAY(SELECT r.workflow_id FROM perdure.job r
-                        WHERE r.state = 'running' AND r.workflow_id IS NOT NULL
-                          AND NOT EXISTS (SELECT FROM perdure.worker w WHERE w.id = r.worker AND w.retired_at IS NULL)))
  ORDER BY id
    FOR UPDATE;
 
@@ -655,7 +542,7 @@ done AS (
        SET state = 'succeeded', worker = NULL, finished_at = :now,
            result = CAST((SELECT outcomes FROM told) -> CAST(id AS text) ->> 1 AS json),
            reason = (SELECT outcomes FROM told) -> CAST(id AS text) ->> 2,
-           error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
+           {clear_error}
      WHERE id = ANY (ARRAY(SELECT CAST(jsonb_object_keys(outcomes) AS uuid) FROM told)) AND worker IS NOT NULL
        AND token = CAST((SELECT outcomes FROM told) -> CAST(id AS text) ->> 0 AS integer)
        AND (workflow_id IS NULL OR workflow_id = ANY (CAST((SELECT sound FROM told) AS uuid[])))
@@ -669,10 +556,9 @@ counted AS (
     UPDATE perdure.job
        SET deps_pending = deps_pending - CAST((SELECT counts FROM children) ->> CAST(id AS text) AS integer),
            state = CASE WHEN deps_pending > CAST((SELECT counts FROM children) ->> CAST(id AS text) AS integer) THEN 'waiting'
-                        WHEN task = '(gate)' THEN 'open' ELSE 'ready' END,
+                        ELSE {released_state} END,
            run_at = CASE WHEN deps_pending > CAST((SELECT counts FROM children) ->> CAST(id AS text) AS integer) THEN run_at
-                         WHEN task = '(gate)' THEN :now + coalesce(span(timeout), interval '0')
-                         ELSE greatest(run_at, :now + coalesce(span(delay), interval '0')) END
+                         ELSE {released_run_at} END
      WHERE id = ANY (CAST((SELECT ids FROM children) AS uuid[])) AND state = 'waiting'
     RETURNING id, workflow_id, state, queue, run_at <= :now AS due),
 moved AS MATERIALIZED (
@@ -687,7 +573,7 @@ settled AS (
     UPDATE perdure.workflow
        SET (status, active, waiting, open, finished_at) = (
            SELECT x.status, x.active, x.waiting, x.open,
-                  CASE x.status WHEN 'succeeded' THEN coalesce(workflow.finished_at, :now) END
+                  {workflow_finished_at}
              FROM (SELECT CASE WHEN n.active > 0 THEN 'running' WHEN n.open > 0 THEN 'open'
                                WHEN n.waiting > 0 THEN 'running' ELSE 'succeeded' END AS status, n.*
                      FROM (SELECT workflow.active - ended + released AS active,
@@ -697,10 +583,6 @@ settled AS (
 SELECT CAST(id AS text), token, NULL FROM done
 UNION ALL
 SELECT CAST(id AS text), NULL, queue FROM counted WHERE state = 'ready' AND due;
-
--- name: count_down
--- differs: release_steps does both at once.
-SELECT CAST(:ended AS text) WHERE false;
 
 -- name: release_steps
 -- differs: how a JSON object becomes rows. Each child is found by its primary key: see finish_succeeded. Only those that
@@ -719,10 +601,9 @@ counted AS (
            deps_unsatisfied = least(deps_unsatisfied, 1000000000) + CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 1 AS integer),
            state = CASE WHEN deps_pending > CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 0 AS integer)
                           OR least(deps_unsatisfied, 1000000000) + CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 1 AS integer) > 0 THEN 'waiting'
-                        WHEN task = '(gate)' THEN 'open' ELSE 'ready' END,
+                        ELSE {released_state} END,
            run_at = CASE WHEN deps_pending > CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 0 AS integer) THEN run_at
-                         WHEN task = '(gate)' THEN :now + wait(timeout)
-                         ELSE greatest(run_at, :now + wait(delay)) END
+                         ELSE {released_run_at} END
      WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[])) AND state = 'waiting'
     RETURNING CAST(id AS text) AS id, CAST(workflow_id AS text) AS workflow_id, state, queue, run_at <= :now AS due, deps_pending)
 SELECT id, workflow_id, state, queue, due FROM counted WHERE deps_pending = 0;
@@ -752,8 +633,8 @@ WITH told AS MATERIALIZED (
 UPDATE perdure.job
    SET (state, run_at, finished_at, deps_pending, deps_unsatisfied, reason) = (
        SELECT x.state,
-              CASE x.state WHEN 'open' THEN :now + wait(job.timeout)
-                           WHEN 'ready' THEN greatest(job.run_at, :now + wait(job.delay))
+              CASE x.state WHEN 'open' THEN {gate_due}
+                           WHEN 'ready' THEN {step_due}
                            ELSE job.run_at END,
               CASE x.state WHEN 'canceled' THEN :now END, x.pending, x.unsatisfied, x.reason
          FROM jsonb_to_record((SELECT fates FROM told) -> CAST(job.id AS text)) AS x (
@@ -769,17 +650,10 @@ WITH told AS MATERIALIZED (
 UPDATE perdure.workflow
    SET (status, waiting, active, open, spoiled, total, finished_at) = (
        SELECT x.status, x.waiting, x.active, x.open, x.spoiled, least(workflow.total, 2000000000) + x.added,
-              CASE WHEN x.status IN ('running', 'open') THEN NULL ELSE coalesce(workflow.finished_at, :now) END
+              {workflow_finished_at}
          FROM jsonb_to_record((SELECT tallies FROM told) -> CAST(workflow.id AS text)) AS x (
               status text, waiting integer, active integer, open integer, spoiled integer, added integer))
  WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[]));
-
--- name: find_steps
--- differs: how a JSON array becomes rows.
-SELECT step_key, id, state
-  FROM perdure.job
- WHERE workflow_id = :workflow AND workflow_id IS NOT NULL
-   AND step_key = ANY (ARRAY(SELECT json_array_elements_text(CAST(:keys AS json))));
 
 -- name: list_ancestors
 -- differs: how a JSON array becomes rows.
@@ -800,12 +674,6 @@ SELECT x.child, p.step_key, p.task, p.state, p.reason, d.parent, p.run, p.token,
        SELECT step_key, task, state, reason, run, token, octet_length(CAST(result AS text)) AS size, result
          FROM perdure.job WHERE id = d.parent LIMIT 1) p
  ORDER BY x.child, d.parent;
-
--- name: read_results
--- differs: how a JSON array becomes rows.
-SELECT p.id, p.result
-  FROM json_array_elements_text(CAST(:ids AS json)) AS x (id) CROSS JOIN LATERAL (
-       SELECT id, result FROM perdure.job WHERE id = CAST(x.id AS uuid) LIMIT 1) p;
 
 -- name: find_parents
 -- differs: how a JSON array becomes rows. Results come as in read_parents.
@@ -831,17 +699,6 @@ SELECT p.step_key, p.task, p.state, p.reason, p.id, p.run, p.token, p.size,
         WHERE workflow_id = :workflow AND step_key = x.key AND workflow_id IS NOT NULL LIMIT 1) p
  WHERE p.id IN (SELECT up.id FROM up);
 
--- name: record_last_attempts
--- differs: how a JSON array becomes rows. Before a requeue takes the rows: their last attempts join the ledger, unless they
--- did so when they ended.
-INSERT INTO perdure.attempt (job, token, run, attempt, kind, code, message, trace, worker, started_at, finished_at)
-SELECT id, token, run, attempt, coalesce(error_kind, state), error_code, error_message, error_trace, NULL, started_at,
-       finished_at
-  FROM perdure.job
- WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
-   AND started_at IS NOT NULL
-    ON CONFLICT (job, token) DO NOTHING;
-
 -- name: record_requeues
 -- differs: how a JSON array becomes rows, and how JSON is made of columns.
 INSERT INTO perdure.event (job, run, token, kind, at, detail)
@@ -851,7 +708,7 @@ SELECT id, run, token, 'requeued', :now,
            'checkpoint', CASE CAST(:keep_checkpoint AS integer) WHEN 0 THEN CAST(checkpoint AS text) END,
            'result', CAST(result AS text)))
   FROM perdure.job
- WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value));
+ WHERE id IN ids(:ids);
 
 -- name: requeue_steps
 -- differs: how a JSON array becomes rows. Each step is found by its primary key: see finish_succeeded.
@@ -859,12 +716,9 @@ WITH told AS MATERIALIZED (
     SELECT array_agg(CAST(value ->> 'id' AS uuid)) AS ids, jsonb_object_agg(value ->> 'id', value) AS fates
       FROM json_array_elements(CAST(:fates AS json)) AS x (value))
 UPDATE perdure.job
-   SET run = run + 1, attempt = 0, expires_at = NULL, started_at = NULL, finished_at = NULL, cancel_requested_at = NULL,
-       held = NULL, reason = NULL, result = NULL, crashes = 0, interruptions = 0, throttles = 0, snoozes = 0, error_kind = NULL,
-       error_code = NULL, error_message = NULL, error_trace = NULL, stage = NULL, progress_done = NULL,
-       progress_total = NULL, progress_message = NULL, checkpoint = NULL,
+   SET {reset_for_requeue}, checkpoint = NULL,
        (state, run_at, deps_pending, deps_unsatisfied) = (
-       SELECT x.state, CASE x.state WHEN 'open' THEN :now + wait(job.timeout) ELSE :now END,
+       SELECT x.state, CASE x.state WHEN 'open' THEN {gate_due} ELSE :now END,
               x.pending, x.unsatisfied
          FROM jsonb_to_record((SELECT fates FROM told) -> CAST(job.id AS text)) AS x (
               state text, pending integer, unsatisfied integer))
@@ -894,27 +748,7 @@ found AS (
     SELECT j.id, j.state, j.workflow_id
       FROM perdure.job j
      WHERE j.id = ANY (ARRAY(SELECT id FROM looked))
-       AND (CAST(:queue AS text) IS NULL OR j.queue = CAST(:queue AS text))
-       AND (CAST(:task AS text) IS NULL OR j.task = CAST(:task AS text))
-       AND (CAST(:tenant AS text) IS NULL OR j.tenant = CAST(:tenant AS text))
-       AND (CAST(:states AS text) IS NULL
-            OR j.state = ANY (ARRAY(SELECT json_array_elements_text(CAST(:states AS json))))
-            OR (j.state = 'ready' AND j.held IS NULL AND j.run_at > :now
-                AND CASE WHEN j.error_kind IS NULL THEN 'scheduled' ELSE 'retrying' END
-                    = ANY (ARRAY(SELECT json_array_elements_text(CAST(:states AS json))))))
-       AND (CAST(:tag AS text) IS NULL
-            OR EXISTS (SELECT FROM json_array_elements_text(CASE json_typeof(j.tags) WHEN 'array' THEN j.tags END) AS tag
-                        WHERE tag = CAST(:tag AS text)))
-       AND (CAST(:idempotency_key AS text) IS NULL
-            OR EXISTS (SELECT FROM perdure.key k WHERE k.job = j.id AND k.key = CAST(:idempotency_key AS text)))
-       AND (CAST(:unique_key AS text) IS NULL OR j.unique_key = CAST(:unique_key AS text))
-       AND (CAST(:error_code AS text) IS NULL OR j.error_code = CAST(:error_code AS text))
-       AND (CAST(:created_after AS bigint) IS NULL OR j.created_at >= instant(:created_after))
-       AND (CAST(:created_before AS bigint) IS NULL OR j.created_at < instant(:created_before))
-       AND (CAST(:finished_after AS bigint) IS NULL OR j.finished_at >= instant(:finished_after))
-       AND (CAST(:finished_before AS bigint) IS NULL OR j.finished_at < instant(:finished_before))
-       AND (CAST(:text AS text) IS NULL OR strpos(CAST(j.payload AS text), CAST(:text AS text)) > 0
-            OR strpos(CAST(j.payload AS text), CAST(:escaped AS text)) > 0)
+       AND {fits_filter}
      ORDER BY j.id DESC
      LIMIT CAST(:n AS bigint))
 SELECT id, state, workflow_id FROM found
@@ -943,21 +777,9 @@ SELECT j.id, free.id IS NOT NULL, free.state, free.run_at <= :now, free.held, fr
        SELECT id FROM perdure.job WHERE id = CAST(x.value AS uuid) LIMIT 1) j LEFT JOIN LATERAL (
        SELECT * FROM perdure.job WHERE id = j.id FOR UPDATE SKIP LOCKED) free ON true;
 
--- name: cancel_jobs
--- differs: how a JSON array becomes rows. A running job is asked to stop; the first request counts. Any other is stopped
--- here and now.
-UPDATE perdure.job
-   SET state = CASE state WHEN 'running' THEN state ELSE 'canceled' END,
-       cancel_requested_at = coalesce(cancel_requested_at, :now),
-       finished_at = CASE state WHEN 'running' THEN NULL ELSE :now END,
-       reason = coalesce(reason, CAST(:reason AS text))
- WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
-   AND state IN ('waiting', 'ready', 'running', 'open')
-RETURNING state;
-
 -- name: expire_twins
 -- differs: how a JSON array becomes rows. As expire_active, for those whose unique key these jobs would take.
-UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
+UPDATE perdure.job SET {set_expired}
  WHERE id = ANY (ARRAY(
            SELECT twin.id
              FROM json_array_elements_text(CAST(:ids AS json)) AS x (value) CROSS JOIN LATERAL (
@@ -978,78 +800,3 @@ SELECT CAST(j.id AS text)
        SELECT 1 FROM perdure.job
         WHERE task = j.task AND coalesce(tenant, '') = coalesce(j.tenant, '') AND unique_key = j.unique_key
           AND unique_key IS NOT NULL AND state IN ('waiting', 'ready', 'running', 'open') LIMIT 1) twin;
-
--- name: requeue_jobs
--- differs: how a JSON array becomes rows.
-UPDATE perdure.job
-   SET state = 'ready', run = run + 1, attempt = 0, run_at = :now, expires_at = NULL, started_at = NULL,
-       finished_at = NULL, cancel_requested_at = NULL, held = NULL, reason = NULL, result = NULL, crashes = 0, interruptions = 0, throttles = 0, snoozes = 0,
-       error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL,
-       stage = NULL, progress_done = NULL, progress_total = NULL, progress_message = NULL,
-       checkpoint = CASE WHEN CAST(:keep_checkpoint AS integer) = 1 THEN checkpoint END
- WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
-   AND state IN ('failed', 'canceled')
-RETURNING queue;
-
--- name: run_jobs_now
--- differs: how a JSON array becomes rows.
-UPDATE perdure.job
-   SET run_at = CASE WHEN run_at > :now THEN :now ELSE run_at END,
-       reason = CASE held WHEN 'unclaimable' THEN NULL ELSE reason END,
-       held = CASE held WHEN 'unclaimable' THEN NULL ELSE held END
- WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
-   AND state = 'ready' AND (run_at > :now OR held = 'unclaimable')
-RETURNING queue;
-
--- name: delete_jobs
--- differs: how a JSON array becomes rows.
-DELETE FROM perdure.job
- WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
-   AND state <> 'running';
-
--- name: delete_attempts
--- differs: how a JSON array becomes rows.
-DELETE FROM perdure.attempt
- WHERE job = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value));
-
--- name: delete_events
--- differs: how a JSON array becomes rows.
-DELETE FROM perdure.event
- WHERE job = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value));
-
--- name: delete_logs
--- differs: how a JSON array becomes rows.
-DELETE FROM perdure.log
- WHERE job = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value));
-
--- name: delete_keys
--- differs: how a JSON array becomes rows.
-DELETE FROM perdure.key
- WHERE job = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value));
-
--- name: keep_keys
--- differs: how a JSON array becomes rows.
-UPDATE perdure.key SET kept_until = :now + span(:keep)
- WHERE job = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value));
-
--- name: record_act
--- differs: json goes in through text: see record_event.
-INSERT INTO perdure.act (at, actor, verb, subject, detail)
-VALUES (:now, :actor, :verb, :subject, CAST(CAST(:detail AS text) AS json))
-RETURNING id;
-
--- name: amend_act
--- differs: json goes in through text: see record_event.
-UPDATE perdure.act SET detail = CAST(CAST(:detail AS text) AS json) WHERE id = :id;
-
--- name: count_found
--- differs: how a JSON array becomes rows.
-SELECT CASE CAST(:by AS text)
-            WHEN 'queue' THEN queue WHEN 'task' THEN task WHEN 'tenant' THEN tenant WHEN 'error_code' THEN error_code
-            WHEN 'state' THEN CASE WHEN state <> 'ready' OR held IS NOT NULL OR run_at <= :now THEN state
-                                   WHEN error_kind IS NULL THEN 'scheduled'
-                                   ELSE 'retrying' END END,
-       count(*)
-  FROM perdure.job
- WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
- GROUP BY 1;

@@ -1,5 +1,103 @@
--- Statements both databases run as they stand. The spellings perdure.x, :now, instant() and span() are explained in
--- store/statements.py. States are literals: a bound one loses the partial indexes under a generic plan.
+-- Statements that both databases run. The spellings that store/statements.py rewrites are explained there. States are literals: a
+-- bound one loses the partial indexes under a generic plan.
+
+-- fragment: queue_is_closed
+-- Of a row q of the queues: nothing is claimed from there now. What else limits the claims of a queue belongs here.
+(q.paused OR q.cool_until > :now)
+
+-- fragment: worker_may_claim
+-- One that was retired and has not heard of it would take back its own rescued jobs, and lose them again.
+NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
+
+-- fragment: may_claim_from_asked
+NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = asked.queue AND {queue_is_closed})
+       AND {worker_may_claim}
+
+-- fragment: not_expired
+(expires_at IS NULL OR expires_at > :now)
+
+-- fragment: not_left_to_sweeper
+-- A step that expired is left to the sweeper, which also decides for those that wait for it.
+(workflow_id IS NULL OR {not_expired})
+
+-- fragment: set_claimed
+state = 'running', worker = :worker, attempt = attempt + 1, started_at = :now, reason = NULL, token = {next_token}
+
+-- fragment: set_expired
+state = 'canceled', finished_at = :now, reason = 'expired'
+
+-- fragment: set_claimed_or_expired
+state = CASE WHEN expires_at <= :now THEN 'canceled' ELSE 'running' END,
+       worker = CASE WHEN expires_at <= :now THEN NULL ELSE :worker END,
+       token = CASE WHEN expires_at <= :now THEN token ELSE {next_token} END,
+       attempt = CASE WHEN expires_at <= :now THEN attempt ELSE attempt + 1 END,
+       started_at = CASE WHEN expires_at <= :now THEN started_at ELSE :now END,
+       finished_at = CASE WHEN expires_at <= :now THEN :now END,
+       reason = CASE WHEN expires_at <= :now THEN 'expired' END
+
+-- fragment: claimed_columns
+-- What a worker receives of a job, behind its id, token and attempt.
+task, queue, priority, run_at, run, max_attempts, timeout, payload, checkpoint, tenant, meta, crashes, interruptions,
+       scheduled_for, workflow_id, step_key
+
+-- fragment: is_live
+-- Of a row w of the workers.
+w.retired_at IS NULL
+
+-- fragment: worker_is_gone
+-- Of a job that runs: its worker will not finish it.
+NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = worker AND {is_live})
+
+-- fragment: clear_error
+error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
+
+-- fragment: reset_for_requeue
+-- What a new run does not take over. The checkpoint is up to who asked.
+run = run + 1, attempt = 0, expires_at = NULL, started_at = NULL, finished_at = NULL, cancel_requested_at = NULL, held = NULL,
+       reason = NULL, result = NULL, crashes = 0, interruptions = 0, throttles = 0, snoozes = 0, {clear_error}, stage = NULL,
+       progress_done = NULL, progress_total = NULL, progress_message = NULL
+
+-- fragment: gate_due
+-- A gate that opens is due when its time is up.
+:now + wait(timeout)
+
+-- fragment: step_due
+-- A step that is released is due after its delay.
+greatest(run_at, :now + wait(delay))
+
+-- fragment: released_state
+CASE task WHEN '(gate)' THEN 'open' ELSE 'ready' END
+
+-- fragment: released_run_at
+CASE task WHEN '(gate)' THEN {gate_due} ELSE {step_due} END
+
+-- fragment: tally_columns
+id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
+
+-- fragment: visible_state
+-- The state that people see; in Python it is model/visible_state.py.
+CASE WHEN state <> 'ready' THEN state
+            WHEN held IS NOT NULL THEN 'held'
+            WHEN run_at <= :now THEN 'ready'
+            WHEN error_kind IS NOT NULL THEN 'retrying'
+            ELSE 'scheduled' END
+
+-- fragment: fits_filter
+-- Whether a job j fits the conditions of a filter; one that is NULL asks for nothing.
+(CAST(:queue AS text) IS NULL OR j.queue = CAST(:queue AS text))
+       AND (CAST(:task AS text) IS NULL OR j.task = CAST(:task AS text))
+       AND (CAST(:tenant AS text) IS NULL OR j.tenant = CAST(:tenant AS text))
+       AND (CAST(:states AS text) IS NULL OR {visible_state} IN texts(:states))
+       AND (CAST(:tag AS text) IS NULL OR {has_tag})
+       AND (CAST(:idempotency_key AS text) IS NULL
+            OR EXISTS (SELECT 1 FROM perdure.key k WHERE k.job = j.id AND k.key = CAST(:idempotency_key AS text)))
+       AND (CAST(:unique_key AS text) IS NULL OR j.unique_key = CAST(:unique_key AS text))
+       AND (CAST(:error_code AS text) IS NULL OR j.error_code = CAST(:error_code AS text))
+       AND (CAST(:created_after AS bigint) IS NULL OR j.created_at >= instant(:created_after))
+       AND (CAST(:created_before AS bigint) IS NULL OR j.created_at < instant(:created_before))
+       AND (CAST(:finished_after AS bigint) IS NULL OR j.finished_at >= instant(:finished_after))
+       AND (CAST(:finished_before AS bigint) IS NULL OR j.finished_at < instant(:finished_before))
+       AND (CAST(:text AS text) IS NULL OR {has_text})
 
 -- name: get_job
 SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempts, timeout, run_at, expires_at, token,
@@ -12,10 +110,8 @@ SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempt
 
 -- name: count_jobs
 SELECT queue,
-       CASE WHEN state <> 'ready' OR run_at <= :now THEN state
-            WHEN error_kind IS NOT NULL THEN 'retrying'
-            ELSE 'scheduled' END AS view,
-       count(*), count(CASE state WHEN 'ready' THEN held END)
+       {visible_state},
+       count(*)
   FROM perdure.job
  WHERE (CAST(:queue AS text) IS NULL OR queue = CAST(:queue AS text))
    AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
@@ -38,6 +134,30 @@ SELECT queue, task, count(*), min(run_at)
  GROUP BY queue, task
  ORDER BY queue, task;
 
+-- name: find_later
+-- Of the jobs that are not due yet those that fit, soonest first, in a stretch behind the time and id given. The last row
+-- says where the stretch ended.
+WITH looked AS MATERIALIZED (
+    SELECT id, run_at FROM perdure.job INDEXED BY perdure.job_claim
+     WHERE state = 'ready' AND held IS NULL AND run_at > :now AND (run_at, id) > (instant(:due), :after)
+     ORDER BY run_at, id LIMIT :length),
+found AS (
+    SELECT j.id, j.run_at
+      FROM perdure.job j
+     WHERE j.id = ANY (ARRAY(SELECT id FROM looked))
+       AND {fits_filter}
+     ORDER BY j.run_at, j.id
+     LIMIT :n)
+SELECT id, run_at, true FROM found
+UNION ALL
+SELECT id, run_at, false
+  FROM (SELECT id, run_at FROM looked
+         WHERE (SELECT count(*) FROM looked) = :length
+         ORDER BY run_at DESC, id DESC LIMIT 1) last;
+
+-- name: find_run_at
+SELECT run_at FROM perdure.job WHERE id = :id;
+
 -- name: list_newest
 SELECT id, queue, task, state, run_at, started_at, finished_at
   FROM perdure.job
@@ -53,6 +173,14 @@ SELECT id
  ORDER BY priority DESC, run_at, id
  LIMIT 1;
 
+-- name: find_due
+SELECT id, priority, run_at
+  FROM perdure.job
+ WHERE state = 'ready' AND held IS NULL AND queue = :queue AND run_at <= :now AND {not_expired}
+   AND task IN texts(:tasks)
+ ORDER BY priority DESC, run_at, id
+ LIMIT :n OFFSET :skip;
+
 -- name: list_due_queues
 -- The queues that a claim may look at: one step through the index for each.
 WITH RECURSIVE every AS (
@@ -65,7 +193,17 @@ WITH RECURSIVE every AS (
 SELECT queue
   FROM every
  WHERE queue <> ''
-   AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = every.queue AND (q.paused OR q.cool_until > :now));
+   AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = every.queue AND {queue_is_closed});
+
+-- name: claim_chosen
+-- As claim_jobs, for one row that is known. A row that somebody holds is left out, not waited for.
+UPDATE perdure.job SET {set_claimed}
+ WHERE id = ANY (ARRAY(
+           SELECT id FROM perdure.job
+            WHERE id = :id AND state = 'ready' AND held IS NULL AND run_at <= :now AND {not_expired}
+              AND {worker_may_claim}
+              FOR UPDATE SKIP LOCKED))
+RETURNING CAST(id AS text), token, attempt, {claimed_columns}, state;
 
 -- name: count_ahead
 -- What stands before a job in its queue: two ranges of the claim's index. Who is behind a thousand needs no exact number,
@@ -94,6 +232,10 @@ SELECT run, token, kind, at, detail
  WHERE job = :id
  ORDER BY id;
 
+-- name: record_event
+INSERT INTO perdure.event (job, run, token, kind, at, detail)
+VALUES (:id, :run, :token, :kind, :now, as_json(:detail));
+
 -- name: list_logs
 SELECT token, level, message, at
   FROM perdure.log
@@ -113,7 +255,8 @@ SELECT name, queue, priority, max_attempts, timeout, backoff, max_crashes, enabl
 
 -- name: count_by_task
 -- What is to be done, through the partial indexes of what is ready and what runs: what has ended costs nothing.
-SELECT task, CASE WHEN run_at <= :now THEN 'ready' WHEN error_kind IS NOT NULL THEN 'retrying' ELSE 'scheduled' END AS view,
+SELECT task,
+       {visible_state},
        count(*)
   FROM perdure.job
  WHERE state = 'ready' AND held IS NULL
@@ -140,10 +283,22 @@ SELECT queue FROM perdure.task WHERE name = :task;
 UPDATE perdure.task SET enabled = :enabled WHERE name = :name
 RETURNING name;
 
+-- name: configure_task
+UPDATE perdure.task SET config = as_json(:config) WHERE name = :name
+RETURNING name;
+
 -- name: list_queues
 SELECT name, paused, cool_until, throttles, backoff
   FROM perdure.queue
  ORDER BY name;
+
+-- name: lock_queues
+-- In the order of their names.
+SELECT name, throttles, coalesce(cool_until > :now, false), coalesce(cool_until <= :now - span(:quiet), true), backoff
+  FROM perdure.queue
+ WHERE name IN texts(:names)
+ ORDER BY name
+   FOR UPDATE;
 
 -- name: pause_queue
 INSERT INTO perdure.queue (name, paused) VALUES (:name, :paused)
@@ -161,9 +316,25 @@ SELECT id, queue, state, run, attempt
   FROM perdure.job
  WHERE id = :id;
 
+-- name: lock_job
+-- An operator's act locks its row, so that what it decides on stays true until it is written. json comes out as text: a
+-- caller's codec would decode it.
+SELECT state, run, token, worker, CAST(checkpoint AS text), CAST(result AS text), unique_key, task,
+       coalesce(tenant, ''), run_at <= :now, workflow_id, step_key, held
+  FROM perdure.job
+ WHERE id = :id
+   FOR UPDATE;
+
+-- name: hold_job
+-- A row that somebody holds is left out, not waited for.
+UPDATE perdure.job SET held = 'unclaimable', reason = :reason
+ WHERE id = ANY (ARRAY(SELECT j.id FROM perdure.job j WHERE j.id = :id AND j.state = 'ready' AND j.held IS NULL
+                          FOR UPDATE SKIP LOCKED))
+RETURNING id;
+
 -- name: expire_active
 -- A twin that expired and that nobody has canceled yet must not answer for a new request.
-UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
+UPDATE perdure.job SET {set_expired}
  WHERE task = :task AND coalesce(tenant, '') = :tenant AND unique_key = :unique_key
    AND unique_key IS NOT NULL AND state IN ('waiting', 'ready', 'running', 'open')
    AND state IN ('waiting', 'ready') AND expires_at <= :now AND id <> :id;
@@ -186,24 +357,24 @@ UPDATE perdure.key SET job = :job WHERE task = :task AND tenant = :tenant AND ke
 INSERT INTO perdure.worker AS w (id, name, lease, tasks, queues, slots, started_at, beat_at, expires_at)
 VALUES (:worker, :name, :lease, :tasks, :queues, :slots, :now, :now, :now + span(:lease))
     ON CONFLICT (id) DO UPDATE SET beat_at = :now, expires_at = :now + wait(excluded.lease)
- WHERE w.retired_at IS NULL
+ WHERE {is_live}
 RETURNING id;
 
 -- name: beat_worker
-UPDATE perdure.worker SET beat_at = :now, expires_at = :now + wait(lease)
- WHERE id = :worker AND retired_at IS NULL
+UPDATE perdure.worker AS w SET beat_at = :now, expires_at = :now + wait(lease)
+ WHERE id = :worker AND {is_live}
 RETURNING id;
 
 -- name: find_worker
-SELECT retired_at IS NULL FROM perdure.worker WHERE id = :worker;
+SELECT {is_live} FROM perdure.worker w WHERE id = :worker;
 
 -- name: retire_worker
-UPDATE perdure.worker SET retired_at = :now WHERE id = :worker AND retired_at IS NULL;
+UPDATE perdure.worker AS w SET retired_at = :now WHERE id = :worker AND {is_live};
 
 -- name: retire_silent_workers
 -- Where the clock was set, a whole lease must have passed since.
-UPDATE perdure.worker SET retired_at = :now
- WHERE retired_at IS NULL AND expires_at <= :now
+UPDATE perdure.worker AS w SET retired_at = :now
+ WHERE {is_live} AND expires_at <= :now
    AND (CAST(:steady_since AS bigint) IS NULL OR instant(:steady_since) + wait(lease) <= :now)
 RETURNING id;
 
@@ -212,13 +383,13 @@ RETURNING id;
 INSERT INTO perdure.leader AS l (name, worker, expires_at) VALUES (:name, :worker, :now + span(:lease))
     ON CONFLICT (name) DO UPDATE SET worker = excluded.worker, expires_at = excluded.expires_at
  WHERE l.worker = excluded.worker OR l.expires_at <= :now
-    OR NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = l.worker AND w.retired_at IS NULL)
+    OR NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = l.worker AND {is_live})
 RETURNING worker;
 
 -- name: list_workers
 SELECT id, name, lease, tasks, queues, slots, started_at, beat_at, expires_at, retired_at
-  FROM perdure.worker
- WHERE retired_at IS NULL
+  FROM perdure.worker w
+ WHERE {is_live}
  ORDER BY started_at, id;
 
 -- name: list_running
@@ -290,6 +461,32 @@ SELECT id
  WHERE name = :name AND coalesce(tenant, '') = :tenant AND unique_key = :unique_key
    AND unique_key IS NOT NULL AND status IN ('running', 'open');
 
+-- name: insert_workflow
+INSERT INTO perdure.workflow (id, name, tenant, status, waiting, active, open, spoiled, total, result_step, meta,
+                              idempotency_key, request, unique_key, created_at)
+VALUES (:id, :name, :tenant, :status, :waiting, :active, :open, 0, :total, :result_step, as_json(:meta), :idempotency_key, as_json(:request),
+        :unique_key, :now)
+    ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: lock_workflows
+-- In the order of their ids.
+SELECT {tally_columns}
+  FROM perdure.workflow
+ WHERE id IN ids(:ids)
+ ORDER BY id
+   FOR UPDATE;
+
+-- name: lock_orphan_workflows
+-- In the order of their ids.
+SELECT {tally_columns}
+  FROM perdure.workflow
+ WHERE id = ANY (ARRAY(SELECT r.workflow_id FROM perdure.job r INDEXED BY perdure.job_running
+                        WHERE r.state = 'running' AND r.workflow_id IS NOT NULL
+                          AND {worker_is_gone}))
+ ORDER BY id
+   FOR UPDATE;
+
 -- name: list_steps
 SELECT id, step_key, task, queue, state, run, attempt, max_attempts, run_at, created_at, started_at, finished_at,
        deps_pending, deps_unsatisfied, timeout, reason, error_kind, error_code, error_message
@@ -321,8 +518,20 @@ SELECT id, state, task, CAST(result AS text), reason, run, token
   FROM perdure.job
  WHERE workflow_id = :workflow AND step_key = :key AND workflow_id IS NOT NULL;
 
+-- name: find_steps
+SELECT step_key, id, state
+  FROM perdure.job
+ WHERE workflow_id = :workflow AND workflow_id IS NOT NULL
+   AND step_key IN texts(:keys);
+
+-- name: read_results
+SELECT id, result FROM perdure.job WHERE id IN ids(:ids);
+
 -- name: find_mutation
 SELECT CAST(request AS text) FROM perdure.mutation WHERE workflow = :workflow AND key = :key;
+
+-- name: insert_mutation
+INSERT INTO perdure.mutation (workflow, key, request, at) VALUES (:workflow, :key, as_json(:request), :now);
 
 -- name: find_appended
 -- What a step has appended in its attempts: its id is the first part of the key.
@@ -345,6 +554,12 @@ UPDATE perdure.job
  WHERE workflow_id = :workflow AND workflow_id IS NOT NULL AND state = 'running'
 RETURNING worker;
 
+-- name: resolve_gate
+UPDATE perdure.job
+   SET state = CASE CAST(:resolution AS text) WHEN 'succeeded' THEN 'succeeded' WHEN 'failed' THEN 'failed' ELSE 'canceled' END,
+       finished_at = :now, result = as_json(:result), reason = :reason
+ WHERE id = :id AND state = 'open';
+
 -- name: restart_workflow
 UPDATE perdure.workflow SET run = run + 1, cancel_requested_at = NULL, reason = NULL
  WHERE id = :workflow;
@@ -360,7 +575,7 @@ SELECT DISTINCT workflow_id
 
 -- name: expire_steps
 -- Only a step that waits has parents which have not ended.
-UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
+UPDATE perdure.job SET {set_expired}
  WHERE workflow_id = :workflow AND workflow_id IS NOT NULL
    AND state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now
 RETURNING id, deps_pending;
@@ -377,6 +592,86 @@ UPDATE perdure.job
        finished_at = :now, reason = 'timeout'
  WHERE workflow_id = :workflow AND workflow_id IS NOT NULL AND state = 'open' AND timeout IS NOT NULL AND run_at <= :now
 RETURNING id, state;
+
+-- name: record_last_attempts
+-- Before a requeue takes the rows: their last attempts join the ledger, unless they did so when they ended.
+INSERT INTO perdure.attempt (job, token, run, attempt, kind, code, message, trace, worker, started_at, finished_at)
+SELECT id, token, run, attempt, coalesce(error_kind, state), error_code, error_message, error_trace, NULL, started_at,
+       finished_at
+  FROM perdure.job
+ WHERE id IN ids(:ids)
+   AND started_at IS NOT NULL
+    ON CONFLICT (job, token) DO NOTHING;
+
+-- name: cancel_jobs
+-- A running job is asked to stop; the first request counts. Any other is stopped here and now.
+UPDATE perdure.job
+   SET state = CASE state WHEN 'running' THEN state ELSE 'canceled' END,
+       cancel_requested_at = coalesce(cancel_requested_at, :now),
+       finished_at = CASE state WHEN 'running' THEN NULL ELSE :now END,
+       reason = coalesce(reason, CAST(:reason AS text))
+ WHERE id IN ids(:ids)
+   AND state IN ('waiting', 'ready', 'running', 'open')
+RETURNING state;
+
+-- name: requeue_jobs
+UPDATE perdure.job
+   SET state = 'ready', run_at = :now, {reset_for_requeue},
+       checkpoint = CASE WHEN CAST(:keep_checkpoint AS integer) = 1 THEN checkpoint END
+ WHERE id IN ids(:ids)
+   AND state IN ('failed', 'canceled')
+RETURNING queue;
+
+-- name: run_jobs_now
+UPDATE perdure.job
+   SET run_at = CASE WHEN run_at > :now THEN :now ELSE run_at END,
+       reason = CASE held WHEN 'unclaimable' THEN NULL ELSE reason END,
+       held = CASE held WHEN 'unclaimable' THEN NULL ELSE held END
+ WHERE id IN ids(:ids)
+   AND state = 'ready' AND (run_at > :now OR held = 'unclaimable')
+RETURNING queue;
+
+-- name: delete_jobs
+DELETE FROM perdure.job
+ WHERE id IN ids(:ids)
+   AND state <> 'running';
+
+-- name: delete_attempts
+DELETE FROM perdure.attempt
+ WHERE job IN ids(:ids);
+
+-- name: delete_events
+DELETE FROM perdure.event
+ WHERE job IN ids(:ids);
+
+-- name: delete_logs
+DELETE FROM perdure.log
+ WHERE job IN ids(:ids);
+
+-- name: delete_keys
+DELETE FROM perdure.key
+ WHERE job IN ids(:ids);
+
+-- name: keep_keys
+UPDATE perdure.key SET kept_until = :now + span(:keep)
+ WHERE job IN ids(:ids);
+
+-- name: count_found
+SELECT CASE CAST(:by AS text)
+            WHEN 'queue' THEN queue WHEN 'task' THEN task WHEN 'tenant' THEN tenant WHEN 'error_code' THEN error_code
+            WHEN 'state' THEN {visible_state} END,
+       count(*)
+  FROM perdure.job
+ WHERE id IN ids(:ids)
+ GROUP BY 1;
+
+-- name: record_act
+INSERT INTO perdure.act (at, actor, verb, subject, detail)
+VALUES (:now, :actor, :verb, :subject, as_json(:detail))
+RETURNING id;
+
+-- name: amend_act
+UPDATE perdure.act SET detail = as_json(:detail) WHERE id = :id;
 
 -- name: list_acts
 SELECT id, at, actor, verb, subject, detail

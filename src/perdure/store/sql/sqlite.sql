@@ -1,8 +1,13 @@
 -- What SQLite must say differently, statement by statement as in postgres.sql.
 
--- name: claim_front
--- differs: a statement costs nothing before its first row, so nobody asks for less than claim_jobs.
-SELECT :worker, :tasks, :n, :queue, :priority, :since, :ahead, :behind WHERE false;
+-- fragment: has_tag
+EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(j.tags) THEN j.tags END) tag WHERE tag.value = :tag)
+
+-- fragment: has_text
+(instr(j.payload, :text) > 0 OR instr(j.payload, :escaped) > 0)
+
+-- fragment: next_token
+token + 1
 
 -- name: claim_jobs
 -- differs: one writer at a time, so there is nothing to lock or to skip; no LATERAL, so the first rows of a group travel
@@ -22,14 +27,11 @@ asked(queue, rank) AS (
 head (queue, rank, priority, ids, above) AS (
     -- Down the priorities of each queue, from above the highest, until there is enough.
     SELECT queue, rank, 32768, '[]', 0 FROM asked
-     WHERE NOT EXISTS (SELECT 1 FROM perdure.queue q
-                        WHERE q.name = asked.queue AND (q.paused OR q.cool_until > :now))
-       -- One that was retired and has not heard of it would take back its own rescued jobs, and lose them again.
-       AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
+     WHERE {may_claim_from_asked}
     UNION ALL
     SELECT head.queue, head.rank, next.priority, coalesce(
            -- What is first in order; or, where that meets a task this worker does not know, the first of each it knows.
-           (SELECT CASE WHEN max(due.task NOT IN (SELECT value FROM json_each(:tasks))) THEN NULL
+           (SELECT CASE WHEN max(due.task NOT IN texts(:tasks)) THEN NULL
                         ELSE json_group_array(due.rowid) END
               FROM (SELECT j.rowid, j.task FROM perdure.job j INDEXED BY perdure.job_claim
                      WHERE j.state = 'ready' AND j.held IS NULL
@@ -49,47 +51,11 @@ head (queue, rank, priority, ids, above) AS (
             ORDER BY j.priority DESC LIMIT 1)
      WHERE head.above + json_array_length(head.ids) < :n)
 UPDATE perdure.job
-   SET state = CASE WHEN expires_at <= :now THEN 'canceled' ELSE 'running' END,
-       worker = CASE WHEN expires_at <= :now THEN NULL ELSE :worker END,
-       token = CASE WHEN expires_at <= :now THEN token ELSE token + 1 END,
-       attempt = CASE WHEN expires_at <= :now THEN attempt ELSE attempt + 1 END,
-       started_at = CASE WHEN expires_at <= :now THEN started_at ELSE :now END,
-       finished_at = CASE WHEN expires_at <= :now THEN :now END,
-       reason = CASE WHEN expires_at <= :now THEN 'expired' END
+   SET {set_claimed_or_expired}
  WHERE rowid IN (SELECT j.rowid FROM head CROSS JOIN json_each(head.ids) row CROSS JOIN perdure.job j ON j.rowid = row.value
                   ORDER BY head.rank, head.priority DESC, j.run_at, j.id LIMIT :n)
-   -- A step that expired is left to the sweeper, which also decides for those that wait for it.
-   AND (workflow_id IS NULL OR expires_at IS NULL OR expires_at > :now)
-RETURNING id, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
-          tenant, meta, crashes, interruptions, scheduled_for, workflow_id, step_key, state;
-
--- name: claim_around
--- differs: nobody holds a row while another writes, so there is nothing to go around.
-SELECT :worker, :tasks, :queues, :n WHERE false;
-
--- name: claim_chosen
--- differs: one writer at a time, and the size of a value is limited by the connection.
-UPDATE perdure.job
-   SET state = 'running', worker = :worker, attempt = attempt + 1, started_at = :now, reason = NULL, token = token + 1
- WHERE id = :id AND state = 'ready' AND held IS NULL AND run_at <= :now AND (expires_at IS NULL OR expires_at > :now)
-   AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
-RETURNING id, token, task, queue, priority, run_at, run, attempt, max_attempts, timeout, payload, checkpoint,
-          tenant, meta, crashes, interruptions, scheduled_for, workflow_id, step_key, state;
-
--- name: find_due
--- differs: how a JSON array becomes rows.
-SELECT id, priority, run_at
-  FROM perdure.job
- WHERE state = 'ready' AND held IS NULL AND queue = :queue AND run_at <= :now AND (expires_at IS NULL OR expires_at > :now)
-   AND task IN (SELECT value FROM json_each(:tasks))
- ORDER BY priority DESC, run_at, id
- LIMIT :n OFFSET :skip;
-
--- name: hold_job
--- differs: one writer at a time, so nobody holds a row.
-UPDATE perdure.job SET held = 'unclaimable', reason = :reason
- WHERE id = :id AND state = 'ready' AND held IS NULL
-RETURNING id;
+   AND {not_left_to_sweeper}
+RETURNING id, token, attempt, {claimed_columns}, state;
 
 -- name: hold_damaged
 -- differs: how a JSON array becomes rows, and the bounds of counters; the size of a value is limited by the connection.
@@ -98,25 +64,9 @@ UPDATE perdure.job
        reason = CASE
            WHEN token >= 9223372036854775807 THEN 'Its token is ' || CAST(token AS text) || ', and a claim adds 1.'
            ELSE 'Its attempt is ' || CAST(attempt AS text) || ', and a claim adds 1.' END
- WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'ready' AND held IS NULL
+ WHERE id IN ids(:ids) AND state = 'ready' AND held IS NULL
    AND (token >= 9223372036854775807 OR attempt >= 9223372036854775807)
 RETURNING id, reason;
-
--- name: lock_job
--- differs: the writer's transaction is the lock.
-SELECT state, run, token, worker, checkpoint, result, unique_key, task, coalesce(tenant, ''), run_at <= :now,
-       workflow_id, step_key, held
-  FROM perdure.job
- WHERE id = :id;
-
--- name: record_event
--- differs: a document is a text.
-INSERT INTO perdure.event (job, run, token, kind, at, detail)
-VALUES (:id, :run, :token, :kind, :now, :detail);
-
--- name: show_isolation
--- differs: one writer at a time sees what is committed.
-SELECT 'read committed';
 
 -- name: insert_jobs
 -- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses.
@@ -171,16 +121,11 @@ SELECT value ->> 'name', value ->> 'queue', value ->> 'priority', value ->> 'max
 UPDATE perdure.task SET enabled = 0
  WHERE enabled AND name NOT IN (SELECT value ->> 'name' FROM json_each(:tasks));
 
--- name: configure_task
--- differs: JSON is text here.
-UPDATE perdure.task SET config = :config WHERE name = :name
-RETURNING name;
-
 -- name: finish_succeeded
 -- differs: how a JSON object becomes rows.
 UPDATE perdure.job AS job
    SET state = 'succeeded', worker = NULL, finished_at = :now, result = x.value ->> 1, reason = x.value ->> 2,
-       error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
+       {clear_error}
   FROM json_each(:outcomes) x
  WHERE job.id = x.key AND job.token = x.value ->> 0 AND job.worker IS NOT NULL
    AND (job.workflow_id IS NULL OR x.value ->> 3 IS NOT NULL)
@@ -190,7 +135,7 @@ RETURNING id, token;
 -- differs: how a JSON object becomes rows, and the count comes by itself. RETURNING would be a sixth of it.
 UPDATE perdure.job AS job
    SET state = 'succeeded', worker = NULL, finished_at = :now, result = :result, reason = :reason,
-       error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
+       {clear_error}
   FROM json_each(:leases) x
  WHERE job.id = x.key AND job.token = x.value AND job.worker IS NOT NULL AND job.workflow_id IS NULL;
 
@@ -218,7 +163,7 @@ SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.
        LEFT JOIN perdure.task t ON t.name = j.task
        LEFT JOIN perdure.queue q ON q.name = j.queue
  WHERE j.state = 'running' AND j.id > :after
-   AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = j.worker AND w.retired_at IS NULL)
+   AND {worker_is_gone}
  ORDER BY j.id
  LIMIT :n;
 
@@ -246,8 +191,8 @@ UPDATE perdure.job AS job
        error_code = CASE WHEN x.value ->> 'keep_error' THEN job.error_code ELSE x.value ->> 'error_code' END,
        error_message = CASE WHEN x.value ->> 'keep_error' THEN job.error_message ELSE x.value ->> 'error_message' END,
        error_trace = CASE WHEN x.value ->> 'keep_error' THEN job.error_trace ELSE x.value ->> 'error_trace' END,
-       throttles = min(job.throttles, 2147483646) + (x.value ->> 'throttles'),
-       snoozes = min(job.snoozes, 2147483646) + (x.value ->> 'snoozes'),
+       throttles = least(job.throttles, 2147483646) + (x.value ->> 'throttles'),
+       snoozes = least(job.snoozes, 2147483646) + (x.value ->> 'snoozes'),
        crashes = x.value ->> 'crashes', interruptions = x.value ->> 'interruptions'
   FROM json_each(:changes) x
  WHERE job.id = x.value ->> 'id' AND job.token = x.value ->> 'token' AND job.worker IS NOT NULL
@@ -288,16 +233,9 @@ SELECT value FROM json_each(:names)
  WHERE true
     ON CONFLICT DO NOTHING;
 
--- name: lock_queues
--- differs: the writer's transaction is the lock.
-SELECT name, throttles, coalesce(cool_until > :now, false), coalesce(cool_until <= :now - span(:quiet), true), backoff
-  FROM perdure.queue
- WHERE name IN (SELECT value FROM json_each(:names))
- ORDER BY name;
-
 -- name: expire_jobs
 -- differs: no row to skip.
-UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
+UPDATE perdure.job SET {set_expired}
  WHERE rowid IN (SELECT rowid FROM perdure.job
                   WHERE state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now
                     AND workflow_id IS NULL
@@ -308,26 +246,6 @@ RETURNING id;
 -- differs: what there is to know. One file, no server; the log beside it is known to the store.
 SELECT sqlite_version(), page_count * page_size, NULL, NULL
   FROM pragma_page_count(), pragma_page_size();
-
--- name: insert_workflow
--- differs: JSON is text here.
-INSERT INTO perdure.workflow (id, name, tenant, status, waiting, active, open, spoiled, total, result_step, meta,
-                              idempotency_key, request, unique_key, created_at)
-VALUES (:id, :name, :tenant, :status, :waiting, :active, :open, 0, :total, :result_step, :meta, :idempotency_key, :request,
-        :unique_key, :now)
-    ON CONFLICT DO NOTHING
-RETURNING id;
-
--- name: insert_mutation
--- differs: JSON is text here.
-INSERT INTO perdure.mutation (workflow, key, request, at) VALUES (:workflow, :key, :request, :now);
-
--- name: resolve_gate
--- differs: JSON is text here.
-UPDATE perdure.job
-   SET state = CASE CAST(:resolution AS text) WHEN 'succeeded' THEN 'succeeded' WHEN 'failed' THEN 'failed' ELSE 'canceled' END,
-       finished_at = :now, result = :result, reason = :reason
- WHERE id = :id AND state = 'open';
 
 -- name: insert_steps
 -- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses.
@@ -370,42 +288,18 @@ SELECT p.value, x.key, :mode
  WHERE :parent <> :child
     ON CONFLICT DO NOTHING;
 
--- name: lock_workflows
--- differs: the writer's transaction is the lock.
-SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
-  FROM perdure.workflow
- WHERE id IN (SELECT value FROM json_each(:ids))
- ORDER BY id;
-
 -- name: lock_workflows_of
 -- differs: the writer's transaction is the lock.
-SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
+SELECT {tally_columns}
   FROM perdure.workflow
  WHERE id IN (SELECT j.workflow_id FROM json_each(:leases) x CROSS JOIN perdure.job j ON j.id = x.value ->> 0
                WHERE j.workflow_id IS NOT NULL)
  ORDER BY id;
 
--- name: lock_orphan_workflows
--- differs: the writer's transaction is the lock.
-SELECT id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
-  FROM perdure.workflow
- WHERE id IN (SELECT r.workflow_id FROM perdure.job r INDEXED BY perdure.job_running
-               WHERE r.state = 'running' AND r.workflow_id IS NOT NULL
-                 AND NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = r.worker AND w.retired_at IS NULL))
- ORDER BY id;
-
--- name: lock_free_workflows
--- differs: the writer's transaction is the lock, and nobody else holds one.
-SELECT :leases WHERE false;
-
--- name: succeed_steps
--- differs: there are no round trips to save.
-SELECT :outcomes, :workflows, NULL WHERE 0;
-
 -- name: count_down
 -- differs: how a JSON object becomes rows.
 UPDATE perdure.job AS job
-   SET deps_pending = max(job.deps_pending, 0) - x.ended, deps_unsatisfied = min(job.deps_unsatisfied, 1000000000) + x.spoiled
+   SET deps_pending = greatest(job.deps_pending, 0) - x.ended, deps_unsatisfied = least(job.deps_unsatisfied, 1000000000) + x.spoiled
   FROM (SELECT d.child, count(*) AS ended, sum(d.mode = 'after' AND NOT parent.value) AS spoiled
           FROM json_each(:ended) parent CROSS JOIN perdure.dependency d ON d.parent = parent.key
          GROUP BY d.child) x
@@ -414,9 +308,7 @@ UPDATE perdure.job AS job
 -- name: release_steps
 -- differs: how a JSON object becomes rows. Only those that wait no longer are returned: most others would be read in vain.
 UPDATE perdure.job
-   SET state = CASE WHEN deps_unsatisfied > 0 THEN 'waiting' WHEN task = '(gate)' THEN 'open' ELSE 'ready' END,
-       run_at = CASE WHEN task = '(gate)' THEN :now + wait(timeout)
-                     ELSE max(run_at, :now + wait(delay)) END
+   SET state = CASE WHEN deps_unsatisfied > 0 THEN 'waiting' ELSE {released_state} END, run_at = {released_run_at}
  WHERE id IN (SELECT d.child FROM json_each(:ended) parent CROSS JOIN perdure.dependency d ON d.parent = parent.key)
    AND state = 'waiting' AND deps_pending = 0
 RETURNING id, workflow_id, state, queue, run_at <= :now;
@@ -437,8 +329,8 @@ SELECT d.child, d.parent, d.mode, p.step_key, p.state
 -- differs: how a JSON array becomes rows.
 UPDATE perdure.job AS job
    SET state = x.value ->> 'state',
-       run_at = CASE x.value ->> 'state' WHEN 'open' THEN :now + wait(job.timeout)
-                                         WHEN 'ready' THEN max(job.run_at, :now + wait(job.delay))
+       run_at = CASE x.value ->> 'state' WHEN 'open' THEN {gate_due}
+                                         WHEN 'ready' THEN {step_due}
                                          ELSE job.run_at END,
        finished_at = CASE x.value ->> 'state' WHEN 'canceled' THEN :now END,
        deps_pending = x.value ->> 'pending', deps_unsatisfied = x.value ->> 'unsatisfied', reason = x.value ->> 'reason'
@@ -450,16 +342,10 @@ RETURNING workflow_id, state, queue, run_at <= :now;
 -- differs: how a JSON array becomes rows.
 UPDATE perdure.workflow AS workflow
    SET status = x.value ->> 'status', waiting = x.value ->> 'waiting', active = x.value ->> 'active', open = x.value ->> 'open',
-       spoiled = x.value ->> 'spoiled', total = min(workflow.total, 2000000000) + (x.value ->> 'added'),
+       spoiled = x.value ->> 'spoiled', total = least(workflow.total, 2000000000) + (x.value ->> 'added'),
        finished_at = CASE WHEN x.value ->> 'status' IN ('running', 'open') THEN NULL ELSE coalesce(workflow.finished_at, :now) END
   FROM json_each(:tallies) x
  WHERE workflow.id = x.value ->> 'id';
-
--- name: find_steps
--- differs: how a JSON array becomes rows.
-SELECT step_key, id, state
-  FROM perdure.job
- WHERE workflow_id = :workflow AND workflow_id IS NOT NULL AND step_key IN (SELECT value FROM json_each(:keys));
 
 -- name: list_ancestors
 -- differs: how a JSON array becomes rows.
@@ -488,10 +374,6 @@ SELECT f.child, p.step_key, p.task, p.state, p.reason, p.id, p.run, p.token, f.s
   FROM summed f CROSS JOIN perdure.job p ON p.id = f.id
  ORDER BY f.child, f.id;
 
--- name: read_results
--- differs: how a JSON array becomes rows.
-SELECT p.id, p.result FROM json_each(:ids) x CROSS JOIN perdure.job p ON p.id = x.value;
-
 -- name: find_parents
 -- differs: how a JSON array becomes rows. Results come as in read_parents.
 WITH found(id, size) AS MATERIALIZED (
@@ -518,16 +400,6 @@ summed(id, size, total) AS MATERIALIZED (SELECT id, size, sum(size) OVER (ORDER 
 SELECT p.step_key, p.task, p.state, p.reason, p.id, p.run, p.token, f.size, CASE WHEN f.total <= :bytes THEN p.result END
   FROM summed f CROSS JOIN perdure.job p ON p.id = f.id;
 
--- name: record_last_attempts
--- differs: how a JSON array becomes rows. Before a requeue takes the rows: their last attempts join the ledger, unless they
--- did so when they ended.
-INSERT INTO perdure.attempt (job, token, run, attempt, kind, code, message, trace, worker, started_at, finished_at)
-SELECT j.id, j.token, j.run, j.attempt, coalesce(j.error_kind, j.state), j.error_code, j.error_message, j.error_trace, NULL,
-       j.started_at, j.finished_at
-  FROM json_each(:ids) x CROSS JOIN perdure.job j ON j.id = x.value
- WHERE j.started_at IS NOT NULL
-    ON CONFLICT (job, token) DO NOTHING;
-
 -- name: record_requeues
 -- differs: how a JSON array becomes rows, and how JSON is made of columns.
 INSERT INTO perdure.event (job, run, token, kind, at, detail)
@@ -539,12 +411,9 @@ SELECT j.id, j.run, j.token, 'requeued', :now,
 -- name: requeue_steps
 -- differs: how a JSON array becomes rows.
 UPDATE perdure.job AS job
-   SET run = job.run + 1, attempt = 0, expires_at = NULL, started_at = NULL, finished_at = NULL, cancel_requested_at = NULL,
-       held = NULL, reason = NULL, result = NULL, crashes = 0, interruptions = 0, throttles = 0, snoozes = 0, error_kind = NULL,
-       error_code = NULL, error_message = NULL, error_trace = NULL, stage = NULL, progress_done = NULL,
-       progress_total = NULL, progress_message = NULL, checkpoint = NULL,
+   SET {reset_for_requeue}, checkpoint = NULL,
        state = x.value ->> 'state',
-       run_at = CASE x.value ->> 'state' WHEN 'open' THEN :now + wait(job.timeout) ELSE :now END,
+       run_at = CASE x.value ->> 'state' WHEN 'open' THEN {gate_due} ELSE :now END,
        deps_pending = x.value ->> 'pending', deps_unsatisfied = x.value ->> 'unsatisfied'
   FROM json_each(:fates) x
  WHERE job.id = x.value ->> 'id' AND job.state IN ('succeeded', 'failed', 'canceled')
@@ -572,25 +441,7 @@ found AS (
       FROM perdure.job j
      -- Joined, with statistics, a Bloom filter would be made of the whole table.
      WHERE j.id IN (SELECT id FROM looked)
-       AND (:queue IS NULL OR j.queue = :queue)
-       AND (:task IS NULL OR j.task = :task)
-       AND (:tenant IS NULL OR j.tenant = :tenant)
-       AND (:states IS NULL
-            OR j.state IN (SELECT value FROM json_each(:states))
-            OR (j.state = 'ready' AND j.held IS NULL AND j.run_at > :now
-                AND CASE WHEN j.error_kind IS NULL THEN 'scheduled' ELSE 'retrying' END
-                    IN (SELECT value FROM json_each(:states))))
-       AND (:tag IS NULL
-            OR EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(j.tags) THEN j.tags END) tag WHERE tag.value = :tag))
-       AND (:idempotency_key IS NULL
-            OR EXISTS (SELECT 1 FROM perdure.key k WHERE k.job = j.id AND k.key = :idempotency_key))
-       AND (:unique_key IS NULL OR j.unique_key = :unique_key)
-       AND (:error_code IS NULL OR j.error_code = :error_code)
-       AND (:created_after IS NULL OR j.created_at >= :created_after)
-       AND (:created_before IS NULL OR j.created_at < :created_before)
-       AND (:finished_after IS NULL OR j.finished_at >= :finished_after)
-       AND (:finished_before IS NULL OR j.finished_at < :finished_before)
-       AND (:text IS NULL OR instr(j.payload, :text) > 0 OR instr(j.payload, :escaped) > 0)
+       AND {fits_filter}
      ORDER BY j.id DESC
      LIMIT :n)
 SELECT id, state, workflow_id FROM found
@@ -615,21 +466,9 @@ SELECT j.id, 1, j.state, j.run_at <= :now, j.held, j.error_kind, j.error_code, j
        j.unique_key, j.task, coalesce(j.tenant, ''), j.workflow_id
   FROM json_each(:ids) x CROSS JOIN perdure.job j ON j.id = x.value;
 
--- name: cancel_jobs
--- differs: how a JSON array becomes rows. A running job is asked to stop; the first request counts. Any other is stopped
--- here and now.
-UPDATE perdure.job
-   SET state = CASE state WHEN 'running' THEN state ELSE 'canceled' END,
-       cancel_requested_at = coalesce(cancel_requested_at, :now),
-       finished_at = CASE state WHEN 'running' THEN NULL ELSE :now END,
-       reason = coalesce(reason, CAST(:reason AS text))
- WHERE id IN (SELECT value FROM json_each(:ids))
-   AND state IN ('waiting', 'ready', 'running', 'open')
-RETURNING state;
-
 -- name: expire_twins
 -- differs: how a JSON array becomes rows. As expire_active, for those whose unique key these jobs would take.
-UPDATE perdure.job SET state = 'canceled', finished_at = :now, reason = 'expired'
+UPDATE perdure.job SET {set_expired}
  WHERE rowid IN (SELECT twin.rowid
                    FROM json_each(:ids) x CROSS JOIN perdure.job j ON j.id = x.value CROSS JOIN perdure.job twin
                         ON twin.task = j.task AND coalesce(twin.tenant, '') = coalesce(j.tenant, '')
@@ -645,77 +484,3 @@ SELECT j.id
                 WHERE twin.task = j.task AND coalesce(twin.tenant, '') = coalesce(j.tenant, '')
                   AND twin.unique_key = j.unique_key AND twin.unique_key IS NOT NULL
                   AND twin.state IN ('waiting', 'ready', 'running', 'open'));
-
--- name: requeue_jobs
--- differs: how a JSON array becomes rows.
-UPDATE perdure.job
-   SET state = 'ready', run = run + 1, attempt = 0, run_at = :now, expires_at = NULL, started_at = NULL,
-       finished_at = NULL, cancel_requested_at = NULL, held = NULL, reason = NULL, result = NULL, crashes = 0, interruptions = 0, throttles = 0, snoozes = 0,
-       error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL,
-       stage = NULL, progress_done = NULL, progress_total = NULL, progress_message = NULL,
-       checkpoint = CASE WHEN CAST(:keep_checkpoint AS integer) = 1 THEN checkpoint END
- WHERE id IN (SELECT value FROM json_each(:ids))
-   AND state IN ('failed', 'canceled')
-RETURNING queue;
-
--- name: run_jobs_now
--- differs: how a JSON array becomes rows.
-UPDATE perdure.job
-   SET run_at = CASE WHEN run_at > :now THEN :now ELSE run_at END,
-       reason = CASE held WHEN 'unclaimable' THEN NULL ELSE reason END,
-       held = CASE held WHEN 'unclaimable' THEN NULL ELSE held END
- WHERE id IN (SELECT value FROM json_each(:ids))
-   AND state = 'ready' AND (run_at > :now OR held = 'unclaimable')
-RETURNING queue;
-
--- name: delete_jobs
--- differs: how a JSON array becomes rows.
-DELETE FROM perdure.job
- WHERE id IN (SELECT value FROM json_each(:ids))
-   AND state <> 'running';
-
--- name: delete_attempts
--- differs: how a JSON array becomes rows.
-DELETE FROM perdure.attempt
- WHERE job IN (SELECT value FROM json_each(:ids));
-
--- name: delete_events
--- differs: how a JSON array becomes rows.
-DELETE FROM perdure.event
- WHERE job IN (SELECT value FROM json_each(:ids));
-
--- name: delete_logs
--- differs: how a JSON array becomes rows.
-DELETE FROM perdure.log
- WHERE job IN (SELECT value FROM json_each(:ids));
-
--- name: delete_keys
--- differs: how a JSON array becomes rows.
-DELETE FROM perdure.key
- WHERE job IN (SELECT value FROM json_each(:ids));
-
--- name: keep_keys
--- differs: how a JSON array becomes rows.
-UPDATE perdure.key SET kept_until = :now + span(:keep)
- WHERE job IN (SELECT value FROM json_each(:ids));
-
--- name: record_act
--- differs: JSON is text here.
-INSERT INTO perdure.act (at, actor, verb, subject, detail)
-VALUES (:now, :actor, :verb, :subject, :detail)
-RETURNING id;
-
--- name: amend_act
--- differs: JSON is text here.
-UPDATE perdure.act SET detail = :detail WHERE id = :id;
-
--- name: count_found
--- differs: how a JSON array becomes rows.
-SELECT CASE :by WHEN 'queue' THEN queue WHEN 'task' THEN task WHEN 'tenant' THEN tenant WHEN 'error_code' THEN error_code
-                WHEN 'state' THEN CASE WHEN state <> 'ready' OR held IS NOT NULL OR run_at <= :now THEN state
-                                       WHEN error_kind IS NULL THEN 'scheduled'
-                                       ELSE 'retrying' END END,
-       count(*)
-  FROM perdure.job
- WHERE id IN (SELECT value FROM json_each(:ids))
- GROUP BY 1;

@@ -39,7 +39,7 @@ class PendingCall(Generic[T]):
         def answer(trip: RoundTrip) -> Answers:
             nonlocal wake
             wake |= trip.wake
-            return [execute(name, params) for name, params in trip.queries]
+            return [() if only == "server" else execute(name, params) for name, params, only in trip.queries]
 
         self._value = drive(self._start(), answer)
         self.wake = wake
