@@ -11,7 +11,7 @@ import msgspec
 from perdure.errors import InvalidWorkflow
 from perdure.model.canonical_workflow import StepRequest
 from perdure.model.graph import GATE, Shape
-from perdure.model.job import SECOND, Lease, NewJob, NewStep, NewWorkflow, TaskDefinition
+from perdure.model.job import SECOND, Lease, NewJob, NewStep, NewWorkflow, Options, TaskDefinition
 from perdure.model.lifecycle import Change, Failed, Outcome, Report, Succeeded, Throttled
 from perdure.model.new_steps import NewSteps
 from perdure.ops import (
@@ -45,7 +45,6 @@ from perdure.ops.find import LAST, Found
 from perdure.ops.op import Op, Operation, Query, ask_all, operation
 from perdure.request.filter import Filter
 from perdure.request.ids import new_id
-from perdure.request.options import Options
 from perdure.store.store import Store
 
 P = ParamSpec("P")

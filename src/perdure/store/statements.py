@@ -13,6 +13,9 @@ The texts are SQL that PostgreSQL would run against the schema ``perdure``; thes
     too_large()       whether a value of this job's row exceeds 8 MiB, on PostgreSQL only
     value ->> 'name'  a part of a JSON value    json_extract() on SQLite, which has the operator only since 3.38
     count(x)          a function                pg_catalog.count(x) on PostgreSQL
+    {each option: x.COLUMN}
+                      the same for each column of a list, with commas between; ``EACH`` has the lists. COLUMN is its
+                      name, TYPE its type
 
 Functions are qualified so that nobody else's are called, see docs/decisions/0021. A name in lower case directly before
 a parenthesis is a function; a list of columns has a space before it. And every operator must be given operands of
@@ -27,10 +30,19 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Literal, TypeAlias
 
+from perdure.model.job import STORED_AS_GIVEN, JobRow
+
 Dialect: TypeAlias = Literal["sqlite", "postgres"]
 
 DEFAULT_SCHEMA = "perdure"
 
+EACH: Mapping[str, Mapping[str, str]] = {
+    "option": STORED_AS_GIVEN,
+    "job field": dict.fromkeys(JobRow.__struct_fields__, ""),
+}
+"""Lists of columns, each with its type where a statement may ask for that."""
+
+_EACH = re.compile(r"\{each ([a-z ]+): ([^{}]+)\}")
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _TABLE = re.compile(r"\bperdure\.(?=[a-z_])")
 _TIME = re.compile(r"\b(instant|span)\(([^()]+)\)")
@@ -68,7 +80,7 @@ def load(dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> Mapping[str, str]:
 
 def render(text: str, dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> str:
     """One text in a dialect's own spelling, with parameters."""
-    text = _COMMENT.sub("", text).strip().removesuffix(";")
+    text = repeat(_COMMENT.sub("", text)).strip().removesuffix(";")
     if dialect == "sqlite":
         text = re.sub(r"\bwait\(([^()]+)\)", _SQLITE_WAIT, name_tables(text, dialect, schema))
         return _TIME.sub(r"\2", _PART.sub(_extract, text))
@@ -79,6 +91,16 @@ def render(text: str, dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> str:
     text = _FUNCTION.sub("pg_catalog.", _LABEL.sub(r"->> CAST(\1 AS text)", text))
     # The schema last: its name may contain anything, also a colon or a percent sign.
     return name_tables(_PARAM.sub(r"%(\1)s", text), dialect, schema.replace("%", "%%"))
+
+
+def repeat(text: str) -> str:
+    """What is to be said of each column of a list, said of each."""
+    return _EACH.sub(
+        lambda each: ", ".join(
+            each[2].replace("COLUMN", column).replace("TYPE", type) for column, type in EACH[each[1]].items()
+        ),
+        text,
+    )
 
 
 def name_tables(text: str, dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> str:

@@ -2,11 +2,7 @@
 -- store/statements.py. States are literals: a bound one loses the partial indexes under a generic plan.
 
 -- name: get_job
-SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempts, timeout, run_at, expires_at, token,
-       worker, created_at, started_at, finished_at, payload, meta, tags, stage, progress_done, progress_total,
-       progress_message, checkpoint, result, reason, error_kind, error_code, error_message, error_trace,
-       cancel_requested_at, throttles, snoozes, crashes, interruptions, unique_key, workflow_id, step_key, parent_job, replay_of,
-       scheduled_for
+SELECT {each job field: COLUMN}
   FROM perdure.job
  WHERE id = :id;
 
@@ -235,8 +231,7 @@ SELECT worker, count(*)
 
 -- name: find_source
 -- What a replay takes over. json comes out as text: a codec of the caller's would decode it.
-SELECT task, queue, tenant, CAST(payload AS text), CAST(meta AS text), CAST(tags AS text), priority, max_attempts,
-       unique_key
+SELECT task, queue, CAST(payload AS text), {each option: CAST(COLUMN AS text)}, priority, max_attempts, unique_key
   FROM perdure.job
  WHERE id = :id;
 
