@@ -107,7 +107,7 @@ def set_up(store: Recorder) -> None:
     store.perform(tasks.list_tasks)
     store.perform(queues.pause, "default")
     store.perform(queues.resume, "default")
-    store.perform(queues.set_backoff, "other", None)
+    store.perform(queues.set_queue, "other", {"backoff": None})
     store.perform(queues.list_queues)
     store.perform(queues.find_unknown, ["mony"])
     store.perform(worker.register, "ann", name="ann", lease=SECOND)

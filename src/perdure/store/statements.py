@@ -31,6 +31,7 @@ from importlib.resources import files
 from typing import Literal, TypeAlias
 
 from perdure.model.job import STORED_AS_GIVEN, JobRow
+from perdure.ops.queues import SETTINGS, Queue
 
 Dialect: TypeAlias = Literal["sqlite", "postgres"]
 
@@ -39,6 +40,8 @@ DEFAULT_SCHEMA = "perdure"
 EACH: Mapping[str, Mapping[str, str]] = {
     "option": STORED_AS_GIVEN,
     "job field": dict.fromkeys(JobRow.__struct_fields__, ""),
+    "queue field": dict.fromkeys(Queue._fields, ""),
+    "queue setting": dict.fromkeys(SETTINGS, ""),
 }
 """Lists of columns, each with its type where a statement may ask for that."""
 

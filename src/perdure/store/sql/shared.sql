@@ -137,17 +137,15 @@ UPDATE perdure.task SET enabled = :enabled WHERE name = :name
 RETURNING name;
 
 -- name: list_queues
-SELECT name, paused, cool_until, throttles, backoff
+SELECT {each queue field: COLUMN}
   FROM perdure.queue
  ORDER BY name;
 
--- name: pause_queue
-INSERT INTO perdure.queue (name, paused) VALUES (:name, :paused)
-    ON CONFLICT (name) DO UPDATE SET paused = excluded.paused;
-
--- name: set_queue_backoff
-INSERT INTO perdure.queue (name, backoff) VALUES (:name, :backoff)
-    ON CONFLICT (name) DO UPDATE SET backoff = excluded.backoff;
+-- name: set_queue
+-- Any of the settings; the others stay as they are.
+INSERT INTO perdure.queue AS q (name, {each queue setting: COLUMN}) VALUES (:name, {each queue setting: :COLUMN})
+    ON CONFLICT (name) DO UPDATE
+       SET {each queue setting: COLUMN = CASE WHEN :set_COLUMN THEN excluded.COLUMN ELSE q.COLUMN END};
 
 -- name: cool_queue
 UPDATE perdure.queue SET throttles = :throttles, cool_until = :now + span(:cool) WHERE name = :name;
