@@ -59,7 +59,7 @@ People see more. A job that is stored as `ready` is counted, listed, filtered an
 
 | seen as | when |
 |---|---|
-| `held` | No worker can claim it, due or not, until somebody acts ([rows written by hand](operating.md#rows-written-by-hand)). |
+| `held` | No worker can claim it, due or not, until somebody acts ([held jobs](operating.md#held-jobs)). |
 | `ready` | Its `run_at` has come: the next free worker claims it. |
 | `retrying` | Its `run_at` is to come, and its last attempt ended with an error. |
 | `scheduled` | Its `run_at` is to come. |

@@ -12,8 +12,7 @@ from perdure.model.job import Claimed, Lease
 from perdure.model.lifecycle import Continued, Snoozed
 from perdure.model.new_steps import NewSteps
 from perdure.ops.append import append_under
-from perdure.request.ids import new_id
-from perdure.request.step import new_steps_of
+from perdure.request.step import new_steps, new_steps_of
 from tests.conformance.flow import Flow, outcome
 
 
@@ -22,8 +21,8 @@ def step(flow: Flow, key: str, n: int = 1, **after: Any) -> Step[int]:
 
 
 def appended(job: Claimed, *steps: Step[Any]) -> NewSteps:
-    workflow = job.workflow_id or ""
-    return new_steps_of(steps, [one.new(new_id(), workflow, one.request, None) for one in steps])
+    requests = [one.request for one in steps if one.request is not None]
+    return new_steps_of(steps, new_steps(steps, requests, job.workflow_id or ""))
 
 
 def append(flow: Flow, job: Claimed, *steps: Step[Any]) -> list[str]:

@@ -7,10 +7,9 @@ from datetime import timedelta
 import pytest
 
 from perdure.errors import InvalidOption, TaskDisabled, UnknownTask
-from perdure.model.job import SECOND
+from perdure.model.job import SECOND, Options
 from perdure.ops import enqueue as ops
 from perdure.request.ids import new_id
-from perdure.request.options import Options
 from perdure.request.times import from_us
 from tests.conformance.world import NOON, World, ids
 

@@ -110,6 +110,29 @@ def test_settings_of_a_queue_are_listed(world: World) -> None:
     assert world.app.list_queues()[1].backoff is None
 
 
+def test_a_setting_that_is_not_given_stays_as_it_is(world: World) -> None:
+    world.app.set_queue("a", backoff=7)
+    world.app.pause_queue("a")
+    assert world.app.list_queues() == [("a", True, None, 0, Backoff(7, 900))]
+    world.app.set_queue("a", backoff=8)
+    assert world.app.list_queues() == [("a", True, None, 0, Backoff(8, 900))]
+    fill(world, "a")
+    world.app.resume_queue("a")
+    world.attempt(Throttled, 10 * SECOND)
+    (cooling,) = world.app.list_queues()
+    assert (cooling.paused, cooling.throttles, cooling.backoff) == (False, 1, Backoff(8, 900))
+    world.app.set_queue("a", backoff=None)
+    assert world.app.list_queues() == [cooling._replace(backoff=None)]
+
+
+def test_a_setting_that_queues_do_not_have_is_named(world: World) -> None:
+    with pytest.raises(
+        InvalidOption, match=r"back_off is not an option of a queue\. Did you mean 'backoff'\?"
+    ):
+        world.app.set_queue("a", back_off=7)  # type: ignore[call-arg]
+    assert world.app.list_queues() == []
+
+
 def test_a_back_off_is_seconds_or_a_policy(world: World) -> None:
     world.app.set_queue("a", backoff=7)
     world.app.set_queue("b", backoff=1000)

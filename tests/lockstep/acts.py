@@ -297,7 +297,7 @@ class Company:
 
     def set_backoff(self, draw: Draw) -> None:
         queue, backoff = draw(st.sampled_from(requests.QUEUES)), draw(requests.BACKOFFS)
-        self.perform(queues.set_backoff, queue, backoff)
+        self.perform(queues.set_queue, queue, {"backoff": backoff})
         self.model.queue(queue).backoff = backoff
 
     def set_task(self, draw: Draw) -> None:

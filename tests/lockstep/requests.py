@@ -10,7 +10,7 @@ from hypothesis.strategies import SearchStrategy
 
 from perdure.model.backoff import Backoff, dump_backoff
 from perdure.model.canonical import Request, canonical
-from perdure.model.job import SECOND, Lease, NewJob, TaskDefinition
+from perdure.model.job import SECOND, Lease, NewJob, Options, TaskDefinition
 from perdure.model.lifecycle import (
     Canceled,
     Continued,
@@ -82,11 +82,8 @@ class Asked(NamedTuple):
 
 
 def _canonical(options: Mapping[str, Any]) -> str:
-    known = {name: options.get(name) for name in ("queue", "priority", "max_attempts", "delay", "run_at")}
-    expires = options.get("expires_in")
-    return canonical(
-        Request(arguments=options["payload"], expires=expires, unique_key=options.get("unique_key"), **known)
-    )
+    known = {name: options.get(name) for name in Options.__struct_fields__}
+    return canonical(Request(options["payload"], Options(**known)))
 
 
 def _sometimes(strategy: SearchStrategy[Any]) -> SearchStrategy[Any]:

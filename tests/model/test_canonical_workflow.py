@@ -16,11 +16,12 @@ from perdure.model.canonical_workflow import (
     canonical_workflow,
     workflow_difference,
 )
+from perdure.model.job import Options
 
 
 def step(key: str, arguments: str = '{"n":1}', *, tenant: str | None = None, **options: Any) -> StepRequest:
     parents = {name: options.pop(name, ()) for name in ("after", "after_done")}
-    request = Request(arguments=arguments, **options)
+    request = Request(arguments, Options(**options))
     return StepRequest(key=key, task="work", tenant=tenant, request=request, **parents)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from perdure.model.job import Options
 from perdure.ops.enqueue import Enqueued, enqueue, enqueue_alike
-from perdure.request.options import Options
 from tests.ops.script import A, B, Script, new_job
 
 

@@ -132,10 +132,10 @@ def test_delete_of_a_running_job_asks_it_to_stop() -> None:
 
 def test_a_resumed_queue_is_woken() -> None:
     for operation, name, woken in (
-        (queues.pause("mail"), "pause_queue", set()),
-        (queues.resume("mail"), "pause_queue", {"queue/mail"}),
-        (queues.set_backoff("mail", Backoff(1, 2)), "set_queue_backoff", set()),
-        (queues.set_backoff("mail", None), "set_queue_backoff", set()),
+        (queues.pause("mail"), "set_queue", set()),
+        (queues.resume("mail"), "set_queue", {"queue/mail"}),
+        (queues.set_queue("mail", {"backoff": Backoff(1, 2)}), "set_queue", set()),
+        (queues.set_queue("mail", {"backoff": None}), "set_queue", set()),
     ):
         script = Script()
         script.play(operation)

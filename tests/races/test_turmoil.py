@@ -11,7 +11,7 @@ import pytest
 
 from perdure.errors import IdempotencyConflict
 from perdure.model.canonical import Request, canonical
-from perdure.model.job import Lease, NewJob
+from perdure.model.job import Lease, NewJob, Options
 from perdure.model.lifecycle import Failed, Outcome, Report, Snoozed, Succeeded, Throttled
 from perdure.ops import browse, enqueue, job_actions
 from perdure.ops.op import Operation
@@ -61,7 +61,7 @@ class Trouble:
 
     def enqueue(self) -> None:
         """In any order; one key may hold a request that differs."""
-        request = canonical(Request(arguments=self.rng.choice(["{}"] * 9 + ['{"a":1}'])))
+        request = canonical(Request(self.rng.choice(["{}"] * 9 + ['{"a":1}']), Options()))
         jobs = [
             NewJob(
                 id=new_id(),

@@ -12,7 +12,7 @@ import msgspec
 from perdure.errors import InvalidWorkflow
 from perdure.model.canonical_workflow import StepRequest
 from perdure.model.graph import GATE, Shape
-from perdure.model.job import SECOND, Lease, NewJob, NewStep, NewWorkflow, TaskDefinition
+from perdure.model.job import SECOND, Lease, NewJob, NewStep, NewWorkflow, Options, TaskDefinition
 from perdure.model.lifecycle import Change, Failed, Outcome, Report, Succeeded, Throttled
 from perdure.model.new_steps import NewSteps
 from perdure.ops import (
@@ -46,7 +46,6 @@ from perdure.ops.find import LAST, Found
 from perdure.ops.op import Op, Operation, Query, ask_all, operation
 from perdure.request.filter import Filter
 from perdure.request.ids import new_id
-from perdure.request.options import Options
 from perdure.store.store import Store
 
 P = ParamSpec("P")
@@ -109,7 +108,7 @@ def set_up(store: Recorder) -> None:
     store.perform(tasks.list_tasks)
     store.perform(queues.pause, "default")
     store.perform(queues.resume, "default")
-    store.perform(queues.set_backoff, "other", None)
+    store.perform(queues.set_queue, "other", {"backoff": None})
     store.perform(queues.list_queues)
     store.perform(queues.find_unknown, ["mony"])
     store.perform(worker.register, "ann", name="ann", lease=SECOND)

@@ -9,11 +9,10 @@ from typing import cast
 
 import pytest
 
-from perdure.model.job import SECOND, Lease
+from perdure.model.job import SECOND, Lease, Options
 from perdure.model.lifecycle import Failed, Outcome, Succeeded
 from perdure.ops import claim, enqueue, finish, tasks, worker
 from perdure.request.ids import new_id
-from perdure.request.options import Options
 from perdure.store.store import Store, open_store
 from perdure.worker.claim_window import CLAIMS_WITHOUT_WINDOW
 from perdure.worker.operations import WorkerOperations

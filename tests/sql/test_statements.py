@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from perdure.store.statements import Dialect, load
+from perdure.model.job import STORED_AS_GIVEN, JobRow, Options, StepOptions
+from perdure.store.statements import Dialect, load, render
 from tests.sql import texts
 
 SHARED, SQLITE, POSTGRES = (texts.read(f"{file}.sql") for file in ("shared", "sqlite", "postgres"))
@@ -108,3 +109,24 @@ def test_states_are_spelled_out() -> None:
 
 def test_sqlite_is_asked_for_nothing_it_learned_after_3_37() -> None:
     assert [name for name, text in load("sqlite").items() if "->" in text] == []
+
+
+def test_a_list_of_columns_is_repeated_with_commas() -> None:
+    types = ", ".join(f"CAST(x.{name} AS {type}) AS {name}" for name, type in STORED_AS_GIVEN.items())
+    assert render("SELECT {each option: CAST(x.COLUMN AS TYPE) AS COLUMN}", "sqlite") == f"SELECT {types}"
+    with pytest.raises(KeyError):
+        render("SELECT {each thing: COLUMN}", "sqlite")
+
+
+@pytest.mark.parametrize("name", ["insert_jobs", "insert_alike", "insert_steps", "insert_alike_steps"])
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_every_option_of_a_job_is_written_however_it_is_inserted(dialect: Dialect, name: str) -> None:
+    options = Options if name == "insert_jobs" else StepOptions
+    # Jobs that are due at a time are not inserted alike. A key has a table of its own.
+    elsewhere = {"insert_alike": {"run_at"}, "insert_jobs": {"idempotency_key"}}.get(name, set())
+    words = set(re.findall(r"\w+", load(dialect)[name].partition("SELECT")[2]))
+    assert {option for option in options.__struct_fields__ if option not in words} == elsewhere
+
+
+def test_what_is_stored_as_it_is_given_can_be_asked_for_and_read() -> None:
+    assert {*StepOptions.__struct_fields__} & {*JobRow.__struct_fields__} >= STORED_AS_GIVEN.keys()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import perdure
-from perdure.store.statements import Dialect
+from perdure.store.statements import Dialect, repeat
 
 PACKAGE = Path(perdure.__file__).parent
 SQL = PACKAGE / "store" / "sql"
@@ -132,4 +132,4 @@ def _text(name: str, text: str) -> Text:
     lines = text.strip().splitlines()
     comments = [line for line in lines if line.lstrip().startswith("--")]
     code = [line for line in lines if not line.lstrip().startswith("--")]
-    return Text(name, "\n".join(comments), "\n".join(code), "")
+    return Text(name, "\n".join(comments), repeat("\n".join(code)), "")

@@ -103,6 +103,8 @@ def options() -> None:
 
 def many() -> None:
     assert_type(app.enqueue_many([send.job(to, "hi") for to in addresses]), list[Job[dict[str, str]]])
+    app.set_queue("mail", backoff=5)
+    app.set_queue("mail", backoff=None, by="ann")
     for job in app.enqueue_many([send.job("a@b.c", "hi"), add.using(delay=5).job(1)], conn=object()):
         print(job.id, job.result)
 

@@ -50,6 +50,8 @@ def options() -> None:
     add.using(tags=[1])  # refused: wrong type
     add.using(5)  # refused: options have names
     add.using(delay=60).using(retries=3)  # refused: no such option
+    app.set_queue("mail", backoff="5")  # refused: wrong type
+    app.set_queue("mail", colour="blue")  # refused: no such setting
     app.enqueue("add", {"a": 1}, colour="blue")  # refused: no such option
     app.enqueue("add", {"a": 1}, run_at=60)  # refused: wrong type
     app.list_jobs(state="done")  # refused: no such state

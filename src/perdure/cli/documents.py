@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 _HEAVY = frozenset(("payload", "checkpoint", "result", "error_trace"))
-_JSON = frozenset(("payload", "meta", "tags", "checkpoint", "result", "tasks", "queues"))
+_JSON = frozenset(("payload", "checkpoint", "result", "tasks", "queues"))
 _SPANS = frozenset(("timeout", "lease", "delay"))
 
 
@@ -134,13 +134,13 @@ def _document(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(name: str, value: Any) -> Any:
-    from perdure.model.job import SECOND
+    from perdure.model.job import SECOND, STORED_AS_GIVEN
     from perdure.model.json_text import shown_json
     from perdure.request.times import from_us
 
     if value is None:
         return None
-    if name in _JSON:
+    if name in _JSON or STORED_AS_GIVEN.get(name) == "json":
         return shown_json(value)
     if name in _SPANS:
         return value / SECOND

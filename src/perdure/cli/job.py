@@ -151,6 +151,8 @@ def _tell(traces: Traces, why: Explanation) -> None:
 
 
 def _summary(row: JobRow, why: Explanation, now: int) -> list[tuple[str, str | None]]:
+    from perdure.model.job import STORED_AS_GIVEN
+
     return [
         ("job", row.id),
         ("task", row.task),
@@ -164,10 +166,8 @@ def _summary(row: JobRow, why: Explanation, now: int) -> list[tuple[str, str | N
         ("run at", _at(row.run_at, now)),
         ("expires", _at(row.expires_at, now)),
         ("timeout", None if row.timeout is None else length(row.timeout / 1e6)),
-        ("tenant", row.tenant),
         ("unique key", row.unique_key),
-        ("tags", row.tags),
-        ("meta", row.meta),
+        *((name, getattr(row, name)) for name in STORED_AS_GIVEN),
         ("workflow", row.workflow_id),
         ("step", row.step_key),
         ("parent", row.parent_job),

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 from msgspec import UNSET, UnsetType
 
 from perdure.client.job import Job
-from perdure.client.queues import QueueSettings, show_queue
+from perdure.client.queues import QueueChanges, QueueSettings, checked_changes, show_queue
 from perdure.client.stats import Stats, show
 from perdure.client.tasks import TaskFacts, show_task
 from perdure.client.timeline import Entry, tell
 from perdure.errors import InvalidOption, JobNotFound, UnknownTask
-from perdure.model.backoff import Backoff, as_backoff
 from perdure.model.explain import Explanation, explain
 from perdure.model.job import JobRow, Span
 from perdure.ops import browse, job_actions, queues, tasks, worker
@@ -177,14 +176,10 @@ class JobMethods:
         """Hand out jobs from this queue again."""
         yield from perform(queues.resume, text("queue", name), by=optional_text("by", by))
 
-    def _set_queue(
-        self, name: str, *, backoff: float | Backoff | UnsetType | None = UNSET, by: str | None = None
-    ) -> Plan[None]:
+    def _set_queue(self, name: str, *, by: str | None = None, **changes: Unpack[QueueChanges]) -> Plan[None]:
         """Change some of a queue's live settings. A back-off overrides those of its tasks; None ends that."""
-        if backoff is UNSET:
-            raise InvalidOption("Give a setting, such as backoff: there is nothing to set.")
-        policy = None if backoff is None else as_backoff(backoff)
-        yield from perform(queues.set_backoff, text("queue", name), policy, by=optional_text("by", by))
+        queue, settings = text("queue", name), checked_changes(changes)
+        yield from perform(queues.set_queue, queue, settings, by=optional_text("by", by))
 
     def _list_queues(self) -> Plan[list[QueueSettings]]:
         """The queues that have settings of their own."""

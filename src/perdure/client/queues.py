@@ -1,12 +1,14 @@
-"""A queue's live settings, as callers see them."""
+"""A queue's live settings, as callers see and change them."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
-from perdure.model.backoff import Backoff
+from perdure.errors import InvalidOption
+from perdure.model.backoff import Backoff, as_backoff
 from perdure.ops.queues import Queue
+from perdure.request.options import unknown_option
 from perdure.request.times import from_us
 
 
@@ -20,6 +22,26 @@ class QueueSettings(NamedTuple):
     backoff: Backoff | None
 
 
+class QueueChanges(TypedDict, total=False):
+    """What ``set_queue`` changes. A setting that is left out stays as it is; None takes it away."""
+
+    backoff: float | Backoff | None
+
+
 def show_queue(queue: Queue) -> QueueSettings:
-    cool_until = None if queue.cool_until is None else from_us(queue.cool_until)
-    return QueueSettings(queue.name, queue.paused, cool_until, queue.throttles, queue.backoff)
+    settings: dict[str, Any] = queue._asdict()
+    if queue.cool_until is not None:
+        settings["cool_until"] = from_us(queue.cool_until)
+    return QueueSettings(**settings)
+
+
+def checked_changes(asked: QueueChanges) -> dict[str, object]:
+    """Settings as operations take them, or a clear refusal."""
+    if unknown := unknown_option("queue", asked, QueueChanges.__annotations__):
+        raise InvalidOption(unknown)
+    if not asked:
+        raise InvalidOption("Give a setting, such as backoff: there is nothing to set.")
+    changes: dict[str, object] = {**asked}
+    if (backoff := asked.get("backoff")) is not None:
+        changes["backoff"] = as_backoff(backoff)
+    return changes

@@ -6,51 +6,34 @@ It is kept as long as its idempotency key and read by later code, so a change of
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from perdure.errors import InternalError
+from perdure.model.job import STORED_AS_GIVEN, Options
 from perdure.model.signature import path_of
 
 VERSION = 1
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_OPTIONS = (
-    "queue",
-    "priority",
-    "max_attempts",
-    "timeout",
-    "delay",
-    "run_at",
-    "expires",
-    "tags",
-    "unique_key",
-)
+_NOT_COMPARED = ("tenant", "meta", "idempotency_key")
+"""A key is one of a tenant, and ``meta`` says nothing about the work."""
+_SPELLED = {"expires_in": "expires", "expires_at": "expires"}
+_OPTIONS = {name: _SPELLED.get(name, name) for name in Options.__struct_fields__ if name not in _NOT_COMPARED}
+"""The options that are compared, in the order of the text, each with its name there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(NamedTuple):
     """One enqueue as asked; None is not asked, which differs from asking for the default.
 
-    ``arguments`` is the text of ``ArgumentCodec.encode_canonical``, or of ``encode_plain``. Times are in
-    microseconds: ``run_at`` and ``expires_at`` since the epoch, the others as durations.
+    ``arguments`` is the text of ``ArgumentCodec.encode_canonical``, or of ``encode_plain``.
     """
 
     arguments: str
-    queue: str | None = None
-    priority: int | None = None
-    max_attempts: int | None = None
-    timeout: int | None = None
-    delay: int | None = None
-    run_at: int | None = None
-    expires: int | None = None
-    expires_at: int | None = None
-    tags: Sequence[str] | None = None
-    unique_key: str | None = None
+    options: Options
 
 
 def canonical(request: Request) -> str:
@@ -65,11 +48,11 @@ def canonical_replay(source: str) -> str:
 
 def asked_of(request: Request) -> dict[str, Any]:
     """What was asked, by the names of the fields."""
-    asked = {name: value for name in _OPTIONS if (value := getattr(request, name)) is not None}
-    for name, at in (("run_at", request.run_at), ("expires", request.expires_at)):
-        if at is not None:
-            asked[name] = _rfc3339(at)
-    return {"arguments": msgspec.Raw(request.arguments), **asked}
+    asked: dict[str, Any] = {"arguments": msgspec.Raw(request.arguments)}
+    for option, name in _OPTIONS.items():
+        if (value := getattr(request.options, option)) is not None:
+            asked[name] = _spelled(option, value)
+    return asked
 
 
 def difference(stored: str, asked: str) -> str | None:
@@ -79,7 +62,7 @@ def difference(stored: str, asked: str) -> str | None:
 
 def differing_field(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """The same of two that were read: a field missing in one was not asked there."""
-    for name in _in_order(("arguments", *_OPTIONS), before, now):
+    for name in _in_order(("arguments", *_OPTIONS.values()), before, now):
         if not same(before.get(name), now.get(name)):
             both = isinstance(before.get(name), dict) and isinstance(now.get(name), dict)
             return _differing_argument(before[name], now[name]) if name == "arguments" and both else name
@@ -92,6 +75,12 @@ def read_json(text: str) -> Any:
         return _DECODER.decode(text)
     except (msgspec.DecodeError, ArithmeticError, ValueError, RecursionError):
         return None
+
+
+def _spelled(option: str, value: Any) -> object:
+    if STORED_AS_GIVEN.get(option) == "json":
+        return msgspec.Raw(value)
+    return _rfc3339(value) if option in ("run_at", "expires_at") else value
 
 
 def _rfc3339(microseconds: int) -> str:

@@ -30,26 +30,49 @@ class Lease(NamedTuple):
     token: int
 
 
-class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A request to run a task, as asked: None takes the task's default."""
+class StepOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What a step can be asked for besides its arguments, checked: None was not asked for.
 
-    id: str
-    task: str
-    payload: str
+    A new option is a field here, one of ``Asked`` in request/options.py, and where its column holds it as it was
+    given, an entry in ``STORED_AS_GIVEN`` and a field of ``JobRow``: requests, inserts and reads follow from these.
+    """
+
     queue: str | None = None
     priority: int | None = None
     max_attempts: int | None = None
     timeout: Span | None = None
     delay: Span | None = None
+    """From its release on."""
     run_at: Instant | None = None
     expires_in: Span | None = None
     expires_at: Instant | None = None
     tenant: str | None = None
     tags: str | None = None
     meta: str | None = None
+
+
+class Options(StepOptions, frozen=True, kw_only=True):
+    """What a job can be asked for: as a step, and under keys."""
+
     unique_key: str | None = None
-    parent_job: str | None = None
     idempotency_key: str | None = None
+
+    @property
+    def keyed(self) -> bool:
+        return self.idempotency_key is not None or self.unique_key is not None
+
+
+STORED_AS_GIVEN = {"tenant": "text", "tags": "json", "meta": "json"}
+"""The options whose columns hold them as they were given, with the columns' types; the inserts know the others."""
+
+
+class NewJob(Options, frozen=True, kw_only=True):
+    """A request to run a task, as asked: None takes the task's default."""
+
+    id: str
+    task: str
+    payload: str
+    parent_job: str | None = None
     request: str | None = None
     """The canonical request; present exactly when there is an idempotency key."""
 
@@ -72,7 +95,7 @@ class NewWorkflow(msgspec.Struct, frozen=True, kw_only=True):
         return self.idempotency_key is not None or self.unique_key is not None
 
 
-class NewStep(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+class NewStep(StepOptions, frozen=True, kw_only=True):
     """A job that belongs to a workflow, as asked, and how it begins."""
 
     id: str
@@ -80,18 +103,6 @@ class NewStep(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     step_key: str
     task: str
     payload: str
-    queue: str | None = None
-    priority: int | None = None
-    max_attempts: int | None = None
-    timeout: Span | None = None
-    delay: Span | None = None
-    """From its release on."""
-    run_at: Instant | None = None
-    expires_in: Span | None = None
-    expires_at: Instant | None = None
-    tenant: str | None = None
-    tags: str | None = None
-    meta: str | None = None
     parent_job: str | None = None
     state: State = "ready"
     pending: int = 0
@@ -129,7 +140,7 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
 
 
 class JobRow(msgspec.Struct, frozen=True, gc=False):
-    """A job as it is stored. The order of the fields is the order of ``read_jobs``' columns."""
+    """A job as it is stored, each field in a column of its name."""
 
     id: str
     task: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
+from msgspec.structs import replace
+
 from perdure.errors import AppendConflict, AppendRefused, LeaseLost, WorkflowNotFound
 from perdure.model.canonical_workflow import append_difference, appended_again, canonical_append
 from perdure.model.graph import GATE, OVER, Parent, Shape, check, foreign_references, no_ancestor
@@ -103,12 +105,11 @@ def add_steps(
         # No key of a user's: the id is new.
         key = f"{by}/{appended.steps[0].id}"
         mutation = [Query("insert_mutation", {"workflow": workflow, "key": key, "request": request})]
-    steps = {step.step_key: step for step in appended.steps}
+    tenant = tallies.tenants[workflow]
+    steps = {step.step_key: replace(step, tenant=step.tenant or tenant) for step in appended.steps}
     ordered = check(appended.shapes, known.__contains__)
     yield from _check_references(ordered, known)
     tally = tallies[workflow]
-    for step in appended.steps:
-        step.tenant = step.tenant or tallies.tenants[workflow]
     writes, initial = insert_steps(ordered, steps, known, canceled=tally.canceling)
     for begins in initial.values():
         tally.move(None, begins.state)

@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 from perdure.errors import IdempotencyConflict, InternalError, LeaseLost
 from perdure.model.canonical import difference
-from perdure.model.job import Lease, NewJob, State
+from perdure.model.job import Lease, NewJob, Options, State, StepOptions
 from perdure.ops.batch import portions, portions_by_key, rows_of
 from perdure.ops.isolation import SHOW_ISOLATION, require_read_committed
 from perdure.ops.op import Op, Query, ask_all, operation
 from perdure.ops.topics import all_of, queue_topics
-from perdure.request.options import Options
 
 PATIENCE = 20
 """How often a row may vanish between the conflict it caused and the read of it."""
@@ -77,18 +76,7 @@ def enqueue_alike(
     return options.queue or (found[0][0] if found else None)
 
 
-_SHARED = (
-    "queue",
-    "priority",
-    "max_attempts",
-    "timeout",
-    "delay",
-    "expires_in",
-    "expires_at",
-    "tenant",
-    "tags",
-    "meta",
-)
+_SHARED = tuple(name for name in StepOptions.__struct_fields__ if name != "run_at")
 
 
 @operation("write")

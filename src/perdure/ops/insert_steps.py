@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from perdure.model.graph import GATE, InitialState, Mode, Parent, Shape, initial_states
-from perdure.model.job import NewStep
+from perdure.model.job import NewStep, StepOptions
 from perdure.ops.batch import CHARACTERS, rows_of
 from perdure.ops.op import Query
 
@@ -30,10 +32,8 @@ def insert_steps(
     """What writes new steps and their edges, and how each of them begins. ``known``: old steps, by their keys."""
     initial = initial_states(ordered, {key: parent.state for key, parent in known.items()}, canceled=canceled)
     ids = {key: parent.id for key, parent in known.items()} | {key: step.id for key, step in steps.items()}
-    for key, begins in initial.items():
-        step = steps[key]
-        step.state, step.pending, step.unsatisfied, step.reason = begins
-    return [*_inserts(steps.values()), *_edges(ordered, ids)], initial
+    begun = [replace(step, **initial[key]._asdict()) for key, step in steps.items()]
+    return [*_inserts(begun), *_edges(ordered, ids)], initial
 
 
 def _inserts(steps: Iterable[NewStep]) -> Iterator[Query]:
@@ -54,22 +54,7 @@ def _inserts(steps: Iterable[NewStep]) -> Iterator[Query]:
         yield Query("insert_steps", {"steps": rows_of(some)})
 
 
-_SHARED = (
-    "workflow_id",
-    "task",
-    "queue",
-    "priority",
-    "max_attempts",
-    "timeout",
-    "delay",
-    "run_at",
-    "expires_in",
-    "expires_at",
-    "tenant",
-    "tags",
-    "meta",
-    "parent_job",
-)
+_SHARED = ("workflow_id", "task", *StepOptions.__struct_fields__, "parent_job")
 _kind_of = attrgetter(*_SHARED)
 
 

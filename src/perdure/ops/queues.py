@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
-import msgspec
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from perdure.model.backoff import Backoff, dump_backoff
 from perdure.model.job import Instant
@@ -16,7 +14,7 @@ from perdure.ops.topics import queue_topics
 
 
 class Queue(NamedTuple):
-    """A queue that has settings of its own."""
+    """A queue that has settings of its own, each field in a column of its name."""
 
     name: str
     paused: bool
@@ -25,27 +23,28 @@ class Queue(NamedTuple):
     backoff: Backoff | None
 
 
+SETTINGS: Mapping[str, Any] = {"paused": False, "backoff": None}
+"""The columns that operators set, each with its value while nobody has."""
+
+
 @operation("write")
 def pause(name: str, *, by: str | None = None) -> Op[None]:
     """Hand out nothing from this queue; what runs goes on."""
-    pause = Query("pause_queue", {"name": name, "paused": True})
-    yield from ask_all(pause, act("pause_queue", f"queue {name}", by), final=True)
+    done = act("pause_queue", f"queue {name}", by)
+    yield from ask_all(_set(name, {"paused": True}), done, final=True)
 
 
 @operation("write")
 def resume(name: str, *, by: str | None = None) -> Op[None]:
-    resume = Query("pause_queue", {"name": name, "paused": False})
     done = act("resume_queue", f"queue {name}", by)
-    yield from ask_all(resume, done, final=True, wake=queue_topics([name]))
+    yield from ask_all(_set(name, {"paused": False}), done, final=True, wake=queue_topics([name]))
 
 
 @operation("write")
-def set_backoff(name: str, backoff: Backoff | None, *, by: str | None = None) -> Op[None]:
-    """Override the back-off of every task in this queue, from the next failure on."""
-    policy = None if backoff is None else dump_backoff(backoff)
-    setting = Query("set_queue_backoff", {"name": name, "backoff": policy})
-    told = None if policy is None else msgspec.Raw(policy.encode())
-    yield from ask_all(setting, act("set_queue", f"queue {name}", by, backoff=told), final=True)
+def set_queue(name: str, settings: Mapping[str, Any], *, by: str | None = None) -> Op[None]:
+    """Change these settings; a back-off counts from the next failure on."""
+    done = act("set_queue", f"queue {name}", by, **settings)
+    yield from ask_all(_set(name, settings), done, final=True)
 
 
 @operation("read")
@@ -65,7 +64,22 @@ def find_unknown(names: Sequence[str]) -> Op[tuple[list[str], set[str]]]:
 @operation("read")
 def list_queues() -> Op[list[Queue]]:
     rows = yield from ask_last("list_queues")
-    return [
-        Queue(name, bool(paused), cool_until, throttles, None if backoff is None else read_policy(backoff))
-        for name, paused, cool_until, throttles, backoff in rows
-    ]
+    return [_read(Queue(*row)) for row in rows]
+
+
+def _set(name: str, settings: Mapping[str, Any]) -> Query:
+    values = {setting: _stored(value) for setting, value in {**SETTINGS, **settings}.items()}
+    given = {f"set_{setting}": setting in settings for setting in SETTINGS}
+    return Query("set_queue", {"name": name, **values, **given})
+
+
+def _stored(value: Any) -> Any:
+    return dump_backoff(value) if isinstance(value, Backoff) else value
+
+
+def _read(stored: Queue) -> Queue:
+    """SQLite has numbers for booleans, and a policy is stored as JSON."""
+    policy: Any = stored.backoff
+    return stored._replace(
+        paused=bool(stored.paused), backoff=None if policy is None else read_policy(policy)
+    )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from perdure.errors import Refused
 from perdure.model.advice import advise
 from perdure.model.canonical import canonical_replay
-from perdure.model.job import JobRow, NewJob
+from perdure.model.job import STORED_AS_GIVEN, JobRow, NewJob
 from perdure.ops.batch import CHUNK
 from perdure.ops.enqueue import Enqueued, put
 from perdure.ops.find import LAST, find
@@ -18,25 +19,14 @@ from perdure.ops.op import Op, Query, ask, ask_all, ask_last, operation
 from perdure.ops.topics import queue_topics
 from perdure.request.filter import Filter
 
-
-class Source(NamedTuple):
-    """What a replay takes over."""
-
-    task: str
-    queue: str
-    tenant: str | None
-    payload: str
-    meta: str | None
-    tags: str | None
-    priority: int
-    max_attempts: int
-    unique_key: str | None
+COPIED = ("task", "queue", "payload", *STORED_AS_GIVEN, "priority", "max_attempts", "unique_key")
+"""What a replay takes over, in the order of the columns of ``find_source``."""
 
 
 @operation("read")
 def find_task_of(id: str) -> Op[str | None]:
     rows = yield from ask_last("find_source", id=id)
-    return Source(*rows[0]).task if rows else None
+    return rows[0][0] if rows else None
 
 
 @operation("read")
@@ -67,7 +57,7 @@ def replay(
     locked, found = yield from ask_all(Query("lock_job", {"id": id}), Query("find_source", {"id": id}))
     if not found:
         return None
-    job, source = Locked(*locked[0]), Source(*found[0])
+    job, source = Locked(*locked[0]), dict(zip(COPIED, found[0], strict=True))
     _refuse(id, job)
     (outcome,), queues = yield from put([_like(source, id, new, request_key)])
     if not outcome.created:
@@ -93,10 +83,10 @@ def _refuse(id: str, job: Locked) -> None:
         raise Refused(advise(said, id=id), code="job.not_succeeded")
 
 
-def _like(source: Source, id: str, new: str, request_key: str | None) -> NewJob:
+def _like(source: Mapping[str, Any], id: str, new: str, request_key: str | None) -> NewJob:
     return NewJob(
         id=new,
-        **source._asdict(),
+        **source,
         idempotency_key=request_key,
         request=None if request_key is None else canonical_replay(id),
     )

@@ -9,11 +9,11 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from perdure.errors import InvalidOption
-from perdure.model.canonical import canonical
-from perdure.model.job import NewJob
+from perdure.model.canonical import Request, canonical
+from perdure.model.job import NewJob, Options
 from perdure.request.ids import new_id
 from perdure.request.middleware import Middleware, around_enqueue
-from perdure.request.options import Asked, Options, checked
+from perdure.request.options import Asked, checked
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -72,13 +72,13 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False)
             raise InvalidOption("The result of a step can only be an argument of a step behind it.")
         if options is NOTHING_ASKED:
             return NewJob(id=new_id(), task=task, payload=self.payload)
-        request = None if self.arguments is None else canonical(options.request(self.arguments))
+        request = None if self.arguments is None else canonical(Request(self.arguments, options))
         return NewJob(
             id=new_id(),
             task=task,
             payload=self.payload,
             request=request,
-            **{name: getattr(options, name) for name in options.__struct_fields__},
+            **msgspec.structs.asdict(options),
         )
 
 

@@ -10,8 +10,8 @@ from typing import TypedDict
 import msgspec
 
 from perdure.errors import BadArguments, InvalidOption, PayloadTooLarge
-from perdure.model.canonical import Request
 from perdure.model.codec import MAX_PAYLOAD, UNSTORABLE, encode_plain
+from perdure.model.job import Options
 from perdure.model.suggest import did_you_mean
 from perdure.request.times import duration_us, to_us
 
@@ -40,44 +40,6 @@ class Asked(TypedDict, total=False):
     tags: Sequence[str] | None
     meta: Mapping[str, object] | None
     conn: object | None
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a job as operations take them; None was not asked for."""
-
-    queue: str | None = None
-    priority: int | None = None
-    delay: int | None = None
-    run_at: int | None = None
-    expires_in: int | None = None
-    expires_at: int | None = None
-    max_attempts: int | None = None
-    timeout: int | None = None
-    tenant: str | None = None
-    idempotency_key: str | None = None
-    unique_key: str | None = None
-    tags: str | None = None
-    meta: str | None = None
-
-    @property
-    def keyed(self) -> bool:
-        return self.idempotency_key is not None or self.unique_key is not None
-
-    def request(self, arguments: str) -> Request:
-        """The canonical request of a keyed job: each field as asked."""
-        return Request(
-            arguments=arguments,
-            queue=self.queue,
-            priority=self.priority,
-            max_attempts=self.max_attempts,
-            timeout=self.timeout,
-            delay=self.delay,
-            run_at=self.run_at,
-            expires=self.expires_in,
-            expires_at=self.expires_at,
-            tags=None if self.tags is None else tuple(msgspec.json.decode(self.tags, type=list[str])),
-            unique_key=self.unique_key,
-        )
 
 
 def checked(asked: Asked) -> Options:

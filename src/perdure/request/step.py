@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 from perdure.errors import InvalidOption, InvalidWorkflow
+from perdure.model.canonical import Request
 from perdure.model.canonical_workflow import StepRequest
 from perdure.model.graph import GATE, GATES, Shape
-from perdure.model.job import NewStep, Span
+from perdure.model.job import NewStep, Span, StepOptions
 from perdure.model.new_steps import NewSteps
 from perdure.model.reference import Reference, escaped, keys_in
 from perdure.request.ids import new_ids
-from perdure.request.job import NOTHING_ASKED, JobRequest
+from perdure.request.job import JobRequest, Template
 from perdure.request.options import KEY_BYTES, text
 from perdure.request.times import duration_us
 
@@ -65,38 +66,11 @@ class Step(Generic[R_co]):
     def shape(self) -> Shape:
         return Shape(self.key, self.after, self.after_done, self.references, self._request is None)
 
-    def new(self, id: str, workflow: str, request: JobRequest[Any] | None, tenant: str | None) -> NewStep:
-        """The step as operations take it, with what middleware made of its request."""
+    def new(self, id: str, request: JobRequest[Any] | None, shared: Mapping[str, Any]) -> NewStep:
+        """The step as operations take it: its request as middleware left it, and what it shares with other steps."""
         assert request is not None
-        options = request.template.options
         payload = request.payload if request.template.refers else escaped(request.payload)
-        if options is NOTHING_ASKED:  # as most are, and there may be thousands
-            return NewStep(
-                id=id,
-                workflow_id=workflow,
-                step_key=self.key,
-                task=request.template.task,
-                payload=payload,
-                tenant=tenant,
-            )
-        return NewStep(
-            id=id,
-            workflow_id=workflow,
-            step_key=self.key,
-            task=request.template.task,
-            payload=payload,
-            queue=options.queue,
-            priority=options.priority,
-            max_attempts=options.max_attempts,
-            timeout=options.timeout,
-            delay=options.delay,
-            run_at=options.run_at,
-            expires_in=options.expires_in,
-            expires_at=options.expires_at,
-            tenant=options.tenant or tenant,
-            tags=options.tags,
-            meta=options.meta,
-        )
+        return NewStep(id=id, step_key=self.key, payload=payload, **shared)
 
     def asked(self) -> StepRequest:
         """The same as it is compared with another."""
@@ -110,7 +84,7 @@ class Step(Generic[R_co]):
             after_done=self.after_done,
             task=template.task,
             tenant=template.options.tenant,
-            request=template.options.request(arguments),
+            request=Request(arguments, template.options),
         )
 
 
@@ -139,16 +113,15 @@ class Gate(Step[Any]):
     def __repr__(self) -> str:
         return f"<Gate {self.key}>"
 
-    def new(self, id: str, workflow: str, request: JobRequest[Any] | None, tenant: str | None) -> NewStep:
+    def new(self, id: str, request: JobRequest[Any] | None, shared: Mapping[str, Any]) -> NewStep:
         return NewStep(
             id=id,
-            workflow_id=workflow,
             step_key=self.key,
             task=GATE,
             queue=GATES,
             payload=f'{{"on_timeout":"{self.on_timeout}"}}' if self.timeout else "{}",
             timeout=self.timeout,
-            tenant=tenant,
+            **shared,
         )
 
     def asked(self) -> StepRequest:
@@ -200,11 +173,20 @@ def new_steps(
 ) -> Iterator[NewStep]:
     """The steps as operations take them, with what middleware made of their requests."""
     requests = iter(changed)
+    shared: dict[Template | None, dict[str, Any]] = {
+        None: {"workflow_id": workflow, "tenant": tenant, "parent_job": parent_job}
+    }
     for id, step in zip(new_ids(len(steps)), steps, strict=True):
         request = None if step.request is None else next(requests)
-        new = step.new(id, workflow, request, tenant)
-        if request is not None:
-            # Known here, so that whoever writes it knows whom to wake.
-            new.queue = request.template.queue
-        new.parent_job = parent_job
-        yield new
+        template = None if request is None else request.template
+        # There may be thousands of steps, of few templates.
+        if template is not None and template not in shared:
+            shared[template] = shared[None] | _asked_of(template)
+        yield step.new(id, request, shared[template])
+
+
+def _asked_of(template: Template) -> dict[str, Any]:
+    options = {name: getattr(template.options, name) for name in StepOptions.__struct_fields__}
+    # The queue is known here, so that whoever writes a step knows whom to wake.
+    asked = {**options, "task": template.task, "queue": template.queue}
+    return {name: value for name, value in asked.items() if value is not None}

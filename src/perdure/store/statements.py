@@ -14,6 +14,9 @@ The texts are SQL that PostgreSQL would run against the schema ``perdure``; thes
     value ->> 'name'  a part of a JSON value    json_extract() on SQLite, which has the operator only since 3.38
     greatest(x, y)    max(x, y) on SQLite, and least(x, y) is min(x, y)
     count(x)          a function                pg_catalog.count(x) on PostgreSQL
+    {each option: x.COLUMN}
+                      the same for each column of a list, with commas between; ``EACH`` has the lists. COLUMN is its
+                      name, TYPE its type
 
     x IN ids(:name)   whether an id is in a JSON array     = ANY (ARRAY(…)) on PostgreSQL, and an IN of a subquery on
     x IN texts(:name) the same for texts                   SQLite: so each finds its rows through the index of x
@@ -39,10 +42,22 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Literal, TypeAlias
 
+from perdure.model.job import STORED_AS_GIVEN, JobRow
+from perdure.ops.queues import SETTINGS, Queue
+
 Dialect: TypeAlias = Literal["sqlite", "postgres"]
 
 DEFAULT_SCHEMA = "perdure"
 
+EACH: Mapping[str, Mapping[str, str]] = {
+    "option": STORED_AS_GIVEN,
+    "job field": dict.fromkeys(JobRow.__struct_fields__, ""),
+    "queue field": dict.fromkeys(Queue._fields, ""),
+    "queue setting": dict.fromkeys(SETTINGS, ""),
+}
+"""Lists of columns, each with its type where a statement may ask for that."""
+
+_EACH = re.compile(r"\{each ([a-z ]+): ([^{}]+)\}")
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)$", re.MULTILINE)
 _FRAGMENT = re.compile(r"\{(\w+)\}")
 _TABLE = re.compile(r"\bperdure\.(?=[a-z_])")
@@ -94,7 +109,7 @@ def load(dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> Mapping[str, str]:
 
 def render(text: str, dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> str:
     """One text in a dialect's own spelling, with parameters."""
-    text = _COMMENT.sub("", text).strip().removesuffix(";")
+    text = repeat(_COMMENT.sub("", text)).strip().removesuffix(";")
     if dialect == "sqlite":
         text = _JSON.sub(r"\1", _AMONG.sub(r"\1IN (SELECT value FROM json_each(:\3))", text))
         text = _LOCK.sub("", _ANY.sub(r"IN (\1)", text))
@@ -109,6 +124,16 @@ def render(text: str, dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> str:
     text = _FUNCTION.sub("pg_catalog.", _LABEL.sub(r"->> CAST(\1 AS text)", text))
     # The schema last: its name may contain anything, also a colon or a percent sign.
     return name_tables(_PARAM.sub(r"%(\1)s", text), dialect, schema.replace("%", "%%"))
+
+
+def repeat(text: str) -> str:
+    """What is to be said of each column of a list, said of each."""
+    return _EACH.sub(
+        lambda each: ", ".join(
+            each[2].replace("COLUMN", column).replace("TYPE", type) for column, type in EACH[each[1]].items()
+        ),
+        text,
+    )
 
 
 def name_tables(text: str, dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> str:

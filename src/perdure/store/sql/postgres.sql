@@ -217,18 +217,17 @@ SELECT current_setting('transaction_isolation');
 -- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses. That
 -- row has nothing in it that the caller gave: the server writes it into its log.
 -- The rows go in as they were given, whatever the join makes of them: two batches then wait for each other in one order.
-INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
+INSERT INTO perdure.job (id, task, queue, payload, {each option: COLUMN}, state, priority, max_attempts, timeout, run_at,
                          expires_at, unique_key, parent_job, created_at)
 SELECT x.id, t.name, CASE WHEN t.name IS NOT NULL THEN coalesce(x.queue, t.queue) END,
-       CASE WHEN t.name IS NOT NULL THEN x.tenant END, CASE WHEN t.name IS NOT NULL THEN CAST(x.payload AS json) END,
-       CASE WHEN t.name IS NOT NULL THEN CAST(x.meta AS json) END,
-       CASE WHEN t.name IS NOT NULL THEN CAST(x.tags AS json) END, 'ready', coalesce(x.priority, t.priority),
-       coalesce(x.max_attempts, t.max_attempts), coalesce(x.timeout, t.timeout),
+       CASE WHEN t.name IS NOT NULL THEN CAST(x.payload AS json) END,
+       {each option: CASE WHEN t.name IS NOT NULL THEN CAST(x.COLUMN AS TYPE) END}, 'ready',
+       coalesce(x.priority, t.priority), coalesce(x.max_attempts, t.max_attempts), coalesce(x.timeout, t.timeout),
        coalesce(instant(x.run_at), :now + span(x.delay), :now),
        coalesce(instant(x.expires_at), :now + span(x.expires_in)),
        CASE WHEN t.name IS NOT NULL THEN x.unique_key END, x.parent_job, :now
   FROM ROWS FROM (json_to_recordset(CAST(:jobs AS json)) AS (
-       id uuid, task text, queue text, tenant text, payload text, meta text, tags text, priority smallint,
+       id uuid, task text, queue text, payload text, {each option: COLUMN text}, priority smallint,
        max_attempts integer, timeout bigint, run_at bigint, delay bigint, expires_at bigint, expires_in bigint,
        unique_key text, parent_job uuid)) WITH ORDINALITY AS x
        LEFT JOIN perdure.task t ON t.name = x.task AND t.enabled
@@ -240,16 +239,15 @@ RETURNING id, queue, run_at <= :now;
 -- differs: how a JSON object becomes rows. What is one value for all of them is a parameter of its own, nothing is
 -- returned, and one look at the first job tells whether a commit we never heard of wrote them: ON CONFLICT DO NOTHING
 -- would look at each. Together that is half the time of insert_jobs.
-INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
+INSERT INTO perdure.job (id, task, queue, payload, {each option: COLUMN}, state, priority, max_attempts, timeout, run_at,
                          expires_at, created_at)
-SELECT CAST(x.key AS uuid), t.name, coalesce(t.given_queue, t.queue), t.tenant, CAST(x.value AS json), t.meta, t.tags, 'ready',
+SELECT CAST(x.key AS uuid), t.name, coalesce(t.given_queue, t.queue), CAST(x.value AS json), {each option: t.COLUMN}, 'ready',
        coalesce(CAST(:priority AS smallint), t.priority), coalesce(CAST(:max_attempts AS integer), t.max_attempts),
        coalesce(CAST(:timeout AS bigint), t.timeout), coalesce(:now + span(:delay), :now),
        coalesce(instant(:expires_at), :now + span(:expires_in)), :now
   FROM (SELECT 1) AS one LEFT JOIN (
        -- Of a task that is unknown or disabled the log tells nothing: see insert_jobs.
-       SELECT *, CAST(:queue AS text) AS given_queue, CAST(:tenant AS text) AS tenant, CAST(:meta AS json) AS meta,
-              CAST(:tags AS json) AS tags
+       SELECT *, CAST(:queue AS text) AS given_queue, {each option: CAST(:COLUMN AS TYPE) AS COLUMN}
          FROM perdure.task WHERE name = :task AND enabled) t ON true
        LEFT JOIN json_each_text(CAST(:jobs AS json)) AS x ON t.name IS NOT NULL
  WHERE NOT EXISTS (SELECT FROM perdure.job WHERE id = CAST(:first AS uuid));
@@ -455,23 +453,22 @@ SELECT current_setting('server_version'), pg_database_size(current_database()),
 -- name: insert_steps
 -- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses. That
 -- row has nothing in it that the caller gave: see insert_jobs.
-INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
+INSERT INTO perdure.job (id, task, queue, payload, {each option: COLUMN}, state, priority, max_attempts, timeout, run_at,
                          expires_at, finished_at, reason, workflow_id, step_key, deps_pending, deps_unsatisfied, delay,
                          parent_job, created_at)
 SELECT x.id, CASE x.task WHEN '(gate)' THEN x.task ELSE t.name END,
        CASE WHEN t.name IS NOT NULL OR x.task = '(gate)' THEN coalesce(x.queue, t.queue) END,
-       CASE WHEN t.name IS NOT NULL OR x.task = '(gate)' THEN x.tenant END,
        CASE WHEN t.name IS NOT NULL OR x.task = '(gate)' THEN CAST(x.payload AS json) END,
-       CASE WHEN t.name IS NOT NULL OR x.task = '(gate)' THEN CAST(x.meta AS json) END,
-       CASE WHEN t.name IS NOT NULL OR x.task = '(gate)' THEN CAST(x.tags AS json) END, coalesce(x.state, 'ready'),
-       coalesce(x.priority, t.priority, 0), coalesce(x.max_attempts, t.max_attempts, 1), coalesce(x.timeout, t.timeout),
+       {each option: CASE WHEN t.name IS NOT NULL OR x.task = '(gate)' THEN CAST(x.COLUMN AS TYPE) END},
+       coalesce(x.state, 'ready'), coalesce(x.priority, t.priority, 0), coalesce(x.max_attempts, t.max_attempts, 1),
+       coalesce(x.timeout, t.timeout),
        CASE WHEN x.state = 'open' THEN :now + coalesce(span(x.timeout), interval '0')
             ELSE coalesce(instant(x.run_at), :now + span(x.delay), :now) END,
        coalesce(instant(x.expires_at), :now + span(x.expires_in)), CASE x.state WHEN 'canceled' THEN :now END,
        CASE WHEN t.name IS NOT NULL OR x.task = '(gate)' THEN x.reason END, x.workflow_id,
        CASE WHEN t.name IS NOT NULL OR x.task = '(gate)' THEN x.step_key END, coalesce(x.pending, 0), coalesce(x.unsatisfied, 0), x.delay, x.parent_job, :now
   FROM json_to_recordset(CAST(:steps AS json)) AS x (
-       id uuid, workflow_id uuid, step_key text, task text, queue text, tenant text, payload text, meta text, tags text,
+       id uuid, workflow_id uuid, step_key text, task text, queue text, payload text, {each option: COLUMN text},
        priority smallint, max_attempts integer, timeout bigint, run_at bigint, delay bigint, expires_at bigint,
        expires_in bigint, parent_job uuid, state text, pending integer, unsatisfied integer, reason text)
        LEFT JOIN perdure.task t ON t.name = x.task AND t.enabled
@@ -480,17 +477,16 @@ SELECT x.id, CASE x.task WHEN '(gate)' THEN x.task ELSE t.name END,
 -- name: insert_alike_steps
 -- differs: how a JSON object becomes rows: by its id of each step its key, its payload, and how many parents it waits
 -- for. What is one value for all of them is a parameter of its own: a third of the time of insert_steps.
-INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
+INSERT INTO perdure.job (id, task, queue, payload, {each option: COLUMN}, state, priority, max_attempts, timeout, run_at,
                          expires_at, workflow_id, step_key, deps_pending, delay, parent_job, created_at)
-SELECT CAST(x.key AS uuid), t.name, coalesce(t.given_queue, t.queue), t.tenant, CAST(x.value ->> 1 AS json), t.meta, t.tags,
+SELECT CAST(x.key AS uuid), t.name, coalesce(t.given_queue, t.queue), CAST(x.value ->> 1 AS json), {each option: t.COLUMN},
        CASE x.value ->> 2 WHEN '0' THEN 'ready' ELSE 'waiting' END,
        coalesce(CAST(:priority AS smallint), t.priority), coalesce(CAST(:max_attempts AS integer), t.max_attempts),
        coalesce(CAST(:timeout AS bigint), t.timeout), coalesce(instant(:run_at), :now + span(:delay), :now),
        coalesce(instant(:expires_at), :now + span(:expires_in)), CAST(:workflow_id AS uuid), x.value ->> 0,
        CAST(x.value ->> 2 AS integer), CAST(:delay AS bigint), CAST(:parent_job AS uuid), :now
   FROM (SELECT 1) AS one LEFT JOIN (
-       SELECT *, CAST(:queue AS text) AS given_queue, CAST(:tenant AS text) AS tenant, CAST(:meta AS json) AS meta,
-              CAST(:tags AS json) AS tags
+       SELECT *, CAST(:queue AS text) AS given_queue, {each option: CAST(:COLUMN AS TYPE) AS COLUMN}
          FROM perdure.task WHERE name = :task AND enabled) t ON true
        LEFT JOIN json_each(CAST(:steps AS json)) AS x ON t.name IS NOT NULL
  -- See insert_alike.
@@ -759,11 +755,7 @@ UNION ALL
 
 -- name: read_jobs
 -- differs: how a JSON array becomes rows.
-SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempts, timeout, run_at, expires_at, token,
-       worker, created_at, started_at, finished_at, payload, meta, tags, stage, progress_done, progress_total,
-       progress_message, checkpoint, result, reason, error_kind, error_code, error_message, error_trace,
-       cancel_requested_at, throttles, snoozes, crashes, interruptions, unique_key, workflow_id, step_key, parent_job, replay_of,
-       scheduled_for
+SELECT {each job field: COLUMN}
   FROM perdure.job
  WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
  ORDER BY id DESC;

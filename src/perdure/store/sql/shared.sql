@@ -100,11 +100,7 @@ CASE WHEN state <> 'ready' THEN state
        AND (CAST(:text AS text) IS NULL OR {has_text})
 
 -- name: get_job
-SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempts, timeout, run_at, expires_at, token,
-       worker, created_at, started_at, finished_at, payload, meta, tags, stage, progress_done, progress_total,
-       progress_message, checkpoint, result, reason, error_kind, error_code, error_message, error_trace,
-       cancel_requested_at, throttles, snoozes, crashes, interruptions, unique_key, workflow_id, step_key, parent_job, replay_of,
-       scheduled_for
+SELECT {each job field: COLUMN}
   FROM perdure.job
  WHERE id = :id;
 
@@ -288,7 +284,7 @@ UPDATE perdure.task SET config = as_json(:config) WHERE name = :name
 RETURNING name;
 
 -- name: list_queues
-SELECT name, paused, cool_until, throttles, backoff
+SELECT {each queue field: COLUMN}
   FROM perdure.queue
  ORDER BY name;
 
@@ -300,13 +296,11 @@ SELECT name, throttles, coalesce(cool_until > :now, false), coalesce(cool_until 
  ORDER BY name
    FOR UPDATE;
 
--- name: pause_queue
-INSERT INTO perdure.queue (name, paused) VALUES (:name, :paused)
-    ON CONFLICT (name) DO UPDATE SET paused = excluded.paused;
-
--- name: set_queue_backoff
-INSERT INTO perdure.queue (name, backoff) VALUES (:name, :backoff)
-    ON CONFLICT (name) DO UPDATE SET backoff = excluded.backoff;
+-- name: set_queue
+-- Any of the settings; the others stay as they are.
+INSERT INTO perdure.queue AS q (name, {each queue setting: COLUMN}) VALUES (:name, {each queue setting: :COLUMN})
+    ON CONFLICT (name) DO UPDATE
+       SET {each queue setting: COLUMN = CASE WHEN :set_COLUMN THEN excluded.COLUMN ELSE q.COLUMN END};
 
 -- name: cool_queue
 UPDATE perdure.queue SET throttles = :throttles, cool_until = :now + span(:cool) WHERE name = :name;
@@ -406,8 +400,7 @@ SELECT worker, count(*)
 
 -- name: find_source
 -- What a replay takes over. json comes out as text: a codec of the caller's would decode it.
-SELECT task, queue, tenant, CAST(payload AS text), CAST(meta AS text), CAST(tags AS text), priority, max_attempts,
-       unique_key
+SELECT task, queue, CAST(payload AS text), {each option: CAST(COLUMN AS text)}, priority, max_attempts, unique_key
   FROM perdure.job
  WHERE id = :id;
 

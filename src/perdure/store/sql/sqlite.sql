@@ -70,10 +70,10 @@ RETURNING id, reason;
 
 -- name: insert_jobs
 -- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses.
-INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
+INSERT INTO perdure.job (id, task, queue, payload, {each option: COLUMN}, state, priority, max_attempts, timeout, run_at,
                          expires_at, unique_key, parent_job, created_at)
-SELECT x.value ->> 'id', t.name, coalesce(x.value ->> 'queue', t.queue), x.value ->> 'tenant', x.value ->> 'payload',
-       x.value ->> 'meta', x.value ->> 'tags', 'ready', coalesce(x.value ->> 'priority', t.priority),
+SELECT x.value ->> 'id', t.name, coalesce(x.value ->> 'queue', t.queue), x.value ->> 'payload',
+       {each option: x.value ->> 'COLUMN'}, 'ready', coalesce(x.value ->> 'priority', t.priority),
        coalesce(x.value ->> 'max_attempts', t.max_attempts), coalesce(x.value ->> 'timeout', t.timeout),
        coalesce(x.value ->> 'run_at', :now + coalesce(x.value ->> 'delay', 0)),
        coalesce(x.value ->> 'expires_at', :now + (x.value ->> 'expires_in')),
@@ -86,9 +86,9 @@ RETURNING id, queue, run_at <= :now;
 -- name: insert_alike
 -- differs: how a JSON object becomes rows. A look at the first job would put all of them into a temporary table; to meet
 -- conflicts costs nothing.
-INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
+INSERT INTO perdure.job (id, task, queue, payload, {each option: COLUMN}, state, priority, max_attempts, timeout, run_at,
                          expires_at, created_at)
-SELECT x.key, t.name, coalesce(:queue, t.queue), :tenant, x.value, :meta, :tags, 'ready',
+SELECT x.key, t.name, coalesce(:queue, t.queue), x.value, {each option: :COLUMN}, 'ready',
        coalesce(:priority, t.priority), coalesce(:max_attempts, t.max_attempts), coalesce(:timeout, t.timeout),
        :now + coalesce(:delay, 0), coalesce(:expires_at, :now + :expires_in), :now
   FROM (SELECT 1) LEFT JOIN perdure.task t ON t.name = :task AND t.enabled CROSS JOIN json_each(:jobs) x
@@ -249,11 +249,11 @@ SELECT sqlite_version(), page_count * page_size, NULL, NULL
 
 -- name: insert_steps
 -- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses.
-INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
+INSERT INTO perdure.job (id, task, queue, payload, {each option: COLUMN}, state, priority, max_attempts, timeout, run_at,
                          expires_at, finished_at, reason, workflow_id, step_key, deps_pending, deps_unsatisfied, delay,
                          parent_job, created_at)
 SELECT x.value ->> 'id', CASE x.value ->> 'task' WHEN '(gate)' THEN '(gate)' ELSE t.name END,
-       coalesce(x.value ->> 'queue', t.queue), x.value ->> 'tenant', x.value ->> 'payload', x.value ->> 'meta', x.value ->> 'tags',
+       coalesce(x.value ->> 'queue', t.queue), x.value ->> 'payload', {each option: x.value ->> 'COLUMN'},
        coalesce(x.value ->> 'state', 'ready'), coalesce(x.value ->> 'priority', t.priority, 0),
        coalesce(x.value ->> 'max_attempts', t.max_attempts, 1), coalesce(x.value ->> 'timeout', t.timeout),
        CASE WHEN x.value ->> 'state' = 'open' THEN :now + coalesce(x.value ->> 'timeout', 0)
@@ -269,9 +269,9 @@ SELECT x.value ->> 'id', CASE x.value ->> 'task' WHEN '(gate)' THEN '(gate)' ELS
 -- name: insert_alike_steps
 -- differs: how a JSON object becomes rows: by its id of each step its key, its payload, and how many parents it waits
 -- for. What is one value for all of them is a parameter of its own: a third of the time of insert_steps.
-INSERT INTO perdure.job (id, task, queue, tenant, payload, meta, tags, state, priority, max_attempts, timeout, run_at,
+INSERT INTO perdure.job (id, task, queue, payload, {each option: COLUMN}, state, priority, max_attempts, timeout, run_at,
                          expires_at, workflow_id, step_key, deps_pending, delay, parent_job, created_at)
-SELECT x.key, t.name, coalesce(:queue, t.queue), :tenant, x.value ->> 1, :meta, :tags,
+SELECT x.key, t.name, coalesce(:queue, t.queue), x.value ->> 1, {each option: :COLUMN},
        CASE x.value ->> 2 WHEN 0 THEN 'ready' ELSE 'waiting' END, coalesce(:priority, t.priority),
        coalesce(:max_attempts, t.max_attempts), coalesce(:timeout, t.timeout),
        coalesce(:run_at, :now + coalesce(:delay, 0)), coalesce(:expires_at, :now + :expires_in), :workflow_id,
@@ -451,11 +451,7 @@ SELECT id, NULL, NULL
 
 -- name: read_jobs
 -- differs: how a JSON array becomes rows.
-SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempts, timeout, run_at, expires_at, token,
-       worker, created_at, started_at, finished_at, payload, meta, tags, stage, progress_done, progress_total,
-       progress_message, checkpoint, result, reason, error_kind, error_code, error_message, error_trace,
-       cancel_requested_at, throttles, snoozes, crashes, interruptions, unique_key, workflow_id, step_key, parent_job, replay_of,
-       scheduled_for
+SELECT {each job field: COLUMN}
   FROM perdure.job
  WHERE id IN (SELECT value FROM json_each(:ids))
  ORDER BY id DESC;
