@@ -17,7 +17,7 @@ from perdure.ops.op import Operation
 from perdure.ops.tasks import list_tasks
 from perdure.plan import once_per_loop
 from perdure.plan.coalesce import Coalescer
-from tests.store.waiting import auntil
+from tests.harness.waiting import auntil
 
 MANY = 40
 SOME_DAY = datetime(2100, 1, 1, tzinfo=UTC)

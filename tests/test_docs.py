@@ -162,7 +162,7 @@ def test_the_web_application_of_the_guide_runs_jobs(shop: Path) -> None:
 DJANGO = """
 import django
 from django.conf import settings
-from tests.drivers.table import django_database
+from tests.conn.drivers import django_database
 
 settings.configure(DATABASES={{"default": django_database("{url}")}})
 django.setup()

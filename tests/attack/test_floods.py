@@ -16,7 +16,7 @@ from perdure.request.options import NAME_BYTES
 from perdure.store.postgres.store import PostgresStore
 from tests.attack import flooded
 from tests.attack.flooded import FLOOD
-from tests.store.waiting import until
+from tests.harness.waiting import until
 from tests.worker import fan
 from tests.worker.fleet import Fleet, Hand
 

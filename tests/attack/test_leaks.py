@@ -38,8 +38,8 @@ from perdure.store.store import open_store
 from tests.attack.test_terminal_output import INVOCATIONS, Planted
 from tests.chain import assert_carries_no_driver_error, told
 from tests.cli.shop import run, start
+from tests.harness.waiting import until
 from tests.store.test_sqlite_modes import umask
-from tests.store.waiting import until
 
 KEY = "-----BEGIN KEY-----\nMIIEvQIBADAN\n\tkqhkiG9w0BAQ\r\nEFAASC'öffnen\"\n-----END KEY-----"
 PASSWORDS: dict[str, Any] = {

@@ -16,7 +16,7 @@ import pytest
 from perdure import App
 from perdure.cli.last_resort import GRACE
 from tests.cli.shop import Shop, run, start
-from tests.store.waiting import until
+from tests.harness.waiting import until
 from tests.worker.worker_app import make
 
 ASKED: dict[str, Any] = {

@@ -23,10 +23,10 @@ from perdure.ops.notify import notify
 from perdure.ops.topics import ENDED
 from perdure.plan.plan import Call, WaitFor
 from perdure.plan.wakeup import Wakeup
-from tests.companion import companion
 from tests.conformance.test_handle import meanwhile
 from tests.conformance.world import World
-from tests.store.waiting import auntil, until
+from tests.harness.processes import conversation
+from tests.harness.waiting import auntil, until
 
 SOME_ENDED = frozenset([ENDED])
 
@@ -91,7 +91,7 @@ for line in sys.stdin:
     print("ended", flush=True)
 store.close()
 """
-    with companion(script, world.url, world.now) as tell:
+    with conversation("-c", script, world.url, world.now) as tell:
 
         def end_one() -> None:
             assert tell("end one") == "ended"

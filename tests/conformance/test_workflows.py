@@ -31,8 +31,8 @@ from perdure.store.statements import load
 from perdure.store.store import Store
 from tests.conformance.flow import Flow, outcome
 from tests.conformance.world import World
+from tests.harness.waiting import until
 from tests.sql.recorder import Recorder
-from tests.store.waiting import until
 
 
 @contextmanager

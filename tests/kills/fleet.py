@@ -10,9 +10,9 @@ from pathlib import Path
 from subprocess import Popen
 
 from perdure.internal import failpoints, journal
+from tests.harness.waiting import until
 from tests.kills.app import LEASE
 from tests.kills.history import Note, notes_of
-from tests.store.waiting import until
 
 ROOT = Path(__file__).parents[2]
 KILLED = -signal.SIGKILL

@@ -11,9 +11,9 @@ from perdure.ops import browse
 from perdure.ops import worker as worker_ops
 from perdure.request.filter import Filter
 from perdure.store.store import Store
+from tests.harness.waiting import until
 from tests.kills.fleet import KILLED, PATIENCE, Fleet, Hand
 from tests.kills.history import size_of
-from tests.store.waiting import until
 
 Role: TypeAlias = Literal["worker", "stopping worker", "sweeper", "producer"]
 
@@ -88,7 +88,7 @@ class Rounds:
         else:
             armed = self._fleet.start_worker(failpoint)
         if stage.role == "stopping worker":
-            until(armed.identities, seconds=PATIENCE)
+            until(armed.identities)
             armed.signal(signal.SIGTERM)
         elif stage.role == "sweeper":
             self._leave_alone()

@@ -15,11 +15,11 @@ from perdure.internal.failpoints import Place
 from perdure.model.job import ENDED, JobRow
 from perdure.ops import browse
 from perdure.store.store import Store
+from tests.harness.waiting import until
 from tests.kills.app import EFFECTS
 from tests.kills.fleet import PATIENCE, Fleet
 from tests.kills.rounds import STAGES, Rounds, Stage, live_workers
 from tests.kills.verdict import verdict
-from tests.store.waiting import until
 
 RANDOM = 25
 

@@ -12,10 +12,10 @@ import pytest
 from perdure.errors import InternalError, SchemaOutdated
 from perdure.store.postgres.migrate import target
 from perdure.store.schema.files import Migration, migrations
+from tests.harness.waiting import until
 from tests.migrations.database import Database, begin, end, fork_server, start
 from tests.migrations.samples import online
 from tests.migrations.test_together import killed_at_the_end, visitors
-from tests.store.waiting import until
 
 JOB = (
     "INSERT INTO perdure.job (id, task, queue, payload, state, priority, max_attempts, run_at, created_at)"

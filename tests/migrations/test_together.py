@@ -16,8 +16,8 @@ from perdure.errors import StoreBusy
 from perdure.store.postgres import migrate
 from perdure.store.postgres.migrate import PostgresTarget, target
 from perdure.store.sqlite.migrate import SqliteTarget
+from tests.harness.waiting import until
 from tests.migrations.database import Database, begin, end, start
-from tests.store.waiting import until
 
 HOLDS_THE_TURN = "before_migration_statement:sleep=600@3"
 

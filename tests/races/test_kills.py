@@ -13,10 +13,10 @@ from perdure.model.job import ENDED, JobRow, Lease
 from perdure.ops import browse
 from perdure.ops.browse import AttemptRow
 from perdure.worker.operations import WorkerOperations
+from tests.harness.waiting import until
 from tests.races.crew import WorkersNow, crew
 from tests.races.journal import Journals
 from tests.races.roles import live_dangerously, prepare
-from tests.store.waiting import until
 
 HANDS = 3
 

@@ -8,8 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from perdure.errors import Refused
 from perdure.ops.op import Op, Query, announce, ask, ask_all, operation
 from perdure.store.sqlite.store import SqliteStore
+from tests.harness.waiting import until
 
 STATEMENTS = {
     "table": "CREATE TABLE IF NOT EXISTS note (text TEXT NOT NULL UNIQUE, at INTEGER NOT NULL)",
@@ -161,7 +161,7 @@ class Line:
         """Line up, from yet another thread."""
         waiting = line_length(self._store) + 1
         call = self._threads.submit(self._store.perform, operation, *args)
-        eventually(lambda: line_length(self._store) == waiting)
+        until(lambda: line_length(self._store) == waiting)
         return call
 
     def release(self) -> None:
@@ -208,11 +208,3 @@ def hold_the_lock(path: object, seconds: float) -> subprocess.Popen[str]:
     assert holder.stdout is not None
     assert holder.stdout.readline() == "locked\n"
     return holder
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    """Wait for it. A minute means never."""
-    until = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until, "this never came true"
-        time.sleep(0.001)

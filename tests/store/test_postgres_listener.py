@@ -20,11 +20,11 @@ from perdure.store import listener_thread
 from perdure.store.postgres import listener
 from perdure.store.postgres.listener import PostgresListener
 from perdure.store.postgres.store import PostgresStore
+from tests.harness.waiting import until
 from tests.postgres import with_database
 from tests.store.proxy import Proxy
 from tests.store.test_postgres_processes import output
 from tests.store.things import insert, postgres_store
-from tests.store.waiting import until
 
 SOMETHING = frozenset([ANYTHING])
 DEAF = "Notifications do not arrive here"

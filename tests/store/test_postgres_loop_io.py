@@ -16,9 +16,9 @@ from perdure.errors import StoreAway
 from perdure.ops.op import Op, Rows, ask_last, operation
 from perdure.store.postgres import session
 from perdure.store.postgres.store import PostgresStore
+from tests.harness.waiting import auntil
 from tests.store.proxy import Proxy
 from tests.store.things import insert, insert_in_steps, insert_once, postgres_store, read, run
-from tests.store.waiting import auntil
 
 PASSING = (
     "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database()"

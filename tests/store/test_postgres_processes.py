@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from perdure.store.postgres.store import PostgresStore
+from tests.harness.waiting import until
 from tests.store.proxy import Proxy
 from tests.store.things import postgres_store, run
-from tests.store.waiting import until
 
 ROOT = Path(__file__).parents[2]
 BEGIN = """

@@ -15,8 +15,8 @@ from perdure.store.postgres.store import PostgresStore
 from perdure.store.postgres.url import servers
 from tests.chain import assert_carries_no_driver_error, told
 from tests.cli.shop import start
+from tests.harness.waiting import until
 from tests.store.things import postgres_store, run
-from tests.store.waiting import until
 
 WRONG = "has a wrong value"
 

@@ -18,8 +18,8 @@ from perdure.store.postgres.store import PostgresStore
 from perdure.store.sqlite import liveness_locks
 from perdure.store.sqlite.liveness_locks import LivenessLocks
 from perdure.store.sqlite.store import SqliteStore
+from tests.harness.waiting import until
 from tests.store.test_sqlite_fork import forked, went_well
-from tests.store.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
 

@@ -13,10 +13,10 @@ import pytest
 
 from perdure.errors import StoreBusy, StoreClosed
 from perdure.store.sqlite.store import SqliteStore
+from tests.harness.waiting import until
 from tests.store.notes import (
     STATEMENTS,
     add,
-    eventually,
     hold_the_lock,
     listed,
     make_table,
@@ -100,7 +100,7 @@ def test_closing_does_not_wait_for_another_program(tmp_path: Path) -> None:
         calls = [threading.Thread(target=write) for _ in range(3)]
         for call in calls:
             call.start()
-        eventually(lambda: store._process_state._writer._write_queue._led)
+        until(lambda: store._process_state._writer._write_queue._led)
         store.close()
         for call in calls:
             call.join(60)

@@ -17,10 +17,10 @@ import psycopg
 import pytest
 
 from perdure import App
+from tests.harness.waiting import until
 from tests.migrations.database import ROOT, Database, begin, end, start
 from tests.migrations.samples import online
 from tests.migrations.test_together import killed_at_the_end
-from tests.store.waiting import until
 from tests.upgrade.test_released import WHEELS
 
 TODAY = ROOT / "src"

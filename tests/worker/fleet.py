@@ -16,7 +16,7 @@ import psycopg
 from perdure import App
 from perdure.client.job import Job
 from perdure.request.ids import new_id
-from tests.store.waiting import until
+from tests.harness.waiting import until
 from tests.worker import worker_app
 
 

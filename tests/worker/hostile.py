@@ -16,7 +16,7 @@ from typing import Any
 from perdure import CONTEXT, App, Context
 from perdure.client.job import Job
 from perdure.model.job import JobRow
-from tests.store.waiting import until
+from tests.harness.waiting import until
 from tests.worker.fleet import Fleet, Hand
 from tests.worker.worker_app import QUICK, note
 

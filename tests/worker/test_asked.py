@@ -9,8 +9,8 @@ import pytest
 
 from perdure import App, Context, Job
 from perdure.request.signals import Stopped
+from tests.harness.waiting import auntil
 from tests.worker import asked
-from tests.worker.waiting import aside_until
 
 EVERYWHERE = pytest.mark.parametrize("task", ["thread", "loop", "both", "process", "async process"])
 
@@ -30,7 +30,7 @@ async def begun(job: Job[Any]) -> None:
         row = (await job.arefresh()).row
         return row is not None and row.checkpoint is not None
 
-    await aside_until(saved)
+    await auntil(saved)
 
 
 @EVERYWHERE

@@ -18,7 +18,7 @@ import pytest
 
 from perdure import CONTEXT, App, Context
 from perdure.client.job import Job
-from tests.store.waiting import auntil, until
+from tests.harness.waiting import auntil, until
 from tests.worker import hostile
 from tests.worker.fleet import Fleet
 from tests.worker.hostile import begin, row_of, start

@@ -16,7 +16,7 @@ from perdure.worker.cycle import Cycle
 from perdure.worker.process import pool
 from perdure.worker.process.pool import ProcessRunner
 from perdure.worker.worker import Worker
-from tests.store.waiting import auntil
+from tests.harness.waiting import auntil
 from tests.worker import process_app
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure import CONTEXT, App, Context
-from tests.store.waiting import until
+from tests.harness.waiting import until
 from tests.worker.fleet import Fleet
 from tests.worker.waiting import until_state
 
@@ -48,7 +48,7 @@ async def test_a_cancel_that_nobody_announced_arrives_with_the_heartbeat(
         job = await rest.aenqueue()
         await until_state(job, "running")
         await other.acancel_job(job.id)
-        await until_state(job, "canceled", seconds=5)
+        await until_state(job, "canceled")
     await other.aclose()
 
 
@@ -63,7 +63,7 @@ async def test_a_cancel_leaves_others_alone(app: App) -> None:
         await until_state(doomed, "running")
         await until_state(spared, "running")
         await doomed.acancel()
-        await until_state(doomed, "canceled", seconds=5)
+        await until_state(doomed, "canceled")
         assert await spared.aget(30) == "rested"
 
 

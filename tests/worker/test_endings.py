@@ -12,7 +12,7 @@ from perdure import CONTEXT, App, Cancel, Context, Continue, Fatal, Retry, Snooz
 from perdure.client.job import Job
 from perdure.model.job import SECOND
 from perdure.worker.outcome import traced
-from tests.worker.waiting import aside_until
+from tests.harness.waiting import auntil
 
 FAR = 3600
 
@@ -43,7 +43,7 @@ def ends(request: pytest.FixtureRequest, app: App) -> Callable[..., Any]:
         async with app.worker():
             job = await task.aenqueue()
 
-            await aside_until(lambda: recorded(job))
+            await auntil(lambda: recorded(job))
             # It is none the worse for it.
             assert await (await app.tasks["well"].aenqueue()).aget(30) == "well"
         assert (await job.arefresh()).state == state
@@ -203,7 +203,7 @@ async def test_arguments_that_no_longer_fit_fail_the_attempt(app: App) -> None:
 
     async with app.worker():
         mine = await app.aget_job(job.id)
-        await aside_until(lambda: recorded(mine))
+        await auntil(lambda: recorded(mine))
     assert mine.error is not None
     assert (mine.state, mine.error.code, mine.error.kind) == ("ready", "job.bad_arguments", "error")
 

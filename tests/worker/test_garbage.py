@@ -11,7 +11,7 @@ import pytest
 
 from perdure import App
 from perdure.worker.gc_tuning import MOST, USUAL
-from tests.store.waiting import auntil
+from tests.harness.waiting import auntil
 
 
 @pytest.fixture(autouse=True)

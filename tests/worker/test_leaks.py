@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.store.waiting import until
+from tests.harness.waiting import until
 from tests.worker import cpu_app
 from tests.worker.fleet import Fleet, Hand
 

@@ -16,7 +16,7 @@ import pytest
 import perdure
 from perdure import CONTEXT, App, Context, Snooze, Step, Workflow
 from perdure.errors import InvalidConfig
-from tests.store.waiting import auntil
+from tests.harness.waiting import auntil
 
 FAR = 3600
 

@@ -18,9 +18,9 @@ import pytest
 from perdure import App
 from perdure.errors import StoreAway
 from perdure.worker.worker import FLUSH, LAST
+from tests.harness.waiting import until
 from tests.postgres import Server
 from tests.store.proxy import Proxy
-from tests.store.waiting import until
 from tests.worker.fleet import Fleet, Hand, rows
 
 END_ALL = (

@@ -6,8 +6,8 @@ import asyncio
 from time import monotonic
 
 from perdure import App
+from tests.harness.waiting import auntil
 from tests.store.proxy import Proxy
-from tests.store.waiting import auntil
 
 
 def test_a_job_is_found_in_time_while_outcomes_keep_coming(url: str) -> None:

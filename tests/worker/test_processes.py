@@ -26,9 +26,9 @@ from perdure.model.lifecycle import Canceled, Continued, Failed, Outcome, Snooze
 from perdure.worker.process import pool
 from perdure.worker.process.protocol import FRAME, Ended, Fault, Logged, Stream, packed
 from perdure.worker.worker import Worker
-from tests.store.waiting import auntil, until
+from tests.harness.waiting import auntil, until
 from tests.worker import process_app
-from tests.worker.waiting import aside_until, until_state
+from tests.worker.waiting import until_state
 
 PATIENCE = 60
 
@@ -68,7 +68,7 @@ async def make_suspect(app: App, task: str) -> Job[Any]:
     job = await enqueue(app, task)
     for worker in ("first", "second"):
         await app.ledger.aregister(worker, name=worker, lease=30 * SECOND)
-        await aside_until(partial(app.ledger.aclaim, worker, tasks=[task], n=1))
+        await auntil(partial(app.ledger.aclaim, worker, tasks=[task], n=1))
         await app.ledger.aretire(worker)
         await app.ledger.arescue()
     return job
@@ -173,7 +173,7 @@ async def test_a_cancelled_handler_may_clean_up_and_is_gone(app: App, task: str,
     notes = tmp_path / "notes"
     async with working(app):
         job = await enqueue(app, task, note_to=str(notes))
-        await auntil(lambda: noted(notes), seconds=PATIENCE)
+        await auntil(lambda: noted(notes))
         await job.acancel()
         with pytest.raises(JobCanceled):
             await job.aget(PATIENCE)
@@ -191,7 +191,7 @@ async def test_a_signal_that_its_worker_did_not_send_stops_no_child(
         (child,) = children(worker)
         os.kill(child, signal.SIGTERM)
         job = await enqueue(app, task, path=str(go))
-        await auntil(begun.exists, seconds=PATIENCE)
+        await auntil(begun.exists)
         os.kill(child, signal.SIGTERM)
         go.touch()
         assert await job.aget(PATIENCE) == "waited"
@@ -204,7 +204,7 @@ async def test_at_the_end_of_the_worker_its_job_goes_back_and_its_child_is_gone(
     notes = tmp_path / "notes"
     async with working(app, drain=0):
         job = await enqueue(app, "linger", note_to=str(notes))
-        await auntil(lambda: noted(notes), seconds=PATIENCE)
+        await auntil(lambda: noted(notes))
     await job.arefresh()
     assert (job.state, job.attempt) == ("ready", 0)
     child, others = map(int, noted(notes)[0].split())
@@ -221,7 +221,7 @@ async def test_a_handler_whose_lease_is_gone_is_told_so_when_it_saves(
             worker._heartbeat, "check_now", lambda: None
         )  # or it may be stopped before it saves
         job = await enqueue(app, "save_late", note_to=str(notes))
-        await auntil(lambda: noted(notes), seconds=PATIENCE)
+        await auntil(lambda: noted(notes))
         await app.ledger.aretire(worker.identity)
         await app.ledger.arescue()
         (tmp_path / "notes.go").touch()
@@ -234,7 +234,7 @@ async def test_a_handler_whose_lease_is_gone_is_stopped(url: str, tmp_path: Path
     notes = tmp_path / "notes"
     async with process_app.make(url, lease=1) as app, working(app, drain=0) as worker:
         await enqueue(app, "linger", note_to=str(notes))
-        await auntil(lambda: noted(notes), seconds=PATIENCE)
+        await auntil(lambda: noted(notes))
         pids = [int(pid) for pid in noted(notes)[0].split()]
         await app.ledger.aretire(worker.identity)
         await app.ledger.arescue()

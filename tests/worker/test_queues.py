@@ -143,7 +143,7 @@ async def test_polling_alone_suffices(app: App, monkeypatch: pytest.MonkeyPatch)
     async with app.worker(poll=0.1):
         for n in range(3):
             job = await add.aenqueue(n, n)
-            await until_state(job, "succeeded", seconds=5)
+            await until_state(job, "succeeded")
 
 
 async def test_a_job_is_run_when_its_time_comes_and_not_before(app: App) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from perdure import CONTEXT, App, Context
 from perdure.errors import InvalidConfig, InvalidOption
-from tests.store.waiting import auntil
+from tests.harness.waiting import auntil
 from tests.worker.fleet import Fleet
 
 

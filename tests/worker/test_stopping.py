@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from perdure import App
+from tests.harness.waiting import until
 from tests.store.proxy import Proxy
-from tests.store.waiting import until
 from tests.worker.fleet import Fleet
 from tests.worker.worker_app import make
 

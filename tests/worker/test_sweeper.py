@@ -15,9 +15,9 @@ import pytest
 
 from perdure import App
 from perdure.request.events import JobEvent
-from tests.store.waiting import auntil, until
+from tests.harness.waiting import auntil, until
 from tests.worker.fleet import Fleet, rows
-from tests.worker.waiting import aside_until, until_state
+from tests.worker.waiting import until_state
 
 
 def leaders(url: str) -> list[tuple[Any, ...]]:
@@ -89,7 +89,7 @@ async def test_only_one_of_several_sweeps_and_another_follows_it(
         # Its identity is retired, as after a crash: somebody leads on within a moment, and still only one.
         before = len(swept)
         workers[leader].stop()
-        await auntil(lambda: len(set(swept[before:]) - {leader}) == 1, seconds=5)
+        await auntil(lambda: len(set(swept[before:]) - {leader}) == 1)
         rest = len(swept)
         await auntil(lambda: len(swept) >= rest + 3, seconds=10)
         assert len(set(swept[rest:])) == 1
@@ -112,8 +112,8 @@ async def test_a_leader_that_was_retired_asks_before_it_sweeps_on(
     async with brisk_app.worker() as worker:
         await auntil(lambda: led)
         await brisk_app.ledger.aretire(worker.identity)
-        await auntil(lambda: worker.identity != led[0], seconds=5)
-        await auntil(lambda: worker.identity in led, seconds=2)
+        await auntil(lambda: worker.identity != led[0])
+        await auntil(lambda: worker.identity in led)
 
 
 async def test_what_expired_is_canceled_though_no_worker_knows_it(url: str, app: App) -> None:
@@ -123,7 +123,7 @@ async def test_what_expired_is_canceled_though_no_worker_knows_it(url: str, app:
     await stranger.aclose()
     app.task(name="work")(lambda: None)
     async with app.worker():
-        await until_state(await app.aget_job(job.id), "canceled", seconds=5)
+        await until_state(await app.aget_job(job.id), "canceled")
 
 
 @pytest.mark.parametrize("found_by", ["the sweeper", "a claim"])
@@ -135,7 +135,7 @@ async def test_what_expired_is_told_as_canceled(app: App, found_by: str) -> None
     if found_by == "the sweeper":
         await app.apause_queue("default")
     async with app.worker():
-        await auntil(lambda: len(told) == 3, seconds=5)
+        await auntil(lambda: len(told) == 3)
     assert {event.job for event in told} == {job.id for job in jobs}
     assert {(event.name, event.task, event.message) for event in told} == {("canceled", "work", "expired")}
 
@@ -172,7 +172,7 @@ async def test_a_job_that_is_running_elsewhere_is_left_alone(brisk_app: App) -> 
 
     async with brisk_app.worker():
         await other.aget(30)
-        await aside_until(silent_retired)
+        await auntil(silent_retired)
     assert (await job.arefresh()).state == "running"
 
 

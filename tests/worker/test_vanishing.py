@@ -18,7 +18,7 @@ from perdure.errors import SchemaMissing, StoreAway
 from perdure.worker.identity import UNKNOWN
 from perdure.worker.options import Exit
 from perdure.worker.worker import Worker
-from tests.store.waiting import auntil
+from tests.harness.waiting import auntil
 
 SCHEMA = "vanishing"
 """The other one is for other tests, too."""
