@@ -38,9 +38,9 @@ def run(*args: object, cwd: Path = ROOT, env: Environment | None = None) -> subp
     )
 
 
-def run_script(script: str, *args: object, env: Environment | None = None) -> str:
+def run_script(script: str, *args: object, options: tuple[str, ...] = ()) -> str:
     """Run a script that succeeds without a complaint; returns what it printed."""
-    ran = run("-c", script, *args, env=env)
+    ran = run(*options, "-c", script, *args)
     assert (ran.returncode, ran.stderr) == (0, "")
     return ran.stdout
 

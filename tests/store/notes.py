@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import subprocess
-import sys
 import textwrap
 import threading
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ from typing import Any
 from perdure.errors import Refused
 from perdure.ops.op import Op, Query, announce, ask, ask_all, operation
 from perdure.store.sqlite.store import SqliteStore
+from tests.harness.processes import read_line, run_script, start
 from tests.harness.waiting import until
 
 STATEMENTS = {
@@ -176,35 +175,27 @@ def line_length(store: SqliteStore) -> int:
 
 
 def start_program(code: str, *args: object) -> subprocess.Popen[str]:
-    """Another Python, in which every warning is an error."""
-    program = [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(code), *map(str, args)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-    return subprocess.Popen(
-        program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+    """Another Python, with its checks for developers."""
+    return start("-X", "dev", "-c", textwrap.dedent(code), *args)
 
 
 def run_program(code: str, *args: object) -> str:
     """What it printed, in silence otherwise."""
-    with start_program(code, *args) as program:
-        printed, complaints = program.communicate(timeout=60)
-    assert (program.returncode, complaints) == (0, "")
-    return printed
+    return run_script(textwrap.dedent(code), *args, options=("-X", "dev"))
 
 
-def hold_the_lock(path: object, seconds: float) -> subprocess.Popen[str]:
-    """Another program that writes for so long."""
+def hold_the_lock(path: object) -> subprocess.Popen[str]:
+    """Another program that writes until it is given a line, or killed."""
     code = """
-        import sqlite3, sys, time
+        import sqlite3, sys
         connection = sqlite3.connect(sys.argv[1], isolation_level=None)
         connection.execute("BEGIN IMMEDIATE")
         print("locked", flush=True)
-        time.sleep(float(sys.argv[2]))
+        sys.stdin.readline()
         connection.execute("INSERT INTO note VALUES ('theirs', 0)")
         connection.execute("COMMIT")
         connection.close()
     """
-    holder = start_program(code, path, seconds)
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "locked\n"
+    holder = start_program(code, path)
+    assert read_line(holder) == "locked"
     return holder

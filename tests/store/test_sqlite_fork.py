@@ -144,7 +144,7 @@ def test_a_fork_waits_for_the_end_of_a_write(store: SqliteStore) -> None:
 
 
 def test_a_fork_does_not_wait_for_who_waits_for_another_program(store: SqliteStore, tmp_path: Path) -> None:
-    with hold_the_lock(tmp_path / "jobs.db", 60) as holder:
+    with hold_the_lock(tmp_path / "jobs.db") as holder:
         waiting = threading.Thread(target=store.perform, args=(add, "waiting"))
         waiting.start()
         until(lambda: store._process_state._writer._write_queue._led)

@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -75,7 +74,7 @@ async def test_an_event_says_whose_and_how_long(app: App) -> None:
     assert (event.run, event.attempt, event.worker) == (1, 1, worker.identity)
     assert (event.kind, event.code, event.message) == ("error", "job.error", "KeyError: 'x'")
     assert event.seconds is not None
-    assert 0.04 < event.seconds < 10
+    assert event.seconds > 0.04
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt, StopIteration])
@@ -137,10 +136,11 @@ async def test_listeners_that_hang_silence_nobody_else_and_hold_up_no_end(
 ) -> None:
     monkeypatch.setattr(subscribers, "FAREWELL", 0.2)
     heard: list[str] = []
+    released: list[bool] = []
     release = threading.Event()
 
     def hang() -> Callable[[JobEvent], object]:
-        return lambda event: release.wait(30)
+        return lambda event: released.append(release.wait(100))
 
     for _ in range(8):
         app.on("succeeded")(hang())
@@ -153,8 +153,7 @@ async def test_listeners_that_hang_silence_nobody_else_and_hold_up_no_end(
         jobs = await app.aenqueue_many([work.job() for _ in range(6)])
         await auntil(lambda: len(heard) == 6)
         assert sorted(heard) == sorted(job.id for job in jobs)
-        began = monotonic()
-    assert monotonic() - began < 5
+    assert released == []
     release.set()
     await auntil(lambda: not listening())
 

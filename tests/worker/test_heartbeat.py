@@ -71,7 +71,7 @@ async def test_a_lost_lease_stops_its_handler_and_writes_nothing(
             await second.ledger.aretire(identity)
             await second.ledger.arescue()
             assert await job.aget(30) == "second"
-            await asyncio.wait_for(stopped.wait(), 5)
+            await asyncio.wait_for(stopped.wait(), 25)
             await auntil(lambda: not worker.leases())
             assert await job.aget(30) == "second"
     assert (job.attempt, job.row.token) == (2, 2)  # type: ignore[union-attr]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -26,6 +24,7 @@ from perdure.model.lifecycle import Canceled, Continued, Failed, Outcome, Snooze
 from perdure.worker.process import pool
 from perdure.worker.process.protocol import FRAME, Ended, Fault, Logged, Stream, packed
 from perdure.worker.worker import Worker
+from tests.harness.processes import Process
 from tests.harness.waiting import auntil, until
 from tests.worker import process_app
 from tests.worker.waiting import until_state
@@ -307,17 +306,15 @@ async def test_a_suspect_runs_in_place_where_there_are_no_processes(app: App) ->
 def test_a_child_and_what_it_started_die_with_their_worker(url: str, task: str, tmp_path: Path) -> None:
     notes, forks = tmp_path / "notes", tmp_path / "forks"
     with process_app.make(url) as app:
-        env = {**os.environ, "PERDURE_URL": url}
-        worker = subprocess.Popen([sys.executable, "-m", "tests.worker.process_app"], env=env)
+        worker = Process("-m", "tests.worker.process_app", log=tmp_path / "log", env={"PERDURE_URL": url})
         try:
             app.enqueue(task, {"note_to": str(notes)})
-            until(lambda: noted(notes), seconds=PATIENCE)
+            until(lambda: noted(notes))
             # What the worker itself forked lives on, and has a copy of all that the worker had.
             app.enqueue("fork", {"note_to": str(forks)})
-            until(lambda: noted(forks), seconds=PATIENCE)
+            until(lambda: noted(forks))
         finally:
-            worker.send_signal(signal.SIGKILL)
-            worker.wait()
+            worker.kill()
         pids = [int(pid) for pid in noted(notes)[0].split()]
         (fork,) = map(int, noted(forks))
         try:

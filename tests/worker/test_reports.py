@@ -49,9 +49,7 @@ async def test_words_are_written_while_the_handler_runs(app: App, run_in: str) -
             return (await job.arefresh()).progress == (1, 4, "first", "reading")
 
         await until_state(job, "running")
-        began = time.monotonic()
         await auntil(heard)
-        assert time.monotonic() - began < 2.5
         assert job.state == "running"
         assert await lines(app, job) == ["hello"]
         go_on = True

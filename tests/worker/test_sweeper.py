@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sqlite3
-import time
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -30,17 +29,16 @@ def leaders(url: str) -> list[tuple[Any, ...]]:
 
 def test_the_jobs_of_a_killed_worker_run_again_soon(fleet: Fleet, tmp_path: Path) -> None:
     """The one that is killed leads: leadership falls with it."""
-    lease = 1.0
+    # On SQLite its lock tells that it is gone; the end of its lease is far away.
+    lease = 3600 if fleet.url.startswith("sqlite") else 1
     notes = tmp_path / "notes"
     first = fleet.start(lease=lease)
     job = fleet.enqueue("rest", seconds=60, note_to=str(notes))
     until(notes.exists)
     until(lambda: leaders(fleet.url))
     second = fleet.start(lease=lease)
-    began = time.monotonic()
     first.kill()
     until(lambda: notes.read_text().count("start") == 2)
-    assert time.monotonic() - began < (2 if fleet.url.startswith("sqlite") else lease + 5)
     second.wait_for("Rescued 1 jobs of workers that fell silent")
     row = job.refresh().row
     assert row is not None
@@ -56,7 +54,7 @@ def test_a_worker_that_was_only_asleep_finds_its_job_taken(fleet: Fleet, tmp_pat
     until(notes.exists)
     first.signal(signal.SIGSTOP)
     fleet.start(lease=0.5)
-    until(lambda: notes.read_text().count("start") == 2, seconds=15)
+    until(lambda: notes.read_text().count("start") == 2)
     first.signal(signal.SIGCONT)
     first.wait_for("was taken away from this worker")
     first.wait_for("believed dead")
@@ -84,14 +82,14 @@ async def test_only_one_of_several_sweeps_and_another_follows_it(
             app.task(name="work")(lambda: None)
             monkeypatch.setattr(app.ledger, "arescue", watched(n, app.ledger.arescue), raising=False)
             workers.append(await stack.enter_async_context(app.worker()))
-        await auntil(lambda: len(swept) >= 3, seconds=10)
+        await auntil(lambda: len(swept) >= 3)
         (leader,) = set(swept)
         # Its identity is retired, as after a crash: somebody leads on within a moment, and still only one.
         before = len(swept)
         workers[leader].stop()
         await auntil(lambda: len(set(swept[before:]) - {leader}) == 1)
         rest = len(swept)
-        await auntil(lambda: len(swept) >= rest + 3, seconds=10)
+        await auntil(lambda: len(swept) >= rest + 3)
         assert len(set(swept[rest:])) == 1
     for app in apps:
         await app.aclose()
@@ -154,7 +152,7 @@ async def test_what_a_sweeper_decides_is_told(brisk_app: App) -> None:
     await brisk_app.ledger.aregister("gone-1", name="gone", lease=1)
     (claimed,) = await brisk_app.ledger.aclaim("gone-1", tasks=["work"], n=1)
     async with brisk_app.worker():
-        await auntil(lambda: len(failed) == 1 and len(told) == 2, seconds=10)
+        await auntil(lambda: len(failed) == 1 and len(told) == 2)
     assert [event.name for event in told] == ["rescued", "failed"]
     assert {event.job for event in (*told, *failed)} == {job.id} == {claimed.id}
     assert (failed[0].kind, failed[0].code) == ("lost", "job.lost")
