@@ -22,7 +22,7 @@ __all__ = ["migrated_postgres", "migrated_sqlite", "postgres_url", "sqlite_url"]
 
 KINDS: dict[str, Any] = {name: getattr(kind, "func", kind) for name, kind in DRIVERS.items()}
 ASYNC = [name for name, kind in KINDS.items() if kind.colour == "async"]
-ROUNDS = 60
+ROUNDS = 20
 
 
 @pytest.fixture(params=ASYNC)

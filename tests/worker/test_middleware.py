@@ -116,7 +116,8 @@ async def test_meta_written_at_enqueue_is_seen_at_run_and_so_are_variables(app: 
 async def test_jobs_that_a_handler_enqueues_pass_through_it_as_well(
     url: str, task: str, at_once: bool
 ) -> None:
-    async with lineage.make(url) as app, app.worker(queues=["default"], processes=1, target=lineage.TARGET):
+    options: Any = {"processes": int("process" in task), "target": lineage.TARGET}
+    async with lineage.make(url) as app, app.worker(queues=["default"], **options):
         parent = await app.aenqueue(task, {"at_once": at_once})
         children = await app.aget_jobs(await parent.aget(60))
     assert [child and child.meta for child in children] == [{"by": parent.id}, {"mine": 1, "by": parent.id}]

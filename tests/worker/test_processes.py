@@ -129,7 +129,14 @@ async def test_a_handler_fails_as_it_would_elsewhere(app: App) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "said"), [("exit", "exit code 3"), ("kill", "SIGKILL"), ("fault", "SIGSEGV")]
+    ("url", "how", "said"),
+    [
+        ("sqlite", "exit", "exit code 3"),
+        ("sqlite", "kill", "SIGKILL"),
+        ("sqlite", "fault", "SIGSEGV"),
+        ("postgres", "kill", "SIGKILL"),
+    ],
+    indirect=["url"],
 )
 async def test_a_child_that_dies_takes_only_its_own_job_with_it(
     app: App, how: str, said: str, tmp_path: Path
@@ -251,6 +258,7 @@ async def test_jobs_are_enqueued_and_transactions_committed_from_a_child(app: Ap
         assert job.attempt == 1
 
 
+@pytest.mark.parametrize("url", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)], indirect=True)
 async def test_a_handler_in_a_child_enqueues_as_much_as_it_likes(app: App) -> None:
     async with working(app, queues=["default"]):
         job = await enqueue(app, "spread", n=70, size=1_000_000)
