@@ -189,6 +189,13 @@ def test_a_missing_schema_is_named(caller: Caller, any_store: Store) -> None:
 
 
 @on_one_of_each_kind
+def test_the_colour_must_fit(caller: Caller, any_store: Store) -> None:
+    with pytest.raises(UnsupportedConnection, match=r"await the verb|asyncio\.to_thread") as refused:
+        caller.wrong_verb(join, "perform", caller.conn, any_store, insert, "a")
+    assert refused.value.code == "conn.wrong_colour"
+
+
+@on_one_of_each_kind
 def test_the_database_must_fit(caller: Caller, any_store: Store, request: pytest.FixtureRequest) -> None:
     other = "store" if any_store.dialect == "sqlite" else "sqlite_store"
     refuses(caller, request.getfixturevalue(other), "conn.other_database")
