@@ -25,7 +25,7 @@ from tests.cli.shop import Shop, run
 from tests.harness.processes import start
 from tests.harness.waiting import until
 
-SOON = 30.0
+SOON = 60.0
 FIGURES = Figures(
     ours={"singles": 1000.0, "callers": 8000.0, "bulk": 50_000.0, "drain": 12_500.0},
     bare={"singles": 1250.0, "bulk": 100_000.0, "drain": 25_000.0},

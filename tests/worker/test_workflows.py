@@ -24,7 +24,7 @@ from perdure import (
 from perdure.errors import BlockingCall, InvalidOption, ResultMissing
 from tests.worker import step_process_app
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 def fallible(app: App) -> Any:
