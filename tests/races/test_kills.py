@@ -14,11 +14,11 @@ from perdure.ops import browse
 from perdure.ops.browse import AttemptRow
 from perdure.worker.operations import WorkerOperations
 from tests.harness.waiting import until
-from tests.races.crew import WorkersNow, crew
 from tests.races.journal import Journals
+from tests.races.processes import Processes, spawning
 from tests.races.roles import live_dangerously, prepare
 
-HANDS = 3
+PROCESSES = 3
 
 Past = dict[int, AttemptRow]
 """A job's attempts before its last, by token."""
@@ -37,20 +37,20 @@ def kill_and_check(url: str, directory: Path, *, kills: int, seed: int = 0) -> N
     operations, journals = prepare(url), Journals(directory / "journals")
     enough, stop, rng = directory / "enough", directory / "stop", random.Random(seed)
 
-    def hire(hands: WorkersNow) -> None:
-        hands.start(live_dangerously, url, journals.directory, enough, stop, rng.getrandbits(32))
+    def hire(processes: Processes) -> None:
+        processes.start(live_dangerously, url, journals.directory, enough, stop, rng.getrandbits(32))
 
-    with crew() as hands:
-        for _ in range(HANDS):
-            hire(hands)
+    with spawning() as processes:
+        for _ in range(PROCESSES):
+            hire(processes)
         for _ in range(kills):
             sweep_until(operations, partial(journals.have_grown_to, journals.size() + rng.randint(1, 15_000)))
-            hands.kill(rng.choice(hands.hands))
-            hire(hands)
+            processes.kill(rng.choice(processes.running))
+            hire(processes)
         enough.touch()
         sweep_until(operations, partial(all_ended, operations))
         stop.touch()
-        hands.join()
+        processes.join()
     rows = {row.id: row for row in operations.store.perform(browse.list_jobs, n=1_000_000)}
     pasts = {id: past_of(operations, id) for id in rows}
     operations.store.close()

@@ -10,7 +10,7 @@ import pytest
 from perdure import App, Context, Job
 from perdure.request.signals import Stopped
 from tests.harness.waiting import auntil
-from tests.worker import asked
+from tests.worker import check_app
 
 TASKS = ["thread", "loop", "both", "process", "async process"]
 # How a handler is told to stop has nothing to do with the database: on PostgreSQL most of it is a long test.
@@ -30,12 +30,12 @@ EVERYWHERE = pytest.mark.parametrize(
 
 @pytest.fixture
 async def app(url: str) -> AsyncIterator[App]:
-    async with asked.make(url, lease=1) as app:
+    async with check_app.make(url, lease=1) as app:
         yield app
 
 
 def working(app: App, task: str, **options: Any) -> Any:
-    return app.worker(processes=int("process" in task), target=asked.TARGET, **options)
+    return app.worker(processes=int("process" in task), target=check_app.TARGET, **options)
 
 
 async def begun(job: Job[Any]) -> None:
