@@ -28,7 +28,7 @@ test: .venv/.installed ## Run the tests, except the long ones, on SQLite and Pos
 
 .PHONY: test-quick
 test-quick: .venv/.installed ## Run the rules, operations and methods on SQLite, without PostgreSQL (a minute)
-	$(PYTEST) -n auto -m "not long" -k "not postgres" tests/model tests/ops tests/conformance tests/test_house_rules.py
+	$(PYTEST) -n auto -m "not long and not postgres" tests/model tests/ops tests/conformance tests/test_house_rules.py
 
 .PHONY: test-long
 test-long: .venv/.installed ## Run the long tests

@@ -43,6 +43,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[SERVER].stop()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs the server, so that ``-m "not postgres"`` starts none."""
+    for item in items:
+        if (
+            "postgres_server" in getattr(item, "fixturenames", ())
+            or "postgres" in item.name.partition("[")[2]
+        ):
+            item.add_marker("postgres")
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """How much was tried, where a test counts it: in the processes of xdist nothing that is printed is seen."""
     reports = [one for one in terminalreporter.getreports("passed") if one.when == "call"]

@@ -28,7 +28,7 @@ from typing import Any
 
 MEMORY = Path("/dev/shm")
 ROOM_NEEDED = 512 * 1024 * 1024
-START_SECONDS = 30
+START_SECONDS = 60
 
 
 class Failed(Exception):

@@ -17,7 +17,7 @@ from perdure.ops.op import Operation
 from perdure.ops.tasks import list_tasks
 from perdure.plan import once_per_loop
 from perdure.plan.coalesce import Coalescer
-from tests.store.waiting import auntil
+from tests.harness.waiting import auntil
 
 MANY = 40
 SOME_DAY = datetime(2100, 1, 1, tzinfo=UTC)
@@ -349,6 +349,6 @@ async def test_the_line_moves_on_although_who_should_serve_it_is_cancelled_befor
     callers = [asyncio.create_task(caller(name)) for name in "abc"]
     for n in range(3):
         await answer(n)
-    await asyncio.wait_for(asyncio.gather(*callers), 10)
+    await asyncio.wait_for(asyncio.gather(*callers), 60)
     assert store.sent == [["a"], ["b"], ["c"]]
     await asyncio.wait_for(asyncio.gather(caller("d"), answer(3)), 10)

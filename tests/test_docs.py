@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from perdure.client.task import Handling
 from perdure.request.filter import Wanted
 from perdure.request.options import Asked
 from tests import draw_errors, draw_states
+from tests.harness import processes
 from tests.test_errors import CLASSES, codes_in_the_package
 
 ROOT = Path(__file__).parent.parent
@@ -27,9 +27,7 @@ PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
 def run(script: Path) -> list[str]:
     """What a program prints that is run as a user would, in an empty directory."""
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", str(script)], cwd=script.parent, capture_output=True, text=True
-    )
+    ran = processes.run(script, cwd=script.parent)
     # Where no log is set up only failures for good are shown.
     assert all(re.match(r"Job \S+ of \S+ failed after ", line) for line in ran.stderr.splitlines()), (
         ran.stderr
@@ -130,7 +128,7 @@ def test_the_drawings_of_workflows_are_those_of_the_builder() -> None:
 DJANGO = """
 import django
 from django.conf import settings
-from tests.drivers.table import django_database
+from tests.conn.drivers import django_database
 
 settings.configure(DATABASES={{"default": django_database("{url}")}})
 django.setup()

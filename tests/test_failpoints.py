@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ast
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +18,7 @@ from perdure.internal import failpoints, journal
 from perdure.internal.failpoints import Failpoint, Fault, Place, parse
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Succeeded
+from tests.harness import processes
 
 PASS_THRICE = """
 from perdure.internal import failpoints
@@ -33,12 +31,7 @@ for n in range(3):
 
 def run(failpoint: str | None, program: str = PASS_THRICE) -> tuple[int, str]:
     """How a program ends that comes by ``before_claim`` three times, and what it printed."""
-    environment = {name: value for name, value in os.environ.items() if name != failpoints.VARIABLE}
-    if failpoint is not None:
-        environment[failpoints.VARIABLE] = failpoint
-    ran = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60
-    )
+    ran = processes.run("-c", program, env=None if failpoint is None else {failpoints.VARIABLE: failpoint})
     return ran.returncode, "".join(ran.stdout.split())
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from perdure.app import App
 from perdure.client.job import Job
 from perdure.errors import StoreAway
 from perdure.internal import journal
+from tests.harness import processes
 
 
 @pytest.fixture
@@ -154,8 +153,6 @@ def pay(n: int) -> None:
 
 
 def run(program: str, directory: Path | None, *, code: int = 0) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != journal.VARIABLE}
-    if directory is not None:
-        environment[journal.VARIABLE] = str(directory)
-    ran = subprocess.run([sys.executable, "-c", program], env=environment, timeout=60)
+    env = None if directory is None else {journal.VARIABLE: str(directory)}
+    ran = processes.run("-W", "default", "-c", program, env=env)
     assert ran.returncode == code

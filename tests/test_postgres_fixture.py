@@ -9,7 +9,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,6 +17,7 @@ import psycopg
 import pytest
 
 from tests import postgres_keeper
+from tests.harness.waiting import until
 from tests.postgres import DURABLE, Server, ServerError, with_database
 
 ROOT = Path(__file__).parent.parent
@@ -40,13 +40,6 @@ def ask(url: str, query: str) -> str:
         row = connection.execute(query.encode()).fetchone()
     assert row is not None
     return str(row[0])
-
-
-def wait_until_gone(path: Path) -> None:
-    deadline = time.monotonic() + 20
-    while path.exists():
-        assert time.monotonic() < deadline, f"{path} is still there"
-        time.sleep(0.02)
 
 
 def test_the_server_answers_and_is_recent(postgres_server: str) -> None:
@@ -122,8 +115,8 @@ def test_a_server_does_not_outlive_its_owner(number: signal.Signals) -> None:
         data = Path(owner.stdout.readline().strip())
         assert (data / "postmaster.pid").exists()
         owner.send_signal(number)
-        owner.wait(timeout=20)
-    wait_until_gone(data.parent)
+        owner.wait(timeout=60)
+    until(lambda: not data.parent.exists())
 
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has the server run by somebody else")

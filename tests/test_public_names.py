@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-import subprocess
-import sys
 from importlib import import_module
 
 import pytest
 
 import perdure
+from tests.harness.processes import run_script
 
 PUBLIC = [
     "App",
@@ -90,5 +89,4 @@ def test_the_names_can_be_looked_up_without_being_loaded() -> None:
 )
 def test_an_import_loads_no_more_than_it_needs(statement: str, unwanted: str) -> None:
     program = f"{statement}; import sys; print(*sorted(set('{unwanted}'.split()) & sys.modules.keys()))"
-    ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert ran.stdout.split() == []
+    assert run_script(program).split() == []

@@ -43,6 +43,7 @@ from perdure.errors import (
 )
 from perdure.request.middleware import Middleware
 from perdure.testing import Testing
+from tests.harness.processes import run_script
 
 ROOT = Path(__file__).parent.parent
 NOON = datetime(2030, 5, 1, 12, tzinfo=UTC)
@@ -228,7 +229,7 @@ def test_a_transaction_of_ones_own_can_be_joined_in_the_throw_away_database(shop
         assert len(t.run_until_idle()) == 1
 
 
-def test_a_few_trivial_jobs_take_a_moment(shop: Shop) -> None:
+def test_a_few_trivial_jobs_wait_for_no_poll(shop: Shop) -> None:
     def took() -> float:
         with shop.app.testing() as t:
             for page in range(3):
@@ -238,7 +239,7 @@ def test_a_few_trivial_jobs_take_a_moment(shop: Shop) -> None:
             return perf_counter() - began
 
     # The best of a few: the machine may be busy.
-    assert min(took() for _ in range(5)) < 0.1
+    assert min(took() for _ in range(5)) < 1
 
 
 # The clock
@@ -875,8 +876,7 @@ def test_the_plugin_is_found_by_pytest_and_costs_nothing_until_it_is_used() -> N
         "import sys, pytest; before = set(sys.modules); import perdure.pytest_plugin; "
         f"print(*sorted((set(sys.modules) - before) & {unwanted | {'asyncio'}}))"
     )
-    ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert ran.stdout.split() == []
+    assert run_script(program).split() == []
 
 
 # The page about it

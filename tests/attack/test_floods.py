@@ -16,9 +16,10 @@ from perdure.request.options import NAME_BYTES
 from perdure.store.postgres.store import PostgresStore
 from tests.attack import flooded
 from tests.attack.flooded import FLOOD
-from tests.store.waiting import until
+from tests.harness.processes import Process
+from tests.harness.waiting import until
 from tests.worker import fan
-from tests.worker.fleet import Fleet, Hand
+from tests.worker.fleet import Fleet
 
 pytestmark = pytest.mark.long
 
@@ -35,7 +36,7 @@ class Flooded:
 
     def __init__(self, fleet: Fleet, app: App) -> None:
         self.app = app
-        self._hand: Hand = fleet.start(
+        self._hand: Process = fleet.start(
             env={"SERVE": "tests.attack.flooded"},
             queues=["default", FLOOD],
             target="tests.attack.flooded:app",

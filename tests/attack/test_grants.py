@@ -19,7 +19,8 @@ from perdure.store.postgres.grants import RIGHTS
 from perdure.store.schema.files import migrations, tables
 from tests.attack import rights_app
 from tests.attack.roles import role
-from tests.cli.shop import run, start
+from tests.cli.shop import run
+from tests.harness.processes import run_cli
 from tests.sql import recorder
 from tests.sql.recorder import Recorder
 
@@ -93,7 +94,7 @@ def test_a_worker_that_runs(role_for: RoleFor, monkeypatch: pytest.MonkeyPatch) 
         with closing(rights_app.app):
             rights_app.app.enqueue_many([task.job() for task in (rights_app.rest, rights_app.alone)])
             rights_app.app.start_workflow(flow)
-        ended = start("worker", "tests.attack.rights_app:app", "--burst", cwd=ROOT, PERDURE_URL=url)
+        ended = run_cli("worker", "tests.attack.rights_app:app", "--burst", cwd=ROOT, PERDURE_URL=url)
         assert (ended.returncode, "cannot serve" in ended.stderr) == (0, False), ended.stderr
         with closing(App(url)) as app:
             assert app.count_jobs_by("state") == {"succeeded": 6}
@@ -181,7 +182,7 @@ def test_what_the_database_knows_is_not_written_again(role_for: RoleFor, postgre
 @pytest.mark.parametrize("table", ["task", "worker"])
 def test_a_worker_without_rights_ends_and_names_them(role_for: RoleFor, table: str) -> None:
     with role_for("worker", f"ALL ON perdure.{table}") as url:
-        ended = start("worker", "tests.attack.rights_app:app", cwd=ROOT, PERDURE_URL=url)
+        ended = run_cli("worker", "tests.attack.rights_app:app", cwd=ROOT, PERDURE_URL=url)
     assert ended.returncode == 3
     assert f"lacks SELECT, INSERT, UPDATE on the table {table} of the schema perdure" in ended.stderr
 

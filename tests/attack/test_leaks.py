@@ -19,10 +19,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import stat
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -37,9 +34,10 @@ from perdure.model.redact import HIDDEN
 from perdure.store.store import open_store
 from tests.attack.test_terminal_output import INVOCATIONS, Planted
 from tests.chain import assert_carries_no_driver_error, told
-from tests.cli.shop import run, start
+from tests.cli.shop import run
+from tests.harness.processes import run_cli, start
+from tests.harness.waiting import until
 from tests.store.test_sqlite_modes import umask
-from tests.store.waiting import until
 
 KEY = "-----BEGIN KEY-----\nMIIEvQIBADAN\n\tkqhkiG9w0BAQ\r\nEFAASC'öffnen\"\n-----END KEY-----"
 PASSWORDS: dict[str, Any] = {
@@ -117,7 +115,7 @@ def test_what_is_redacted_is_in_no_output(url: str, form: str, tmp_path: Path) -
     app = App(url)
     add_vault(app)
     jobs = [task.enqueue(password) for task in app.tasks.values() for password in PASSWORDS.values()]
-    ran = start(
+    ran = run_cli(
         "worker", "vault:app", "--burst", "--log-level", "debug", "--log-format", form,
         cwd=tmp_path, PYTHONPATH=f"{Path.cwd()}",
     )  # fmt: skip
@@ -301,11 +299,9 @@ def test_no_process_has_a_password_in_its_arguments(postgres_url: str, tmp_path:
     with closing(App(postgres_url)) as app:
         app.task(name="wait")(lambda path: None)
         job = app.enqueue("wait", {"path": str(tmp_path / "go")})
-        command = [sys.executable, "-m", "perdure", "worker", "waits:app", "--burst", "--processes", "1"]
-        with subprocess.Popen(
-            command, cwd=tmp_path, env={**os.environ, "PERDURE_URL": postgres_url}
-        ) as worker:
-            until(lambda: job.refresh().state == "running", seconds=30)
+        command = ["-m", "perdure", "worker", "waits:app", "--burst", "--processes", "1"]
+        with start(*command, cwd=tmp_path, env={"PERDURE_URL": postgres_url}) as worker:
+            until(lambda: job.refresh().state == "running")
             processes = [*arguments(worker.pid)]
             (tmp_path / "go").touch()
         assert worker.returncode == 0

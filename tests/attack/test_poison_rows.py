@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from perdure.cli import program
 from perdure.model.job import ENDED
 from tests.attack.poison import MEGABYTES, TABLES, Bad, Connection, Scene, columns, draw, values_for
-from tests.store.waiting import until
+from tests.harness.waiting import until
 from tests.worker.fleet import Fleet
 
 FLEET = (

@@ -18,8 +18,9 @@ import pytest
 from perdure import CONTEXT, App, Cancel, Context, Fatal, Retry, Workflow
 from perdure.cli import program
 from perdure.model.job import SECOND
-from tests.cli.shop import NOBODY, run, start
+from tests.cli.shop import NOBODY, run
 from tests.cli.test_tables import in_terminal
+from tests.harness.processes import run_cli
 
 FORGED = "2027-01-15 08:00:00Z WARNING forged"
 
@@ -283,7 +284,7 @@ def run_worker(url: str, form: str, tmp_path: Path) -> None:
     for task in ("fail", "retry", "talk", "give up"):
         app.tasks[named(task)].enqueue(HOSTILE)
     app.close()
-    ran = start(
+    ran = run_cli(
         "worker", "served:app", "--burst", "--log-level", "debug", "--log-format", form, "--name", named("worker"),
         cwd=tmp_path, PYTHONPATH=f"{Path.cwd()}",
     )  # fmt: skip

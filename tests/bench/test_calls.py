@@ -34,7 +34,7 @@ def test_workers_tell_what_began_and_end_when_asked(toy: Program) -> None:
     with workers(toy, 10, count=2) as running:
         before = time.monotonic_ns()
         asked = ask(toy, "enqueue-tagged", 4, 0.01, key="asked")
-        running.begun(4, timeout=20)
+        running.begun(4, timeout=60)
         assert before < running.first() < time.monotonic_ns()
         began = running.stop()
     assert sorted(began) == [0, 1, 2, 3]
@@ -46,7 +46,7 @@ def test_one_that_breaks_is_told_with_its_last_words(toy: Program) -> None:
         workers(toy._replace(options=("--kind", "dead")), 1) as running,
         pytest.raises(Failed, match="toy is broken"),
     ):
-        running.first(timeout=20)
+        running.first(timeout=60)
 
 
 def test_one_that_is_late_is_told(toy: Program) -> None:
@@ -60,16 +60,16 @@ def test_one_that_is_late_is_told(toy: Program) -> None:
 def test_what_a_library_prints_is_not_taken_for_an_answer(toy: Program) -> None:
     with workers(toy._replace(options=("--kind", "chatty")), 1) as running:
         ask(toy, "fill", 1, key="ready")
-        running.begun(1, timeout=20)
+        running.begun(1, timeout=60)
 
 
 def test_a_watch_tells_when_the_store_is_empty(toy: Program) -> None:
     ask(toy, "fill", 30, key="ready")
     with Process(toy, "watch") as watch:
-        watch.answer("ready", timeout=20)
+        watch.answer("ready", timeout=60)
         watch.say()
         with workers(toy, 10) as running:
-            empty = watch.answer("empty", timeout=20)
+            empty = watch.answer("empty", timeout=60)
             assert empty > running.first()
 
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
@@ -65,15 +61,3 @@ def run(*args: str, **options: Any) -> Result:
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
-
-
-def start(*args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """The command line as a user starts it."""
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "perdure", *args],
-        cwd=cwd,
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )

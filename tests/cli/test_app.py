@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.shop import start
+from tests.harness.processes import run_cli
 
 SHOP = """
 from perdure import App
@@ -35,9 +35,9 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("path", ["shop:app", "shop", "shop:Box.inner"])
 def test_the_app_is_found_in_the_working_directory(home: Path, path: str) -> None:
-    ran = start("--app", path, "enqueue", "mail.send", '{"to": "ann"}', cwd=home)
+    ran = run_cli("--app", path, "enqueue", "mail.send", '{"to": "ann"}', cwd=home)
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert start("jobs", cwd=home, PERDURE_APP=path).stdout.splitlines()[1].split()[:3] == [
+    assert run_cli("jobs", cwd=home, PERDURE_APP=path).stdout.splitlines()[1].split()[:3] == [
         ran.stdout.strip(),
         "ready",
         "mail.send",
@@ -47,10 +47,10 @@ def test_the_app_is_found_in_the_working_directory(home: Path, path: str) -> Non
 
 def test_a_url_goes_before_the_one_of_the_app(home: Path) -> None:
     elsewhere = ("--url", "sqlite:///other.db")
-    ran = start("enqueue", "mail.send", '{"to": "ann"}', *elsewhere, cwd=home, PERDURE_APP="shop:app")
+    ran = run_cli("enqueue", "mail.send", '{"to": "ann"}', *elsewhere, cwd=home, PERDURE_APP="shop:app")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert not (home / "shop.db").exists()
-    assert ran.stdout.strip() in start("jobs", *elsewhere, cwd=home, PERDURE_APP="broken").stdout
+    assert ran.stdout.strip() in run_cli("jobs", *elsewhere, cwd=home, PERDURE_APP="broken").stdout
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,6 @@ def test_a_url_goes_before_the_one_of_the_app(home: Path) -> None:
     ],
 )
 def test_an_app_that_cannot_be_had_is_one_line(home: Path, path: str, said: str) -> None:
-    ran = start("jobs", cwd=home, PERDURE_APP=path)
+    ran = run_cli("jobs", cwd=home, PERDURE_APP=path)
     assert ran.returncode == 2
     assert ran.stderr == f"Error: {said} [config.invalid]\n"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -24,8 +22,10 @@ from perdure.cli.bench.workloads import Figures
 from perdure.cli.failures import Failure
 from perdure.errors import StoreFull
 from tests.cli.shop import Shop, run
+from tests.harness.processes import start
+from tests.harness.waiting import until
 
-SOON = 30.0
+SOON = 60.0
 FIGURES = Figures(
     ours={"singles": 1000.0, "callers": 8000.0, "bulk": 50_000.0, "drain": 12_500.0},
     bare={"singles": 1250.0, "bulk": 100_000.0, "drain": 25_000.0},
@@ -63,14 +63,7 @@ def has_run_jobs(url: str) -> bool:
 
 @contextmanager
 def started(*args: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "perdure", "bench", *args],
-        env={**os.environ},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
+    with start("-m", "perdure", "bench", *args) as process:
         try:
             yield process
         finally:
@@ -121,11 +114,8 @@ def test_nothing_is_left_behind_by_one_that_is_stopped(
     url: str, number: signal.Signals, code: int, come_so_far: Callable[[str], object]
 ) -> None:
     with started("--url", url, "--seconds", "20") as process:
-        deadline = time.monotonic() + SOON
-        while not come_so_far(url):
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: come_so_far(url) or process.poll() is not None)
+        assert process.poll() is None, process.communicate()
         process.send_signal(number)
         _, err = process.communicate(timeout=SOON)
     assert process.returncode == code

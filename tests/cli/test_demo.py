@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.harness.processes import run_cli
 
 
 def test_the_demo_ends_well_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "perdure", "demo"],
-        cwd=tmp_path,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    ran = run_cli("demo", cwd=tmp_path, TMPDIR=str(tmp_path))
     assert (ran.returncode, ran.stderr) == (0, "")
     rows = {
         line.split()[0]: line.split()[1:6] for line in ran.stdout.splitlines() if line.startswith("demo.")

@@ -12,7 +12,8 @@ import pytest
 from perdure import App
 from perdure.cli import COMMANDS
 from perdure.store.store import open_store
-from tests.cli.shop import NOBODY, Shop, run, send, start
+from tests.cli.shop import NOBODY, Shop, run, send
+from tests.harness.processes import run_cli
 
 HEAVY = {"asyncio", "sqlite3", "psycopg", "rich", "msgspec", "perdure.app", "logging"}
 
@@ -50,9 +51,9 @@ def test_every_verb_has_examples(verb: str) -> None:
 
 
 def test_the_completion_that_the_help_shows_works(tmp_path: Path) -> None:
-    script = start(cwd=tmp_path, _PERDURE_COMPLETE="bash_source")
+    script = run_cli(cwd=tmp_path, _PERDURE_COMPLETE="bash_source")
     assert "COMP_WORDS" in script.stdout
-    words = start(
+    words = run_cli(
         cwd=tmp_path, _PERDURE_COMPLETE="bash_complete", COMP_WORDS="perdure wor", COMP_CWORD="1"
     ).stdout
     assert words.split() == ["plain,worker", "plain,workflows", "plain,workflow", "plain,workers"]
@@ -151,15 +152,15 @@ def test_a_database_that_is_away_is_told_soon(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_process_exits_so_too(tmp_path: Path) -> None:
-    ran = start("jobs", cwd=tmp_path)
+    ran = run_cli("jobs", cwd=tmp_path)
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (4, "", 1)
     assert ran.stderr == (
         "Error: Which database? Neither --app nor --url nor $PERDURE_URL says so, and there is none of ours at "
         f"sqlite:///{tmp_path.resolve()}/perdure.db; perdure migrate would make it there. [schema.missing]\n"
     )
-    ran = start("migrate", cwd=tmp_path)
+    ran = run_cli("migrate", cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
-    ran = start("jobs", cwd=tmp_path)
+    ran = run_cli("jobs", cwd=tmp_path)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "No jobs.\n")
     assert (tmp_path / "perdure.db").exists()
 

@@ -17,6 +17,7 @@ import pytest
 from perdure import App
 from perdure.cli.output import one_line, printable
 from perdure.cli.tables import Column, cells, draw, layout
+from tests.harness.processes import run_cli
 
 COLUMNS = [
     Column("ID"),
@@ -123,14 +124,8 @@ def test_a_terminal_gets_what_fits(home: Path, columns: int, rich: bool) -> None
 
 
 def test_a_pipe_gets_everything_and_no_colours(home: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "perdure", "jobs"],
-        cwd=home,
-        env={**os.environ, "COLUMNS": "20", "FORCE_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    ran = run_cli("jobs", cwd=home, COLUMNS="20", FORCE_COLOR="1")
+    assert ran.returncode == 0
     assert "\x1b" not in ran.stdout
     assert "a-queue-with-a-long-name" in ran.stdout
     assert len(ran.stdout.splitlines()) == 2

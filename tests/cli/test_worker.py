@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perdure import App
-from perdure.cli.last_resort import GRACE
-from tests.cli.shop import Shop, run, start
-from tests.store.waiting import until
+from tests.cli.shop import Shop, run
+from tests.harness.processes import Process, run_cli
+from tests.harness.waiting import until
 from tests.worker.worker_app import make
 
 ASKED: dict[str, Any] = {
@@ -121,7 +116,7 @@ def test_a_burst_runs_what_is_there_and_logs_json(shop: Shop, tmp_path: Path) ->
         "@app.task(name='mail.send', queue='mail')\ndef send(to: str) -> str:\n    return to.upper()\n"
     )
     job = shop.send.enqueue("ann")
-    ran = start("worker", "shop:app", "--burst", "--log-format", "json", "--url", shop.url, cwd=tmp_path)
+    ran = run_cli("worker", "shop:app", "--burst", "--log-format", "json", "--url", shop.url, cwd=tmp_path)
     assert (ran.returncode, ran.stdout) == (0, "")
     assert shop.json("job", job.id)["result"] == "ANN"
     lines = [json.loads(line) for line in ran.stderr.splitlines()]
@@ -145,36 +140,30 @@ def look() -> int:
 def test_a_process_task_runs_where_its_app_is_no_name_of_its_module(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(PRESS)
     here = {"PERDURE_APP": "shop:Box.inner", "PERDURE_URL": "sqlite:///jobs.db"}
-    jobs = [start("enqueue", task, cwd=tmp_path, **here).stdout.strip() for task in ("press", "look")]
-    ran = start("worker", "--burst", "--processes", "0", cwd=tmp_path, **here)
+    jobs = [run_cli("enqueue", task, cwd=tmp_path, **here).stdout.strip() for task in ("press", "look")]
+    ran = run_cli("worker", "--burst", "--processes", "0", cwd=tmp_path, **here)
     assert ran.returncode == 0
     assert "With processes=0 this worker leaves to others: press\n" in ran.stderr
-    states = [json.loads(start("job", id, "--json", cwd=tmp_path, **here).stdout)["state"] for id in jobs]
+    states = [json.loads(run_cli("job", id, "--json", cwd=tmp_path, **here).stdout)["state"] for id in jobs]
     assert states == ["ready", "succeeded"]
-    ran = start("worker", "--burst", "--processes", "1", cwd=tmp_path, **here)
+    ran = run_cli("worker", "--burst", "--processes", "1", cwd=tmp_path, **here)
     assert ran.returncode == 0, ran.stderr
-    told = [json.loads(start("job", id, "--json", cwd=tmp_path, **here).stdout)["result"] for id in jobs]
+    told = [json.loads(run_cli("job", id, "--json", cwd=tmp_path, **here).stdout)["result"] for id in jobs]
     assert told[0] != told[1]
 
 
 def test_a_thread_that_a_handler_left_behind_does_not_hold_up_the_exit(shop: Shop, tmp_path: Path) -> None:
     """Cancelled, an executor is no longer awaited, and Python would wait for its thread for ever."""
     notes = tmp_path / "notes"
-    command = [sys.executable, "-m", "perdure", "worker", "tests.worker.worker_app:app", "--drain", "0.1"]
-    worker = subprocess.Popen(
-        command, env={**os.environ, "PERDURE_URL": shop.url}, stderr=subprocess.PIPE, text=True
-    )
+    command = ["-m", "perdure", "worker", "tests.worker.worker_app:app", "--drain", "0.1"]
+    worker = Process(*command, log=tmp_path / "log", env={"PERDURE_URL": shop.url})
     try:
         app = make(shop.url)
         job = app.tasks["rest_in_executor"].enqueue(note_to=str(notes))
         until(notes.exists)
-        began = time.monotonic()
-        worker.send_signal(signal.SIGTERM)
-        _, log = worker.communicate(timeout=30)
-        assert worker.returncode == 10
-        assert time.monotonic() - began < GRACE + 5
-        assert "Threads of handlers do not end: the process ends without them" in log
+        assert worker.stop() == 10
+        assert "Threads of handlers do not end: the process ends without them" in worker.log
         assert (job.refresh().state, job.attempt) == ("ready", 0)
         app.close()
     finally:
-        worker.kill()
+        worker.remove()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +24,7 @@ from perdure.store.store import Store
 from tests.conformance.flow import Flow
 from tests.conformance.test_operate import detail
 from tests.conformance.world import NOON, World, ids
+from tests.harness.processes import read_line, start
 from tests.sql.recorder import Recorder
 
 HOSTILE = "x'); DELETE FROM perdure.job; --"
@@ -289,10 +288,8 @@ app.delete_jobs(queue="default", by="ann", progress=lambda counts: (print(counts
 def test_an_act_whose_process_is_killed_goes_on_when_it_is_called_again(world: World) -> None:
     work = world.task()
     world.app.enqueue_many([work.job() for _ in range(10)])
-    command = [sys.executable, "-c", PROGRAM, world.url]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as killed:
-        assert killed.stdout is not None
-        assert killed.stdout.readline() == "Counter({'deleted': 3})\n"
+    with start("-c", PROGRAM, world.url) as killed:
+        assert read_line(killed) == "Counter({'deleted': 3})"
         killed.kill()
     assert world.count("job") == 7
     assert world.app.list_acts()[0].detail["counts"] == {"deleted": 3}

@@ -11,9 +11,10 @@ from perdure.ops import browse
 from perdure.ops import worker as worker_ops
 from perdure.request.filter import Filter
 from perdure.store.store import Store
-from tests.kills.fleet import KILLED, PATIENCE, Fleet, Hand
+from tests.harness.processes import KILLED
+from tests.harness.waiting import until
+from tests.kills.fleet import Fleet, Participant
 from tests.kills.history import size_of
-from tests.store.waiting import until
 
 Role: TypeAlias = Literal["worker", "stopping worker", "sweeper", "producer"]
 
@@ -70,7 +71,7 @@ class Rounds:
         """At a random moment."""
         hands = [*self._workers, self._fleet.start_worker(), self._producer]
         goal = size_of(self._fleet.history) + self._rng.randint(1, 20_000)
-        until(lambda: size_of(self._fleet.history) >= goal, seconds=PATIENCE)
+        until(lambda: size_of(self._fleet.history) >= goal)
         victim = self._rng.choice(hands)
         victim.kill()
         if victim is self._producer:
@@ -88,7 +89,7 @@ class Rounds:
         else:
             armed = self._fleet.start_worker(failpoint)
         if stage.role == "stopping worker":
-            until(armed.identities, seconds=PATIENCE)
+            until(armed.identities)
             armed.signal(signal.SIGTERM)
         elif stage.role == "sweeper":
             self._leave_alone()
@@ -102,23 +103,23 @@ class Rounds:
     def deafen(self) -> None:
         """One loses its leases without knowing, and goes on under another name; then it is killed, too."""
         deaf = self._fleet.start_worker(DEAF)
-        until(lambda: len(deaf.identities()) > 1, seconds=PATIENCE)
+        until(lambda: len(deaf.identities()) > 1)
         deaf.kill()
 
     def _leave_alone(self) -> None:
         """The new one is to be the only one left, with something to rescue."""
         first, second = self._workers
         self._stop(first)
-        until(lambda: self._caught_at_work(second), seconds=PATIENCE)
+        until(lambda: self._caught_at_work(second))
         second.kill()
         self._workers = []
 
-    def _stop(self, worker: Hand) -> None:
+    def _stop(self, worker: Participant) -> None:
         """In order. One that is still starting would not know how: it must have registered before."""
-        until(lambda: worker.name in live_workers(self._store), seconds=PATIENCE)
-        worker.stop()
+        until(lambda: worker.name in live_workers(self._store))
+        assert worker.stop() == 0, worker.log
 
-    def _caught_at_work(self, hand: Hand) -> bool:
+    def _caught_at_work(self, hand: Participant) -> bool:
         hand.signal(signal.SIGSTOP)
         running = self._store.perform(browse.list_jobs, Filter(state="running"), n=1_000)
         if hand.identities() & {job.worker for job in running}:
@@ -126,7 +127,7 @@ class Rounds:
         hand.signal(signal.SIGCONT)
         return False
 
-    def _new_producer(self, failpoint: str = "") -> Hand:
+    def _new_producer(self, failpoint: str = "") -> Participant:
         return self._fleet.start_producer(self._rng.getrandbits(32), failpoint)
 
     def end(self) -> None:

@@ -15,11 +15,11 @@ from perdure.internal.failpoints import Place
 from perdure.model.job import ENDED, JobRow
 from perdure.ops import browse
 from perdure.store.store import Store
+from tests.harness.waiting import until
 from tests.kills.app import EFFECTS
-from tests.kills.fleet import PATIENCE, Fleet
+from tests.kills.fleet import Fleet
 from tests.kills.rounds import STAGES, Rounds, Stage, live_workers
 from tests.kills.verdict import verdict
-from tests.store.waiting import until
 
 RANDOM = 25
 
@@ -71,9 +71,9 @@ def drain(fleet: Fleet, store: Store) -> None:
     """Fresh workers finish what is left, and bury the dead."""
     fresh = [fleet.start_worker() for _ in range(2)]
     names = {worker.name for worker in fresh}
-    until(lambda: all_ended(store) and live_workers(store) == names, seconds=PATIENCE)
+    until(lambda: all_ended(store) and live_workers(store) == names)
     for worker in fresh:
-        worker.stop()
+        assert worker.stop() == 0, worker.log
     assert live_workers(store) == set()
 
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -18,9 +15,8 @@ from perdure.store.postgres.store import PostgresStore
 from perdure.store.schema.files import Migration
 from perdure.store.sqlite.store import SqliteStore
 from perdure.store.statements import Dialect, name_tables
+from tests.harness import processes
 from tests.migrations.samples import samples
-
-ROOT = Path(__file__).parents[2]
 
 SHAPES: dict[Dialect, list[str]] = {
     "sqlite": ["SELECT name, sql FROM sqlite_master ORDER BY name"],
@@ -100,13 +96,7 @@ class Database:
 
 def start(url: str, *, failpoint: str = "") -> subprocess.Popen[str]:
     """A process that migrates once it is given a line, and tells the versions that it finished."""
-    return _start("program", url, failpoint)
-
-
-def begin(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
+    return processes.start("-m", "tests.migrations.program", url, env={VARIABLE: failpoint})
 
 
 def end(process: subprocess.Popen[str]) -> tuple[int, list[int]]:
@@ -119,28 +109,10 @@ def end(process: subprocess.Popen[str]) -> tuple[int, list[int]]:
 @contextmanager
 def fork_server(url: str) -> Iterator[Callable[[str], tuple[int, list[int]]]]:
     """Migrate in a new process with a failpoint; returns how it ended, and the versions it finished."""
-    process = _start("fork_server", url)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    stdin, stdout = process.stdin, process.stdout
+    with processes.conversation("-m", "tests.migrations.fork_server", url) as ask:
 
-    def run(failpoint: str) -> tuple[int, list[int]]:
-        stdin.write(f"{failpoint}\n")
-        stdin.flush()
-        code, versions = json.loads(stdout.readline())
-        return code, versions
+        def run(failpoint: str) -> tuple[int, list[int]]:
+            code, versions = json.loads(ask(failpoint))
+            return code, versions
 
-    with process:
         yield run
-
-
-def _start(module: str, url: str, failpoint: str = "") -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", f"tests.migrations.{module}", url],
-        cwd=ROOT,
-        env={**os.environ, VARIABLE: failpoint},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )

@@ -14,6 +14,7 @@ from tests.migrations.database import Database
 
 
 def main(url: str) -> None:
+    print("ready", flush=True)
     for line in sys.stdin:
         reading, writing = os.pipe()
         child = os.fork()

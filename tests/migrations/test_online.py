@@ -12,10 +12,11 @@ import pytest
 from perdure.errors import InternalError, SchemaOutdated
 from perdure.store.postgres.migrate import target
 from perdure.store.schema.files import Migration, migrations
-from tests.migrations.database import Database, begin, end, fork_server, start
+from tests.harness.processes import tell
+from tests.harness.waiting import until
+from tests.migrations.database import Database, end, fork_server, start
 from tests.migrations.samples import online
 from tests.migrations.test_together import killed_at_the_end, visitors
-from tests.store.waiting import until
 
 JOB = (
     "INSERT INTO perdure.job (id, task, queue, payload, state, priority, max_attempts, run_at, created_at)"
@@ -51,7 +52,7 @@ def builder(before: Database, writer: psycopg.Connection[Any]) -> Iterator[subpr
     """A process that builds the index."""
     process = start(before.url)
     with killed_at_the_end(process):
-        begin(process)
+        tell(process)
         until(lambda: before.run(BUILDER))
         yield process
 
@@ -78,7 +79,7 @@ def test_an_index_whose_builder_was_killed_is_waited_for(
     assert not valid
     next_one = start(before.url)
     with killed_at_the_end(next_one):
-        begin(next_one)
+        tell(next_one)
         until(lambda: before.run(f"SELECT 1 {HERE} 'LOCK TABLE%'"))
         assert before.run(BUILDER)
         writer.commit()
@@ -170,7 +171,7 @@ def test_on_sqlite_others_write_between_two_statements(sqlite_url: str) -> None:
     database.migrate(to=online("sqlite").version - 1)
     process = start(database.url, failpoint="before_migration_statement:sleep=600@2")
     with killed_at_the_end(process):
-        begin(process)
+        tell(process)
         until(lambda: database.history()[-1] == (online("sqlite").version, 0))
     database.run("INSERT INTO perdure.more VALUES (2, 'x', 5, NULL, NULL)")
     database.migrate()
@@ -193,6 +194,6 @@ def test_whoever_waits_for_a_turn_holds_no_index_up(before: Database) -> None:
         target(before.url, "perdure") as database,
         database.exclusive_transaction(),
     ):
-        begin(process)
+        tell(process)
         until(lambda: len(visitors(before)) == 2)
         database.run_online("CREATE INDEX CONCURRENTLY more_size ON perdure.more (size);")

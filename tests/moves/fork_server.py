@@ -7,47 +7,33 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from perdure.errors import PerdureError
 from perdure.internal import failpoints
 from perdure.move import move
 from perdure.store.move import move as mover
+from tests.harness.processes import conversation
 from tests.moves.ends import Ends
-
-ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
 def fork_server(ends: Ends, *, batch: int) -> Iterator[Callable[[str], tuple[int, str]]]:
     """Move in a new process with a failpoint; returns how it ended, and the code of what was refused."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.moves.fork_server", *ends, str(batch)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    stdin, stdout = process.stdin, process.stdout
+    with conversation("-m", "tests.moves.fork_server", *ends, batch) as ask:
 
-    def run(failpoint: str) -> tuple[int, str]:
-        stdin.write(f"{failpoint}\n")
-        stdin.flush()
-        code, refused = json.loads(stdout.readline())
-        return code, refused
+        def run(failpoint: str) -> tuple[int, str]:
+            code, refused = json.loads(ask(failpoint))
+            return code, refused
 
-    with process:
         yield run
 
 
 def main(source: str, target: str, batch: str) -> None:
     vars(mover)["_MOST_ROWS"] = int(batch)
+    print("ready", flush=True)
     for line in sys.stdin:
         reading, writing = os.pipe()
         child = os.fork()

@@ -63,6 +63,7 @@ def claim_until_empty(url: str, journals: Path, start: Barrier, seed: int) -> No
     worker = hire(operations)
     start.wait()
     jobs = operations.claim(worker, tasks=[TASK], n=rng.randint(1, 20))
+    start.wait()  # nobody goes on before all have some
     while jobs:
         journal.note("claimed", [job.lease for job in jobs])
         outcomes = [Succeeded(job.lease) for job in jobs]

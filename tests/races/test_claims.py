@@ -8,8 +8,8 @@ import pytest
 
 from perdure.model.job import Lease
 from perdure.ops import browse
-from tests.races.crew import crew, starting_line
 from tests.races.journal import Journals
+from tests.races.processes import spawning, starting_line
 from tests.races.roles import claim_until_empty, prepare, send
 
 
@@ -26,10 +26,10 @@ def share(url: str, directory: Path, *, processes: int, jobs: int) -> None:
     operations, journals = prepare(url), Journals(directory / "journals")
     ids = send(operations.store, jobs)
     start = starting_line(processes)
-    with crew() as hands:
+    with spawning() as spawned:
         for seed in range(processes):
-            hands.start(claim_until_empty, url, journals.directory, start, seed)
-        hands.join()
+            spawned.start(claim_until_empty, url, journals.directory, start, seed)
+        spawned.join()
 
     first = sorted(Lease(id, 1) for id in ids)
     assert sorted(Lease(*lease) for leases in journals.all("claimed") for lease in leases) == first

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.races.crew import crew, starting_line
 from tests.races.journal import Journals
+from tests.races.processes import spawning, starting_line
 from tests.races.roles import prepare, race_for_keys
 
 PAYLOADS = [0, 0, 1, 1]
@@ -15,10 +15,10 @@ KEYS = [f"key-{i}" for i in range(20)]
 def test_one_process_creates_the_job_of_a_key_and_the_others_get_it(url: str, tmp_path: Path) -> None:
     prepare(url).store.close()
     journals, start = Journals(tmp_path / "journals"), starting_line(len(PAYLOADS))
-    with crew() as hands:
+    with spawning() as processes:
         for payload in PAYLOADS:
-            hands.start(race_for_keys, url, journals.directory, start, KEYS, payload)
-        hands.join()
+            processes.start(race_for_keys, url, journals.directory, start, KEYS, payload)
+        processes.join()
     for key in KEYS:
         check_idempotency_key(journals, key)
         check_unique_key(journals, key)

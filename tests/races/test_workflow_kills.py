@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -16,6 +13,7 @@ from perdure import App, Workflow
 from perdure.client.task import AsyncTask
 from perdure.model.graph import OVER
 from perdure.ops.workflow import get_graph
+from tests.harness.processes import Process
 from tests.races import flow_app
 
 STEPS, WORKERS = 1_000, 3
@@ -26,12 +24,16 @@ PATIENCE = 600.0
 @pytest.mark.timeout(900)
 def test_every_step_ends_once_and_starts_after_its_parents(url: str, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    environment = {**os.environ, "PERDURE_URL": url, "FLOW_NOTES": str(notes)}
+    environment = {"PERDURE_URL": url, "FLOW_NOTES": str(notes)}
+
+    def start() -> Process:
+        return Process("-m", "tests.races.flow_app", log=tmp_path / "log", env=environment)
+
     app = App(url)
     app.migrate()
     task = app.task(name="step", max_attempts=100, backoff=0.01, max_crashes=None)(flow_app.step.function)
     started = app.start_workflow(graph(task))
-    workers = [start(environment) for _ in range(WORKERS)]
+    workers = [start() for _ in range(WORKERS)]
     rng, deadline = random.Random(1), time.monotonic() + PATIENCE
     killed = 0
     try:
@@ -40,13 +42,11 @@ def test_every_step_ends_once_and_starts_after_its_parents(url: str, tmp_path: P
             time.sleep(1)
             victim = workers.pop(rng.randrange(len(workers)))
             victim.kill()
-            victim.wait()
             killed += 1
-            workers.append(start(environment))
+            workers.append(start())
     finally:
         for worker in workers:
-            worker.kill()
-            worker.wait()
+            worker.remove()
     assert started.status == "succeeded"
     assert killed >= 3
     verify(app, started.id, notes)
@@ -61,12 +61,6 @@ def graph(task: AsyncTask[..., str]) -> Workflow:
         done = [f"s{parent}" for parent in parents if f"s{parent}" not in needed]
         flow.step(f"s{i}", task.job(f"s{i}"), after=needed, after_done=done)
     return flow
-
-
-def start(environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.races.flow_app"], env=environment, stderr=subprocess.DEVNULL
-    )
 
 
 def verify(app: App, id: str, notes: Path) -> None:

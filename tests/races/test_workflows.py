@@ -9,30 +9,30 @@ import psycopg
 
 from perdure import App
 from perdure.model.graph import OVER
-from tests.races.crew import crew, starting_line
 from tests.races.flows import fan_in, finish_one_of_each, meddle, open_app, succeeded, tangle
+from tests.races.processes import spawning, starting_line
 from tests.races.roles import TASK, hire
 
-HANDS, ROUNDS = 3, 25
+PROCESSES, ROUNDS = 3, 25
 
 
 def test_the_last_parents_release_exactly_once(url: str) -> None:
     app, task = open_app(url)
     app.migrate()
-    line = starting_line(HANDS + 1)
-    with crew() as hands:
-        for _ in range(HANDS):
-            hands.start(finish_one_of_each, url, line, ROUNDS)
+    line = starting_line(PROCESSES + 1)
+    with spawning() as processes:
+        for _ in range(PROCESSES):
+            processes.start(finish_one_of_each, url, line, ROUNDS)
         worker = hire(app.ledger)
         for _ in range(ROUNDS):
-            started = app.start_workflow(fan_in(task, HANDS))
+            started = app.start_workflow(fan_in(task, PROCESSES))
             for _ in range(3):
                 line.wait()
             jobs = app.ledger.claim(worker, tasks=[TASK], n=10)
             assert sorted(job.step_key or "" for job in jobs) == ["end", "tidy"]
             app.ledger.finish([succeeded(job) for job in jobs])
             assert started.refresh().status == "succeeded"
-        hands.join()
+        processes.join()
     app.close()
 
 
@@ -42,12 +42,12 @@ def test_whoever_meddles_waits_for_nobody_for_ever(url: str, tmp_path: Path) -> 
     workflows = [app.start_workflow(tangle(task)).id for _ in range(3)]
     stop = tmp_path / "stop"
     before = deadlocks(url)
-    with crew() as hands:
-        for seed in range(HANDS):
-            hands.start(meddle, url, workflows, stop, seed)
+    with spawning() as processes:
+        for seed in range(PROCESSES):
+            processes.start(meddle, url, workflows, stop, seed)
         time.sleep(6)
         stop.touch()
-        hands.join()
+        processes.join()
     assert deadlocks(url) == before
     drain(app, workflows)
     for id in workflows:

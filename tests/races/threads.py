@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from tests.store.waiting import until
+from tests.harness.waiting import until
 
 PATIENCE = 60.0
 

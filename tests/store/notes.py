@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import subprocess
-import sys
 import textwrap
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +14,8 @@ from typing import Any
 from perdure.errors import Refused
 from perdure.ops.op import Op, Query, announce, ask, ask_all, operation
 from perdure.store.sqlite.store import SqliteStore
+from tests.harness.processes import read_line, run_script, start
+from tests.harness.waiting import until
 
 STATEMENTS = {
     "table": "CREATE TABLE IF NOT EXISTS note (text TEXT NOT NULL UNIQUE, at INTEGER NOT NULL)",
@@ -161,7 +160,7 @@ class Line:
         """Line up, from yet another thread."""
         waiting = line_length(self._store) + 1
         call = self._threads.submit(self._store.perform, operation, *args)
-        eventually(lambda: line_length(self._store) == waiting)
+        until(lambda: line_length(self._store) == waiting)
         return call
 
     def release(self) -> None:
@@ -176,43 +175,27 @@ def line_length(store: SqliteStore) -> int:
 
 
 def start_program(code: str, *args: object) -> subprocess.Popen[str]:
-    """Another Python, in which every warning is an error."""
-    program = [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(code), *map(str, args)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-    return subprocess.Popen(
-        program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+    """Another Python, with its checks for developers."""
+    return start("-X", "dev", "-c", textwrap.dedent(code), *args)
 
 
 def run_program(code: str, *args: object) -> str:
     """What it printed, in silence otherwise."""
-    with start_program(code, *args) as program:
-        printed, complaints = program.communicate(timeout=60)
-    assert (program.returncode, complaints) == (0, "")
-    return printed
+    return run_script(textwrap.dedent(code), *args, options=("-X", "dev"))
 
 
-def hold_the_lock(path: object, seconds: float) -> subprocess.Popen[str]:
-    """Another program that writes for so long."""
+def hold_the_lock(path: object) -> subprocess.Popen[str]:
+    """Another program that writes until it is given a line, or killed."""
     code = """
-        import sqlite3, sys, time
+        import sqlite3, sys
         connection = sqlite3.connect(sys.argv[1], isolation_level=None)
         connection.execute("BEGIN IMMEDIATE")
         print("locked", flush=True)
-        time.sleep(float(sys.argv[2]))
+        sys.stdin.readline()
         connection.execute("INSERT INTO note VALUES ('theirs', 0)")
         connection.execute("COMMIT")
         connection.close()
     """
-    holder = start_program(code, path, seconds)
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "locked\n"
+    holder = start_program(code, path)
+    assert read_line(holder) == "locked"
     return holder
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    """Wait for it. A minute means never."""
-    until = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until, "this never came true"
-        time.sleep(0.001)

@@ -9,7 +9,8 @@ import pytest
 
 from perdure.errors import StoreClosed
 from perdure.internal.threads import DaemonThreads
-from tests.store.notes import eventually, run_program
+from tests.harness.waiting import until
+from tests.store.notes import run_program
 
 
 def named(name: str) -> list[threading.Thread]:
@@ -22,7 +23,7 @@ def test_threads_are_started_when_there_is_work_for_them() -> None:
     for _ in range(20):
         pool.submit(done.release)
         assert done.acquire(timeout=60)
-        eventually(lambda: pool._free == len(named("lazy")))
+        until(lambda: pool._free == len(named("lazy")))
     assert len(named("lazy")) == 1
     pool.stop()
     assert named("lazy") == []
@@ -80,7 +81,7 @@ def test_a_thread_may_stop_its_own_kind() -> None:
 
     pool.submit(stop)
     assert stopped.wait(60)
-    eventually(lambda: not named("own"))
+    until(lambda: not named("own"))
 
 
 def test_the_program_ends_although_they_work() -> None:

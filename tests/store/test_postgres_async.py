@@ -13,8 +13,8 @@ import pytest
 from perdure.errors import InternalError, Refused, StoreClosed
 from perdure.ops.op import Op, ask, operation
 from perdure.store.postgres.store import PostgresStore
+from tests.harness.waiting import auntil
 from tests.store.things import insert, insert_and_refuse, postgres_store, read, run, run_urgently
-from tests.store.waiting import auntil
 
 WAITING = (
     "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database()"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from typing import Any
 
 import psycopg
@@ -29,6 +27,7 @@ from perdure.store.postgres import connect
 from perdure.store.postgres.store import PostgresStore
 from perdure.store.store import open_store
 from tests.chain import assert_carries_no_driver_error, told
+from tests.harness.processes import run_script
 from tests.store.things import insert, postgres_store, run
 
 SECRET = "hunter2"
@@ -235,5 +234,4 @@ except InvalidConfig as error:
     print(error)
 open_store("sqlite:///:memory:").close()
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert "pip install 'perdure[postgres]'" in done.stdout
+    assert "pip install 'perdure[postgres]'" in run_script(script)

@@ -16,9 +16,9 @@ from perdure.errors import StoreAway
 from perdure.ops.op import Op, Rows, ask_last, operation
 from perdure.store.postgres import session
 from perdure.store.postgres.store import PostgresStore
+from tests.harness.waiting import auntil
 from tests.store.proxy import Proxy
 from tests.store.things import insert, insert_in_steps, insert_once, postgres_store, read, run
-from tests.store.waiting import auntil
 
 PASSING = (
     "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database()"
@@ -60,7 +60,7 @@ async def test_a_loop_that_stands_still_holds_no_lock(
     call = asyncio.create_task(small.aperform(insert, "a"))
     await asyncio.sleep(0)
     # From here on the loop does nothing until the row is committed.
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while not admin.execute("SELECT 1 FROM perdure_thing").fetchone():
         assert time.monotonic() < until
     assert not call.done()

@@ -20,9 +20,9 @@ from perdure.store.postgres import session
 from perdure.store.postgres.adapt import Statement
 from perdure.store.postgres.session import BEHIND, Session, SocketWaits
 from perdure.store.postgres.store import PostgresStore
+from tests.harness.waiting import auntil
 from tests.store.proxy import Proxy
 from tests.store.things import postgres_store, read
-from tests.store.waiting import auntil
 
 GATES = {
     "gate": "SELECT pg_advisory_xact_lock_shared(7)",

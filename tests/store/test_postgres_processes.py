@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
 from perdure.store.postgres.store import PostgresStore
+from tests.harness import processes
+from tests.harness.waiting import until
 from tests.store.proxy import Proxy
 from tests.store.things import postgres_store, run
-from tests.store.waiting import until
 
-ROOT = Path(__file__).parents[2]
 BEGIN = """
 import asyncio, gc, os, signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
@@ -27,21 +25,11 @@ store = postgres_store(sys.argv[1])
 
 
 def start(script: str, url: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", BEGIN + script, url],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return processes.start("-c", BEGIN + script, url)
 
 
 def output(script: str, url: str) -> list[str]:
-    with start(script, url) as process:
-        out, err = process.communicate(timeout=60)
-    assert err == ""
-    assert process.returncode == 0
-    return out.split()
+    return processes.run_script(BEGIN + script, url).split()
 
 
 @pytest.mark.parametrize(
@@ -72,20 +60,10 @@ async def main():
     await asyncio.sleep(0.1)
 asyncio.run(main())
 """
-    process = subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", BEGIN + script, proxy.url],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdout.readline()
+    with start(script, proxy.url) as process:
+        processes.read_line(process)
         proxy.freeze()
-        process.stdin.write("\n")
-        process.stdin.flush()
+        processes.tell(process)
         # A statement may take 30 s, and the network 10 more.
         assert process.wait(timeout=20) == 0
 
@@ -105,17 +83,8 @@ while threading.active_count() > 1 and deadline:
 print(before, threading.active_count(), flush=True)
 sys.stdin.readline()
 """
-    process = subprocess.Popen(
-        [sys.executable, "-c", BEGIN + script, postgres_url],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stdout.readline().split() == ["2", "1"]
+    with start(script, postgres_url) as process:
+        assert processes.read_line(process) == "2 1"
         until(
             lambda: (
                 admin.execute(
@@ -125,7 +94,7 @@ sys.stdin.readline()
                 == (0,)
             )
         )
-        process.stdin.write("\n")
+        processes.tell(process)
 
 
 def test_an_interrupt_ends_the_wait_and_leaves_the_store_usable(
@@ -144,7 +113,7 @@ except KeyboardInterrupt:
             ).fetchone()
         )
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=15)
+        out, err = process.communicate(timeout=20)
     assert (out.strip(), err) == ("[(1,)]", "")
 
 

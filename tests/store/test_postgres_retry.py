@@ -18,9 +18,9 @@ from perdure.store.postgres.adapt import Statement
 from perdure.store.postgres.retry import Retrier
 from perdure.store.postgres.store import PostgresStore
 from perdure.store.postgres.url import servers
+from tests.harness.waiting import until
 from tests.store.proxy import Proxy
 from tests.store.things import insert, insert_once, postgres_store, read, run, run_urgently
-from tests.store.waiting import until
 
 
 @pytest.fixture

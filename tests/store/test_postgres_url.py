@@ -14,9 +14,9 @@ from perdure.errors import InvalidConfig, StoreAway
 from perdure.store.postgres.store import PostgresStore
 from perdure.store.postgres.url import servers
 from tests.chain import assert_carries_no_driver_error, told
-from tests.cli.shop import start
+from tests.harness.processes import run_cli
+from tests.harness.waiting import until
 from tests.store.things import postgres_store, run
-from tests.store.waiting import until
 
 WRONG = "has a wrong value"
 
@@ -138,7 +138,7 @@ def test_a_worker_ends_with_the_exit_code_of_a_wrong_url(
     (tmp_path / "shop.py").write_text(
         "import perdure\napp = perdure.App()\napp.task(name='x')(lambda: None)\n"
     )
-    ran = start("worker", "shop:app", cwd=tmp_path, PERDURE_URL=f"{postgres_url}?{query}")
+    ran = run_cli("worker", "shop:app", cwd=tmp_path, PERDURE_URL=f"{postgres_url}?{query}")
     assert ran.returncode == 2
     [said] = [line for line in ran.stderr.splitlines() if line.startswith("Error: ")]
     assert option in said

@@ -14,12 +14,12 @@ from perdure.errors import InternalError, Refused, SchemaMissing, StoreClosed
 from perdure.ops.op import Op, ask, operation
 from perdure.store.sqlite import writer
 from perdure.store.sqlite.store import SqliteStore
+from tests.harness.waiting import until
 from tests.store.notes import (
     Line,
     add,
     add_and_refuse,
     add_failing,
-    eventually,
     hold,
     line_length,
     listed,
@@ -114,7 +114,7 @@ async def test_a_listener_may_write_however_busy_the_writer_is(store: SqliteStor
             await store.aperform(add, f"note {name} {number}", frozenset({f"queue/{name}/{number}"}))
 
     await asyncio.gather(*[write(name) for name in range(20)])
-    await asyncio.to_thread(eventually, lambda: len(store.perform(listed)) == 800)
+    await asyncio.to_thread(until, lambda: len(store.perform(listed)) == 800)
 
 
 async def test_a_coroutine_is_told_of_what_nobody_expected(
@@ -279,7 +279,7 @@ def test_a_store_that_nobody_closed_lets_go_of_everything(tmp_path: Path) -> Non
     assert database.connections
     del store
     assert not database.connections
-    eventually(lambda: not [t for t in threading.enumerate() if t.name.startswith("perdure-sqlite")])
+    until(lambda: not [t for t in threading.enumerate() if t.name.startswith("perdure-sqlite")])
     assert notes_in(tmp_path / "other.db") == ["note"]
 
 

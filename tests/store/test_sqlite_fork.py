@@ -21,9 +21,9 @@ from perdure.errors import UnsupportedDatabase
 from perdure.store.sqlite import fork
 from perdure.store.sqlite.store import SqliteStore
 from perdure.store.store import Store
+from tests.harness.waiting import until
 from tests.store.notes import (
     add,
-    eventually,
     hold,
     hold_the_lock,
     line_length,
@@ -112,7 +112,7 @@ def test_forks_while_threads_write_and_read(store: SqliteStore, tmp_path: Path) 
     children = []
     for number in range(15):
         before = len(written[0])
-        eventually(partial(lambda before: len(written[0]) > before, before))
+        until(partial(lambda before: len(written[0]) > before, before))
         children.append(forked(partial(store.perform, add, f"child {number}")))
     assert all([went_well(child) for child in children])
     stop.set()
@@ -133,7 +133,7 @@ def test_a_fork_waits_for_the_end_of_a_write(store: SqliteStore) -> None:
     forking.start()
     waiting = threading.Thread(target=store.perform, args=(add, "waiting"))
     waiting.start()
-    eventually(lambda: line_length(store) == 1)
+    until(lambda: line_length(store) == 1)
     assert children == []
     released.set()
     for thread in (holder, forking, waiting):
@@ -144,10 +144,10 @@ def test_a_fork_waits_for_the_end_of_a_write(store: SqliteStore) -> None:
 
 
 def test_a_fork_does_not_wait_for_who_waits_for_another_program(store: SqliteStore, tmp_path: Path) -> None:
-    with hold_the_lock(tmp_path / "jobs.db", 60) as holder:
+    with hold_the_lock(tmp_path / "jobs.db") as holder:
         waiting = threading.Thread(target=store.perform, args=(add, "waiting"))
         waiting.start()
-        eventually(lambda: store._process_state._writer._write_queue._led)
+        until(lambda: store._process_state._writer._write_queue._led)
         assert went_well(forked(lambda: store.perform(listed)))
         holder.kill()
     waiting.join(60)

@@ -17,6 +17,7 @@ from perdure.ops.op import Op, announce, ask, operation
 from perdure.store.sqlite import writer
 from perdure.store.sqlite.pending_call import PendingCall
 from perdure.store.sqlite.store import SqliteStore
+from tests.harness.waiting import until
 from tests.store.notes import (
     Line,
     add,
@@ -24,7 +25,6 @@ from tests.store.notes import (
     add_failing,
     add_unless,
     add_urgently,
-    eventually,
     fill,
     line_length,
     listed,
@@ -333,7 +333,7 @@ def interrupt() -> Iterator[Interrupt]:
 
     def interrupt_when(condition: Callable[[], object]) -> None:
         def wait() -> None:
-            eventually(condition)
+            until(condition)
             os.kill(os.getpid(), signal.SIGALRM)
 
         thread = threading.Thread(target=wait)
@@ -380,7 +380,7 @@ def test_the_main_thread_writes_for_nobody_else(store: SqliteStore) -> None:
         yield from ask("insert", text="main")
         for number in range(3):
             threads[number].start()
-        eventually(lambda: line_length(store) == 3)
+        until(lambda: line_length(store) == 3)
 
     threads = [threading.Thread(target=store.perform, args=(add, f"note {number}")) for number in range(3)]
     with traced(store) as ran:
@@ -452,7 +452,7 @@ def test_the_lead_passes_on_from_whoever_gave_up(
 
 
 def release_behind(store: SqliteStore, line: Line) -> None:
-    eventually(lambda: line_length(store) == 1)
+    until(lambda: line_length(store) == 1)
     line.release()
 
 
@@ -465,7 +465,7 @@ def test_closing_finishes_who_is_in_line_and_refuses_who_comes(
     connections = store._process_state._database.connections
     closing = threading.Thread(target=store.close)
     closing.start()
-    eventually(lambda: store._closed)
+    until(lambda: store._closed)
     with pytest.raises(StoreClosed):
         store.perform(add, "late")
     line.release()

@@ -18,8 +18,9 @@ from perdure.store.postgres.store import PostgresStore
 from perdure.store.sqlite import liveness_locks
 from perdure.store.sqlite.liveness_locks import LivenessLocks
 from perdure.store.sqlite.store import SqliteStore
+from tests.harness.processes import read_line, start
+from tests.harness.waiting import until
 from tests.store.test_sqlite_fork import forked, went_well
-from tests.store.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
 
@@ -48,16 +49,9 @@ from perdure.store.store import open_store
 store = open_store("sqlite:///" + sys.argv[1])
 store.lock_liveness(sys.argv[2])
 """
-    program = subprocess.Popen(
-        [sys.executable, "-c", f"{begin}\n{script}\ntime.sleep(1000)", str(path), worker],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with program:
+    with start("-W", "default", "-c", f"{begin}\n{script}\ntime.sleep(1000)", path, worker) as program:
         try:
-            assert program.stdout is not None
-            yield program, program.stdout.readline().strip()
+            yield program, read_line(program)
         finally:
             program.kill()
 

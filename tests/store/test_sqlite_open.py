@@ -26,10 +26,10 @@ from perdure.errors import (
 from perdure.store.schema.files import migrations
 from perdure.store.sqlite import connect
 from perdure.store.sqlite.store import SqliteStore
+from tests.harness.waiting import until
 from tests.store.notes import (
     STATEMENTS,
     add,
-    eventually,
     listed,
     note_store,
     notes_in,
@@ -211,7 +211,7 @@ def test_a_file_in_the_old_journal_mode_waits_for_its_readers(
     monkeypatch.setattr(patient._process_state._group_commit, "_rest", knocks.append)
     waiting = threading.Thread(target=patient.migrate)
     waiting.start()
-    eventually(lambda: len(knocks) > 2)
+    until(lambda: len(knocks) > 2)
     own.execute("ROLLBACK")
     waiting.join(60)
     patient.check_schema()

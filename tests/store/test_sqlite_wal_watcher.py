@@ -20,8 +20,9 @@ from perdure.store import listener_thread
 from perdure.store.sqlite import inotify, wal_watcher
 from perdure.store.sqlite.inotify import FileWatch
 from perdure.store.sqlite.store import SqliteStore
-from tests.companion import companion
-from tests.store.notes import STATEMENTS, add, eventually, listed, note_store, run_program
+from tests.harness.processes import conversation
+from tests.harness.waiting import until
+from tests.store.notes import STATEMENTS, add, listed, note_store, run_program
 from tests.store.test_sqlite_fork import forked, went_well
 
 SOMETHING = frozenset([ANYTHING])
@@ -56,7 +57,7 @@ for line in sys.stdin:
     print(store.perform(add, line.strip()), flush=True)
 store.close()
 """
-    with companion(script, path) as tell:
+    with conversation("-c", script, path) as tell:
 
         def write(note: str) -> None:
             assert tell(note) == note
@@ -73,7 +74,7 @@ def listening(store: SqliteStore) -> list[frozenset[str]]:
     heard: list[frozenset[str]] = []
     store.listen(heard.append)
     # Something may have happened before it listened.
-    eventually(lambda: SOMETHING in heard)
+    until(lambda: SOMETHING in heard)
     heard.clear()
     return heard
 
@@ -84,7 +85,7 @@ def test_each_commit_of_another_process_is_heard(way: str, tmp_path: Path) -> No
         heard = listening(store)
         for number in range(10):
             write(f"note {number}")
-            eventually(lambda: heard)
+            until(lambda: heard)
             assert store.perform(listed)[-1] == f"note {number}"
             assert set(heard) == {SOMETHING}
             heard.clear()
@@ -100,7 +101,7 @@ def test_what_was_heard_can_be_seen(way: str, tmp_path: Path) -> None:
         store.listen(lambda topics: seen.append(len(store.perform(listed))))
         for number in range(20):
             write(f"note {number}")
-            eventually(partial(lambda number: number + 1 in seen, number))
+            until(partial(lambda number: number + 1 in seen, number))
     assert seen == sorted(seen)
     store.close()
 
@@ -112,10 +113,10 @@ def test_our_own_commits_are_told_once(way: str, tmp_path: Path) -> None:
         for number in range(20):
             store.perform(add, f"own {number}", wake=frozenset([f"topic {number}"]))
         asyncio.run(store.aperform(add, "own", wake=frozenset(["topic"])))
-        eventually(lambda: frozenset(["topic"]) in heard)
+        until(lambda: frozenset(["topic"]) in heard)
         own = [frozenset([f"topic {number}"]) for number in range(20)] + [frozenset(["topic"])]
         write("theirs")
-        eventually(lambda: SOMETHING in heard)
+        until(lambda: SOMETHING in heard)
         assert heard[: len(own)] == own
         assert set(heard[len(own) :]) == {SOMETHING}
     store.close()
@@ -129,15 +130,15 @@ def test_a_database_may_come_later(way: str, tmp_path: Path) -> None:
         for number in range(3):
             heard.clear()
             write(f"note {number}")
-            eventually(lambda: heard)
+            until(lambda: heard)
     assert not (tmp_path / "jobs.db-wal").exists(), "the other was the last to close it"
     heard.clear()
     with other_process(tmp_path / "jobs.db") as write:
         write("in a new WAL")
-        eventually(lambda: heard)
+        until(lambda: heard)
         heard.clear()
         write("again")
-        eventually(lambda: heard)
+        until(lambda: heard)
     end()
     store.close()
 
@@ -188,7 +189,7 @@ def test_a_file_that_cannot_be_watched_is_polled(tmp_path: Path, monkeypatch: py
     with other_process(tmp_path / "jobs.db") as write:
         heard = listening(store)
         write("note")
-        eventually(lambda: heard)
+        until(lambda: heard)
     store.close()
 
 
@@ -206,7 +207,7 @@ def test_a_listener_that_fails_disturbs_nobody(
         for note in ("one", "two"):
             heard.clear()
             write(note)
-            eventually(lambda: heard)
+            until(lambda: heard)
     store.close()
     assert "A listener failed" in caplog.text
 
@@ -220,7 +221,7 @@ def test_whoever_has_left_hears_nothing(way: str, tmp_path: Path) -> None:
     end()
     with other_process(tmp_path / "jobs.db") as write:
         write("theirs")
-        eventually(lambda: heard)
+        until(lambda: heard)
     store.perform(add, "own", wake=frozenset(["topic"]))
     assert left == []
     store.close()
@@ -231,7 +232,7 @@ def test_closing_ends_the_thread_and_the_wal(way: str, tmp_path: Path) -> None:
     listening(store)
     assert len(listener_threads()) == 1
     store.close()
-    eventually(lambda: not listener_threads())
+    until(lambda: not listener_threads())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["jobs.db"]
     with pytest.raises(StoreClosed):
         store.listen(print)
@@ -241,14 +242,15 @@ def test_closing_ends_the_thread_and_the_wal(way: str, tmp_path: Path) -> None:
 def test_an_ear_leaves_no_file_open(tmp_path: Path) -> None:
     code = """
         import os, sys, threading
-        from tests.store.notes import eventually, note_store
+        from tests.harness.waiting import until
+        from tests.store.notes import note_store
         note_store(sys.argv[1]).close()
         before = os.listdir("/proc/self/fd")
         store, heard = note_store(sys.argv[1]), []
         store.listen(heard.append)
-        eventually(lambda: heard)
+        until(lambda: heard)
         store.close()
-        eventually(lambda: threading.active_count() == 1)
+        until(lambda: threading.active_count() == 1)
         assert os.listdir("/proc/self/fd") == before
     """
     assert run_program(code, tmp_path / "jobs.db") == ""
@@ -264,12 +266,12 @@ def test_the_thread_ends_when_nobody_has_listened_for_a_while(
     first()
     assert len(listener_threads()) == 1
     second()
-    eventually(lambda: not listener_threads())
+    until(lambda: not listener_threads())
     with other_process(tmp_path / "jobs.db") as write:
         heard: list[frozenset[str]] = []
         store.listen(heard.append)
         write("note")
-        eventually(lambda: heard)
+        until(lambda: heard)
     assert len(listener_threads()) == 1
     store.close()
 
@@ -279,12 +281,13 @@ def test_a_store_that_is_forgotten_lets_go_of_its_thread(way: str, tmp_path: Pat
     listening(store)
     del store
     gc.collect()
-    eventually(lambda: not listener_threads())
+    until(lambda: not listener_threads())
 
 
 def test_a_program_that_listens_ends_at_once(tmp_path: Path) -> None:
     code = """
         import sys
+        from tests.harness.waiting import until
         from tests.store.notes import note_store
         store = note_store(sys.argv[1])
         store.listen(print)
@@ -303,7 +306,7 @@ def test_a_forked_child_listens_anew_and_the_parent_goes_on(way: str, tmp_path: 
         heard.clear()
         there = listening(store)
         os.write(tell, b"!")
-        eventually(lambda: there)
+        until(lambda: there)
         assert heard == [], "who listened in the parent does not here"
         os.write(tell, b"!")
         os.read(turn, 1)
@@ -316,7 +319,7 @@ def test_a_forked_child_listens_anew_and_the_parent_goes_on(way: str, tmp_path: 
     heard.clear()
     os.write(give_turn, b"!")
     assert went_well(child)
-    eventually(lambda: heard)
+    until(lambda: heard)
     assert store.perform(listed) == ["parent", "child"]
     store.close()
 

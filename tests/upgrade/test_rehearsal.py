@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +15,15 @@ import psycopg
 import pytest
 
 from perdure import App
-from tests.migrations.database import ROOT, Database, begin, end, start
+from tests.harness import processes
+from tests.harness.processes import tell
+from tests.harness.waiting import until
+from tests.migrations.database import Database, end, start
 from tests.migrations.samples import online
 from tests.migrations.test_together import killed_at_the_end
-from tests.store.waiting import until
 from tests.upgrade.test_released import WHEELS
 
-TODAY = ROOT / "src"
+TODAY = processes.ROOT / "src"
 
 SHOP = """
 import asyncio, sys
@@ -50,16 +50,15 @@ sys.exit(app.run_worker(concurrency=4))
 pytestmark = pytest.mark.parametrize("wheel", WHEELS, ids=lambda wheel: wheel.stem.split("-")[1])
 
 
+def run_from(home: Path, script: str, *args: str) -> subprocess.Popen[str]:
+    """A program that imports perdure from there."""
+    return processes.start("-W", "default", "-c", script, *args, env={"PYTHONPATH": str(home)})
+
+
 @contextmanager
 def worker(home: Path, *args: str) -> Iterator[subprocess.Popen[str]]:
     """A worker that imports perdure from there."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", SHOP, *args],
-        env={**os.environ, "PYTHONPATH": str(home)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = run_from(home, SHOP, *args)
     with killed_at_the_end(process):
         yield process
 
@@ -164,17 +163,15 @@ def test_a_release_that_starts_meanwhile_is_told_at_once_and_disturbs_nobody(
     """It waits for a lock of its own inside a statement; an index that is built would wait for that."""
     database = Database(postgres_url)
     database.migrate(to=online("postgres").version - 1)
-    migrates = [sys.executable, "-c", f"from perdure import App; App({postgres_url!r}).migrate()"]
+    migrates = f"from perdure import App; App({postgres_url!r}).migrate()"
     builder = start(postgres_url)
     with killed_at_the_end(builder), psycopg.connect(postgres_url) as reader:
         reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         reader.execute("SELECT 1")
-        begin(builder)
+        tell(builder)
         until(lambda: "CREATE INDEX CONCURRENTLY" in queries(database))
-        told = subprocess.run(
-            migrates, env={**os.environ, "PYTHONPATH": str(wheel)}, capture_output=True, text=True, timeout=60
-        )
-        assert "SchemaNewer" in told.stderr
+        with run_from(wheel, migrates) as release:
+            assert "SchemaNewer" in release.communicate(timeout=60)[1]
         reader.rollback()
         assert end(builder) == (0, [online("postgres").version])
 
@@ -182,18 +179,11 @@ def test_a_release_that_starts_meanwhile_is_told_at_once_and_disturbs_nobody(
 def test_both_may_be_first(url: str, wheel: Path) -> None:
     """The release knows other locks, and the first migration only."""
     database = Database(url)
-    old = subprocess.Popen(
-        [sys.executable, "-c", f"from perdure import App; input(); App({url!r}).migrate()"],
-        env={**os.environ, "PYTHONPATH": str(wheel)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    old = run_from(wheel, f"from perdure import App; input(); App({url!r}).migrate()")
     new = start(url)
     with killed_at_the_end(old, new):
-        begin(old)
-        begin(new)
+        tell(old)
+        tell(new)
         assert end(new)[0] == 0
         _, errors = old.communicate(timeout=60)
         assert old.returncode == 0 or "SchemaNewer" in errors, errors

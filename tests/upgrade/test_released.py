@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from importlib.resources import files
 from pathlib import Path
 from zipfile import ZipFile
@@ -13,6 +11,7 @@ from zipfile import ZipFile
 import pytest
 
 from perdure import App
+from tests.harness import processes
 
 WHEELS = sorted(Path(__file__).parent.glob("perdure-*.whl"))
 assert WHEELS, "a release is committed here"
@@ -47,13 +46,7 @@ def run(wheel: Path, *args: str) -> str:
 
 def start(wheel: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """A wheel is a place to import from."""
-    return subprocess.run(
-        [sys.executable, "-c", SHOP, *args],
-        env={**os.environ, "PYTHONPATH": str(wheel)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return processes.run("-W", "default", "-c", SHOP, *args, env={"PYTHONPATH": str(wheel)})
 
 
 def today(url: str) -> App:

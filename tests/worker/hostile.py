@@ -16,8 +16,9 @@ from typing import Any
 from perdure import CONTEXT, App, Context
 from perdure.client.job import Job
 from perdure.model.job import JobRow
-from tests.store.waiting import until
-from tests.worker.fleet import Fleet, Hand
+from tests.harness.processes import Process
+from tests.harness.waiting import until
+from tests.worker.fleet import Fleet
 from tests.worker.worker_app import QUICK, note
 
 
@@ -176,7 +177,7 @@ def make(url: str | None = None, **options: Any) -> App:
 app = make(lease=float(os.environ.get("HOSTILE_LEASE", "30")))
 
 
-def start(fleet: Fleet, *, lease: float = 30, **options: Any) -> Hand:
+def start(fleet: Fleet, *, lease: float = 30, **options: Any) -> Process:
     """A worker of this app that has registered."""
     return fleet.start(env={"SERVE": "tests.worker.hostile", "HOSTILE_LEASE": str(lease)}, **options)
 

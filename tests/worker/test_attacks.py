@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from perdure import CONTEXT, App, Context, Continue, Snooze
-from tests.store.waiting import auntil
+from tests.harness.waiting import auntil
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ async def test_one_that_died_is_seen_at_once_and_told_when_the_block_ends(fatal_
     async def live() -> None:
         async with fatal_app.worker() as worker:
             assert worker.status is None
-            assert await asyncio.wait_for(worker.wait(), 10) == Exit.CRASHED
+            assert await asyncio.wait_for(worker.wait(), 60) == Exit.CRASHED
             assert worker.status == Exit.CRASHED
 
     with pytest.raises(WorkerDied) as caught:
@@ -50,7 +50,7 @@ async def test_a_bug_in_what_a_worker_does_aside_ends_it_too(
         async with app.worker() as worker:
             monkeypatch.setattr(app.ledger, "afinish", finish, raising=False)
             worker._executor.releaser.give_back([Lease("01a1e25c-0424-7380-b821-639a370869b8", 1)])
-            assert await asyncio.wait_for(worker.wait(), 20) == Exit.CRASHED
+            assert await asyncio.wait_for(worker.wait(), 60) == Exit.CRASHED
 
     with pytest.raises(WorkerDied) as caught:
         await live()
@@ -60,7 +60,7 @@ async def test_a_bug_in_what_a_worker_does_aside_ends_it_too(
 async def test_an_error_of_the_block_itself_goes_first(fatal_app: App) -> None:
     async def live() -> None:
         async with fatal_app.worker() as worker:
-            await asyncio.wait_for(worker.wait(), 10)
+            await asyncio.wait_for(worker.wait(), 60)
             raise KeyError
 
     with pytest.raises(KeyError):
@@ -77,7 +77,7 @@ async def test_handlers_that_take_every_thread_are_told_too(app: App) -> None:
     async def live() -> None:
         async with app.worker(concurrency=1) as worker:
             await hang.aenqueue()
-            assert await asyncio.wait_for(worker.wait(), 20) == Exit.SLOTS_LOST
+            assert await asyncio.wait_for(worker.wait(), 60) == Exit.SLOTS_LOST
 
     with pytest.raises(WorkerDied):
         await live()
@@ -88,7 +88,7 @@ async def test_one_that_was_stopped_in_order_is_no_error(app: App) -> None:
     app.task(name="work")(lambda: None)
     async with app.worker() as worker:
         worker.stop()
-        assert await asyncio.wait_for(worker.wait(), 10) == Exit.DONE
+        assert await asyncio.wait_for(worker.wait(), 60) == Exit.DONE
     async with app.worker() as worker:
         pass
     assert worker.status == Exit.DONE

@@ -18,7 +18,7 @@ import pytest
 
 from perdure import CONTEXT, App, Context
 from perdure.client.job import Job
-from tests.store.waiting import auntil, until
+from tests.harness.waiting import auntil, until
 from tests.worker import hostile
 from tests.worker.fleet import Fleet
 from tests.worker.hostile import begin, row_of, start
@@ -139,7 +139,7 @@ def test_it_ends_two_workers_and_then_runs_in_a_process_of_its_own(
     assert (row.state, row.attempt, row.crashes, row.error_kind) == ("failed", 3, 2, "timeout")
     assert survivor.stop() == 0
     pids = [int(line.split()[1]) for line in notes.read_text().splitlines()]
-    assert pids[:2] == [hand.process.pid for hand in fleet.hands[:2]]
+    assert pids[:2] == [hand.process.pid for hand in fleet.workers[:2]]
     assert pids[2] != survivor.process.pid
 
 
@@ -239,7 +239,7 @@ def test_the_first_signal_ends_a_worker_whose_loop_never_answers(
     other = begin(hostile_app, "wait", tmp_path / "wait")
     blocker = begin(hostile_app, "block_without_timeout", tmp_path / "block")
     hand.signal(number)
-    assert hand.end(seconds=20) == 10
+    assert hand.end() == 10
     for row in map(row_of, (blocker, other)):
         assert (row.state, row.attempt, row.crashes) == ("ready", 0, 0)
         assert row.error_kind == "interrupted"

@@ -10,7 +10,7 @@ import pytest
 
 from perdure import App
 from perdure.model.suspect import SUSPECT_AFTER, SUSPECT_AFTER_INTERRUPTIONS
-from tests.store.waiting import until
+from tests.harness.waiting import until
 from tests.worker.fleet import Fleet
 from tests.worker.hostile import begin, row_of, start
 

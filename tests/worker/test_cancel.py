@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -10,24 +11,22 @@ from typing import Any
 import pytest
 
 from perdure import CONTEXT, App, Context
-from tests.store.waiting import until
+from tests.harness.waiting import until
 from tests.worker.fleet import Fleet
 from tests.worker.waiting import until_state
 
 
 @pytest.mark.parametrize("task", ["rest_until_canceled", "rest_until_asked"])
-def test_a_cancel_from_another_process_arrives_within_a_second(
+def test_a_cancel_from_another_process_waits_for_no_heartbeat(
     fleet: Fleet, tmp_path: Path, task: str
 ) -> None:
-    # The next heartbeat is ten seconds away.
-    fleet.start(lease=30, poll=30)
+    # The next heartbeat is twenty minutes away.
+    fleet.start(lease=3600, poll=3600)
     notes = tmp_path / "notes"
     job = fleet.enqueue(task, note_to=str(notes))
     until(lambda: notes.exists())
-    began = time.monotonic()
     assert job.cancel(reason="enough") == "cancel_requested"
     until(lambda: "asked" in notes.read_text())
-    assert time.monotonic() - began < 1
     job.join(30)
     # A thread that returned has done its work: that is a success.
     assert job.state == ("canceled" if task == "rest_until_canceled" else "succeeded")
@@ -48,7 +47,7 @@ async def test_a_cancel_that_nobody_announced_arrives_with_the_heartbeat(
         job = await rest.aenqueue()
         await until_state(job, "running")
         await other.acancel_job(job.id)
-        await until_state(job, "canceled", seconds=5)
+        await until_state(job, "canceled")
     await other.aclose()
 
 
@@ -63,7 +62,7 @@ async def test_a_cancel_leaves_others_alone(app: App) -> None:
         await until_state(doomed, "running")
         await until_state(spared, "running")
         await doomed.acancel()
-        await until_state(doomed, "canceled", seconds=5)
+        await until_state(doomed, "canceled")
         assert await spared.aget(30) == "rested"
 
 
@@ -71,7 +70,9 @@ async def test_a_cancel_leaves_others_alone(app: App) -> None:
 async def test_an_attempt_under_a_cancel_is_the_last(app: App, end: str) -> None:
     from perdure import Snooze
 
-    @app.task(name="rest", timeout=0.5, timeout_grace=0.2, backoff=0.01)
+    release = threading.Event()
+
+    @app.task(name="rest", timeout=2 if end == "timeout" else 60, timeout_grace=0.2, backoff=0.01)
     def rest(*, ctx: Context = CONTEXT) -> Any:
         while not ctx.cancel_requested:
             time.sleep(0.01)
@@ -79,18 +80,15 @@ async def test_an_attempt_under_a_cancel_is_the_last(app: App, end: str) -> None
             raise ValueError
         if end == "snooze":
             raise Snooze(0)
-        time.sleep(1)
+        release.wait(60)
         raise ValueError
 
     async with app.worker():
         job = await rest.aenqueue()
         await until_state(job, "running")
-        if end != "timeout":
-            await job.acancel()
-        else:
-            await asyncio.sleep(0.3)
-            await job.acancel()
+        await job.acancel()
         await job.ajoin(30)
+        release.set()
     assert (job.state, job.attempt) == ("canceled", 1)
 
 

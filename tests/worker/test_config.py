@@ -12,7 +12,7 @@ import pytest
 from perdure import CONTEXT, App, Context
 from perdure.errors import JobFailed
 from perdure.model.job import SECOND
-from tests.store.waiting import auntil
+from tests.harness.waiting import auntil
 from tests.worker import config_app
 
 

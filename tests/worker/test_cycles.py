@@ -12,8 +12,8 @@ import pytest
 from perdure import App, Snooze
 from perdure.worker.cycle import Cycle, ReservedSlots, SlotGroup
 from perdure.worker.operations import Batch
+from tests.harness.waiting import auntil
 from tests.store.proxy import Proxy
-from tests.store.waiting import auntil
 
 SLOTS = 10
 

@@ -13,7 +13,7 @@ from perdure.client.job import Job
 from perdure.model.job import SECOND
 from perdure.request.signals import OutcomeSignal, Signal
 from perdure.worker.outcome import traced
-from tests.worker.waiting import aside_until
+from tests.harness.waiting import auntil
 
 FAR = 3600
 
@@ -44,7 +44,7 @@ def ends(request: pytest.FixtureRequest, app: App) -> Callable[..., Any]:
         async with app.worker():
             job = await task.aenqueue()
 
-            await aside_until(lambda: recorded(job))
+            await auntil(lambda: recorded(job))
             # It is none the worse for it.
             assert await (await app.tasks["well"].aenqueue()).aget(30) == "well"
         assert (await job.arefresh()).state == state
@@ -114,8 +114,8 @@ async def test_an_error_that_cannot_be_shown_is_recorded_all_the_same(ends: Any)
     assert job.error.message == "Unspeakable"
 
 
-async def test_a_message_of_50_megabytes_is_cut(ends: Any) -> None:
-    job = await ends(throwing(ValueError("x" * 50_000_000)), state="ready")
+async def test_a_message_of_5_megabytes_is_cut(ends: Any) -> None:
+    job = await ends(throwing(ValueError("x" * 5_000_000)), state="ready")
     assert len(job.error.message) <= 2_000
     assert len(job.error.trace) <= 16_384
 
@@ -204,7 +204,7 @@ async def test_arguments_that_no_longer_fit_fail_the_attempt(app: App) -> None:
 
     async with app.worker():
         mine = await app.aget_job(job.id)
-        await aside_until(lambda: recorded(mine))
+        await auntil(lambda: recorded(mine))
     assert mine.error is not None
     assert (mine.state, mine.error.code, mine.error.kind) == ("ready", "job.bad_arguments", "error")
 

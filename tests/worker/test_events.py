@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -16,8 +15,8 @@ from perdure import App, Retry, Snooze
 from perdure.errors import InvalidOption
 from perdure.request.events import JobEvent
 from perdure.worker import subscribers
-from tests.store.waiting import auntil
-from tests.worker.waiting import aside_until, until_state
+from tests.harness.waiting import auntil
+from tests.worker.waiting import until_state
 
 FAR = 3600
 
@@ -75,7 +74,7 @@ async def test_an_event_says_whose_and_how_long(app: App) -> None:
     assert (event.run, event.attempt, event.worker) == (1, 1, worker.identity)
     assert (event.kind, event.code, event.message) == ("error", "job.error", "KeyError: 'x'")
     assert event.seconds is not None
-    assert 0.04 < event.seconds < 10
+    assert event.seconds > 0.04
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt, StopIteration])
@@ -99,9 +98,9 @@ async def test_a_listener_that_fails_disturbs_nobody(
 
     async with app.worker():
         jobs = await app.aenqueue_many([work.job() for _ in range(6)])
-        await auntil(lambda: len(heard) == 6, seconds=5)
+        await auntil(lambda: len(heard) == 6)
         assert sorted(heard) == sorted(job.id for job in jobs)
-        await auntil(lambda: caplog.text.count("A listener to 'succeeded' failed for job") == 6, seconds=5)
+        await auntil(lambda: caplog.text.count("A listener to 'succeeded' failed for job") == 6)
 
 
 async def test_a_slow_listener_holds_up_no_job_and_is_not_waited_for(
@@ -125,7 +124,7 @@ async def test_a_slow_listener_holds_up_no_job_and_is_not_waited_for(
     async with app.worker():
         for _ in range(3):
             assert await (await work.aenqueue()).aget(30) == "done"
-        await auntil(lambda: caplog.text.count("it is no longer waited for") == 3, seconds=5)
+        await auntil(lambda: caplog.text.count("it is no longer waited for") == 3)
         await auntil(lambda: "rest_in_thread lags: a call of it takes more than 0.2 s" in caplog.text)
         release.set()
         await auntil(lambda: "rest_in_thread keeps up again; it missed 0 events" in caplog.text)
@@ -137,10 +136,11 @@ async def test_listeners_that_hang_silence_nobody_else_and_hold_up_no_end(
 ) -> None:
     monkeypatch.setattr(subscribers, "CLOSE_WITHIN", 0.2)
     heard: list[str] = []
+    released: list[bool] = []
     release = threading.Event()
 
     def hang() -> Callable[[JobEvent], object]:
-        return lambda event: release.wait(30)
+        return lambda event: released.append(release.wait(100))
 
     for _ in range(8):
         app.on("succeeded")(hang())
@@ -151,12 +151,11 @@ async def test_listeners_that_hang_silence_nobody_else_and_hold_up_no_end(
 
     async with app.worker():
         jobs = await app.aenqueue_many([work.job() for _ in range(6)])
-        await auntil(lambda: len(heard) == 6, seconds=5)
+        await auntil(lambda: len(heard) == 6)
         assert sorted(heard) == sorted(job.id for job in jobs)
-        began = monotonic()
-    assert monotonic() - began < 5
+    assert released == []
     release.set()
-    await auntil(lambda: not listening(), seconds=5)
+    await auntil(lambda: not listening())
 
 
 def listening() -> list[str]:
@@ -198,10 +197,10 @@ async def test_a_flood_is_cut_off_and_both_its_ends_are_told(
         release.set()
         # One that is being told in a thread no longer waits.
         told = 4 if kind == "async" else 5
-        await auntil(lambda: f"{name} keeps up again; it missed {12 - told} events" in caplog.text, seconds=5)
+        await auntil(lambda: f"{name} keeps up again; it missed {12 - told} events" in caplog.text)
         await auntil(lambda: len(heard) == told)
         await (await work.aenqueue(12)).aget(30)
-        await auntil(lambda: len(heard) == told + 1, seconds=5)
+        await auntil(lambda: len(heard) == told + 1)
     assert caplog.text.count("lags") == 1
 
 
@@ -261,7 +260,7 @@ async def test_what_is_given_back_and_what_was_lost_is_told(brisk_app: App) -> N
             row = (await job.arefresh()).row
             return row is not None and (row.state, row.token) == ("running", 2)
 
-        await aside_until(taken_again)
+        await auntil(taken_again)
     assert told == ["lease_lost", "given_back"]
 
 

@@ -16,7 +16,7 @@ from perdure.errors import BlockingCall, ResultMissing
 from perdure.ops.op import Operation
 from perdure.ops.results import PAGE_BYTES
 from perdure.worker import held_results, step_needs
-from tests.store.waiting import auntil
+from tests.harness.waiting import auntil
 from tests.worker import fan
 from tests.worker.waiting import until_state
 

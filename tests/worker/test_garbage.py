@@ -11,7 +11,7 @@ import pytest
 
 from perdure import App
 from perdure.worker.gc_tuning import MOST, USUAL
-from tests.store.waiting import auntil
+from tests.harness.waiting import auntil
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def test_what_is_large_is_not_kept_until_there_is_much_of_it(app: App) -> None:
     @app.task(name="leave")
     async def leave() -> None:
         dropped = weakref.ref(Large())
-        await auntil(lambda: dropped() is None, seconds=20)
+        await auntil(lambda: dropped() is None)
 
     job = leave.enqueue()
     assert app.run_worker(burst=True) == 0

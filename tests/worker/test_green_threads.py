@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from tests.harness import processes
 
 PROGRAM = """
 {patch}
@@ -36,7 +35,7 @@ EVENTLET = "import eventlet; eventlet.monkey_patch()"
 
 def outcome(patch: str, run: str = RUN) -> str:
     program = PROGRAM.format(patch=patch, run=run)
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    ended = processes.run("-W", "default", "-c", program)
     return ended.stdout + ended.stderr
 
 

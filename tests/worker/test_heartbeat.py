@@ -16,9 +16,9 @@ import pytest
 from perdure import App, Context
 from perdure.errors import StoreAway
 from perdure.model.job import Lease
-from tests.store.waiting import auntil, until
+from tests.harness.waiting import auntil, until
 from tests.worker.fleet import Fleet
-from tests.worker.waiting import aside_until, free_slots, until_state
+from tests.worker.waiting import free_slots, until_state
 
 
 def test_a_blocked_loop_loses_no_lease_and_the_log_shows_where(fleet: Fleet, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ async def test_a_lost_lease_stops_its_handler_and_writes_nothing(
             await second.ledger.aretire(identity)
             await second.ledger.arescue()
             assert await job.aget(30) == "second"
-            await asyncio.wait_for(stopped.wait(), 5)
+            await asyncio.wait_for(stopped.wait(), 25)
             await auntil(lambda: not worker.leases())
             assert await job.aget(30) == "second"
     assert (job.attempt, job.row.token) == (2, 2)  # type: ignore[union-attr]
@@ -91,7 +91,7 @@ async def test_a_worker_found_retired_registers_anew_and_goes_on(
     async with brisk_app.worker() as worker:
         before = worker.identity
         await brisk_app.ledger.aretire(before)
-        await auntil(lambda: worker.identity != before, seconds=5)
+        await auntil(lambda: worker.identity != before)
         assert [row.id for row in await brisk_app.alist_workers()] == [worker.identity]
         job = await work.aenqueue()
         assert await job.aget(30) == "done"
@@ -219,7 +219,7 @@ async def test_a_heartbeat_that_fails_is_tried_again(brisk_app: App, monkeypatch
         return row.beat_at > row.started_at
 
     async with brisk_app.worker():
-        await aside_until(renewed)
+        await auntil(renewed)
     assert len(beats) >= 3
 
 

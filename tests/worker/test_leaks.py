@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.store.waiting import until
+from tests.harness.processes import Process
+from tests.harness.waiting import until
 from tests.worker import cpu_app
-from tests.worker.fleet import Fleet, Hand
+from tests.worker.fleet import Fleet
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -31,7 +32,7 @@ def size(pid: int) -> Size:
     )
 
 
-def children(hand: Hand) -> set[int]:
+def children(hand: Process) -> set[int]:
     """Those that are not dead yet."""
     found = set()
     for process in Path("/proc").glob("[0-9]*"):

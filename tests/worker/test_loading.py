@@ -15,7 +15,7 @@ from perdure.errors import InvalidConfig
 from perdure.worker.process import pool, slot
 from perdure.worker.process.pool import ProcessRunner
 from perdure.worker.process.protocol import Load
-from tests.store.waiting import auntil
+from tests.harness.waiting import auntil
 from tests.worker import process_app
 from tests.worker.test_processes import PATIENCE, alive, children, enqueue, noted, working
 from tests.worker.waiting import until_state
@@ -112,7 +112,7 @@ async def test_a_worker_that_is_stopped_while_its_first_child_loads_waits_for_no
     gate.shut()
     async with process_app.make(sqlite_url) as app:
         task = asyncio.create_task(work(app))
-        await auntil(lambda: gate.pids, seconds=PATIENCE)
+        await auntil(lambda: gate.pids)
         task.cancel()
         async with asyncio.timeout(PATIENCE / 2):
             with pytest.raises(asyncio.CancelledError):
@@ -124,6 +124,6 @@ async def test_whoever_is_cancelled_while_the_first_child_loads_leaves_none(gate
     gate.shut()
     runner = ProcessRunner(1, Load(TARGET, path=sys.path))
     task = asyncio.create_task(runner.check(asyncio.Event()))
-    await auntil(lambda: gate.pids, seconds=PATIENCE)
+    await auntil(lambda: gate.pids)
     task.cancel()
     await auntil(lambda: not any(map(alive, gate.pids)) and not runner.pids)

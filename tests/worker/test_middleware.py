@@ -13,7 +13,7 @@ import pytest
 
 from perdure import CONTEXT, App, Context
 from perdure.request.middleware import Middleware
-from tests.worker import lineage
+from tests.worker import middleware_app
 
 TRACE: ContextVar[str] = ContextVar("trace", default="none")
 
@@ -116,7 +116,8 @@ async def test_meta_written_at_enqueue_is_seen_at_run_and_so_are_variables(app: 
 async def test_jobs_that_a_handler_enqueues_pass_through_it_as_well(
     url: str, task: str, at_once: bool
 ) -> None:
-    async with lineage.make(url) as app, app.worker(queues=["default"], processes=1, target=lineage.TARGET):
+    options: Any = {"processes": int("process" in task), "target": middleware_app.TARGET}
+    async with middleware_app.make(url) as app, app.worker(queues=["default"], **options):
         parent = await app.aenqueue(task, {"at_once": at_once})
         children = await app.aget_jobs(await parent.aget(60))
     assert [child and child.meta for child in children] == [{"by": parent.id}, {"mine": 1, "by": parent.id}]
@@ -124,7 +125,7 @@ async def test_jobs_that_a_handler_enqueues_pass_through_it_as_well(
 
 @pytest.mark.parametrize("where", ["loop", "thread", "process", "async process"])
 async def test_an_error_that_a_middleware_swallows_is_none(url: str, where: str) -> None:
-    async with lineage.make(url) as app, app.worker(processes=1, target=lineage.TARGET):
+    async with middleware_app.make(url) as app, app.worker(processes=1, target=middleware_app.TARGET):
         assert await (await app.aenqueue(f"stumbling {where}")).aget(60) is None
 
 

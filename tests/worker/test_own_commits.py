@@ -11,7 +11,7 @@ import pytest
 
 from perdure import App
 from perdure.request.events import JobEvent
-from tests.store.waiting import auntil
+from tests.harness.waiting import auntil
 from tests.worker import own_commit_app
 from tests.worker.test_processes import PATIENCE, alive, enqueue, noted, working
 from tests.worker.waiting import until_state
@@ -80,11 +80,11 @@ async def test_a_handler_that_rolled_its_success_back_is_stopped_when_its_lease_
     notes = tmp_path / "notes"
     async with working(app, target=own_commit_app.TARGET, drain=0) as worker:
         await enqueue(app, "roll_back_and_wait", note_to=str(notes))
-        await auntil(lambda: noted(notes), seconds=PATIENCE)
+        await auntil(lambda: noted(notes))
         await app.ledger.aretire(worker.identity)
         await app.ledger.arescue()
         # The worker's own sweeper may have been quicker than the rescue above, and told what became of the job.
-        await auntil(lambda: "lease_lost" in [event.name for event in told], seconds=15)
+        await auntil(lambda: "lease_lost" in [event.name for event in told])
 
 
 async def test_a_success_that_nobody_committed_is_lost_with_its_lease(
@@ -93,7 +93,7 @@ async def test_a_success_that_nobody_committed_is_lost_with_its_lease(
     notes = tmp_path / "notes"
     async with working(app, target=own_commit_app.TARGET, drain=0) as worker:
         job = await enqueue(app, "roll_back_unseen", url=url, note_to=str(notes))
-        await auntil(lambda: noted(notes), seconds=PATIENCE)
+        await auntil(lambda: noted(notes))
         await app.ledger.aretire(worker.identity)
         await app.ledger.arescue()
         (tmp_path / "notes.go").touch()
@@ -109,7 +109,7 @@ async def test_a_success_committed_by_a_handler_whose_lease_seemed_gone_is_told(
     notes = tmp_path / "notes"
     async with working(app, target=own_commit_app.TARGET) as worker:
         job = await enqueue(app, "commit_late", note_to=str(notes))
-        await auntil(lambda: noted(notes), seconds=PATIENCE)
+        await auntil(lambda: noted(notes))
         (attempt,) = worker._executor.attempts.values()
         attempt.stop("lost")
         (tmp_path / "notes.go").touch()

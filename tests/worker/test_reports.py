@@ -12,7 +12,8 @@ import pytest
 from perdure import CONTEXT, App, Context
 from perdure.errors import InvalidOption, LeaseLost
 from perdure.ops import browse
-from tests.worker.waiting import aside_until, until_state
+from tests.harness.waiting import auntil
+from tests.worker.waiting import until_state
 
 
 async def lines(app: App, job: Any) -> list[str]:
@@ -48,9 +49,7 @@ async def test_words_are_written_while_the_handler_runs(app: App, run_in: str) -
             return (await job.arefresh()).progress == (1, 4, "first", "reading")
 
         await until_state(job, "running")
-        began = time.monotonic()
-        await aside_until(heard)
-        assert time.monotonic() - began < 2.5
+        await auntil(heard)
         assert job.state == "running"
         assert await lines(app, job) == ["hello"]
         go_on = True
@@ -159,7 +158,7 @@ async def test_a_pair_that_cannot_be_true_stops_nothing_and_takes_nothing_with_i
         async def heard() -> bool:
             return (await job.arefresh()).progress == (None, None, None, "boasting")
 
-        await aside_until(heard)
+        await auntil(heard)
         assert await lines(app, job) == ["and more"]
         go_on = True
         assert await job.aget(30) == "done"

@@ -12,7 +12,7 @@ import pytest
 
 from perdure import CONTEXT, App, Context
 from perdure.errors import InvalidConfig, InvalidOption
-from tests.store.waiting import auntil
+from tests.harness.waiting import auntil
 from tests.worker.fleet import Fleet
 
 
@@ -66,11 +66,11 @@ async def test_threads_share_the_slots(app: App) -> None:
 
     @app.task(name="meet")
     def meet() -> int:
-        return together.wait(20)
+        return together.wait(60)
 
     jobs = await app.aenqueue_many([meet.job() for _ in range(6)])
     async with app.worker(concurrency=3):
-        assert sorted([await job.aget(30) for job in jobs]) == [0, 0, 1, 1, 2, 2]
+        assert sorted([await job.aget(60) for job in jobs]) == [0, 0, 1, 1, 2, 2]
 
 
 async def test_a_handler_learns_of_its_job(app: App) -> None:

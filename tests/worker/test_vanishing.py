@@ -18,7 +18,7 @@ from perdure.errors import SchemaMissing, StoreAway
 from perdure.worker.identity import UNKNOWN
 from perdure.worker.options import Exit
 from perdure.worker.worker import Worker
-from tests.store.waiting import auntil
+from tests.harness.waiting import auntil
 
 SCHEMA = "vanishing"
 """The other one is for other tests, too."""
@@ -106,7 +106,7 @@ async def test_tables_that_are_dropped_and_made_anew(
         await until_told(caplog, "The database cannot serve: perdure's tables do not exist")
         await auntil(lambda: worker._health._failures > 5)
         await another_works(url)
-        await auntil(lambda: not worker.leases(), seconds=10)
+        await auntil(lambda: not worker.leases())
         assert [row.id for row in await brisk_app.alist_workers()] == [worker.identity] != [first]
     assert caplog.text.count(UNKNOWN) == 1
     assert "believed dead" not in caplog.text
@@ -154,7 +154,7 @@ async def test_a_file_that_is_deleted_is_waited_for(
         await auntil(lambda: worker._health._failures > 5)
         assert not path.exists()
         await another_works(sqlite_url)
-        await auntil(lambda: not worker.leases(), seconds=10)
+        await auntil(lambda: not worker.leases())
         assert [row.id for row in await brisk_file.alist_workers()] == [worker.identity]
     assert caplog.text.count(UNKNOWN) == 1
     assert caplog.text.count(GONE) == 1

@@ -127,4 +127,4 @@ def make(url: str | None = None, **options: Any) -> App:
     return app
 
 
-app = make(lease=float(os.environ.get("MILL_LEASE", "30")))
+app = make(lease=float(os.environ.get("WORKER_LEASE", "30")))

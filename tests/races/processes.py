@@ -14,39 +14,39 @@ _spawn = get_context("spawn")
 PATIENCE = 60.0
 
 
-class WorkersNow:
-    """Those who are at work."""
+class Processes:
+    """Those that run."""
 
     def __init__(self) -> None:
-        self.hands: list[SpawnProcess] = []
+        self.running: list[SpawnProcess] = []
 
     def start(self, role: Callable[..., None], *args: Any) -> None:
         process = _spawn.Process(target=role, args=args, daemon=True)
         process.start()
-        self.hands.append(process)
+        self.running.append(process)
 
-    def kill(self, hand: SpawnProcess) -> None:
+    def kill(self, process: SpawnProcess) -> None:
         """With SIGKILL, which nobody can catch."""
-        hand.kill()
-        hand.join(PATIENCE)
-        self.hands.remove(hand)
+        process.kill()
+        process.join(PATIENCE)
+        self.running.remove(process)
 
     def join(self) -> None:
         """Wait until all have done their work."""
-        for hand in self.hands:
-            hand.join(PATIENCE)
-        assert [hand.exitcode for hand in self.hands] == [0] * len(self.hands)
+        for process in self.running:
+            process.join(PATIENCE)
+        assert [process.exitcode for process in self.running] == [0] * len(self.running)
 
 
 @contextmanager
-def crew() -> Iterator[WorkersNow]:
-    """Nobody is left behind."""
-    hired = WorkersNow()
+def spawning() -> Iterator[Processes]:
+    """None is left behind."""
+    started = Processes()
     try:
-        yield hired
+        yield started
     finally:
-        for hand in list(hired.hands):
-            hired.kill(hand)
+        for process in list(started.running):
+            started.kill(process)
 
 
 def starting_line(n: int) -> Barrier:

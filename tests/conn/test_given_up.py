@@ -12,14 +12,17 @@ import psycopg
 import pytest
 
 from perdure.errors import IdempotencyConflict, PerdureError, UnsupportedConnection
-from tests.conformance.test_drivers import DRIVERS, rows, world_at
+from tests.conformance.conftest import migrated_postgres, migrated_sqlite, postgres_url, sqlite_url
 from tests.conformance.world import World
-from tests.drivers.caller import Caller, done, theirs
-from tests.drivers.table import SQLITE
+from tests.conn.caller import Caller, done, theirs
+from tests.conn.drivers import SQLITE
+from tests.conn.test_jobs import DRIVERS, rows, world_at
+
+__all__ = ["migrated_postgres", "migrated_sqlite", "postgres_url", "sqlite_url"]  # fixtures
 
 KINDS: dict[str, Any] = {name: getattr(kind, "func", kind) for name, kind in DRIVERS.items()}
 ASYNC = [name for name, kind in KINDS.items() if kind.mode == "async"]
-ROUNDS = 60
+ROUNDS = 20
 
 
 @pytest.fixture(params=ASYNC)

@@ -1,4 +1,4 @@
-"""Tasks that enqueue others, under a middleware; a child finds the app as ``tests.worker.lineage:app``."""
+"""Tasks that enqueue others, under a middleware; a child finds the app as ``tests.worker.middleware_app:app``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from perdure import CONTEXT, App, Context
 from perdure.request.middleware import Middleware
 
-TARGET = "tests.worker.lineage:app"
+TARGET = "tests.worker.middleware_app:app"
 
 
 class Lineage(Middleware):

@@ -1,8 +1,8 @@
-"""Hostile twins: functions and operators named like those our statements use, for every combination of their types.
+"""Functions and operators of an attacker, named like those our statements use, for every combination of their types.
 
 A role that may create objects in ``public`` plants them. PostgreSQL prefers an exact match of the argument types
-over one that needs a conversion, whatever schema it is in: a call that has no exact match in pg_catalog goes to the
-twin. Nobody but the attacker may execute a twin, so each use fails with "permission denied for function".
+over one that needs a conversion, whatever schema it is in: a call that has no exact match in pg_catalog goes to
+theirs. Nobody but the attacker may execute one, so each use fails with "permission denied for function".
 """
 
 from __future__ import annotations
@@ -88,15 +88,15 @@ def names() -> tuple[set[str], set[str]]:
 
 
 def plant(attacker_url: str) -> tuple[set[str], set[str]]:
-    """Create every twin there can be; tell of which functions and operators there are some."""
+    """Create every one there can be; tell of which functions and operators there are some."""
     functions, operators = names()
     with psycopg.connect(attacker_url, autocommit=True) as attacker:
         attacker.execute("ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")
-        # Not to be caught by its own twins.
+        # Not to be caught by its own.
         attacker.execute("SET search_path = pg_catalog")
         settings = {"functions": functions, "operators": operators, "types": TYPES, "few": FEW}
         for name, values in settings.items():
-            attacker.execute("SELECT set_config(%s, %s, false)", [f"twins.{name}", "\n".join(values)])
+            attacker.execute("SELECT set_config(%s, %s, false)", [f"hostile.{name}", "\n".join(values)])
         attacker.execute(_PLANT.encode())
         found = attacker.execute(
             "SELECT DISTINCT proname::text FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
@@ -110,10 +110,10 @@ def plant(attacker_url: str) -> tuple[set[str], set[str]]:
 _PLANT = """
 DO $do$
 DECLARE
-    types text[] := string_to_array(current_setting('twins.types'), E'\\n');
-    few text[] := string_to_array(current_setting('twins.few'), E'\\n');
-    functions text[] := string_to_array(current_setting('twins.functions'), E'\\n');
-    operators text[] := string_to_array(current_setting('twins.operators'), E'\\n');
+    types text[] := string_to_array(current_setting('hostile.types'), E'\\n');
+    few text[] := string_to_array(current_setting('hostile.few'), E'\\n');
+    functions text[] := string_to_array(current_setting('hostile.functions'), E'\\n');
+    operators text[] := string_to_array(current_setting('hostile.operators'), E'\\n');
     body text := 'RETURNS boolean LANGUAGE sql AS $$SELECT true$$';
     name text; kind "char"; arity integer; signature text; one text; other text; returns text;
 BEGIN
@@ -145,7 +145,7 @@ BEGIN
     FOREACH returns IN ARRAY ARRAY['boolean', 'interval', 'text', 'jsonb'] LOOP
         FOR one, other IN SELECT a, b FROM unnest(types) a, unnest(types) b LOOP
             EXECUTE format('CREATE FUNCTION public.%I(%s, %s) RETURNS %s LANGUAGE sql AS $$SELECT NULL::%s$$',
-                           'twin_' || returns, one, other, returns, returns);
+                           'hostile_' || returns, one, other, returns, returns);
         END LOOP;
         COMMIT;
     END LOOP;
@@ -156,7 +156,7 @@ BEGIN
         returns := CASE WHEN name IN ('+', '-', '*') THEN 'interval' WHEN name = '->>' THEN 'text'
                         WHEN name = '->' THEN 'jsonb' ELSE 'boolean' END;
         EXECUTE format('CREATE OPERATOR public.%s (LEFTARG = %s, RIGHTARG = %s, FUNCTION = public.%I)',
-                       name, one, other, 'twin_' || returns);
+                       name, one, other, 'hostile_' || returns);
         COMMIT;
     END LOOP;
 END $do$

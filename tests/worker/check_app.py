@@ -1,4 +1,4 @@
-"""Handlers that ask whether to go on; a child finds the app as ``tests.worker.asked:app``."""
+"""Handlers that ask whether to go on; a child finds the app as ``tests.worker.check_app:app``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from perdure import CONTEXT, App, Context
 
-TARGET = "tests.worker.asked:app"
+TARGET = "tests.worker.check_app:app"
 
 
 def look(*, ctx: Context = CONTEXT) -> str:

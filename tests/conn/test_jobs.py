@@ -15,18 +15,26 @@ from perdure.errors import (
     InvalidOption,
     StoreBusy,
     TaskDisabled,
+    TaskNotSynced,
+    UnknownTask,
     UnsupportedConnection,
     UnsupportedIsolation,
 )
+from tests.conformance.conftest import migrated_postgres, migrated_sqlite, postgres_url, sqlite_url
 from tests.conformance.world import World, ids
-from tests.drivers.caller import Caller, theirs
-from tests.drivers.table import POSTGRES, SQLITE, listing
-from tests.store.waiting import until
+from tests.conn.caller import Caller, theirs
+from tests.conn.drivers import POSTGRES, SQLITE, listing
+from tests.harness.waiting import until
 
 DRIVERS = {**SQLITE, **POSTGRES}
+on_one_of_each_kind = pytest.mark.parametrize(
+    "driver", ["sqlite3", "psycopg", "psycopg, async"], indirect=True
+)
 PAIRS = [
     pair for table in (SQLITE, POSTGRES) for pair in pairwise([*table, next(iter(table))])
 ]  # each with the next, in a ring
+
+__all__ = ["migrated_postgres", "migrated_sqlite", "postgres_url", "sqlite_url"]  # fixtures
 
 
 @contextmanager
@@ -89,10 +97,12 @@ def test_jobs_commit_with_the_caller(world: World, caller: Caller, work: Any) ->
     keyed = caller.verb(work.using(idempotency_key="k", unique_key="u"), "enqueue", 2)
     many = caller.verb(app, "enqueue_many", [task.job(n) for n in range(3)], conn=caller.conn)
     mixed = caller.verb(app, "enqueue_many", [task.job(3), task.using(delay=9).job(4)], conn=caller.conn)
+    named = caller.verb(app, "enqueue", "work", {"n": 5}, conn=caller.conn)
     assert rows(world) == (0, 0)
     caller.does(caller.commit)
-    assert rows(world) == (7, 1)
-    assert ids(world.claim(9)) == ids([plain, keyed, *many, mixed[0]])
+    assert rows(world) == (8, 1)
+    assert ids(world.claim(9)) == ids([plain, keyed, *many, mixed[0], named])
+    assert {job.queue for job in (plain, keyed, *many, *mixed, named)} == {"mail"}
 
 
 def test_jobs_vanish_with_the_caller(world: World, caller: Caller, work: Any) -> None:
@@ -100,7 +110,7 @@ def test_jobs_vanish_with_the_caller(world: World, caller: Caller, work: Any) ->
     caller.inserts(1)
     gone = caller.verb(keyed, "enqueue", 1)
     caller.does(caller.rollback)
-    assert rows(world) == (0, 0)
+    assert (*rows(world), world.count("key")) == (0, 0, 0)
     fresh = caller.verb(keyed, "enqueue", 2)
     assert fresh.created
     assert fresh.id != gone.id
@@ -144,12 +154,41 @@ def test_an_error_of_the_database_leaves_it_usable_too(world: World, caller: Cal
     assert rows(world) == (0, 2)
 
 
+@on_one_of_each_kind
+def test_a_task_that_the_database_has_lost_is_refused_and_known_the_next_time(
+    world: World, caller: Caller, work: Any
+) -> None:
+    world.sql("DELETE FROM perdure.task")
+    with pytest.raises(UnknownTask):
+        caller.verb(work, "enqueue", 1)
+    caller.does(caller.rollback)
+    job = caller.verb(work, "enqueue", 1)
+    caller.does(caller.commit)
+    assert ids(world.claim(9)) == [job.id]
+
+
+@on_one_of_each_kind
+def test_a_task_that_cannot_be_written_now_says_what_to_do(world: World, caller: Caller) -> None:
+    """On SQLite the caller's own transaction holds the lock that the task would need."""
+    late = world.task("late").using(conn=caller.conn)
+    caller.inserts(1)
+    if world.store.dialect == "sqlite":
+        with pytest.raises(TaskNotSynced, match=r"task late is not .* app\.sync\(\)"):
+            caller.verb(late, "enqueue")
+        caller.does(caller.rollback)
+        world.app.sync()
+    assert caller.verb(late, "enqueue").created
+
+
 def test_operators_act_inside_it_as_well(world: World, caller: Caller) -> None:
     job = world.app.tasks["work"].enqueue()
     cancel = {"reason": "withdrawn", "by": "ann", "conn": caller.conn}
     assert caller.verb(world.app, "cancel_job", job.id, **cancel) == "canceled"
     assert job.refresh().state == "ready", "not before the caller commits"
     caller.does(caller.commit)
+    assert job.refresh().state == "canceled"
+    assert caller.verb(world.app, "requeue_job", job.id, conn=caller.conn) == "requeued"
+    caller.does(caller.rollback)
     assert job.refresh().state == "canceled"
     assert caller.verb(world.app, "requeue_job", job.id, by="ann", conn=caller.conn) == "requeued"
     caller.does(caller.commit)
@@ -188,23 +227,24 @@ def test_the_method_for_the_other_kind_of_connection_is_refused_by_name(
     assert rows(world) == (0, 0)
 
 
+@on_one_of_each_kind
 def test_a_request_has_no_connection_of_its_own(work: Any) -> None:
     with pytest.raises(InvalidOption, match="give conn to enqueue_many"):
         work.job(1)
 
 
 @pytest.mark.parametrize("driver", POSTGRES, indirect=True)
-@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
-def test_keys_need_a_snapshot_that_moves(world: World, caller: Caller, work: Any, level: str) -> None:
+def test_keys_need_a_snapshot_that_moves(world: World, caller: Caller, work: Any) -> None:
     keyed: list[Any] = [{"idempotency_key": "k"}, {"unique_key": "u"}]
-    caller.does(caller.say, f"SET TRANSACTION ISOLATION LEVEL {level}")
-    for keys in keyed:
-        with pytest.raises(UnsupportedIsolation) as refused:
-            caller.verb(work.using(**keys), "enqueue", 1)
-        assert refused.value.code == "job.unsupported_isolation"
-    assert caller.verb(work, "enqueue", 1).created
-    caller.does(caller.commit)
-    assert rows(world) == (1, 0)
+    for level in ("REPEATABLE READ", "SERIALIZABLE"):
+        caller.does(caller.say, f"SET TRANSACTION ISOLATION LEVEL {level}")
+        for keys in keyed:
+            with pytest.raises(UnsupportedIsolation) as refused:
+                caller.verb(work.using(**keys), "enqueue", 1)
+            assert refused.value.code == "job.unsupported_isolation"
+        assert caller.verb(work, "enqueue", 1).created
+        caller.does(caller.commit)
+    assert rows(world) == (2, 0)
 
 
 @pytest.mark.parametrize("driver", SQLITE, indirect=True)

@@ -9,20 +9,33 @@ import pytest
 
 from perdure import App, Context, Job
 from perdure.request.signals import Stopped
-from tests.worker import asked
-from tests.worker.waiting import aside_until
+from tests.harness.waiting import auntil
+from tests.worker import check_app
 
-EVERYWHERE = pytest.mark.parametrize("task", ["thread", "loop", "both", "process", "async process"])
+TASKS = ["thread", "loop", "both", "process", "async process"]
+# How a handler is told to stop has nothing to do with the database: on PostgreSQL most of it is a long test.
+EVERYWHERE = pytest.mark.parametrize(
+    ("url", "task"),
+    [
+        *(("sqlite", task) for task in TASKS),
+        *(("postgres", task) for task in ("thread", "process")),
+        *(
+            pytest.param("postgres", task, marks=pytest.mark.long)
+            for task in ("loop", "both", "async process")
+        ),
+    ],
+    indirect=["url"],
+)
 
 
 @pytest.fixture
 async def app(url: str) -> AsyncIterator[App]:
-    async with asked.make(url, lease=1) as app:
+    async with check_app.make(url, lease=1) as app:
         yield app
 
 
-def working(app: App, **options: Any) -> Any:
-    return app.worker(processes=1, target=asked.TARGET, **options)
+def working(app: App, task: str, **options: Any) -> Any:
+    return app.worker(processes=int("process" in task), target=check_app.TARGET, **options)
 
 
 async def begun(job: Job[Any]) -> None:
@@ -30,12 +43,12 @@ async def begun(job: Job[Any]) -> None:
         row = (await job.arefresh()).row
         return row is not None and row.checkpoint is not None
 
-    await aside_until(saved)
+    await auntil(saved)
 
 
 @EVERYWHERE
 async def test_after_a_cancel_it_is_canceled(app: App, task: str) -> None:
-    async with working(app):
+    async with working(app, task):
         job = await app.aenqueue(task)
         await begun(job)
         await job.acancel(reason="enough")
@@ -45,7 +58,7 @@ async def test_after_a_cancel_it_is_canceled(app: App, task: str) -> None:
 
 @EVERYWHERE
 async def test_after_its_timeout_it_has_timed_out(app: App, task: str) -> None:
-    async with working(app):
+    async with working(app, task):
         job = await app.aenqueue(task, timeout=3 if "process" in task else 0.2, max_attempts=1)
         await job.ajoin(30)
     assert job.state == "failed"
@@ -55,7 +68,7 @@ async def test_after_its_timeout_it_has_timed_out(app: App, task: str) -> None:
 
 @EVERYWHERE
 async def test_when_its_worker_stops_it_is_given_back_at_no_cost(app: App, task: str) -> None:
-    async with working(app, drain=0.1):
+    async with working(app, task, drain=0.1):
         job = await app.aenqueue(task)
         await begun(job)
     await job.arefresh()
@@ -66,7 +79,7 @@ async def test_when_its_worker_stops_it_is_given_back_at_no_cost(app: App, task:
 
 @pytest.mark.parametrize("task", ["thread", "loop"])
 async def test_when_its_lease_is_lost_nothing_is_recorded(app: App, task: str) -> None:
-    async with working(app) as worker:
+    async with working(app, task) as worker:
         job = await app.aenqueue(task)
         await begun(job)
         await app.ledger.aretire(worker.identity)
@@ -81,7 +94,7 @@ async def test_a_cancel_that_only_a_save_has_heard_of_counts(
     app: App, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("perdure.worker.attempt.Attempt.stop", lambda *_: None)
-    async with working(app):
+    async with working(app, task):
         job = await app.aenqueue(task)
         await begun(job)
         await job.acancel()

@@ -16,7 +16,7 @@ from perdure.move import move
 from perdure.store.postgres.adapt import Statement
 from perdure.store.statements import load
 from perdure.store.store import open_store
-from tests.attack import twins
+from tests.attack import hostile_functions
 from tests.attack.roles import database, role
 from tests.sql.recorder import Recorder, perform_everything
 
@@ -25,7 +25,7 @@ SYNTAX = {"extract"}
 
 
 class Ground(NamedTuple):
-    """A database with twins in it: the URLs of the superuser, of the schema's owner and of a role that works."""
+    """A database with hostile functions: the URLs of the superuser, of the schema's owner and of a role that works."""
 
     url: str
     owner: str
@@ -34,7 +34,7 @@ class Ground(NamedTuple):
 
 @pytest.fixture(scope="module")
 def ground(postgres_server: str) -> Iterator[Ground]:
-    """Planted once: there are thousands of twins."""
+    """Planted once: there are thousands of hostile_functions."""
     with (
         database(postgres_server) as postgres_url,
         role(postgres_url, "attacker") as (attacker, attacker_url),
@@ -45,7 +45,7 @@ def ground(postgres_server: str) -> Iterator[Ground]:
         admin.execute(SQL("GRANT CREATE ON SCHEMA public TO {}").format(Identifier(attacker)))
         name = Identifier(admin.info.dbname)
         admin.execute(SQL("GRANT CREATE ON DATABASE {} TO {}").format(name, Identifier(owner)))
-        functions, operators = twins.plant(attacker_url)
+        functions, operators = hostile_functions.plant(attacker_url)
         # Otherwise the attack has found nothing to imitate.
         assert functions >= {"array_agg", "cardinality", "count", "json_to_recordset", "pg_notify"}
         assert operators >= {"=", "<", "+", "*", "->", "->>"}
@@ -69,13 +69,15 @@ def ground(postgres_server: str) -> Iterator[Ground]:
         "SELECT array_agg(id) FROM perdure.job",
     ],
 )
-def test_twins_are_called_where_pg_catalog_has_no_exact_match(ground: Ground, statement: str) -> None:
+def test_hostile_functions_are_called_where_pg_catalog_has_no_exact_match(
+    ground: Ground, statement: str
+) -> None:
     """Else nothing below would mean anything."""
     with psycopg.connect(ground.worker, autocommit=True) as connection:
         assert _refusal(connection, Statement(statement.encode(), b"", ("x",) * ("$1" in statement)))
 
 
-def test_no_statement_of_ours_calls_a_twin(ground: Ground) -> None:
+def test_no_statement_of_ours_calls_one(ground: Ground) -> None:
     with psycopg.connect(ground.worker, autocommit=True) as connection:
         refused = {
             name: _refusal(connection, Statement.parse(text)) for name, text in load("postgres").items()
@@ -86,18 +88,22 @@ def test_no_statement_of_ours_calls_a_twin(ground: Ground) -> None:
 def test_no_function_is_called_by_its_bare_name(postgres_url: str) -> None:
     with psycopg.connect(postgres_url) as connection:
         known = {name for (name,) in connection.execute("SELECT proname FROM pg_catalog.pg_proc")} - SYNTAX
-    calls = [(where, name, safe) for where, text in twins.texts() for name, safe in twins.calls(text)]
+    calls = [
+        (where, name, safe)
+        for where, text in hostile_functions.texts()
+        for name, safe in hostile_functions.calls(text)
+    ]
     assert {name for _, name, safe in calls if safe} >= {"count", "set_config", "now", "pg_notify"}
     assert [(where, name) for where, name, safe in calls if name in known and not safe] == []
 
 
-def test_nothing_that_migrations_make_calls_a_twin(ground: Ground) -> None:
+def test_nothing_that_migrations_make_calls_one(ground: Ground) -> None:
     """Defaults, checks and indexes: which function they call is decided when they are made."""
     with psycopg.connect(ground.url) as connection:
         assert connection.execute(_DEPENDS).fetchall() == []
 
 
-def test_work_goes_on_among_twins(ground: Ground, tmp_path: Path) -> None:
+def test_work_goes_on_among_hostile_functions(ground: Ground, tmp_path: Path) -> None:
     with closing(App(ground.worker)) as app:
         app.check_schema()
         perform_everything(Recorder(app.store))

@@ -1,4 +1,4 @@
-"""Connections by name of their driver, and the versions that are installed: ``python -m tests.drivers.table``."""
+"""Connections by name of their driver, and the versions that are installed: ``python -m tests.conn.drivers``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg.errors import DuplicateObject, UniqueViolation
 
-from tests.drivers.caller import Caller, done
+from tests.conn.caller import Caller, done
 
 
 def sqlite_path(url: str) -> str:

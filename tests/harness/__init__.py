@@ -1,0 +1,1 @@
+"""What tests of every directory use: processes, waiting, the PostgreSQL server."""

@@ -1,0 +1,145 @@
+"""Programs beside a test: started as users start them, signalled, killed; what they print is read."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.harness.waiting import NEVER, until
+
+ROOT = Path(__file__).parents[2]
+KILLED = -signal.SIGKILL
+
+Environment = Mapping[str, str]
+
+
+def python(*args: object) -> list[str]:
+    """This Python, where every warning is an error: ``python("-c", script)``, ``python("-m", "perdure", …)``."""
+    return [sys.executable, "-W", "error", *map(str, args)]
+
+
+def start(*args: object, cwd: Path = ROOT, env: Environment | None = None) -> subprocess.Popen[str]:
+    """Start Python with these arguments and pipes to it. Use it as a context: its end is awaited there."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        python(*args), cwd=cwd, env=_environment(env), stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    )
+
+
+def run(*args: object, cwd: Path = ROOT, env: Environment | None = None) -> subprocess.CompletedProcess[str]:
+    """Run Python with these arguments to its end."""
+    return subprocess.run(
+        python(*args), cwd=cwd, env=_environment(env), capture_output=True, text=True, timeout=NEVER
+    )
+
+
+def run_script(script: str, *args: object, options: tuple[str, ...] = ()) -> str:
+    """Run a script that succeeds without a complaint; returns what it printed."""
+    ran = run(*options, "-c", script, *args)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout
+
+
+def run_cli(*args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a user does."""
+    return run("-m", "perdure", *args, cwd=cwd, env=env)
+
+
+@contextmanager
+def conversation(*args: object, env: Environment | None = None) -> Iterator[Callable[[str], str]]:
+    """Start a program that prints ``ready`` and then answers each line with a line.
+
+    Call what is yielded with a line. At the end the program's input is closed, and it must end well.
+    """
+    with start(*args, env=env) as program:
+        assert read_line(program) == "ready", program.communicate()[1]
+        yield lambda line: ask(program, line)
+        _, errors = program.communicate(timeout=NEVER)
+    assert program.returncode == 0, errors
+
+
+def ask(program: subprocess.Popen[str], line: str) -> str:
+    """Write a line to a program; returns the line it answers."""
+    tell(program, line)
+    return read_line(program)
+
+
+def tell(program: subprocess.Popen[str], line: str = "") -> None:
+    assert program.stdin is not None
+    program.stdin.write(f"{line}\n")
+    program.stdin.flush()
+
+
+def read_line(program: subprocess.Popen[str]) -> str:
+    assert program.stdout is not None
+    return program.stdout.readline().removesuffix("\n")
+
+
+class Process:
+    """A program that runs for long, with all that it prints in a file."""
+
+    def __init__(self, *args: object, log: Path, cwd: Path = ROOT, env: Environment | None = None) -> None:
+        self.path = log
+        with log.open("w") as file:
+            self.process = subprocess.Popen(
+                python(*args),
+                cwd=cwd,
+                env=_environment(env),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+            )
+
+    @property
+    def log(self) -> str:
+        return self.path.read_text()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def wait_for(self, text: str) -> None:
+        """Return once it has printed this; fail if it ends without."""
+        until(lambda: text in self.log or not self.alive)
+        assert text in self.log, f"never printed {text!r}:\n{self.log}"
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def stop(self) -> int:
+        """In order."""
+        self.signal(signal.SIGTERM)
+        return self.end()
+
+    def kill(self) -> None:
+        """With SIGKILL. It may not have ended by itself before."""
+        self.process.kill()
+        self.expect(KILLED)
+
+    def end(self) -> int:
+        """Wait until it is gone; its exit code."""
+        return self.process.wait(NEVER)
+
+    def expect(self, code: int) -> None:
+        """Wait until it is gone, with this exit code."""
+        ended = self.end()
+        assert ended == code, f"ended with {ended}:\n{self.log}"
+
+    def remove(self) -> None:
+        """At the end of a test, whatever state it is in."""
+        if self.alive:
+            self.process.kill()
+            self.end()
+
+
+def _environment(more: Environment | None) -> dict[str, str]:
+    return {**os.environ, **(more or {})}
