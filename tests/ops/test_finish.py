@@ -7,6 +7,7 @@ from typing import Any
 
 from perdure.model.job import SECOND, Lease
 from perdure.model.lifecycle import (
+    PUT_OFF,
     Canceled,
     Continued,
     Failed,
@@ -21,6 +22,7 @@ from perdure.ops.batch import CHUNK
 from perdure.ops.claim import ClaimRequest, Claims
 from perdure.ops.finish import Finished, cycle, find_recorded, finish
 from perdure.ops.op import Row
+from perdure.store.statements import load
 from tests.ops.rows import running
 from tests.ops.script import A, B, C, Script
 from tests.ops.test_claim import row as claimed
@@ -273,3 +275,8 @@ def test_a_refused_outcome_that_is_recorded_already_is_recognised() -> None:
         script = Script(find_outcomes=[[(A, 1, state, kind)]])
         assert script.play(find_recorded([outcome])) == ([ONE] if same else []), (outcome, state, kind)
     assert Script().play(find_recorded([Succeeded(ONE)])) == []
+
+
+def test_every_kind_of_attempt_that_was_put_off_is_forgotten() -> None:
+    statement = load("sqlite")["forget_put_off"]
+    assert all(f"'{kind}'" in statement for kind in PUT_OFF)

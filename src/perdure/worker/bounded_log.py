@@ -1,4 +1,4 @@
-"""Log lines that never block whoever writes them: a handler may hold a lock of logging, or nobody may read a pipe."""
+"""Log lines that never block the writer: a handler may hold a lock of logging, or nobody may read the pipe."""
 
 from __future__ import annotations
 

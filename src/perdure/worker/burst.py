@@ -1,4 +1,4 @@
-"""The end of a burst: nothing is left, and the database knows of nothing else."""
+"""A burst: the worker stops once no job is due and the database knows of none that it runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Bursting(Protocol):
 
 
 class Burst:
-    """It takes all that is due, also what a worker that died has left."""
+    """Takes all that is due, also the jobs that a dead worker left."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Burst:
             self._executor.cycle.look_again()
 
     async def _over(self) -> bool:
-        """Whom the database believes dead it gives nothing, and of claims that were never answered it alone knows."""
+        """Whether nothing is left. A retired worker gets no jobs, and only the database knows of unanswered claims."""
         await self._drained.wait()
         self._drained.clear()
         identity = self._worker.identity
@@ -69,16 +69,16 @@ class Burst:
         if self._executor.busy or not self._executor.cycle.drained:
             return False
         if not beat.live or identity != self._worker.identity:
-            self._heartbeat.check_now()  # it sees to a new identity
+            self._heartbeat.check_now()  # it registers a new identity
             return False
         if beat.running:
             self._executor.releaser.give_back(beat.running)
         return not beat.running
 
     async def _rescue_once(self, identity: str) -> None:
-        """Under another identity it may have left jobs, and whoever leads the sweepers need not be alive."""
+        """Under its old identity it may have left jobs, and the worker that leads the sweepers may be dead."""
         if identity == self._rescued_as:
             return
         await self._health.until_answered(lambda: self._sweeper.rescue(silent=False))
         self._rescued_as = identity
-        self._executor.cycle.wake()  # also if it found nothing: it may have been asked twice, and answered once
+        self._executor.cycle.wake()  # also if it found nothing: a lost answer may have been repeated

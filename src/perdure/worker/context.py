@@ -1,4 +1,4 @@
-"""What a handler says while it runs, and what it can learn of its job."""
+"""The context of a handler: what it reports while it runs, and what it can read about its job."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 TAKE_THE_CONTEXT = "let the handler take its context as a parameter, and they are read before it begins,"
 
 MOST_LOGS = 1_000
-"""Lines kept until the next report; a handler that says more loses the rest, and a line says how many."""
+"""Lines kept until the next report; further lines are dropped, and one line says how many."""
 
 
 class JobContext(Context):
@@ -156,7 +156,7 @@ class JobContext(Context):
         self._note_report()
 
     def take(self) -> JobReport | None:
-        """What was said since the last time, for whoever writes it."""
+        """Take what was reported since the last call."""
         with self._lock:
             report, logs, dropped = self._report, self._logs, self._dropped
             if report is None and not logs:
@@ -167,7 +167,7 @@ class JobContext(Context):
         return JobReport(self.row.lease, report or Report(), logs)
 
     def take_report(self) -> Report | None:
-        """The same without the lines, which stay."""
+        """Take only the report, and leave the log lines."""
         if self._report is None:
             return None
         with self._lock:
@@ -175,7 +175,7 @@ class JobContext(Context):
         return report
 
     def take_logs(self) -> JobReport | None:
-        """Only the lines."""
+        """Take only the log lines."""
         if not self._logs:
             return None
         with self._lock:
@@ -185,7 +185,7 @@ class JobContext(Context):
         return JobReport(self.row.lease, Report(), logs) if logs else None
 
     def put_back(self, report: JobReport) -> None:
-        """What could not be written is said again, behind nothing that was said since."""
+        """Put back a report that could not be written; what was reported since overrides it."""
         with self._lock:
             self._report = report.report if self._report is None else merged(report.report, self._report)
             logs = [*report.logs, *self._logs]
@@ -207,7 +207,7 @@ class JobContext(Context):
         return run(self.store, self._result_of(key))
 
     async def aresults(self) -> AsyncIterator[tuple[str, Any]]:
-        """Key and result of each direct parent that succeeded; those that were not read ahead are read by and by."""
+        """Key and result of each direct parent that succeeded; results that were not read ahead are read one by one."""
         await arun(self.store, self.step_results.read_all_parents())
         for key in self.step_results.succeeded:
             yield key, await self.aresult_of(key)
@@ -246,7 +246,7 @@ class JobContext(Context):
     def _save(self, checkpoint: object) -> Plan[None]:
         """Keep this for the next attempt: durable when it returns."""
         report = Report(checkpoint=encode_checkpoint(checkpoint))
-        # What was said before comes first, or a stage would appear behind the checkpoint that ends it.
+        # Earlier reports come first, or a stage would appear after the checkpoint that ends it.
         before = self.take()
         if before is not None:
             report = merged(before.report, report)
@@ -272,7 +272,7 @@ class JobContext(Context):
                 enqueued = yield from perform(enqueue_under, self.row.lease, new)
                 return [outcome.id for outcome in enqueued]
             later = new
-        # Behind all middleware: what one of them refuses at its end is not enqueued, whatever the handler does then.
+        # After all middleware: what one of them refuses at its end is not enqueued, even if the handler continues.
         self._note_children(later, at_once=False)
         self._children += later
         return [job.id for job in later]
@@ -390,7 +390,7 @@ def as_text(value: object) -> str:
 
 
 def without_progress(report: JobReport) -> JobReport:
-    """The rest of what was said with numbers that cannot both be true: each was said without the other."""
+    """The report without its progress: done and total were reported separately and contradict each other."""
     return report._replace(report=msgspec.structs.replace(report.report, done=None, total=None))
 
 

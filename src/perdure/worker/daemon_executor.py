@@ -1,4 +1,4 @@
-"""Where ``asyncio.to_thread`` goes in a worker's process. Python waits at its end for threads of other executors."""
+"""The executor of ``asyncio.to_thread`` in a worker's process; Python waits at exit for the threads of any other."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MOST_THREADS = 32
 
 
 class DaemonExecutor(ThreadPoolExecutor):
-    """A handler that hangs there was given up: it may not hold up the end of the process.
+    """Daemon threads: a handler that hangs there must not delay the end of the process.
 
-    A ThreadPoolExecutor because an event loop takes nothing else; of that it uses these two methods only.
+    A ThreadPoolExecutor because an event loop accepts nothing else; it uses only these two methods.
     """
 
     def __init__(self) -> None:

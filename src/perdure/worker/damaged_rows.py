@@ -30,7 +30,7 @@ from perdure.worker.refusals import (
 )
 
 MOST_KNOWN = 10_000
-"""How many rows are remembered that are passed over, or were told of."""
+"""How many rows are remembered that are passed over, or were logged."""
 
 PASS_OVER = 60.0
 """Seconds until a row is tried again that could be neither claimed nor held."""
@@ -269,7 +269,7 @@ class DamagedRows:
         self._passed_over[id] = Passed(monotonic() + PASS_OVER, error)
 
     def give_up(self, finished: Finished, failed: Mapping[Lease, Exception]) -> Finished:
-        """Which of the outcomes that could not be recorded never will be; the others are to be told again.
+        """Which of the outcomes that could not be recorded never will be; the others are to be recorded again.
 
         One that is given up: the row counts as running, and is asked for again later.
         """

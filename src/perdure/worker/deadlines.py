@@ -1,4 +1,4 @@
-"""Attempts whose time is up are stopped; those that do not stop are given up."""
+"""Deadlines: an attempt whose time is up is stopped, and given up if it does not stop."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 USUAL = (700, 2_000)
-"""What Pythons begin with. Another number was chosen by somebody, who knows why."""
+"""Python's default thresholds. Other values were set on purpose and are left alone."""
 
 MOST = 20_000
 """Objects that may be made until the next look, if that does not come before."""

@@ -40,7 +40,7 @@ class Handler:
     on_failed: Listener | None = None
     middleware: Sequence[Middleware] = ()
     redact: frozenset[str] = frozenset()
-    """Names of arguments that are shown to nobody."""
+    """Names of arguments that are never shown."""
 
     def call(self, payload: str, context: Context) -> Any:
         """Call the function with a job's arguments; of an async one this is only its coroutine."""
@@ -56,7 +56,7 @@ class Handler:
         return value
 
     def redactor(self, payload: str) -> Redact:
-        """For one run with these arguments: it makes what is said there fit to be shown."""
+        """A function that removes the redacted values of these arguments from a text."""
         return Redactor(payload, self.redact).hide if self.redact else _as_it_is
 
     def around(self, context: Context) -> AbstractContextManager[None]:

@@ -56,7 +56,7 @@ class Health:
         return random.uniform(0.5, 1.0) * pause
 
     def _is_due(self, code: str) -> bool:
-        """Whether to log it. While other calls succeed, one that is refused alternates between failing and serving."""
+        """Whether to log it. If only one kind of call fails, failures and successes alternate."""
         now = monotonic()
         due = now - self._logged_at.get(code, -math.inf) > LOG_INTERVAL
         if due:
@@ -64,7 +64,7 @@ class Health:
         return due
 
     def worked(self, asked: int) -> None:
-        """Note that it answered. What was asked before others failed may have been answered before, too."""
+        """Note that it answered. ``asked``: the mark from before the call; a failure since makes the answer stale."""
         if self._code is None or asked != self._ever_failed:
             return
         with self._lock:
@@ -82,7 +82,7 @@ class Health:
 
 
 async def unless_stopped(stop: asyncio.Event, waiting: Coroutine[Any, Any, None]) -> None:
-    """Wait for the database, but no longer once told to stop."""
+    """Wait for the database, but not once ``stop`` is set."""
     answered = asyncio.create_task(waiting)
     stopped = asyncio.create_task(stop.wait())
     try:

@@ -65,7 +65,7 @@ class Heartbeat:
         self._thread.start()
 
     def check_now(self) -> None:
-        """Query the database soon: somebody may have asked something of the worker. From any thread."""
+        """Query the database soon: a cancel may have been requested. From any thread."""
         self._check_requested.set()
 
     async def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Tells those who subscribed what happened: each apart from the others, and none for longer than a while."""
+"""Publishes job events to subscribers: each one separately, and with a time limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.worker.subscribers import Subscriber, subscriber_of
 
 
 class Hooks:
-    """Belongs to the event loop's thread. What was told is the truth already: nothing a listener does changes it."""
+    """Belongs to the event loop's thread. Events come after the commit: a listener cannot change what happened."""
 
     def __init__(
         self, listeners: Mapping[EventName, Sequence[Listener]], handlers: Mapping[str, Handler]
@@ -35,7 +35,7 @@ class Hooks:
         self._publish(name, job, kind=job.error_kind, code=job.error_code, message=job.error_message)
 
     def expired(self, job: JobRow) -> None:
-        """A job was canceled because nobody had started it in time."""
+        """A job was canceled because it was not started in time."""
         self._publish("canceled", job, message=job.reason)
 
     def wanted(self, name: EventName, task: str) -> bool:
@@ -43,11 +43,11 @@ class Hooks:
 
     @property
     def quiet(self) -> bool:
-        """Whether nobody listens at all."""
+        """Whether there is no listener at all."""
         return not self._listeners and all(handler.on_failed is None for handler in self._handlers.values())
 
     async def close(self) -> None:
-        """Let the last ones hear."""
+        """Deliver the last events."""
         await asyncio.gather(*(subscriber.close() for subscriber in self._subscribers.values()))
 
     def _on_failed(self, task: str) -> Listener | None:

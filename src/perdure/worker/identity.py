@@ -34,7 +34,7 @@ class Identity:
         tasks: Sequence[str],
         sync: Callable[[], Plan[None]] | None,
     ) -> None:
-        """``sync`` writes the tasks into the database: one that knows the worker no more may be a new one."""
+        """``sync`` writes the tasks into the database: a database that does not know the worker may be a new one."""
         self.store = operations.store
         self._operations = operations
         self._options = options
@@ -44,7 +44,7 @@ class Identity:
         self.name = options.name or f"{socket.gethostname()}:{os.getpid()}"
         self.id = ""
         self.configs: Mapping[str, str] = {}
-        """What operators have set for tasks, as last heard."""
+        """What operators have set for tasks, as of the last heartbeat."""
 
     def _renew(self) -> Plan[None]:
         """Register under a new id; the old one is retired, or there is none."""
@@ -75,7 +75,7 @@ class Identity:
     renew, arenew = sync_method(_renew), async_method(_renew)
 
     async def take(self, health: Health, *, unless: asyncio.Event) -> None:
-        """The first one. A worker that starts before its database waits for it, unless it is told to stop."""
+        """Register for the first time. A worker that starts before its database waits for it, unless it is stopped."""
         await unless_stopped(unless, self._take(health))
 
     async def _take(self, health: Health) -> None:
@@ -84,7 +84,7 @@ class Identity:
                 return await self.arenew()
             except OUT_OF_SERVICE as error:
                 if error.code == FORBIDDEN:
-                    raise  # to wait gives it no rights
+                    raise  # waiting does not grant rights
                 await asyncio.sleep(health.failed(error))
 
     def config_of(self, task: str, name: str) -> str | None:

@@ -31,7 +31,7 @@ _log = logging.getLogger("perdure.worker")
 
 
 def abort_transactions(attempts: Collection[Attempt]) -> None:
-    """Roll back every ``ctx.transaction()`` of these, or a record would wait for locks that nobody gives back."""
+    """Roll back every ``ctx.transaction()`` of these: recording would wait for their locks for ever."""
     for attempt in attempts:
         block = attempt.context.block
         if block is not None:
@@ -44,8 +44,8 @@ def record_last(
 ) -> Plan[list[Lease]]:
     """Record the outcome of every attempt, ended or not, and before it the lines of its handler.
 
-    ``charge`` replaces the outcome of the attempt that it names. Return what the database did not take: somebody holds
-    the row, or refuses it.
+    ``charge`` replaces the outcome of the attempt that it names. Return what could not be recorded: the row is locked,
+    or the database refuses it.
     """
     outcomes = {attempt.lease: last_outcome(attempt) for attempt in attempts}
     if charge is not None:
@@ -89,7 +89,7 @@ def end_process(
         abort_transactions(attempts)
         run(operations.store, _retire(operations, identity, attempts, verdict.charge(stack)))
 
-    # Recorded before it is logged: whoever blocks the loop may hold a lock of the logging module's.
+    # Record first, then log: the handler that blocks the loop may hold a lock of logging.
     log, left = BoundedLog(_log), ""
     if not _within(RECORD_WITHIN, record):
         left = " The database did not answer in time: other workers will find what is left."

@@ -1,4 +1,4 @@
-"""What an event loop of ours logs of errors that nobody caught: without the values of redacted arguments.
+"""Logs errors that reach a worker's event loop uncaught, without the values of redacted arguments.
 
 asyncio's own handler shows messages, tasks and arguments of callbacks as they are.
 """
@@ -38,7 +38,7 @@ def log_redacted(loop: asyncio.AbstractEventLoop, handlers: Iterable[Handler]) -
 
 
 def _context_of(details: dict[str, Any]) -> JobContext | None:
-    """Of the job whose task or callback it was. A future has none, and before Python 3.12 nobody tells it."""
+    """The context of the job whose task or callback it was. A future has none, and Python 3.11 does not expose it."""
     source = details.get("task") or details.get("future") or details.get("handle")
     variables = getattr(source, "get_context", dict[Any, Any])()
     context = variables.get(current_context) if variables is not None else None
@@ -46,7 +46,7 @@ def _context_of(details: dict[str, Any]) -> JobContext | None:
 
 
 def _frames(error: BaseException | None) -> str:
-    """Where it was raised, without what it says."""
+    """Where it was raised, without its message."""
     if error is None:
         return "a message that is not shown, without an exception"
     frames = StackSummary.extract(walk_tb(error.__traceback__)).format()

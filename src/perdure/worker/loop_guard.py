@@ -48,7 +48,7 @@ class LoopGuard:
         self.start, self.end = self._watch.start, self._watch.stop
 
     def stop_asked(self) -> None:
-        """The worker was told to stop: from then on its time runs. From any thread, or a signal handler."""
+        """The worker was asked to stop: the time to drain begins. From any thread, or a signal handler."""
         self._stop_asked_at = self._stop_asked_at or monotonic()
 
     @property

@@ -80,7 +80,7 @@ class Verdict(NamedTuple):
 
 
 class LoopWatch:
-    """Asks the loop for a sign of life once in a tick. Times that it adds up are those of its own looks.
+    """Asks the loop for a sign of life once per tick. It adds up the times between its own looks.
 
     A late look counts nothing and starts the count anew, so nobody is blamed for the time in which the machine was
     suspended or the process was stopped: the loop gets another tick to answer.
@@ -158,7 +158,7 @@ class LoopWatch:
             "Code outside of the handlers blocks the event loop.",
         )
         if blocker is not None and blocker.ended:
-            # It was told to stop, did not, and its outcome is recorded: there is nobody left to charge.
+            # It was stopped, still runs, and its outcome is recorded: no attempt is left to charge.
             message = f"{_named(blocker)} was given up earlier, still runs and blocks the event loop."
             overdue.append(blocker)
             blocker = None
@@ -173,7 +173,7 @@ class LoopWatch:
         return Verdict(Exit.LOOP_BLOCKED, message, blocker)
 
     def _judge_leftovers(self) -> Verdict | None:
-        """Nobody is overdue. Where no handler runs on the loop, none has a right to hold it for a whole lease."""
+        """No attempt is overdue. If no handler runs on the loop, nothing may block it for a whole lease."""
         if any(not attempt.ended and attempt.handler.run_in == "async" for attempt in self._worker.attempts):
             return None
         if self._held < max(LOOKS_PER_LEASE * self._interval, UNSEEN_GRACE):

@@ -34,7 +34,7 @@ CLAIM_ROUNDS = 5
 """How often a claim that met expired jobs is repeated. It may come back short: there is always a next one."""
 
 MOST_EXPIRED = 10_000
-"""How many expired jobs are remembered to be told of; a program without a worker tells of none."""
+"""How many expired jobs are remembered until they are reported; a program without a worker reports none."""
 
 Queues = Sequence[str] | Mapping[str, float] | None
 """Strict order, weights, or every queue."""
@@ -65,7 +65,7 @@ class WorkerOperations:
         self._window_trackers: dict[tuple[tuple[str, ...], frozenset[str] | None], ClaimWindowTracker] = {}
         """By tasks and queues: several workers in one process have their own."""
         self.expired: deque[str] = deque(maxlen=MOST_EXPIRED)
-        """Jobs that were found expired and canceled, until somebody tells of them."""
+        """Jobs that were found expired and canceled, until they are reported."""
         self._damaged = DamagedRows()
         self._recorder = Recorder(self._damaged, self._rng, shortens=self._remote)
 
@@ -100,7 +100,7 @@ class WorkerOperations:
         yield from perform(worker_ops.retire, worker)
 
     def _lead(self, name: str, worker: str, *, lease: Span) -> Plan[bool]:
-        """Whether this worker is the one that does what only one should do."""
+        """Whether this worker is the elected one."""
         return (yield from perform(worker_ops.lead, name, worker, lease=lease))
 
     def _claim(
@@ -108,7 +108,7 @@ class WorkerOperations:
     ) -> Plan[Batch]:
         """Take at most n due jobs, in order. Jobs met past their expiry are canceled and do not count.
 
-        ``polls``: whoever asks will ask again within a second, and what came late can wait until it is looked for.
+        ``polls``: the caller claims again within a second, so jobs committed late can wait for the next full scan.
         """
         order = self._order(queues)
         batch = Batch()
@@ -139,7 +139,7 @@ class WorkerOperations:
             return (yield from self._damaged.claim(request))
 
     def _learn(self, request: ClaimRequest, claims: Claims, *, since: float, polls: bool) -> Plan[bool]:
-        """What a claim tells about the next one; return whether another is to look further back.
+        """Learn from a claim how to send the next one; return whether another is to look further back.
 
         Where one job has expired there are others to come upon.
         """
@@ -167,7 +167,7 @@ class WorkerOperations:
     def _finish(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
         """Record outcomes; one that finds itself recorded already counts as accepted.
 
-        One whose row somebody holds for long is neither accepted nor refused, and to be told again.
+        One whose row stays locked is neither accepted nor refused, and is to be recorded again.
         """
         return (yield from self._recorder.record(outcomes))
 
@@ -229,7 +229,7 @@ class WorkerOperations:
             return Batch(more=n > 0)
 
     def _report(self, reports: Sequence[JobReport]) -> Plan[list[ReportAnswer]]:
-        """Store what running jobs say about themselves."""
+        """Store the reports of running jobs."""
         if not reports:
             return []
         try:
@@ -237,7 +237,7 @@ class WorkerOperations:
         except StoreReadOnly as error:
             if error.code != FORBIDDEN:
                 raise
-            # To wait gives it no rights, and outcomes must not wait for lines.
+            # Waiting does not grant rights, and outcomes must not wait for log lines.
             for one in reports:
                 self._damaged.unreportable(one.lease.job, error)
             return ["ok" for _ in reports]
@@ -272,7 +272,7 @@ class WorkerOperations:
             after = one.last
 
     def _rescue_singly(self, after: str, page: int) -> Plan[sweep_ops.Rescued]:
-        """The same page with a transaction for each row; those that refuse to be written stay for the next sweep."""
+        """The same page with a transaction for each row; rows that cannot be written stay for the next sweep."""
         orphans = yield from perform(sweep_ops.list_orphans, after=after, n=page)
         rescued: list[Change] = []
         for id in orphans:

@@ -1,4 +1,4 @@
-"""What a worker is asked to be, and how it says that it ended."""
+"""The options of a worker, and its exit codes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perdure.model.job import SECOND, Span
 from perdure.worker.operations import Queues
 
 STOP_GRACE = 5.0
-"""Seconds that handlers get to end once they are told that the worker stops."""
+"""Seconds that handlers get to end once the worker asks them to stop."""
 
 
 class Exit(IntEnum):

@@ -1,4 +1,4 @@
-"""How a handler's end is told as the outcome of its attempt."""
+"""Turns what a handler returned or raised into the outcome of its attempt."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ OURS = {
 
 
 def returned(handler: Handler, lease: Lease, value: object) -> Succeeded:
-    """What a handler returned is recorded, and if that is impossible, at least that it returned."""
+    """The outcome of a returned value; one that cannot be stored is dropped, and the attempt still succeeds."""
     if value is None:
         return Succeeded(lease, "null")
     return Succeeded(lease, *handler.results.encode(value))
 
 
 def raised(handler: Handler, job: Claimed, error: BaseException) -> Outcome | None:
-    """None where it was asked to stop and did: whoever asked knows how that counts."""
+    """The outcome of a raised error; None if the handler was asked to stop and did: ``executor.classify`` decides."""
     if isinstance(error, Stopped):
         return None
     lease, redact = job.lease, handler.redactor(job.payload)
@@ -145,10 +145,12 @@ def _drop_our_frames(trace: TracebackException) -> None:
 
 
 def _theirs(frames: Iterable[FrameSummary]) -> list[FrameSummary]:
-    """Ours stand between them as well: under a middleware is the handler's call."""
+    """The frames of user code. Ours also stand between them: a middleware encloses the call of the handler."""
     theirs, ours = [], False
     for frame in frames:
-        if frame.filename != contextlib.__file__:  # by which we enter middleware, and others what they like
+        if (
+            frame.filename != contextlib.__file__
+        ):  # it enters our middleware, and also context managers of user code
             ours = frame.filename in OURS
         if not ours:
             theirs.append(frame)
@@ -156,7 +158,7 @@ def _theirs(frames: Iterable[FrameSummary]) -> list[FrameSummary]:
 
 
 def _code(code: object) -> str | None:
-    """A text, also where somebody gave a number: ``Retry(code=503)``."""
+    """The code as text, also if it was given as a number: ``Retry(code=503)``."""
     return None if code is None else str(code)
 
 
@@ -187,6 +189,6 @@ def _optional_delay(delay: object) -> Span | None:
 
 
 def note(what: str, lease: Lease, outcome: Outcome | None, **more: object) -> None:
-    """Into the journal of this process."""
+    """Write a line into the test journal."""
     kind = outcome.kind if isinstance(outcome, Failed) else type(outcome).__name__.lower()
     journal.note(what, [lease.job], token=lease.token, outcome=kind, **more)

@@ -1,4 +1,4 @@
-"""Outcomes into the database: many at once, and around those that it does not take."""
+"""Records outcomes: many at once, and one by one where the database refuses some."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_FAILING = 10_000
 
 
 class Recorder:
-    """Records the outcomes of one operations."""
+    """Used by WorkerOperations."""
 
     def __init__(self, damaged: DamagedRows, rng: random.Random, *, shortens: bool) -> None:
         """``shortens``: successes of steps go in one round trip while nothing in their workflow has failed."""
@@ -29,7 +29,7 @@ class Recorder:
         """Workflows in which something has failed; None where there are no round trips to save."""
 
     def record(self, outcomes: Sequence[Outcome], *, free: bool = False) -> Plan[Finished]:
-        """``free``: it is known that somebody holds a row of these, which is not waited for."""
+        """``free``: a row of these is known to be locked; do not wait for it."""
         if not outcomes:
             return Finished([], [])
         failed: dict[Lease, Exception] = {}
@@ -66,7 +66,7 @@ class Recorder:
         )
 
     def _record_free(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
-        """Record the outcomes whose rows nobody holds; the others are to be told again."""
+        """Record the outcomes whose rows are not locked; the others are to be recorded again."""
         finished = yield from perform(finish_ops.finish_free, outcomes, jitter=self._rng.random)
         return (yield from self._recheck(outcomes, finished))
 
@@ -120,5 +120,5 @@ class Recorder:
 
 
 def _why(error: Exception) -> str:
-    """What may be told of a refusal: an error of the database's may quote what it was given."""
+    """The text of a refusal, if it is ours: an error of the database may quote values."""
     return str(error) if isinstance(error, Invalid | Conflict) else ""

@@ -11,7 +11,7 @@ DAMAGED = (Invalid, Conflict, InternalError, ArithmeticError, LookupError, TypeE
 """What makes a statement about many rows worth repeating row by row."""
 
 REFUSED = (*DAMAGED, SchemaError)
-"""The same for a claim: a trigger of somebody else's may itself lack a table."""
+"""The same for a claim: a trigger may itself lack a table."""
 
 FORBIDDEN = "store.forbidden"
 """The code of an error that says which right the role lacks."""
@@ -25,7 +25,7 @@ MAYBE_OF_THE_ROW = frozenset({"store.bad_value", "store.constraint"})
 """Codes that a row's values cause, and that a trigger can raise for all rows as well."""
 
 NOT_DONE = (*OUT_OF_SERVICE, InternalError, Invalid, Conflict)
-"""What ends none of a worker's loops: it tries again, and tells why. A bug ends it, and is seen."""
+"""What ends none of a worker's loops: it tries again and logs why. A bug ends the worker and is seen."""
 
 
 def is_of_the_row(error: Exception) -> bool:
@@ -40,7 +40,7 @@ def may_be_of_the_row(error: Exception) -> bool:
 
 
 def safe_message(error: Exception) -> str:
-    """What may be told of an error: ours quote nothing, those of Python may."""
+    """The message of an error, if it is ours: Python errors may quote values."""
     return (
         str(error) if isinstance(error, PerdureError) else f"A row cannot be read ({type(error).__name__})."
     )

@@ -31,7 +31,7 @@ LAST = 1.0
 """Seconds for the last notification of a worker that stops."""
 
 REASON, NEWLINE = 200, "\n"
-"""How much of a failure's message a line of the log tells: the first line, and not more letters than this."""
+"""How much of a failure's message the log shows: the first line, and at most so many characters."""
 
 DROPPED = {
     "result.too_large": f"it takes more than {MAX_PAYLOAD} bytes of JSON",
@@ -63,7 +63,7 @@ class OutcomeReporter:
         assert outcome is not None
         name = event_of(outcome, change)
         seconds = monotonic() - attempt.started
-        # A failure for good is shown also where nobody has set up a log.
+        # A final failure is shown even if logging is not configured.
         level = logging.WARNING if name == "failed" else logging.INFO
         if _log.isEnabledFor(level):
             self._log(level, attempt, name, seconds, change)
@@ -137,13 +137,13 @@ class OutcomeReporter:
     async def _notify_until_quiet(self) -> None:
         while self._again:
             self._again = False
-            with suppress(PerdureError):  # whoever waits also looks by itself
+            with suppress(PerdureError):  # callers that wait also poll
                 await self._store.aperform(notify, frozenset([ENDED]))
             await asyncio.sleep(PAUSE)
 
 
 def log_start(name: str, address: str, *, options: WorkerOptions, slots: Slots) -> None:
-    """The first line of a worker: who it is, and what it does where."""
+    """Log the first line of a worker: its name, database, queues and tasks."""
     extra: dict[str, object] = {
         "worker": name,
         # Not imported: the names of the package lead to the app, which stands above.
@@ -172,7 +172,7 @@ def log_start(name: str, address: str, *, options: WorkerOptions, slots: Slots) 
 
 
 def _line(message: str) -> str:
-    """Fit for any stream: one that cannot encode a letter would lose the whole line."""
+    """The first line, safe for any stream: one that cannot encode a character would lose the whole line."""
     return storable_text(message[:REASON].partition(NEWLINE)[0], REASON)
 
 

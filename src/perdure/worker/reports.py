@@ -1,4 +1,4 @@
-"""What running handlers say is gathered and written once a second, all of it at once."""
+"""Collects the reports of running handlers and writes them once a second, all at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger("perdure.worker")
 
 
 class Reports:
-    """``attempts`` is what the worker runs, whatever that is at the time."""
+    """``attempts`` is a live view of what the worker runs."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Reports:
                 self._writing.cancel()
 
     def _write_in_background(self) -> None:
-        """Deadlines are looked at also while the database takes its time."""
+        """Not awaited: deadlines are checked also while the database is slow."""
         if self._writing is not None and self._writing.done():
             self._writing.result()
             self._writing = None
@@ -71,7 +71,7 @@ class Reports:
             self._writing = asyncio.create_task(self.write(attempts))
 
     async def write(self, attempts: Collection[Attempt]) -> None:
-        # One that has ended meanwhile writes its lines with its outcome: from here they might come behind it.
+        # An attempt that has ended writes its lines with its outcome: from here they might come after it.
         reports = [
             (attempt, report)
             for attempt in attempts
@@ -115,7 +115,7 @@ class Reports:
                 attempt.context.put_back(without_progress(report))
                 self._pending = True
                 _log.warning(
-                    "Job %s said that %s of %s is done; that was dropped",
+                    "Job %s reported that %s of %s is done; that was dropped",
                     attempt.job.id,
                     report.report.done,
                     report.report.total,
@@ -123,7 +123,7 @@ class Reports:
 
 
 def put_back(reports: Sequence[tuple[Attempt, JobReport]]) -> None:
-    """Perhaps it was written before the answer was lost: a line twice is better than never."""
+    """Put reports back. They may have been written before the answer was lost: a line twice is better than never."""
     for attempt, report in reports:
         attempt.context.put_back(report)
 

@@ -21,7 +21,7 @@ NO_THREAD = 5 * SECOND
 """For how long a job is given back that no thread could be started for."""
 
 CHECK_INTERVAL = 1.0
-"""Seconds between two looks for handlers that ended without a word. A callback for each would cost a no-op a tenth."""
+"""Seconds between checks for tasks cancelled before they began. A callback for each costs a no-op job 10 %."""
 
 _log = logging.getLogger("perdure.worker")
 
@@ -48,7 +48,7 @@ class LoopRunner:
             task.cancel()
 
     def give_up(self, attempt: Attempt) -> None:
-        """It does not let itself be cancelled. It costs no slot: others run beside it."""
+        """Its task ignores cancellation. That costs no slot."""
         attempt.give_up()
 
     def attempt_of(self, task: asyncio.Task[Any] | None) -> Attempt | None:
@@ -76,11 +76,11 @@ class LoopRunner:
             outcome = raised(handler, job, error)
         else:
             outcome = returned(handler, attempt.lease, value)
-        # Here and not in a callback of its task: that would be another turn of the event loop.
+        # Not in a callback of its task, which would cost another iteration of the event loop.
         self._end(attempt, outcome)
 
     def _check_tasks(self) -> None:
-        """Also somebody else may cancel a task before it begins."""
+        """End attempts whose task was cancelled before it began."""
         for attempt, task in list(self._tasks.items()):
             if task.done():
                 self._end(attempt, None)
@@ -139,7 +139,7 @@ class ThreadRunner:
             outcome = returned(handler, attempt.lease, value)
         now = monotonic()
         attempt.returned = outcome, now
-        with suppress(RuntimeError):  # the loop is gone, and with it everyone who would record this
+        with suppress(RuntimeError):  # the loop was closed: nothing is left to record this
             self._loop.call_soon_threadsafe(self._ended, attempt, outcome, now)
 
     def _ended(self, attempt: Attempt, outcome: Outcome | None, now: float) -> None:

@@ -79,7 +79,7 @@ class Slots:
         return self._on_loop.attempt_of(task)
 
     def note_returned(self) -> None:
-        """Note how attempts in processes ended while the loop could not hear it, as those in threads do themselves."""
+        """Note how attempts in processes ended while the loop was blocked; threads note that themselves."""
         self._processes.note_returned()
 
     def take(self, attempt: Attempt) -> None:
@@ -90,7 +90,7 @@ class Slots:
             self._here += 1
 
     def free_early(self, attempt: Attempt) -> None:
-        """Free the slot of an attempt whose outcome the database does not take yet, for as many as there are slots."""
+        """Free the slot of an attempt whose row is locked by another transaction, for at most ``total`` attempts."""
         if len(self._freed_early) < self.total and attempt not in self._freed_early:
             self.leave(attempt)
             self._freed_early.add(attempt)

@@ -1,4 +1,4 @@
-"""What a step needs of those before it: read for many at once, before their handlers begin."""
+"""Reads the results that steps need of their parents, for many steps at once, before their handlers begin."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Steps:
     """Belongs to the event loop's thread.
 
     One statement reads the first page for all steps that begin in one go. Most need nothing else and begin. Each of
-    the others goes on in a task of its own, so that nobody waits for it; large reads take turns, so that parents
+    the others goes on in a task of its own, so that nobody waits for it; large reads run one at a time, so that parents
     which several steps share are read once.
     """
 
@@ -45,7 +45,7 @@ class Steps:
         self._reading: set[asyncio.Task[None]] = set()
 
     def before(self, job: Claimed, handler: Handler, runner: Runner) -> Runner:
-        """Where the job runs. One that asks for no result is not waited for."""
+        """The runner of a job; one that needs results of parents is prepared first."""
         if job.workflow_id is None or (handler.signature.context is None and not refers(job.payload)):
             return runner
         return Preparation(self, runner)
@@ -144,7 +144,7 @@ class Preparation:
             self._timer = asyncio.get_running_loop().call_later(allowed, self.attempt.stop, "timeout")
 
     def pause(self) -> None:
-        """Waiting until others need less is no fault of this one."""
+        """Stop its time: it waits until other steps release memory."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -167,7 +167,7 @@ class Preparation:
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Whatever goes wrong concerns this step alone."""
+        """Let an error fail this step alone."""
         lease = self.attempt.lease
         try:
             yield

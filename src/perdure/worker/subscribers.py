@@ -17,9 +17,9 @@ from perdure.request.events import JobEvent, Listener
 LIMIT = 10.0
 """Seconds a listener may take."""
 MOST = 1_000
-"""Events that may wait for one listener; what happens beyond that it is not told."""
+"""Events that may wait for one listener; further ones are dropped."""
 CLOSE_WITHIN = 5.0
-"""Seconds that a worker which stops leaves its listeners to hear the last events."""
+"""Seconds for listeners to take the last events of a worker that stops."""
 
 _log = logging.getLogger("perdure.worker")
 
@@ -30,7 +30,7 @@ class Subscriber(Protocol):
     def publish(self, event: JobEvent) -> None: ...
 
     async def close(self) -> None:
-        """Let it hear the last ones."""
+        """Deliver the last events."""
         ...
 
 
@@ -49,7 +49,7 @@ class Lag:
         self._dropped = 0
 
     def drop(self) -> None:
-        self.begin(f"{MOST} events wait for it, and what happens now it is not told")
+        self.begin(f"{MOST} events wait for it, and new ones are dropped")
         self._dropped += 1
 
     def begin(self, why: str) -> None:
@@ -141,7 +141,7 @@ class ThreadSubscriber:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_WITHIN):
                 await self._over.wait()
-        self._events.clear()  # or a call that ends one day would be followed by others
+        self._events.clear()  # or the call that hangs would be followed by others when it ends
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._run, name=f"perdure-listener-{self._lag.name}", daemon=True)

@@ -1,4 +1,4 @@
-"""A worker may be told to serve a queue that nobody else has ever heard of: most likely a slip of the pen."""
+"""Warns of a queue that the database does not know: most likely a typing error."""
 
 from __future__ import annotations
 

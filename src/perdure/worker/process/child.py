@@ -240,7 +240,7 @@ def _signal_group(number: signal.Signals) -> None:
 
 
 def _resident() -> int:
-    """Bytes of memory that this process holds; 0 where nobody knows."""
+    """Bytes of resident memory of this process; 0 if unknown."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""The context of a job that runs in a child: what it says goes to the worker, which writes it."""
+"""The context of a job that runs in a child: its reports go to the worker, which writes them."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _log = logging.getLogger("perdure.worker")
 
 
 class ProcessRunner:
-    """At most ``slots`` jobs at a time. Whatever becomes of one child, the others do not notice.
+    """At most ``slots`` jobs at a time. A child that dies does not affect the others.
 
     ``freed`` is called when it takes jobs again, ``in_place`` with a suspect that finds no process to run in.
     """
@@ -140,7 +140,7 @@ class ProcessRunner:
         except TimeoutError:
             _log.warning("%d processes of this worker do not end", len(self._all))
 
-    # What slots tell
+    # Called by slots
 
     def fit(self) -> None:
         self._answer(None)
@@ -191,7 +191,7 @@ class ProcessRunner:
         return slot
 
     def _keep_idle(self, slot: Slot) -> None:
-        """The last to rest is the first to work, so that those not needed end."""
+        """Last in, first out, so that children that are not needed end."""
         self._idle.append(slot)
         slot.retire_after(IDLE)
 
@@ -200,14 +200,14 @@ class ProcessRunner:
             self._begin(self._waiting.popleft())
 
     def _send_back(self, attempt: Attempt) -> None:
-        """Its handler has not begun: a suspect runs where it always did, another goes back to the queue."""
+        """Its handler has not begun: a suspect runs in place, any other job goes back to the queue."""
         if self._in_place is not None and attempt.handler.run_in != "process" and attempt.stop_reason is None:
             self._in_place(attempt)
         else:
             attempt.end(Released(attempt.lease, int(PAUSE * SECOND)), monotonic())
 
     def _answer(self, reason: str | None) -> bool:
-        """Whether somebody waits to hear of the first child."""
+        """Answer ``check``, if it waits for the first child; whether it does."""
         if self._first is None or self._first.done():
             return False
         self._first.set_result(reason)

@@ -1,4 +1,4 @@
-"""What a worker and its children say to each other: messages in msgpack, each in frames behind their lengths."""
+"""The messages between a worker and its children: msgpack, in frames with their lengths."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Load(msgspec.Struct, frozen=True, tag=True):
 
 
 class Run(msgspec.Struct, frozen=True, tag=True):
-    """Run this job. What the child says about it carries the same number."""
+    """Run this job. Messages about it carry the same number."""
 
     number: int
     job: Claimed
@@ -250,19 +250,19 @@ class Channel:
         self._loop.add_reader(sock, self._read)
 
     def send(self, message: FromWorker) -> bool:
-        """Whether there is still somebody who could hear it."""
+        """Send it; whether the other end is still there."""
         if self._socket.fileno() < 0:
             return False
         self._unsent += packed(message)
         return self._write()
 
     def drain(self) -> None:
-        """Hear all that has arrived: of a child that has died there will be no more."""
+        """Handle all messages that have arrived: the child has died and sends no more."""
         while self._read():
             pass
 
     def read_rest(self) -> list[FromChild]:
-        """All that has arrived and was not heard. From any thread, once the loop is given up."""
+        """All messages that have arrived and were not handled. From any thread, once the loop is given up."""
         messages: list[FromChild] = []
         until = monotonic() + REST_WITHIN
         with suppress(OSError, msgspec.MsgspecError):
@@ -275,7 +275,7 @@ class Channel:
         return messages
 
     def _read(self) -> bool:
-        """Hear some of what has arrived; others want to be heard as well. Whether there was anything."""
+        """Handle some messages, but not all: other channels must be served as well. Return whether there were any."""
         if self._socket.fileno() < 0:
             return False
         try:

@@ -45,11 +45,11 @@ Not sooner: a new one costs 0.3 s and whatever the app imports, a job in one tha
 
 
 JobReport: TypeAlias = Reported | Logged | Save | Committing | RolledBack | Ended
-"""What a child says of its job."""
+"""Messages of a child about its job."""
 
 
 class SlotOwner(Protocol):
-    """Whoever keeps the slots."""
+    """The pool, as its slots see it."""
 
     def fit(self) -> None:
         """A process has loaded the app."""
@@ -64,7 +64,7 @@ class SlotOwner(Protocol):
         ...
 
     def gone(self, slot: Slot) -> None:
-        """The process has ended, and what it had is told."""
+        """The process has ended, and so has the attempt it ran."""
         ...
 
 
@@ -136,7 +136,7 @@ class Slot:
         self._process.signal(signal.SIGKILL)
 
     def note_returned(self) -> None:
-        """How its handler ended, if it did since the loop was last able to hear. From any thread."""
+        """Note how its handler ended, if it did while the loop was blocked. From any thread."""
         attempt = self.attempt
         if attempt is None:
             return
@@ -201,19 +201,19 @@ class Slot:
             self.worn_out = True
 
     def _end(self, outcome: Outcome | None) -> None:
-        """The job is over; the slot is free before anybody hears of it."""
+        """The job is over. The slot is freed before the attempt ends."""
         attempt, self.attempt = self.attempt, None
         if attempt is None:
             return
         if attempt.stop_reason is not None:
-            # It was asked to end, and what it started is to end as well.
+            # It was asked to end: end the processes it started as well.
             self.kill()
         self._pool.done(self, attempt)
         attempt.end(outcome, monotonic())
 
     def _has_loaded(self) -> None:
         if self._ending:
-            return  # it was told to stop a moment ago
+            return  # it was stopped a moment ago
         self.loaded = True
         self._set_timer(None)
         self._pool.fit()

@@ -50,7 +50,7 @@ class Spawned:
 
     def signal(self, number: Signals) -> None:
         """To the child and to all that it started."""
-        # As long as it is not waited for, nobody else gets its number.
+        # As long as it is not waited for, its process id is not reused.
         if self._process.returncode is None:
             self._signal_group(number)
 
