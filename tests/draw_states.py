@@ -47,14 +47,24 @@ TEXT = """\
 
 <!-- Drawn by `make docs` from src/perdure/model/lifecycle.py; a test compares. -->
 
-A job that has ended changes no more, unless a requeue starts a new run. *Scheduled* and *retrying* are views
-of `ready` with a `run_at` to come: without an error so far, and after one. A list can be
-asked for them (`app.list_jobs(state="retrying")`), counts tell them apart. `waiting` and `open` belong to
-[workflows](workflows.md).
+A job that has ended changes no more, unless a requeue starts a new run. `waiting` and `open` belong to
+[workflows](workflows.md). `Job.state` is one of these:
 
 | state | meaning |
 |---|---|
 {states}
+
+People see more. A job that is stored as `ready` is counted, listed, filtered and acted on as exactly one of these, by
+`app.count_jobs()`, `app.list_jobs(state="retrying")`, `perdure jobs --state held` and all others; the first that holds:
+
+| seen as | when |
+|---|---|
+| `held` | No worker can claim it, due or not, until somebody acts: [why](operating.md#rows-written-by-hand). |
+| `ready` | Its `run_at` has come: the next free worker claims it. |
+| `retrying` | Its `run_at` is to come, and its last attempt ended with an error. |
+| `scheduled` | Its `run_at` is to come. |
+
+Lists of `scheduled` and of `retrying` jobs begin with the one that is due first, all others with the newest.
 
 ```mermaid
 stateDiagram-v2

@@ -36,7 +36,7 @@ def counted(world: World) -> World:
 
 
 BY: list[tuple[By, dict[str | None, int]]] = [
-    ("state", {"failed": 2, "ready": 2, "retrying": 1, "succeeded": 1, "scheduled": 1}),
+    ("state", {"failed": 2, "held": 1, "ready": 1, "retrying": 1, "succeeded": 1, "scheduled": 1}),
     ("queue", {"default": 5, "slow": 2}),
     ("task", {"work": 5, "other": 2}),
     ("tenant", {None: 6, "acme": 1}),

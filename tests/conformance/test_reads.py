@@ -87,14 +87,14 @@ def test_what_is_not_due_is_listed_as_it_is_counted(world: World) -> None:
     due = work.enqueue()
     listed = world.app.list_jobs
     assert ids(listed(state="retrying")) == [failed.id]
-    assert ids(listed(state="scheduled")) == [later.id, soon.id, snoozed.id]
-    assert ids(listed(state="ready")) == [due.id, later.id, soon.id, snoozed.id, failed.id]
+    assert ids(listed(state="scheduled")) == [soon.id, snoozed.id, later.id], "soonest first"
+    assert ids(listed(state="ready")) == [due.id], "what is due"
     assert ids(listed(state="scheduled", queue="b", task="work")) == [later.id]
-    assert ids(listed(state="scheduled", limit=1)) == [later.id]
-    assert ids(listed(state="scheduled", before=later.id)) == [soon.id, snoozed.id]
+    assert ids(listed(state="scheduled", limit=1)) == [soon.id]
+    assert ids(listed(state="scheduled", before=soon.id)) == [snoozed.id, later.id]
     assert listed(state="scheduled", tenant="acme") == listed(state="retrying", queue="b") == []
     world.advance(1)
-    assert ids(listed(state="scheduled")) == [later.id, snoozed.id], "by the database's clock"
+    assert ids(listed(state="scheduled")) == [snoozed.id, later.id], "by the database's clock"
     counts = [states.get("scheduled", 0) for states in world.app.count_jobs().values()]
     assert sum(counts) == len(listed(state="scheduled"))
     assert listed(tenant="nobody") == []

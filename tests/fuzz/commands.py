@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from perdure.request.filter import STATES
+from perdure.model.visible_state import VISIBLE_STATES
 from tests.fuzz.explore import Subject
 from tests.fuzz.ground import Ground
 from tests.fuzz.looks import run
@@ -55,7 +55,7 @@ conditions: tuple[Values, ...] = (
     option("--queue", words),
     option("--task", words),
     option("--tenant", words),
-    option("--state", st.sampled_from(STATES) | words),
+    option("--state", st.sampled_from(VISIBLE_STATES) | words),
     option("--tag", words),
     option("--key", words),
     option("--unique-key", words),

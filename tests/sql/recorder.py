@@ -275,6 +275,7 @@ def put_off_for_long() -> Op[None]:
 
 def look(store: Recorder) -> None:
     (job, *_) = store.perform(browse.list_jobs)
+    store.perform(browse.list_jobs, Filter(state="scheduled"), before=job.id)
     store.perform(audit.list_acts)
     store.perform(browse.get_job, job.id)
     store.perform(browse.get_jobs, [job.id])

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 
-from perdure.ops.find import find
+from perdure.ops.find import FIRST, find, find_later
 from perdure.request.filter import Filter
 from perdure.store.store import open_store
 from tests.sql.plans_sqlite import HOT, STEPS, Costs, Plan, measure
@@ -45,13 +45,16 @@ def test_what_is_not_due_is_not_looked_for_among_what_has_ended(sqlite_url: str)
     store = open_store(sqlite_url)
     store.migrate()
     store.close()
-    query = next(find(Filter(state="retrying"), length=9, n=9)).queries[0]
-    assert query.params["through"] == "claim"
+    retrying = Filter(state="retrying")
+    acts_and_counts = next(find(retrying, length=9, n=9)).queries[0]
+    assert acts_and_counts.params["through"] == "claim"
+    lists = next(find_later(retrying, behind=FIRST, length=9, n=9)).queries[0]
     with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
-        text = f"EXPLAIN QUERY PLAN {store.statements[query.name]}"
-        plan = connection.execute(text, {**query.params, "now": 0}).fetchall()
-    scans = [line for *_, line in plan if "SCAN perdure_job" in line]
-    assert scans == [f"SCAN perdure_job USING INDEX perdure_job_{name}" for name in ("claim", "running")]
+        for query, indexes in ((acts_and_counts, ("claim", "running")), (lists, ("claim",))):
+            text = f"EXPLAIN QUERY PLAN {store.statements[query.name]}"
+            plan = connection.execute(text, {**query.params, "now": 0}).fetchall()
+            scans = [line for *_, line in plan if "SCAN perdure_job" in line]
+            assert scans == [f"SCAN perdure_job USING INDEX perdure_job_{name}" for name in indexes]
 
 
 def scans_and_sorts(costs: Costs) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from perdure.cli import typed
+from perdure.model.visible_state import VISIBLE_STATES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -19,7 +20,7 @@ def _time(name: str, help: str) -> Callable[[F], F]:
 OPTIONS = (
     click.option("--queue"),
     click.option("--task"),
-    click.option("--state", metavar="STATE", callback=typed.state, help=", ".join(typed.STATES) + "."),
+    click.option("--state", metavar="STATE", callback=typed.state, help=", ".join(VISIBLE_STATES) + "."),
     click.option("--tenant"),
     click.option("--tag", help="One of its tags."),
     click.option("--key", "idempotency_key", help="The idempotency key."),

@@ -15,6 +15,7 @@ from perdure.cli.suggest import did_you_mean
 from perdure.cli.tables import Column, table
 from perdure.cli.target import Target, pass_target, where
 from perdure.model.time_text import distance
+from perdure.model.visible_state import visible_state
 
 if TYPE_CHECKING:
     from perdure.app import App
@@ -53,7 +54,8 @@ def jobs(
 ) -> None:
     """List jobs, the newest first, or count them.
 
-    Jobs that are scheduled or retrying are ready and not due yet: --state ready lists them, too.
+    Of jobs that wait for a worker --state ready lists those that are due; those that are scheduled or retrying, which
+    come soonest first, and those that are held have states of their own.
 
     \b
     Examples:
@@ -113,10 +115,8 @@ def line(row: JobRow, now: int) -> list[str]:
 
 
 def view(row: JobRow, now: int) -> str:
-    """The state, with what is scheduled and what waits for a retry told apart."""
-    if row.state != "ready" or row.run_at <= now:
-        return row.state
-    return "scheduled" if row.error_kind is None else "retrying"
+    """The state that people see."""
+    return visible_state(row.state, held=row.held, due=row.run_at <= now, error_kind=row.error_kind)
 
 
 def meant(app: App, queue: str | None, task: str | None) -> str:

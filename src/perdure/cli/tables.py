@@ -19,6 +19,7 @@ _STYLES = {
     "ready": "yellow",
     "open": "yellow",
     "retrying": "magenta",
+    "held": "red",
     "succeeded": "green",
     "live": "green",
     "failed": "red",

@@ -10,12 +10,7 @@ from datetime import UTC, datetime, timedelta
 import click
 
 from perdure.cli.suggest import did_you_mean
-
-# As in model/job.py, which is too heavy for a line of help.
-STATES = (
-    *("waiting", "ready", "running", "open", "succeeded", "failed", "canceled"),
-    *("scheduled", "retrying"),
-)
+from perdure.model.visible_state import VISIBLE_STATES
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|)", re.ASCII)
@@ -118,8 +113,8 @@ def queues(
 
 
 def state(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """A state a job can be in, or is shown in."""
-    if value is not None and value not in STATES:
-        known = did_you_mean(value, STATES) or f" Use one of {', '.join(STATES)}."
+    """A state that people see."""
+    if value is not None and value not in VISIBLE_STATES:
+        known = did_you_mean(value, VISIBLE_STATES) or f" Use one of {', '.join(VISIBLE_STATES)}."
         raise click.BadParameter(f"{value!r} is no state.{known}")
     return value

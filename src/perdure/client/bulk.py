@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Unpack, get_args
 from perdure.client.jobs import PAGE, optional_text
 from perdure.errors import InvalidOption
 from perdure.model.advice import advise
-from perdure.model.job import Later, Span
+from perdure.model.job import Span
 from perdure.model.json_text import read_json
 from perdure.ops import audit
 from perdure.ops.batch import CHUNK
@@ -154,8 +154,7 @@ class BulkMethods:
     def _count_jobs_by(self, by: By, **wanted: Unpack[Wanted]) -> Plan[dict[str | None, int]]:
         """How many jobs fit, for each ``state``, ``queue``, ``task``, ``tenant`` or ``error_code``; the most first.
 
-        The conditions are those of ``list_jobs``. Of ``ready`` jobs those that are ``scheduled`` or ``retrying`` are
-        told apart.
+        The conditions, and the states, are those of ``list_jobs``.
         """
         if by not in get_args(By):
             raise InvalidOption(f"by must be one of {', '.join(get_args(By))}.")
@@ -210,9 +209,8 @@ def _chosen(name: str, action: BulkAction, all: bool, wanted: Wanted) -> Filter:
         raise InvalidOption(f"{name} needs a condition, such as queue=; for every job say all=True.")
     if filter != EVERY and flag("all", all):
         raise InvalidOption("all=True takes every job: give conditions or all, not both.")
-    takes = (*action.takes, *(get_args(Later) if "ready" in action.takes else ()))
-    if filter.state is not None and filter.state not in takes:
-        sentence = f"{{{name}}} takes jobs that are {' or '.join(takes)}, not {filter.state}."
+    if filter.state is not None and filter.state not in action.takes:
+        sentence = f"{{{name}}} takes jobs that are {' or '.join(action.takes)}, not {filter.state}."
         raise InvalidOption(advise(sentence))
     return filter
 

@@ -21,7 +21,6 @@ from perdure.model.job import JobRow, Span
 from perdure.ops import browse, job_actions, queues, tasks, worker
 from perdure.ops.catalog import list_catalog
 from perdure.ops.explain import examine
-from perdure.ops.find import LAST
 from perdure.ops.job_actions import CancelOutcome, DeleteOutcome, RequeueOutcome, RunNowOutcome
 from perdure.ops.stats import measure
 from perdure.plan.plan import Plan, async_method, perform, perform_on, sync_method
@@ -86,15 +85,16 @@ class JobMethods:
     ) -> Plan[list[Job[Any]]]:
         """A page of jobs, newest first; for the next one give the last id as ``before``.
 
-        All conditions hold. ``state``: one of those in docs/states.md, or of ``ready`` only what is ``scheduled`` or
-        ``retrying``. ``task``: its name, or the task itself. ``text`` stands somewhere in the arguments. Times are
-        from ``created_after`` on, and before ``created_before``.
+        All conditions hold. ``state`` is the one that people see, see docs/states.md: ``ready`` is due, and without
+        what is ``scheduled``, ``retrying`` or ``held``. Scheduled and retrying jobs come soonest first. ``task``: its
+        name, or the task itself. ``text`` stands somewhere in the arguments. Times are from ``created_after`` on, and
+        before ``created_before``.
         """
         number("limit", limit, 1, PAGE)
         rows = yield from perform(
             browse.list_jobs,
             checked_filter(wanted),
-            before=LAST if before is None else job_id(before),
+            before=None if before is None else job_id(before),
             n=limit,
         )
         return [self._handle(row) for row in rows]
@@ -102,7 +102,7 @@ class JobMethods:
     def _count_jobs(
         self, *, queue: str | None = None, tenant: str | None = None
     ) -> Plan[dict[str, dict[str, int]]]:
-        """How many jobs each queue has in each state, with ``scheduled`` and ``retrying`` apart from ``ready``."""
+        """How many jobs each queue has in each of the states that people see, see docs/states.md."""
         return (
             yield from perform(
                 browse.count_jobs, queue=filter_text("queue", queue), tenant=filter_text("tenant", tenant)

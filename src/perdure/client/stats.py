@@ -16,9 +16,9 @@ from perdure.store.store import Facts
 
 
 class QueueStats(NamedTuple):
-    """``counts`` is by state, with ``scheduled`` and ``retrying`` apart from ``ready``; ``lag`` is in seconds.
+    """``counts`` is by the state that people see, see docs/states.md; ``lag`` is in seconds.
 
-    ``held``: how many of these no worker can claim.
+    ``held``: how many jobs no worker can claim, also in ``counts``.
     """
 
     counts: dict[str, int]
@@ -97,5 +97,5 @@ def _queue(queue: QueueNumbers, now: Instant) -> QueueStats:
         None if oldest is None else from_us(oldest),
         queue.paused,
         from_us(cool) if cool is not None and cool > now else None,
-        queue.held,
+        queue.counts.get("held", 0),
     )

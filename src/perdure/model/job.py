@@ -20,8 +20,6 @@ UNCLAIMABLE = "unclaimable"
 """What holds a job that no claim can take; its reason says why."""
 
 State: TypeAlias = Literal["waiting", "ready", "running", "open", "succeeded", "failed", "canceled"]
-Later: TypeAlias = Literal["scheduled", "retrying"]
-"""How a ``ready`` job is shown that is not due: as if never tried, or waiting for its next try after an error."""
 ENDED: frozenset[State] = frozenset(("succeeded", "failed", "canceled"))
 
 

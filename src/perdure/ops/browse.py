@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from perdure.errors import JobNotFound
 from perdure.model.job import Instant, JobRow
+from perdure.model.visible_state import LATER
 from perdure.ops.batch import rows_of
-from perdure.ops.find import LAST, find, longer
-from perdure.ops.op import Op, Query, ask_all, ask_last, operation
+from perdure.ops.find import FIRST, LAST, Due, find, find_later, longer
+from perdure.ops.op import Op, Query, ask, ask_all, ask_last, operation
 from perdure.request.filter import EVERY, Filter
 
 
@@ -67,8 +69,19 @@ def get_jobs(ids: Sequence[str]) -> Op[list[JobRow | None]]:
 
 
 @operation("read")
-def list_jobs(filter: Filter = EVERY, *, before: str = LAST, n: int = 50) -> Op[list[JobRow]]:
-    """A page of jobs, newest first; the next page begins before the last id of this one."""
+def list_jobs(filter: Filter = EVERY, *, before: str | None = None, n: int = 50) -> Op[list[JobRow]]:
+    """A page of jobs, newest first, or of those that are not due yet soonest first. ``before``: the last id of the
+    page before this one."""
+    if filter.state in LATER:
+        ids = yield from _soonest(filter, before, n)
+    else:
+        ids = yield from _newest(filter, before or LAST, n)
+    rows = yield from ask_last("read_jobs", ids=rows_of(ids))
+    jobs = {row[0]: JobRow(*row) for row in rows}
+    return [jobs[id] for id in ids if id in jobs]
+
+
+def _newest(filter: Filter, before: str, n: int) -> Op[list[str]]:
     ids: list[str] = []
     edge: str | None = before
     length = n
@@ -76,17 +89,33 @@ def list_jobs(filter: Filter = EVERY, *, before: str = LAST, n: int = 50) -> Op[
         scan = yield from find(filter, before=edge, length=length, n=n - len(ids))
         ids += [job.id for job in scan.jobs]
         edge, length = scan.end, longer(length, filter)
-    rows = yield from ask_last("read_jobs", ids=rows_of(ids))
-    return [JobRow(*row) for row in rows]
+    return ids
+
+
+def _soonest(filter: Filter, before: str | None, n: int) -> Op[list[str]]:
+    """Behind the time at which the last job of the page before is due now."""
+    ids: list[str] = []
+    edge: Due | None = FIRST
+    length = n
+    if before is not None:
+        rows = yield from ask("find_run_at", id=before)
+        if not rows:
+            raise JobNotFound
+        edge = Due(rows[0][0], before)
+    while edge is not None and len(ids) < n:
+        found, edge = yield from find_later(filter, behind=edge, length=length, n=n - len(ids))
+        ids += found
+        length = longer(length, filter)
+    return ids
 
 
 @operation("read")
 def count_jobs(*, queue: str | None = None, tenant: str | None = None) -> Op[dict[str, dict[str, int]]]:
-    """Jobs per queue and state; ``scheduled`` and ``retrying`` are apart from ``ready``."""
+    """Jobs per queue and visible state."""
     rows = yield from ask_last("count_jobs", queue=queue, tenant=tenant)
     counts: dict[str, dict[str, int]] = {}
-    for name, view, number, _ in rows:
-        counts.setdefault(name, {})[view] = number
+    for name, state, number in rows:
+        counts.setdefault(name, {})[state] = number
     return counts
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from perdure.model.job import Instant, Span, State
+from perdure.model.visible_state import VISIBLE_STATES, VisibleState
 from perdure.ops.audit import act, amend, told
 from perdure.ops.batch import rows_of
 from perdure.ops.find import LAST, Found, ScanRange, find
@@ -19,7 +20,7 @@ from perdure.ops.job_actions import delete_all
 from perdure.ops.op import Op, Operation, Query, ask, ask_all, operation
 from perdure.ops.release import End, Tallies, release
 from perdure.ops.topics import ENDED, queue_topics, worker_topic
-from perdure.request.filter import Changeable, Filter, Shown
+from perdure.request.filter import Changeable, Filter
 
 BATCH = 500
 """Jobs in a transaction: nobody waits long for a row that one of them has."""
@@ -86,13 +87,13 @@ class BulkAction(NamedTuple):
     """What an act does to a batch, which jobs it takes, what is to be expected of one, and whether steps are taken."""
 
     batch: Operation[[Sequence[Found], BulkProgress], Batch]
-    takes: tuple[Shown, ...]
+    takes: tuple[VisibleState, ...]
     expected: Callable[[State], Outcome]
     steps: bool = False
 
 
 @operation("read")
-def look(filter: Filter, *, among: Sequence[Shown], before: str = LAST, length: int) -> Op[ScanRange]:
+def look(filter: Filter, *, among: Sequence[VisibleState], before: str = LAST, length: int) -> Op[ScanRange]:
     """All that fit in a stretch, newest first."""
     return (yield from find(filter, among=among, before=before, length=length, n=length))
 
@@ -175,18 +176,18 @@ def _lock_workflows(jobs: Sequence[Found]) -> Op[tuple[Tallies, set[str]]]:
 
 
 def _lock(
-    jobs: Sequence[Found], bulk: BulkProgress, takes: Collection[Shown], *, but: Collection[str] = ()
+    jobs: Sequence[Found], bulk: BulkProgress, takes: Collection[VisibleState], *, but: Collection[str] = ()
 ) -> Op[tuple[list[Locked], list[Found]]]:
     """Those that still fit, newest first, and those that somebody else holds."""
     rows = yield from ask("lock_jobs", ids=rows_of(sorted(job.id for job in jobs if job.id not in but)))
     held = {*but, *(id for id, free, *_ in rows if not free)}
     taken = [Locked(id, *job) for id, free, *job in sorted(rows, reverse=True) if free]
-    fit = [job for job in taken if bulk.filter.still_fits(job.changeable) and _is_one(job, takes)]
+    fit = [
+        job
+        for job in taken
+        if job.changeable.visible_state in takes and bulk.filter.still_fits(job.changeable)
+    ]
     return fit, [job for job in jobs if job.id in held]
-
-
-def _is_one(job: Locked, takes: Collection[Shown]) -> bool:
-    return any(shown in takes for shown in job.changeable.shown)
 
 
 def _without_twins(jobs: Sequence[Locked]) -> Op[list[Locked]]:
@@ -251,9 +252,11 @@ def _deleted(state: State) -> Outcome:
     return "cancel_requested" if state == "running" else "deleted"
 
 
-_ACTIVE: tuple[Shown, ...] = ("waiting", "ready", "running", "open")
+_ACTIVE: tuple[VisibleState, ...] = (
+    *("waiting", "ready", "scheduled", "retrying", "held", "running", "open"),
+)
 
 CANCEL = BulkAction(cancel_batch, _ACTIVE, _canceled, steps=True)
 REQUEUE = BulkAction(requeue_batch, ("failed", "canceled"), lambda _: "requeued")
 RUN_NOW = BulkAction(run_now_batch, ("scheduled", "retrying"), lambda _: "due_now")
-DELETE = BulkAction(delete_batch, (*_ACTIVE, "succeeded", "failed", "canceled"), _deleted)
+DELETE = BulkAction(delete_batch, VISIBLE_STATES, _deleted)

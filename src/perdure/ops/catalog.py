@@ -48,8 +48,8 @@ def list_catalog() -> Op[dict[str, CatalogTask]]:
     ((now,),) = clock
     tasks = {row[0]: StoredTask(read_task(*row[:-2]), *row[-2:]) for row in stored}
     counts: dict[str, dict[str, int]] = {}
-    for name, view, number in counted:
-        counts.setdefault(name, {})[view] = number
+    for name, state, number in counted:
+        counts.setdefault(name, {})[state] = number
     crew = live(workers, now)
     serving = [*zip(crew, servers(crew), strict=True)]
     names = tasks.keys() | counts.keys() | {name for (name,) in named if name != GATE}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -17,7 +16,6 @@ from perdure.ops.workers_read import live, servers
 
 class QueueNumbers(NamedTuple):
     counts: dict[str, int]
-    held: int
     oldest_ready: Instant | None
     paused: bool
     cool_until: Instant | None
@@ -61,10 +59,8 @@ def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Nu
     )
     ((now,),) = clock
     counts: dict[str, dict[str, int]] = {name: {} for name, *_ in settings}
-    held = Counter[str]()
-    for name, view, number, kept in counted:
-        counts.setdefault(name, {})[view] = number
-        held[name] += kept
+    for name, state, number in counted:
+        counts.setdefault(name, {})[state] = number
     oldest: dict[str, Instant] = {}
     for name, _, _, first in ready:
         oldest[name] = min(first, oldest.get(name, first))
@@ -75,9 +71,7 @@ def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Nu
     return Numbers(
         now,
         {
-            name: QueueNumbers(
-                counts[name], held[name], oldest.get(name), *live_settings.get(name, (False, None))
-            )
+            name: QueueNumbers(counts[name], oldest.get(name), *live_settings.get(name, (False, None)))
             for name in sorted(counts)
         },
         crew,

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from datetime import datetime
-from typing import NamedTuple, TypeAlias, TypedDict, get_args
+from typing import NamedTuple, TypedDict
 
 import msgspec
 
 from perdure.errors import InvalidOption
-from perdure.model.job import Instant, Later, State
+from perdure.model.job import Instant, State
 from perdure.model.redact import HIDDEN
+from perdure.model.visible_state import VISIBLE_STATES, VisibleState, visible_state
 from perdure.request.options import KEY_BYTES, Named, task_name, text
 from perdure.request.times import from_us, to_us
 
-Shown: TypeAlias = State | Later
-"""A state, or a view of one."""
-
-STATES: tuple[Shown, ...] = (*get_args(State), *get_args(Later))
 TEXT_BYTES = 1000
 
 
@@ -26,7 +22,7 @@ class Wanted(TypedDict, total=False):
 
     queue: str | None
     task: str | Named | None
-    state: Shown | None
+    state: VisibleState | None
     tenant: str | None
     tag: str | None
     idempotency_key: str | None
@@ -44,7 +40,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     queue: str | None = None
     task: str | None = None
-    state: Shown | None = None
+    state: VisibleState | None = None
     tenant: str | None = None
     tag: str | None = None
     idempotency_key: str | None = None
@@ -61,7 +57,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whether a job that was found, and has been locked since, fits. All else about a job never changes."""
         finished = job.finished_at
         return (
-            (self.state is None or self.state in job.shown)
+            (self.state is None or self.state == job.visible_state)
             and self.error_code in (None, job.error_code)
             and (self.finished_after is None or (finished is not None and finished >= self.finished_after))
             and (self.finished_before is None or (finished is not None and finished < self.finished_before))
@@ -93,11 +89,8 @@ class Changeable(NamedTuple):
     finished_at: Instant | None
 
     @property
-    def shown(self) -> Collection[Shown]:
-        """Its state, and the view of it."""
-        if self.state != "ready" or self.due or self.held is not None:
-            return (self.state,)
-        return (self.state, "scheduled" if self.error_kind is None else "retrying")
+    def visible_state(self) -> VisibleState:
+        return visible_state(self.state, held=self.held, due=self.due, error_kind=self.error_kind)
 
 
 def checked_filter(wanted: Wanted) -> Filter:
@@ -105,8 +98,8 @@ def checked_filter(wanted: Wanted) -> Filter:
     for unknown in wanted.keys() - Wanted.__annotations__.keys():
         raise InvalidOption(f"{unknown} is no condition: use {', '.join(Wanted.__annotations__)}.")
     state, task = wanted.get("state"), wanted.get("task")
-    if state is not None and state not in STATES:
-        raise InvalidOption(f"state must be one of {', '.join(STATES)}.")
+    if state is not None and state not in VISIBLE_STATES:
+        raise InvalidOption(f"state must be one of {', '.join(VISIBLE_STATES)}.")
     filter = Filter(
         queue=_text("queue", wanted.get("queue")),
         task=None if task is None else task_name(task),

@@ -1,5 +1,12 @@
 -- What PostgreSQL must say differently, statement by statement as in sqlite.sql.
 
+-- fragment: has_tag
+EXISTS (SELECT FROM json_array_elements_text(CASE json_typeof(j.tags) WHEN 'array' THEN j.tags END) AS tag
+                        WHERE tag = CAST(:tag AS text))
+
+-- fragment: has_text
+(strpos(CAST(j.payload AS text), CAST(:text AS text)) > 0 OR strpos(CAST(j.payload AS text), CAST(:escaped AS text)) > 0)
+
 -- fragment: next_token
 -- A value larger than any that perdure stores makes the claim fail before it is read: the sum leaves the integers.
 token + 1 + CASE WHEN too_large() THEN 2147483647 ELSE 0 END
@@ -741,27 +748,7 @@ found AS (
     SELECT j.id, j.state, j.workflow_id
       FROM perdure.job j
      WHERE j.id = ANY (ARRAY(SELECT id FROM looked))
-       AND (CAST(:queue AS text) IS NULL OR j.queue = CAST(:queue AS text))
-       AND (CAST(:task AS text) IS NULL OR j.task = CAST(:task AS text))
-       AND (CAST(:tenant AS text) IS NULL OR j.tenant = CAST(:tenant AS text))
-       AND (CAST(:states AS text) IS NULL
-            OR j.state IN texts(:states)
-            OR (j.state = 'ready' AND j.held IS NULL AND j.run_at > :now
-                AND CASE WHEN j.error_kind IS NULL THEN 'scheduled' ELSE 'retrying' END
-                    IN texts(:states)))
-       AND (CAST(:tag AS text) IS NULL
-            OR EXISTS (SELECT FROM json_array_elements_text(CASE json_typeof(j.tags) WHEN 'array' THEN j.tags END) AS tag
-                        WHERE tag = CAST(:tag AS text)))
-       AND (CAST(:idempotency_key AS text) IS NULL
-            OR EXISTS (SELECT FROM perdure.key k WHERE k.job = j.id AND k.key = CAST(:idempotency_key AS text)))
-       AND (CAST(:unique_key AS text) IS NULL OR j.unique_key = CAST(:unique_key AS text))
-       AND (CAST(:error_code AS text) IS NULL OR j.error_code = CAST(:error_code AS text))
-       AND (CAST(:created_after AS bigint) IS NULL OR j.created_at >= instant(:created_after))
-       AND (CAST(:created_before AS bigint) IS NULL OR j.created_at < instant(:created_before))
-       AND (CAST(:finished_after AS bigint) IS NULL OR j.finished_at >= instant(:finished_after))
-       AND (CAST(:finished_before AS bigint) IS NULL OR j.finished_at < instant(:finished_before))
-       AND (CAST(:text AS text) IS NULL OR strpos(CAST(j.payload AS text), CAST(:text AS text)) > 0
-            OR strpos(CAST(j.payload AS text), CAST(:escaped AS text)) > 0)
+       AND {fits_filter}
      ORDER BY j.id DESC
      LIMIT CAST(:n AS bigint))
 SELECT id, state, workflow_id FROM found

@@ -74,6 +74,31 @@ CASE task WHEN '(gate)' THEN {gate_due} ELSE {step_due} END
 -- fragment: tally_columns
 id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
 
+-- fragment: visible_state
+-- The state that people see; in Python it is model/visible_state.py.
+CASE WHEN state <> 'ready' THEN state
+            WHEN held IS NOT NULL THEN 'held'
+            WHEN run_at <= :now THEN 'ready'
+            WHEN error_kind IS NOT NULL THEN 'retrying'
+            ELSE 'scheduled' END
+
+-- fragment: fits_filter
+-- Whether a job j fits the conditions of a filter; one that is NULL asks for nothing.
+(CAST(:queue AS text) IS NULL OR j.queue = CAST(:queue AS text))
+       AND (CAST(:task AS text) IS NULL OR j.task = CAST(:task AS text))
+       AND (CAST(:tenant AS text) IS NULL OR j.tenant = CAST(:tenant AS text))
+       AND (CAST(:states AS text) IS NULL OR {visible_state} IN texts(:states))
+       AND (CAST(:tag AS text) IS NULL OR {has_tag})
+       AND (CAST(:idempotency_key AS text) IS NULL
+            OR EXISTS (SELECT 1 FROM perdure.key k WHERE k.job = j.id AND k.key = CAST(:idempotency_key AS text)))
+       AND (CAST(:unique_key AS text) IS NULL OR j.unique_key = CAST(:unique_key AS text))
+       AND (CAST(:error_code AS text) IS NULL OR j.error_code = CAST(:error_code AS text))
+       AND (CAST(:created_after AS bigint) IS NULL OR j.created_at >= instant(:created_after))
+       AND (CAST(:created_before AS bigint) IS NULL OR j.created_at < instant(:created_before))
+       AND (CAST(:finished_after AS bigint) IS NULL OR j.finished_at >= instant(:finished_after))
+       AND (CAST(:finished_before AS bigint) IS NULL OR j.finished_at < instant(:finished_before))
+       AND (CAST(:text AS text) IS NULL OR {has_text})
+
 -- name: get_job
 SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempts, timeout, run_at, expires_at, token,
        worker, created_at, started_at, finished_at, payload, meta, tags, stage, progress_done, progress_total,
@@ -85,10 +110,8 @@ SELECT id, task, queue, tenant, state, held, priority, run, attempt, max_attempt
 
 -- name: count_jobs
 SELECT queue,
-       CASE WHEN state <> 'ready' OR run_at <= :now THEN state
-            WHEN error_kind IS NOT NULL THEN 'retrying'
-            ELSE 'scheduled' END AS view,
-       count(*), count(CASE state WHEN 'ready' THEN held END)
+       {visible_state},
+       count(*)
   FROM perdure.job
  WHERE (CAST(:queue AS text) IS NULL OR queue = CAST(:queue AS text))
    AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
@@ -110,6 +133,30 @@ SELECT queue, task, count(*), min(run_at)
  WHERE state = 'ready' AND held IS NULL AND run_at <= :now
  GROUP BY queue, task
  ORDER BY queue, task;
+
+-- name: find_later
+-- Of the jobs that are not due yet those that fit, soonest first, in a stretch behind the time and id given. The last row
+-- says where the stretch ended.
+WITH looked AS MATERIALIZED (
+    SELECT id, run_at FROM perdure.job INDEXED BY perdure.job_claim
+     WHERE state = 'ready' AND held IS NULL AND run_at > :now AND (run_at, id) > (instant(:due), :after)
+     ORDER BY run_at, id LIMIT :length),
+found AS (
+    SELECT j.id, j.run_at
+      FROM perdure.job j
+     WHERE j.id = ANY (ARRAY(SELECT id FROM looked))
+       AND {fits_filter}
+     ORDER BY j.run_at, j.id
+     LIMIT :n)
+SELECT id, run_at, true FROM found
+UNION ALL
+SELECT id, run_at, false
+  FROM (SELECT id, run_at FROM looked
+         WHERE (SELECT count(*) FROM looked) = :length
+         ORDER BY run_at DESC, id DESC LIMIT 1) last;
+
+-- name: find_run_at
+SELECT run_at FROM perdure.job WHERE id = :id;
 
 -- name: list_newest
 SELECT id, queue, task, state, run_at, started_at, finished_at
@@ -208,7 +255,8 @@ SELECT name, queue, priority, max_attempts, timeout, backoff, max_crashes, enabl
 
 -- name: count_by_task
 -- What is to be done, through the partial indexes of what is ready and what runs: what has ended costs nothing.
-SELECT task, CASE WHEN run_at <= :now THEN 'ready' WHEN error_kind IS NOT NULL THEN 'retrying' ELSE 'scheduled' END AS view,
+SELECT task,
+       {visible_state},
        count(*)
   FROM perdure.job
  WHERE state = 'ready' AND held IS NULL
@@ -611,9 +659,7 @@ UPDATE perdure.key SET kept_until = :now + span(:keep)
 -- name: count_found
 SELECT CASE CAST(:by AS text)
             WHEN 'queue' THEN queue WHEN 'task' THEN task WHEN 'tenant' THEN tenant WHEN 'error_code' THEN error_code
-            WHEN 'state' THEN CASE WHEN state <> 'ready' OR held IS NOT NULL OR run_at <= :now THEN state
-                                   WHEN error_kind IS NULL THEN 'scheduled'
-                                   ELSE 'retrying' END END,
+            WHEN 'state' THEN {visible_state} END,
        count(*)
   FROM perdure.job
  WHERE id IN ids(:ids)

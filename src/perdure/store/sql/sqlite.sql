@@ -1,5 +1,11 @@
 -- What SQLite must say differently, statement by statement as in postgres.sql.
 
+-- fragment: has_tag
+EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(j.tags) THEN j.tags END) tag WHERE tag.value = :tag)
+
+-- fragment: has_text
+(instr(j.payload, :text) > 0 OR instr(j.payload, :escaped) > 0)
+
 -- fragment: next_token
 token + 1
 
@@ -435,25 +441,7 @@ found AS (
       FROM perdure.job j
      -- Joined, with statistics, a Bloom filter would be made of the whole table.
      WHERE j.id IN (SELECT id FROM looked)
-       AND (:queue IS NULL OR j.queue = :queue)
-       AND (:task IS NULL OR j.task = :task)
-       AND (:tenant IS NULL OR j.tenant = :tenant)
-       AND (:states IS NULL
-            OR j.state IN texts(:states)
-            OR (j.state = 'ready' AND j.held IS NULL AND j.run_at > :now
-                AND CASE WHEN j.error_kind IS NULL THEN 'scheduled' ELSE 'retrying' END
-                    IN texts(:states)))
-       AND (:tag IS NULL
-            OR EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(j.tags) THEN j.tags END) tag WHERE tag.value = :tag))
-       AND (:idempotency_key IS NULL
-            OR EXISTS (SELECT 1 FROM perdure.key k WHERE k.job = j.id AND k.key = :idempotency_key))
-       AND (:unique_key IS NULL OR j.unique_key = :unique_key)
-       AND (:error_code IS NULL OR j.error_code = :error_code)
-       AND (:created_after IS NULL OR j.created_at >= :created_after)
-       AND (:created_before IS NULL OR j.created_at < :created_before)
-       AND (:finished_after IS NULL OR j.finished_at >= :finished_after)
-       AND (:finished_before IS NULL OR j.finished_at < :finished_before)
-       AND (:text IS NULL OR instr(j.payload, :text) > 0 OR instr(j.payload, :escaped) > 0)
+       AND {fits_filter}
      ORDER BY j.id DESC
      LIMIT :n)
 SELECT id, state, workflow_id FROM found
