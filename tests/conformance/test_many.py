@@ -160,7 +160,7 @@ def test_a_filter_may_choose_any_of_them(world: World) -> None:
 @pytest.mark.parametrize(
     ("verb", "state", "takes"),
     [
-        ("cancel_jobs", "failed", "waiting or ready or running or open or scheduled or retrying"),
+        ("cancel_jobs", "failed", "waiting or ready or scheduled or retrying or held or running or open"),
         ("requeue_jobs", "succeeded", "failed or canceled"),
         ("requeue_jobs", "running", "failed or canceled"),
         ("run_jobs_now", "ready", "scheduled or retrying"),

@@ -8,7 +8,7 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from perdure import Backoff, Workflow
-from perdure.request.filter import STATES
+from perdure.model.visible_state import VISIBLE_STATES
 from perdure.request.step import Gate
 from tests.fuzz.ground import Ground
 from tests.fuzz.odd import (
@@ -110,7 +110,7 @@ def also(needed: Values, **optional: Values) -> Values:
 conditions = {
     "queue": name,
     "task": name,
-    "state": mostly(*STATES),
+    "state": mostly(*VISIBLE_STATES),
     "tenant": texts,
     "tag": texts,
     "idempotency_key": texts,

@@ -346,7 +346,7 @@ class Model:
         """What an act on many finds, from the newest on."""
         states = takes if filter.state is None else [filter.state]
         jobs = [job for job in self.jobs.values() if filter.queue in (None, job.queue)]
-        fit = [job.id for job in jobs if job.state in states or self._view(job)[1] in states]
+        fit = [job.id for job in jobs if self._view(job)[1] in states]
         return sorted(fit, reverse=True)
 
     def queue(self, name: str) -> Queue:

@@ -148,7 +148,7 @@ def look() -> Op[Seen]:
             for name, paused, cool_until, throttles, backoff in queues
         },
         workers={row.id: row.expires_at for row in itertools.starmap(WorkerRow, workers)},
-        counts={(queue, view): number for queue, view, number, _ in counts},
+        counts={(queue, view): number for queue, view, number in counts},
     )
 
 

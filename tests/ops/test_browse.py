@@ -57,9 +57,9 @@ def test_where_arguments_are_read_a_stretch_stays_short() -> None:
     assert (longer(50, Filter(text="x")), longer(900, Filter(text="x"))) == (200, 1000)
 
 
-def test_counts_are_by_queue_and_view() -> None:
-    script = Script(count_jobs=[[("a", "ready", 1, 0), ("a", "retrying", 2, 0), ("b", "ready", 3, 1)]])
-    assert script.play(browse.count_jobs()) == {"a": {"ready": 1, "retrying": 2}, "b": {"ready": 3}}
+def test_counts_are_by_queue_and_visible_state() -> None:
+    script = Script(count_jobs=[[("a", "ready", 1), ("a", "retrying", 2), ("b", "held", 3)]])
+    assert script.play(browse.count_jobs()) == {"a": {"ready": 1, "retrying": 2}, "b": {"held": 3}}
 
 
 def test_the_oldest_are_by_queue() -> None:
