@@ -12,6 +12,8 @@ from perdure.model.job import Claimed, JobRow
 from perdure.ops.audit import ActRow
 from perdure.ops.browse import AttemptRow, EventRow, LogRow
 from perdure.ops.enqueue import Enqueued
+from perdure.ops.queues import Queue
+from perdure.ops.replay import COPIED
 from perdure.ops.worker import WorkerRow
 from tests.conformance.world import World
 
@@ -32,6 +34,8 @@ RECORDS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "list_events": (EventRow._fields, {"id": NOBODY}),
     "list_logs": (LogRow._fields, {"id": NOBODY}),
     "list_workers": (WorkerRow._fields, {}),
+    "list_queues": (Queue._fields, {}),
+    "find_source": (COPIED, {"id": NOBODY}),
     "find_job": (tuple(field for field in Enqueued._fields if field != "created"), {"id": NOBODY}),
 }
 

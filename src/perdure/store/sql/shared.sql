@@ -400,7 +400,8 @@ SELECT worker, count(*)
 
 -- name: find_source
 -- What a replay takes over. json comes out as text: a codec of the caller's would decode it.
-SELECT task, queue, CAST(payload AS text), {each option: CAST(COLUMN AS text)}, priority, max_attempts, unique_key
+SELECT task, queue, CAST(payload AS text) AS payload, {each option: CAST(COLUMN AS text) AS COLUMN}, priority,
+       max_attempts, unique_key
   FROM perdure.job
  WHERE id = :id;
 
