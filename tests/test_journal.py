@@ -133,7 +133,7 @@ def test_an_enqueue_that_was_not_answered_is_unknown(
     with App(sqlite_url) as app:
         app.migrate()
         task = app.task(name="pay")(pay)
-        app.sync()
+        app.save_tasks()
 
         def unreachable(*args: object, **options: object) -> None:
             raise StoreAway

@@ -26,7 +26,7 @@ from perdure.errors import (
     InvalidTask,
     StoreBusy,
     StoreReadOnly,
-    TaskNotSynced,
+    TaskNotSaved,
     Unavailable,
 )
 from perdure.internal.instances import WeakRegistry
@@ -101,8 +101,8 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         self.middleware: list[Middleware] = []
         self._singles = Coalescer(enqueue_each)
         self.listeners: dict[EventName, list[Listener]] = {}
-        self._unsynced: dict[str, TaskDefinition] = {}
-        self._sync_once = OncePerLoop()
+        self._unsaved: dict[str, TaskDefinition] = {}
+        self._save_once = OncePerLoop()
 
     @property
     def store(self) -> Store:
@@ -124,7 +124,7 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         return self._store
 
     @lazy
-    def ledger(self) -> WorkerOperations:
+    def operations(self) -> WorkerOperations:
         """What a worker performs: claim, finish, heartbeat, rescue."""
         return WorkerOperations(self.store)
 
@@ -216,10 +216,10 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
                 raise InvalidTask(f"There is a task named {known} already.", code="task.duplicate")
         for known in (task.name, *task.aliases):
             self.tasks[known] = task
-            self._unsynced[known] = _renamed(definition, known)
+            self._unsaved[known] = _renamed(definition, known)
         return task
 
-    def _sync(self, *, exact: bool = False) -> Plan[None]:
+    def _save_tasks(self, *, exact: bool = False) -> Plan[None]:
         """Write the tasks of this program into the database; ``exact`` disables those it does not have."""
         definitions = [_renamed(task.definition, name) for name, task in self.tasks.items()]
         known = yield from perform(task_ops.list_tasks)
@@ -230,9 +230,9 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         # A role without the right to write tasks suffices where there is nothing to write.
         if others or _differing(definitions, known):
             yield from perform(task_ops.sync, definitions, exact=exact)
-        self._synced(definitions)
+        self._mark_saved(definitions)
 
-    sync, async_ = sync_method(_sync), async_method(_sync)
+    save_tasks, asave_tasks = sync_method(_save_tasks), async_method(_save_tasks)
 
     def _migrate(self, *, to: int | None = None) -> Plan[list[int]]:
         """Apply the migrations the database lacks, up to version ``to``; return the versions finished here."""
@@ -272,8 +272,8 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
             yield from self._introduce(conn, strict=strict)
             return
         # However many tasks of an event loop call first, one of them looks; the others go on in their order.
-        while self._unsynced:
-            if (done := (yield from run_once(self._sync_once))) is not None:
+        while self._unsaved:
+            if (done := (yield from run_once(self._save_once))) is not None:
                 away = None
                 try:
                     yield from self._introduce(None, strict=strict)
@@ -284,9 +284,9 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
                     done(away)
 
     def _introduce(self, conn: object | None, *, strict: bool) -> Plan[None]:
-        if not self._unsynced:
+        if not self._unsaved:
             return
-        definitions = list(self._unsynced.values())
+        definitions = list(self._unsaved.values())
         known: dict[str, task_ops.KnownTask] = {}
         # The caller's own transaction may hold SQLite's write lock, and then it cannot be waited for.
         do = perform if conn is None else perform_at_once
@@ -298,24 +298,24 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
             if conn is None:
                 raise
             if missing := [one.name for one in definitions if one.name not in known]:
-                raise TaskNotSynced(_not_synced(missing)) from None
+                raise TaskNotSaved(_not_saved(missing)) from None
             return
         except StoreReadOnly as error:
             # Jobs of tasks that the database knows do not suffer for one that it does not.
             if strict or not known or error.code != "store.forbidden":
                 raise
             _log.warning("Tasks of this program are not written to the database: %s", error)
-        self._synced(definitions)
+        self._mark_saved(definitions)
 
-    def _synced(self, definitions: Sequence[TaskDefinition]) -> None:
+    def _mark_saved(self, definitions: Sequence[TaskDefinition]) -> None:
         for definition in definitions:
-            if self._unsynced.get(definition.name) == definition:
-                del self._unsynced[definition.name]
+            if self._unsaved.get(definition.name) == definition:
+                del self._unsaved[definition.name]
 
-    def _unsync(self) -> None:
+    def _mark_all_unsaved(self) -> None:
         """The database lacks a task that it had: it was made anew, or restored. The next operation writes them all."""
         for name, task in self.tasks.items():
-            self._unsynced[name] = _renamed(task.definition, name)
+            self._unsaved[name] = _renamed(task.definition, name)
 
     def _handle(self, row: JobRow) -> Job[Any]:
         task = self.tasks.get(row.task)
@@ -371,10 +371,12 @@ def _differing(
     return [one for one in definitions if one.name not in known or known[one.name].definition != one]
 
 
-def _not_synced(names: Sequence[str]) -> str:
+def _not_saved(names: Sequence[str]) -> str:
     """Of many one is named: a single call writes them all."""
     who = f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more are"
-    return f"The task {who} not in the database yet and cannot be written now: call app.sync() beforehand."
+    return (
+        f"The task {who} not in the database yet and cannot be written now: call app.save_tasks() beforehand."
+    )
 
 
 def _renamed(definition: TaskDefinition, name: str) -> TaskDefinition:

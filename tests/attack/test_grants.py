@@ -74,7 +74,7 @@ def test_a_producer(role_for: RoleFor) -> None:
         assert app.get_job(job.id).state == "canceled"
         app.job_history(job.id)
         app.explain_job(job.id)
-        app.sync(exact=True)
+        app.save_tasks(exact=True)
 
 
 def test_a_worker(role_for: RoleFor) -> None:
@@ -153,7 +153,7 @@ def test_one_new_task_that_cannot_be_written_does_not_stop_the_others(
 ) -> None:
     with closing(App(postgres_url)) as owner:
         owner.task(name="old")(nothing)
-        owner.sync()
+        owner.save_tasks()
     with role_for("producer", "INSERT, UPDATE ON perdure.task") as url, closing(App(url)) as app:
         old, new = app.task(name="old")(nothing), app.task(name="new")(nothing)
         assert old.enqueue().created
@@ -170,11 +170,11 @@ def test_one_new_task_that_cannot_be_written_does_not_stop_the_others(
 def test_what_the_database_knows_is_not_written_again(role_for: RoleFor, postgres_url: str) -> None:
     with closing(App(postgres_url)) as owner:
         owner.task(name="old")(nothing)
-        owner.sync()
+        owner.save_tasks()
     with role_for("worker", "INSERT, UPDATE ON perdure.task") as url, closing(App(url)) as app:
         app.task(name="old")(nothing).enqueue()
-        app.sync()
-        app.sync(exact=True)
+        app.save_tasks()
+        app.save_tasks(exact=True)
         assert app.run_worker(burst=True) == 0
 
 

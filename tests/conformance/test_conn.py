@@ -14,7 +14,7 @@ from perdure.errors import (
     IdempotencyConflict,
     InvalidOption,
     TaskDisabled,
-    TaskNotSynced,
+    TaskNotSaved,
     UnknownTask,
     UnsupportedIsolation,
 )
@@ -25,7 +25,7 @@ from tests.conformance.world import World, ids
 def caller(world: World) -> Iterator[Any]:
     """A connection of the caller's own, about to begin a transaction. The tasks are known already."""
     world.task(queue="mail")
-    world.app.sync()
+    world.app.save_tasks()
     if world.store.dialect == "postgres":
         with closing(psycopg.connect(world.url)) as connection:
             yield connection
@@ -110,10 +110,10 @@ def test_a_task_that_cannot_be_written_now_says_what_to_do(world: World, caller:
     late = world.task("late")
     caller.execute("UPDATE perdure_task SET queue = queue" if world.store.dialect == "sqlite" else "SELECT 1")
     if world.store.dialect == "sqlite":
-        with pytest.raises(TaskNotSynced, match=r"task late is not .* app\.sync\(\)"):
+        with pytest.raises(TaskNotSaved, match=r"task late is not .* app\.save_tasks\(\)"):
             late.using(conn=caller).enqueue()
         caller.rollback()
-        world.app.sync()
+        world.app.save_tasks()
     assert late.using(conn=caller).enqueue().created
 
 
@@ -121,7 +121,7 @@ def test_a_keyed_enqueue_needs_a_snapshot_that_moves(postgres_url: str) -> None:
     """SQLite has no such levels: who writes sees what is committed."""
     world = World(postgres_url)
     work = world.task()
-    world.app.sync()
+    world.app.save_tasks()
     keyed: list[Any] = [{"idempotency_key": "k"}, {"unique_key": "u"}]
     with closing(psycopg.connect(postgres_url)) as caller:
         for level in (psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE):

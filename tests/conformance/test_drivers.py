@@ -34,7 +34,7 @@ def world_at(url: str) -> Iterator[World]:
     """With a task of ours and a table of theirs."""
     world = World(url)
     world.task(queue="mail")
-    world.app.sync()
+    world.app.save_tasks()
     world.sql(f"CREATE TABLE IF NOT EXISTS {theirs(url)} (id integer PRIMARY KEY)")
     world.sql(f"DELETE FROM {theirs(url)}")
     yield world

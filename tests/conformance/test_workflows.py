@@ -264,7 +264,7 @@ def test_at_most_one_lives_under_a_unique_key(flow: Flow) -> None:
 
 
 def test_an_unknown_or_disabled_task_starts_nothing(flow: Flow) -> None:
-    flow.app.sync()
+    flow.app.save_tasks()
     flow.app.set_task("work", enabled=False)
     with pytest.raises(TaskDisabled):
         flow.start(flow.of(a=[], gate=["a"]))

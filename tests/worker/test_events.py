@@ -254,7 +254,7 @@ async def test_what_is_given_back_and_what_was_lost_is_told(brisk_app: App) -> N
     async with brisk_app.worker(drain=0) as worker:
         job = await rest.aenqueue()
         await auntil(worker.leases)
-        await brisk_app.ledger.aretire(worker.identity)
+        await brisk_app.operations.aretire(worker.identity)
         await auntil(lambda: told == ["lease_lost"])
 
         async def taken_again() -> bool:

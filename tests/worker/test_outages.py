@@ -89,7 +89,7 @@ def test_a_server_that_refuses_for_a_while_is_told_of_once(postgres_fleet: Fleet
 
 def test_a_worker_that_starts_before_its_database_waits_for_it(postgres_fleet: Fleet) -> None:
     fleet = postgres_fleet
-    fleet.app.sync()
+    fleet.app.save_tasks()
     with Proxy(fleet.url) as proxy:
         proxy.refuse()
         hand = fleet.start_only(url=proxy.url)

@@ -54,28 +54,28 @@ class Place(NamedTuple):
     store: Store | None
     operations: WorkerOperations | None
     tasks: frozenset[str]
-    unsynced: dict[str, TaskDefinition]
+    unsaved: dict[str, TaskDefinition]
 
     @classmethod
     def taken(cls, app: App, store: SqliteStore) -> Place:
         """Put a new store, which knows none of the tasks yet, into the place of the app's own."""
-        operations = vars(app).pop("ledger", None)
-        before = cls(app._url, app._store, operations, frozenset(app.tasks), app._unsynced)
+        operations = vars(app).pop("operations", None)
+        before = cls(app._url, app._store, operations, frozenset(app.tasks), app._unsaved)
         # The processes of a worker open the database by themselves.
         app._url, app._store = f"sqlite:///{store.path}", store
-        app._unsynced = _definitions(app)
+        app._unsaved = _definitions(app)
         return before
 
     def give_back(self, app: App) -> None:
-        vars(app).pop("ledger", None)
+        vars(app).pop("operations", None)
         if self.operations is not None:
-            vars(app)["ledger"] = self.operations
+            vars(app)["operations"] = self.operations
         app._url, app._store = self.url, self.store
         # What the block has registered is new to the app's own database.
-        app._unsynced = {
+        app._unsaved = {
             name: definition
             for name, definition in _definitions(app).items()
-            if name in self.unsynced or name not in self.tasks
+            if name in self.unsaved or name not in self.tasks
         }
 
 

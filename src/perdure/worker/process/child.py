@@ -105,7 +105,7 @@ class Child:
     def _load(self, load: Load) -> bool:
         try:
             app = load_app(load)
-            self._operations, self._handlers = app.ledger, app.handlers()
+            self._operations, self._handlers = app.operations, app.handlers()
         except BaseException as error:
             traceback.print_exc()
             self._say(Unfit(storable_text(f"{type(error).__name__}: {error}", LONG)))
