@@ -131,6 +131,29 @@ def commands_print_in_one_place(source: Source) -> Iterator[str]:
                 yield f"line {node.lineno} writes to a stream: use cli/output.py, which makes text harmless"
 
 
+def only_the_app_writes_its_privates(source: Source) -> Iterator[str]:
+    if not source.is_module or source.path.name == "app.py":
+        return
+    for node in source.nodes():
+        match node:
+            case ast.Attribute(value=owner, attr=name, ctx=ast.Store() | ast.Del()):
+                found = name.startswith("_") and is_app(owner)
+            case ast.Call(func=ast.Name(id="vars" | "setattr" | "delattr"), args=[owner, *_]):
+                found = is_app(owner)
+            case _:
+                found = False
+        if found:
+            yield f"line {getattr(node, 'lineno', 0)} changes an app from outside: give App a method for it"
+
+
+def is_app(node: ast.AST) -> bool:
+    """Whether an expression is an app, by the names that apps have in this package."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name in ("app", "_app", "theirs")
+    return False
+
+
 def imported(source: Source) -> set[str]:
     """The top-level packages a module imports, wherever in it and in whichever way."""
     names: set[str] = set()
@@ -212,6 +235,16 @@ RULES = [
         commands_print_in_one_place,
         sample("cli/jobs.py", "import sys\nsys.stderr.write(name)\n"),
         sample("cli/jobs.py", "from perdure.cli.output import say\nsay(name)\n"),
+    ),
+    Rule(
+        only_the_app_writes_its_privates,
+        sample("testing/block.py", "self._app._url, x = url, 1\n"),
+        sample("testing/block.py", "self._app.database = x\nself._url = app._url\n"),
+    ),
+    Rule(
+        only_the_app_writes_its_privates,
+        sample("testing/block.py", "vars(app).pop('operations')\n"),
+        sample("client/job.py", "vars(self).pop('row')\n"),
     ),
     Rule(
         no_path_of_one_machine,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-import re
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overlo
 import msgspec
 
 from perdure.client.bulk import BulkMethods
+from perdure.client.database import DatabaseSettings
 from perdure.client.enqueue import PLAIN_RESULT, EnqueueMethods
 from perdure.client.job import Job
 from perdure.client.jobs import JobMethods
@@ -22,7 +23,6 @@ from perdure.client.task import AsyncTask, Handling, SyncTask, Task
 from perdure.client.worker_api import WorkerMethods
 from perdure.client.workflows import WorkflowMethods
 from perdure.errors import (
-    InvalidConfig,
     InvalidTask,
     StoreBusy,
     StoreReadOnly,
@@ -44,7 +44,7 @@ from perdure.request.events import EventName, Listener
 from perdure.request.middleware import Middleware
 from perdure.request.options import INTEGER, SMALLINT, flag, number, text, texts, unknown_option, whole
 from perdure.request.times import duration_us
-from perdure.store.store import Store, open_store
+from perdure.store.store import Store
 from perdure.worker.handler import RunIn
 from perdure.worker.operations import WorkerOperations
 
@@ -58,11 +58,6 @@ R = TypeVar("R")
 class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethods):
     """Tasks and a database. Nothing is opened or read before the first use."""
 
-    # Seconds for which a call goes on trying while the database is busy; the command line has less.
-    _patience: float | None = 30.0
-    # And while it is away: whoever enqueues is often somebody's request. A worker has more.
-    _patience_away: float | None = 5.0
-
     def __init__(
         self,
         url: str | None = None,
@@ -75,21 +70,8 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         lease: float | timedelta = 30,
         prepare: bool | None = None,
     ) -> None:
-        if url == "":
-            raise InvalidConfig("The database's URL is empty; leave it out for the one of the environment.")
-        for name, one in (("url", url), ("listen_url", listen_url)):
-            if not isinstance(one, str | None):
-                raise InvalidConfig(f"{name} is a text, such as sqlite:///jobs.db.")
-        if synchronous not in ("full", "normal"):
-            raise InvalidConfig('synchronous is "full" or "normal".')
-        if not isinstance(prepare, bool | None):
-            raise InvalidConfig("prepare is True, False or None.")
-        self._url = url
+        self.database = DatabaseSettings.checked(url, schema, listen_url, synchronous, prepare)
         self._imports = texts("imports", imports)
-        self._schema = text("schema", schema, 63)
-        self._synchronous: Literal["full", "normal"] = synchronous
-        self._prepare = prepare
-        self.listen_url = listen_url
         self.lease = duration_us("lease", lease, least=1)
         self._keep_keys_for = None if keep_keys_for is None else duration_us("keep_keys_for", keep_keys_for)
         self._store: Store | None = None
@@ -109,19 +91,45 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         """The database, opened at the first use."""
         if self._store is None:
             with self._opening:
-                for module in self._imports:
-                    import_module(module)
+                self._import_modules()
                 if self._store is None:
-                    self._store = open_store(
-                        self._url or _url_from_environment(),
-                        schema=self._schema,
-                        synchronous=self._synchronous,
-                        prepare=self._prepare,
-                        patience=self._patience,
-                        patience_away=self._patience_away,
-                        listen_url=self.listen_url,
-                    )
+                    self._store = self.database.open()
         return self._store
+
+    def use_database(self, **changes: Any) -> None:
+        """Change some of the database's settings. They have an effect until the database is opened."""
+        self.database = self.database._replace(**changes)
+
+    @contextmanager
+    def use_store(self, store: Store, *, url: str, methods: Mapping[str, object]) -> Iterator[None]:
+        """Work on another store, which knows no task yet, with some methods replaced, until the block ends."""
+        with self._opening:
+            self._import_modules()
+            operations, known = vars(self).pop("operations", None), frozenset(self.tasks)
+            database, own, unsaved = self.database, self._store, self._unsaved
+            # The processes of a worker open the database by themselves.
+            self.use_database(url=url)
+            self._store, self._unsaved = store, self._definitions()
+            vars(self).update(methods)
+        try:
+            yield
+        finally:
+            with self._opening:
+                for name in ("operations", *methods):
+                    vars(self).pop(name, None)
+                if operations is not None:
+                    vars(self)["operations"] = operations
+                self.database, self._store = database, own
+                # What the block has registered is new to the app's own database.
+                self._unsaved = {
+                    name: one
+                    for name, one in self._definitions().items()
+                    if name in unsaved or name not in known
+                }
+
+    def _import_modules(self) -> None:
+        for module in self._imports:
+            import_module(module)
 
     @lazy
     def operations(self) -> WorkerOperations:
@@ -221,7 +229,7 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
 
     def _save_tasks(self, *, exact: bool = False) -> Plan[None]:
         """Write the tasks of this program into the database; ``exact`` disables those it does not have."""
-        definitions = [_renamed(task.definition, name) for name, task in self.tasks.items()]
+        definitions = [*self._definitions().values()]
         known = yield from perform(task_ops.list_tasks)
         names = {one.name for one in definitions}
         others = flag("exact", exact) and any(
@@ -314,8 +322,11 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
 
     def _mark_all_unsaved(self) -> None:
         """The database lacks a task that it had: it was made anew, or restored. The next operation writes them all."""
-        for name, task in self.tasks.items():
-            self._unsaved[name] = _renamed(task.definition, name)
+        self._unsaved.update(self._definitions())
+
+    def _definitions(self) -> dict[str, TaskDefinition]:
+        """Of every task, under each of its names."""
+        return {name: _renamed(task.definition, name) for name, task in self.tasks.items()}
 
     def _handle(self, row: JobRow) -> Job[Any]:
         task = self.tasks.get(row.task)
@@ -381,13 +392,3 @@ def _not_saved(names: Sequence[str]) -> str:
 
 def _renamed(definition: TaskDefinition, name: str) -> TaskDefinition:
     return definition if name == definition.name else msgspec.structs.replace(definition, name=name)
-
-
-def _url_from_environment() -> str:
-    """$PERDURE_URL, then $DATABASE_URL if it is one of ours, then a file in the working directory."""
-    if url := os.environ.get("PERDURE_URL"):
-        return url
-    # SQLAlchemy names a driver behind the scheme.
-    url = re.sub(r"^(postgresql|sqlite)\+\w+:", r"\1:", os.environ.get("DATABASE_URL", ""))
-    ours = url.startswith(("postgresql://", "postgres://", "sqlite://"))
-    return url if ours else "sqlite:///perdure.db"

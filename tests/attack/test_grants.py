@@ -14,6 +14,7 @@ import pytest
 from psycopg.sql import SQL, Identifier
 
 from perdure import CONTEXT, App, Context, Step, Workflow
+from perdure.client.database import DatabaseSettings
 from perdure.errors import StoreReadOnly
 from perdure.store.postgres.grants import RIGHTS
 from perdure.store.schema.files import migrations, tables
@@ -87,7 +88,7 @@ def test_a_worker(role_for: RoleFor) -> None:
 @pytest.mark.long
 def test_a_worker_that_runs(role_for: RoleFor, monkeypatch: pytest.MonkeyPatch) -> None:
     with role_for("producer") as producer, role_for("worker") as url:
-        monkeypatch.setattr(rights_app.app, "_url", producer)
+        monkeypatch.setattr(rights_app.app, "database", DatabaseSettings(producer))
         flow = Workflow("flow")
         flow.step("grow", rights_app.grow.job())
         with closing(rights_app.app):

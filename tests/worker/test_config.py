@@ -39,7 +39,7 @@ def add_tasks(app: App) -> None:
 
 async def run(app: App, task: str) -> Any:
     """By name, from a program that does not know which names are aliases."""
-    other = App(app._url)
+    other = App(app.database.url)
     job = await other.aenqueue(task)
     result = await job.aget(timeout=30)
     await other.aclose()

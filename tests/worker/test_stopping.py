@@ -186,7 +186,7 @@ def test_a_worker_that_waits_for_its_database_can_be_stopped(postgres_url: str) 
     async def main() -> None:
         with Proxy(postgres_url) as proxy:
             app = make(proxy.url)
-            app._patience = 0.2
+            app.use_database(patience=0.2)
             await app.asave_tasks()
             from perdure.client.worker_api import worker_options
             from perdure.worker.worker import Worker

@@ -20,6 +20,7 @@ from perdure.worker.operations import Queues, WorkerOperations
 from perdure.worker.options import WorkerOptions
 
 if TYPE_CHECKING:
+    from perdure.client.database import DatabaseSettings
     from perdure.client.task import Task
     from perdure.worker.worker import Worker
 
@@ -33,6 +34,7 @@ class WorkerMethods:
 
     if TYPE_CHECKING:
         tasks: dict[str, Task[..., Any]]
+        database: DatabaseSettings
         lease: Span
 
         middleware: list[Middleware]

@@ -168,7 +168,7 @@ def find_program(app: WorkerMethods, target: str | None = None) -> Load | None:
         return None
     alone = [name for name, task in app.tasks.items() if task.handler.run_in == "process"]
     path = [os.path.abspath(entry) for entry in sys.path]
-    return Load(target, sorted(homes), alone, path, vars(app).get("_url"))
+    return Load(target, sorted(homes), alone, path, app.database.url)
 
 
 def _find_target(app: WorkerMethods, homes: Collection[str]) -> str | None:

@@ -224,7 +224,7 @@ def load_app(load: Load) -> Any:
     for module in load.modules:
         import_module(module)
     if load.url is not None:
-        app._url = load.url
+        app.use_database(url=load.url)
     return app
 
 
