@@ -469,6 +469,20 @@ def test_only_what_failed_can_be_requeued(flow: Flow) -> None:
     assert flow.app.requeue_workflow(started.id, steps="all") == "already_succeeded"
 
 
+def test_a_requeue_of_a_run_that_the_caller_did_not_see_changes_nothing(flow: Flow) -> None:
+    started = flow.start(flow.of(a=[], b=["a"]))
+    flow.run(fail=["a"])
+    assert flow.app.requeue_workflow(started.id, run=2) == "other_run"
+    assert (started.refresh().run, flow.status(started)) == (1, "failed")
+    assert flow.app.requeue_workflow(started.id, run=1) == "requeued"
+    assert flow.app.requeue_workflow(started.id, run=1) == "not_ended"
+    flow.run(fail=["a"])
+    assert flow.app.requeue_workflow(started.id, run=1) == "other_run"
+    assert (started.refresh().run, flow.status(started)) == (2, "failed")
+    assert started.requeue(run=started.run) == "requeued"
+    assert started.refresh().run == 3
+
+
 def test_a_requeue_waits_for_a_unique_key(flow: Flow) -> None:
     options = {"unique_key": "u"}
     first = flow.start(flow.of(options=options, a=[]))

@@ -172,7 +172,12 @@ VERBS: dict[str, Values] = {
     "requeue_job": also(asked(id=job), run=number, keep_checkpoint=flag, reason=said, by=said, conn=conn),
     "requeue_jobs": many(keep_checkpoint=flag, reason=said),
     "requeue_workflow": also(
-        asked(id=workflow), steps=mostly("failed", "following", "all"), reason=said, by=said, conn=conn
+        asked(id=workflow),
+        run=number,
+        steps=mostly("failed", "following", "all"),
+        reason=said,
+        by=said,
+        conn=conn,
     ),
     "resolve_gate": also(
         asked(id=workflow, key=key, resolution=mostly("succeeded", "failed", "canceled")),

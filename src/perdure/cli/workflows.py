@@ -40,6 +40,7 @@ OUTCOMES = {
     "requeued": "The workflow runs again.",
     "not_ended": "The workflow is not over: only one that has failed or was canceled is requeued.",
     "already_succeeded": "The workflow succeeded: there is nothing to requeue.",
+    "other_run": "The workflow has begun another run meanwhile.",
     "nothing_to_requeue": "None of its steps can run again so: try --steps following.",
     "unique_key_taken": "Another workflow runs under its unique key.",
 }

@@ -134,10 +134,15 @@ class StartedWorkflow:
         return (yield from self._app._cancel_workflow(self.id, reason=reason, by=by))
 
     def _requeue(
-        self, *, steps: Which = "following", reason: str | None = None, by: str | None = None
+        self,
+        *,
+        run: int | None = None,
+        steps: Which = "following",
+        reason: str | None = None,
+        by: str | None = None,
     ) -> Plan[Requeuing]:
-        """Start a new run of a workflow that failed or was canceled."""
-        return (yield from self._app._requeue_workflow(self.id, steps=steps, reason=reason, by=by))
+        """Start a new run of a workflow that failed or was canceled; ``run`` names the run the caller saw."""
+        return (yield from self._app._requeue_workflow(self.id, run=run, steps=steps, reason=reason, by=by))
 
     def _is_over(self) -> Plan[bool]:
         return (yield from self._refresh()).status in OVER
