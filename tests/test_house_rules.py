@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -287,6 +288,35 @@ def test_rule_can_be_broken(rule: Rule) -> None:
 
 def test_the_rules_see_the_package(sources: list[Source]) -> None:
     assert any(source.is_module for source in sources)
+
+
+IMPORT_EVERYTHING = """
+import os, pkgutil
+from importlib import import_module
+
+read = []
+find = type(os.environ).__getitem__
+
+def noting(environ, name):
+    if name.startswith("PERDURE_"):
+        read.append(name)
+    return find(environ, name)
+
+type(os.environ).__getitem__ = noting
+import perdure
+
+for module in pkgutil.walk_packages(perdure.__path__, "perdure."):
+    if not module.name.endswith("__main__"):
+        import_module(module.name)
+print(*read, end="")
+"""
+
+
+def test_importing_reads_no_variable_of_the_environment() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", IMPORT_EVERYTHING], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == ""
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from perdure.internal import journal
 def directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Where this process keeps one for as long as the test lasts."""
     path = tmp_path / "deep" / "history"
-    monkeypatch.setattr(journal, "_directory", str(path))
+    monkeypatch.setenv(journal.VARIABLE, str(path))
     monkeypatch.setattr(journal, "_files", {})
     monkeypatch.setattr(journal, "enabled", True)
     return path
