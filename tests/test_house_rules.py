@@ -132,6 +132,18 @@ def commands_print_in_one_place(source: Source) -> Iterator[str]:
                 yield f"line {node.lineno} writes to a stream: use cli/output.py, which makes text harmless"
 
 
+def commands_go_through_the_app(source: Source) -> Iterator[str]:
+    # perdure bench measures bare SQL beside the app.
+    if not (source.is_module and source.is_in("cli")) or source.is_in("cli/bench"):
+        return
+    for node in source.nodes():
+        match node:
+            case ast.Attribute(attr="store"):
+                yield f"line {node.lineno} uses the store: read through app.views"
+            case ast.ImportFrom(module=str(name)) if f"{name}.".startswith("perdure.ops."):
+                yield f"line {node.lineno} imports {name}: read through app.views"
+
+
 def only_the_app_writes_its_privates(source: Source) -> Iterator[str]:
     if not source.is_module or source.path.name == "app.py":
         return
@@ -236,6 +248,16 @@ RULES = [
         commands_print_in_one_place,
         sample("cli/jobs.py", "import sys\nsys.stderr.write(name)\n"),
         sample("cli/jobs.py", "from perdure.cli.output import say\nsay(name)\n"),
+    ),
+    Rule(
+        commands_go_through_the_app,
+        sample("cli/jobs.py", "app.store.perform(list_tasks)\n"),
+        sample("cli/bench/bare.py", "app.store.perform(list_tasks)\n"),
+    ),
+    Rule(
+        commands_go_through_the_app,
+        sample("cli/jobs.py", "if TYPE_CHECKING:\n    from perdure.ops.browse import Traces\n"),
+        sample("cli/jobs.py", "from perdure.operations import x\nstore = app.views.jobs()\n"),
     ),
     Rule(
         only_the_app_writes_its_privates,

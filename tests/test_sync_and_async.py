@@ -12,6 +12,7 @@ import pytest
 
 from perdure import App, Job
 from perdure.client.task import Enqueuer
+from perdure.client.views import Views
 from perdure.errors import BlockingCall
 from perdure.plan.plan import async_method, refuse_in_event_loop, sync_method
 from perdure.worker.operations import WorkerOperations
@@ -24,6 +25,7 @@ METHODS = {
         oldest_ready pause_queue replay_job requeue_job requeue_jobs requeue_workflow resolve_gate
         resume_queue run_jobs_now run_now save_tasks set_queue set_task start_workflow stats
     """,
+    Views: "job jobs migration_sql migrations task_queues workers workflow workflows",
     Job: "cancel get join refresh requeue",
     Enqueuer: "delay enqueue",
     WorkerOperations: "claim cycle expire finish heartbeat lead peek register report rescue retire",

@@ -19,7 +19,8 @@ from perdure.client.database import DatabaseSettings
 from perdure.client.enqueue import PLAIN_RESULT, EnqueueMethods
 from perdure.client.job import Job
 from perdure.client.jobs import JobMethods
-from perdure.client.task import AsyncTask, Handling, SyncTask, Task
+from perdure.client.task import AsyncTask, Handling, SyncTask, Task, default_name
+from perdure.client.views import Views
 from perdure.client.worker_api import WorkerMethods
 from perdure.client.workflows import WorkflowMethods
 from perdure.errors import (
@@ -91,7 +92,7 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         """The database, opened at the first use."""
         if self._store is None:
             with self._opening:
-                self._import_modules()
+                self.import_modules()
                 if self._store is None:
                     self._store = self.database.open()
         return self._store
@@ -104,7 +105,7 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
     def use_store(self, store: Store, *, url: str, methods: Mapping[str, object]) -> Iterator[None]:
         """Work on another store, which knows no task yet, with some methods replaced, until the block ends."""
         with self._opening:
-            self._import_modules()
+            self.import_modules()
             operations, known = vars(self).pop("operations", None), frozenset(self.tasks)
             database, own, unsaved = self.database, self._store, self._unsaved
             # The processes of a worker open the database by themselves.
@@ -127,9 +128,15 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
                     if name in unsaved or name not in known
                 }
 
-    def _import_modules(self) -> None:
+    def import_modules(self) -> None:
+        """Import the modules of ``imports=``, and with them their tasks."""
         for module in self._imports:
             import_module(module)
+
+    @property
+    def views(self) -> Views:
+        """What people are shown, redacted and bounded."""
+        return Views(self)
 
     @lazy
     def operations(self) -> WorkerOperations:
@@ -202,7 +209,7 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         **handling: Any,
     ) -> Task[..., Any]:
         definition = TaskDefinition(
-            name=text("name", name if name is not None else _name_of(function)),
+            name=text("name", name if name is not None else default_name(function)),
             queue=text("queue", queue),
             priority=number("priority", priority, -SMALLINT - 1, SMALLINT),
             max_attempts=number("max_attempts", max_attempts, 1, INTEGER),
@@ -365,14 +372,6 @@ class _Register:
     def __call__(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
     def __call__(self, function: Callable[..., Any], /) -> Any:
         return self._app._register(function, **self._options)
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    module = getattr(function, "__module__", None)
-    name = getattr(function, "__name__", None)
-    if module in (None, "__main__") or name is None:
-        raise InvalidTask("A task in the program's main module needs a name: @app.task(name=...).")
-    return f"{module}.{name}"
 
 
 def _differing(
