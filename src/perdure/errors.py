@@ -235,7 +235,7 @@ class JobEnded(PerdureError):
 
     code = "job.ended"
     category = "ended"
-    job: str | None = None
+    job_id: str | None = None
     """Its id."""
     task: str | None = None
     attempt: int | None = None
@@ -270,7 +270,7 @@ class WorkflowEnded(PerdureError):
 
     code = "workflow.ended"
     category = "ended"
-    workflow: str | None = None
+    workflow_id: str | None = None
     """Its id."""
 
 

@@ -100,7 +100,7 @@ def test_jobs_are_acted_on_by_conditions(shop: Shop) -> None:
     conditions = ("--state", "failed", "--task", "mail.send", "--error-code", "http.503")
     assert shop.json("requeue", *conditions, "--dry-run") == {
         "counts": {"requeued": 2},
-        "act": None,
+        "act_id": None,
         "dry_run": True,
     }
     assert {str(shop.app.get_job(job.id).state) for job in down} == {"failed"}

@@ -457,7 +457,7 @@ def test_an_act_on_many_is_told_once(world: World) -> None:
     told, *others = world.app.list_acts()
     assert others == acts
     assert (told.id, told.at, told.actor, told.action, told.subject) == (
-        acted.act,
+        acted.act_id,
         from_us(NOON),
         "ann",
         "cancel_jobs",

@@ -136,7 +136,7 @@ async def test_what_expired_is_told_as_canceled(app: App, found_by: str) -> None
         await app.apause_queue("default")
     async with app.worker():
         await auntil(lambda: len(told) == 3, seconds=5)
-    assert {event.job for event in told} == {job.id for job in jobs}
+    assert {event.job_id for event in told} == {job.id for job in jobs}
     assert {(event.name, event.task, event.message) for event in told} == {("canceled", "work", "expired")}
 
 
@@ -156,7 +156,7 @@ async def test_what_a_sweeper_decides_is_told(brisk_app: App) -> None:
     async with brisk_app.worker():
         await auntil(lambda: len(failed) == 1 and len(told) == 2, seconds=10)
     assert [event.name for event in told] == ["rescued", "failed"]
-    assert {event.job for event in (*told, *failed)} == {job.id} == {claimed.id}
+    assert {event.job_id for event in (*told, *failed)} == {job.id} == {claimed.id}
     assert (failed[0].kind, failed[0].code) == ("lost", "job.lost")
 
 

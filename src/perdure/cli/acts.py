@@ -278,7 +278,7 @@ def _act_on_many(
             with _bar(action, acted) as progress:
                 acted = action.many(**wanted, **action.options, progress=progress)
     if as_json:
-        print_json({"counts": acted.counts, "act": acted.act, "dry_run": dry_run})
+        print_json({"counts": acted.counts, "act_id": acted.act_id, "dry_run": dry_run})
     elif acted.counts:
         facts([(outcome, str(number)) for outcome, number in acted.counts.items()])
         if dry_run:

@@ -43,10 +43,10 @@ Progress: TypeAlias = Callable[[Counts], object]
 
 
 class BulkResult(NamedTuple):
-    """What came of an act on many jobs: how many of each outcome, and under which id of ``list_acts`` it is told."""
+    """What came of an act on many jobs: how many of each outcome, and under which id ``list_acts`` has it."""
 
     counts: Counts
-    act: int | None
+    act_id: int | None
 
 
 class Act(NamedTuple):
