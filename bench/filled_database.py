@@ -85,7 +85,7 @@ class FilledDatabase:
     def __init__(self, url: str) -> None:
         self._app = App(url, synchronous="normal")
         self._app.migrate()
-        self._operations = self._app.ledger
+        self._operations = self._app.operations
         self._operations.register(WORKER, name=WORKER, lease=3600 * SECOND)
         self._url = url
         self._dialect = self._app.store.dialect

@@ -16,7 +16,7 @@ class Ours:
     def __init__(self, url: str) -> None:
         self.app = App(url)
         self.app.migrate()
-        self.operations = self.app.ledger
+        self.operations = self.app.operations
         self.operations.register(WORKER, name=WORKER, lease=3600 * SECOND)
         self._url = url
         self._outcomes: list[Succeeded] = []

@@ -26,7 +26,7 @@ class Pages:
 
     def __init__(self, url: str, tasks: list[str]) -> None:
         with App(url) as app:
-            app.ledger.register(WORKER, name=WORKER, lease=3600 * SECOND)
+            app.operations.register(WORKER, name=WORKER, lease=3600 * SECOND)
         self._connection = Connection(url)
         self._tasks = tasks
 

@@ -42,15 +42,15 @@ class Perdure(Peer):
 
     async def setup(self) -> None:
         await self._app.amigrate()
-        await self._app.async_()
+        await self._app.asave_tasks()
         await self._app.aclose()
 
     async def connect(self) -> None:
         # What a process does once belongs to no enqueue: the others connect here, too.
         if self.blocking:
-            self._app.sync()
+            self._app.save_tasks()
         else:
-            await self._app.async_()
+            await self._app.asave_tasks()
         if os.environ.get(SILENT):
             from perdure.store.postgres import transaction
 

@@ -187,7 +187,7 @@ def _measure_rerun(report: Report, made: Databases, kind: str) -> None:
     waits: list[float] = []
     for number in range(5):
         with worker(url, lease=LEASE) as first:
-            app.sync()
+            app.save_tasks()
             starts = Path(f"{note}-{number}")
             app.enqueue("linger", {"note": str(starts)})
             _until(partial(_started, starts, 1))

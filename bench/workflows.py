@@ -142,7 +142,7 @@ def _app(made: Databases, kind: str, name: str) -> tuple[App, Task, str]:
     @app.task(name="nothing")
     async def nothing() -> None: ...
 
-    app.sync()
+    app.save_tasks()
     return app, nothing, url
 
 
@@ -187,7 +187,7 @@ def _bare(made: Databases, kind: str) -> float:
     """Seconds for one job that is finished and the next that is claimed, in one commit."""
     app, task, _ = _app(made, kind, "bare")
     app.enqueue_many([task.job() for _ in range(SINGLES + 1)])
-    operations = app.ledger
+    operations = app.operations
     operations.register("bare", name="bare", lease=600 * SECOND)
     (job,) = operations.claim("bare", tasks=["nothing"], n=1)
     times: list[float] = []

@@ -133,7 +133,7 @@ async def test_who_came_late_has_patience_of_its_own(app: App, monkeypatch: pyte
     @app.task(name="note")
     async def note(n: int) -> None: ...
 
-    looks, waiting, calls = Looks(app, monkeypatch, error=StoreAway()), app._sync_once._waiting, list[Any]()
+    looks, waiting, calls = Looks(app, monkeypatch, error=StoreAway()), app._save_once._waiting, list[Any]()
     looks.hold.clear()
     for now in (0.0, 1.0, 4.0):
         monkeypatch.setattr(once_per_loop, "monotonic", lambda now=now: now)

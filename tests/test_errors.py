@@ -35,7 +35,7 @@ ERRORS = """
     Refused                request.refused            refused
     UnknownTask            task.unknown               refused
     TaskDisabled           task.disabled              refused
-    TaskNotSynced          task.not_synced            refused
+    TaskNotSaved           task.not_saved             refused
     GateRefused            workflow.gate_not_open     refused
     AppendRefused          workflow.append_window_not_open             refused
     LeaseLost              job.lease_lost             refused

@@ -129,10 +129,10 @@ def test_nobody_reaches_a_place_where_none_is_armed(url: str, monkeypatch: pytes
     with App(url) as app:
         app.migrate()
         app.task(name="pay")(lambda: None).enqueue()
-        app.ledger.register("ann", name="ann", lease=600 * SECOND)
-        (claimed,) = app.ledger.claim("ann", tasks=["pay"], n=1)
-        assert app.ledger.finish([Succeeded(claimed.lease)]).accepted
-        app.ledger.rescue()
+        app.operations.register("ann", name="ann", lease=600 * SECOND)
+        (claimed,) = app.operations.claim("ann", tasks=["pay"], n=1)
+        assert app.operations.finish([Succeeded(claimed.lease)]).accepted
+        app.operations.rescue()
 
 
 def test_every_place_is_somewhere() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -131,6 +132,41 @@ def commands_print_in_one_place(source: Source) -> Iterator[str]:
                 yield f"line {node.lineno} writes to a stream: use cli/output.py, which makes text harmless"
 
 
+def commands_go_through_the_app(source: Source) -> Iterator[str]:
+    # perdure bench measures bare SQL beside the app.
+    if not (source.is_module and source.is_in("cli")) or source.is_in("cli/bench"):
+        return
+    for node in source.nodes():
+        match node:
+            case ast.Attribute(attr="store"):
+                yield f"line {node.lineno} uses the store: read through app.views"
+            case ast.ImportFrom(module=str(name)) if f"{name}.".startswith("perdure.ops."):
+                yield f"line {node.lineno} imports {name}: read through app.views"
+
+
+def only_the_app_writes_its_privates(source: Source) -> Iterator[str]:
+    if not source.is_module or source.path.name == "app.py":
+        return
+    for node in source.nodes():
+        match node:
+            case ast.Attribute(value=owner, attr=name, ctx=ast.Store() | ast.Del()):
+                found = name.startswith("_") and is_app(owner)
+            case ast.Call(func=ast.Name(id="vars" | "setattr" | "delattr"), args=[owner, *_]):
+                found = is_app(owner)
+            case _:
+                found = False
+        if found:
+            yield f"line {getattr(node, 'lineno', 0)} changes an app from outside: give App a method for it"
+
+
+def is_app(node: ast.AST) -> bool:
+    """Whether an expression is an app, by the names that apps have in this package."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name in ("app", "_app", "theirs")
+    return False
+
+
 def imported(source: Source) -> set[str]:
     """The top-level packages a module imports, wherever in it and in whichever way."""
     names: set[str] = set()
@@ -214,6 +250,26 @@ RULES = [
         sample("cli/jobs.py", "from perdure.cli.output import say\nsay(name)\n"),
     ),
     Rule(
+        commands_go_through_the_app,
+        sample("cli/jobs.py", "app.store.perform(list_tasks)\n"),
+        sample("cli/bench/bare.py", "app.store.perform(list_tasks)\n"),
+    ),
+    Rule(
+        commands_go_through_the_app,
+        sample("cli/jobs.py", "if TYPE_CHECKING:\n    from perdure.ops.browse import Traces\n"),
+        sample("cli/jobs.py", "from perdure.operations import x\nstore = app.views.jobs()\n"),
+    ),
+    Rule(
+        only_the_app_writes_its_privates,
+        sample("testing/block.py", "self._app._url, x = url, 1\n"),
+        sample("testing/block.py", "self._app.database = x\nself._url = app._url\n"),
+    ),
+    Rule(
+        only_the_app_writes_its_privates,
+        sample("testing/block.py", "vars(app).pop('operations')\n"),
+        sample("client/job.py", "vars(self).pop('row')\n"),
+    ),
+    Rule(
         no_path_of_one_machine,
         Source(PurePosixPath("README.md"), "Run it in /" + "home/ann/jobs.\n"),
         Source(PurePosixPath("README.md"), "See src/home/page.py and https://example.com/home/x.\n"),
@@ -254,6 +310,35 @@ def test_rule_can_be_broken(rule: Rule) -> None:
 
 def test_the_rules_see_the_package(sources: list[Source]) -> None:
     assert any(source.is_module for source in sources)
+
+
+IMPORT_EVERYTHING = """
+import os, pkgutil
+from importlib import import_module
+
+read = []
+find = type(os.environ).__getitem__
+
+def noting(environ, name):
+    if name.startswith("PERDURE_"):
+        read.append(name)
+    return find(environ, name)
+
+type(os.environ).__getitem__ = noting
+import perdure
+
+for module in pkgutil.walk_packages(perdure.__path__, "perdure."):
+    if not module.name.endswith("__main__"):
+        import_module(module.name)
+print(*read, end="")
+"""
+
+
+def test_importing_reads_no_variable_of_the_environment() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", IMPORT_EVERYTHING], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == ""
 
 
 @pytest.mark.parametrize(

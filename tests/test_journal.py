@@ -21,7 +21,7 @@ from tests.harness import processes
 def directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Where this process keeps one for as long as the test lasts."""
     path = tmp_path / "deep" / "history"
-    monkeypatch.setattr(journal, "_directory", str(path))
+    monkeypatch.setenv(journal.VARIABLE, str(path))
     monkeypatch.setattr(journal, "_files", {})
     monkeypatch.setattr(journal, "enabled", True)
     return path
@@ -132,7 +132,7 @@ def test_an_enqueue_that_was_not_answered_is_unknown(
     with App(sqlite_url) as app:
         app.migrate()
         task = app.task(name="pay")(pay)
-        app.sync()
+        app.save_tasks()
 
         def unreachable(*args: object, **options: object) -> None:
             raise StoreAway

@@ -12,6 +12,7 @@ import pytest
 
 from perdure import App, Job
 from perdure.client.task import Enqueuer
+from perdure.client.views import Views
 from perdure.errors import BlockingCall
 from perdure.plan.plan import async_method, refuse_in_event_loop, sync_method
 from perdure.worker.operations import WorkerOperations
@@ -22,8 +23,9 @@ METHODS = {
         delete_jobs enqueue enqueue_many explain_job get_job get_jobs get_task get_workflow
         job_history list_acts list_jobs list_queues list_tasks list_workers list_workflows migrate
         oldest_ready pause_queue replay_job requeue_job requeue_jobs requeue_workflow resolve_gate
-        resume_queue run_jobs_now run_now set_queue set_task start_workflow stats sync
+        resume_queue run_jobs_now run_now save_tasks set_queue set_task start_workflow stats
     """,
+    Views: "job jobs migration_sql migrations task_queues workers workflow workflows",
     Job: "cancel get join refresh requeue",
     Enqueuer: "delay enqueue",
     WorkerOperations: "claim cycle expire finish heartbeat lead peek register report rescue retire",
@@ -35,22 +37,17 @@ def members(owner: type, kind: type) -> dict[str, Any]:
     return {name: member for name, member in names.items() if isinstance(member, kind)}
 
 
-def twin(name: str) -> str:
-    """Django's spelling; of ``sync`` it would be a keyword."""
-    return {"sync": "async_"}.get(name, f"a{name}")
-
-
 @pytest.mark.parametrize("owner", METHODS)
 def test_the_methods_are_these(owner: type) -> None:
     assert sorted(members(owner, sync_method)) == METHODS[owner].split()
 
 
 @pytest.mark.parametrize("owner", METHODS)
-def test_every_method_has_an_async_twin_of_the_same_definition(owner: type) -> None:
-    methods, twins = members(owner, sync_method), members(owner, async_method)
-    assert sorted(twins) == sorted(map(twin, methods))
+def test_every_method_has_an_async_version_of_the_same_definition(owner: type) -> None:
+    methods, versions = members(owner, sync_method), members(owner, async_method)
+    assert sorted(versions) == sorted(f"a{name}" for name in methods)
     for name, method in methods.items():
-        assert inspect.unwrap(method._method) is inspect.unwrap(twins[twin(name)]._method)
+        assert inspect.unwrap(method._method) is inspect.unwrap(versions[f"a{name}"]._method)
 
 
 @pytest.mark.parametrize("owner", METHODS)
@@ -69,14 +66,14 @@ def test_help_shows_the_method_and_not_the_plan_behind_it(owner: type) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS[App].split())
-async def test_a_blocking_method_in_an_event_loop_is_refused_and_names_its_twin(method: str) -> None:
+async def test_a_blocking_method_in_an_event_loop_is_refused_and_names_the_async_one(method: str) -> None:
     app = App("postgresql://nobody@nowhere.invalid/nothing")
-    with pytest.raises(BlockingCall, match=rf"^{method}\(\) blocks .*: await {twin(method)}\(\) instead\.$"):
+    with pytest.raises(BlockingCall, match=rf"^{method}\(\) blocks .*: await a{method}\(\) instead\.$"):
         getattr(app, method)()
     assert app._store is None, "nothing was opened"
 
 
-async def test_a_worker_has_no_twin_and_names_the_block_that_there_is_instead() -> None:
+async def test_a_worker_has_no_async_version_and_names_the_block_that_there_is_instead() -> None:
     with pytest.raises(BlockingCall, match=r": use async with app\.worker\(\) instead\.$"):
         App("postgresql://nobody@nowhere.invalid/nothing").run_worker()
 
@@ -87,7 +84,7 @@ async def test_a_blocking_method_in_a_thread_of_its_own_is_not(sqlite_url: str) 
     await app.aclose()
 
 
-async def test_both_twins_do_the_same(url: str) -> None:
+async def test_both_versions_do_the_same(url: str) -> None:
     app = App(url)
     await app.amigrate()
     app.task(name="work")(lambda n: n)

@@ -149,14 +149,14 @@ def test_the_own_database_of_the_app_is_restored_and_was_never_opened(tmp_path: 
 def test_an_app_in_use_goes_on_after_the_block_as_before_it(sqlite_url: str) -> None:
     shop = Shop(sqlite_url)
     before = shop.send.enqueue("ann")
-    store, operations = shop.app.store, shop.app.ledger
+    store, operations = shop.app.store, shop.app.operations
     with shop.app.testing() as t:
-        assert shop.app.ledger is not operations
+        assert shop.app.operations is not operations
         inside = shop.send.enqueue("bob")
         with pytest.raises(JobNotFound):
             shop.app.get_job(before.id)
         t.run_until_idle()
-    assert (shop.app.store, shop.app.ledger) == (store, operations)
+    assert (shop.app.store, shop.app.operations) == (store, operations)
     assert shop.app.get_job(before.id).state == "ready"
     with pytest.raises(JobNotFound):
         shop.app.get_job(inside.id)
@@ -165,7 +165,7 @@ def test_an_app_in_use_goes_on_after_the_block_as_before_it(sqlite_url: str) -> 
 
 def test_a_task_registered_in_the_block_is_new_to_the_own_database(sqlite_url: str) -> None:
     shop = Shop(sqlite_url)
-    shop.app.sync()
+    shop.app.save_tasks()
     with shop.app.testing() as t:
         late = shop.app.task(name="late")(lambda: 5)
         late.enqueue()
@@ -220,7 +220,7 @@ def test_modules_of_the_app_are_imported_first(tmp_path: Path, monkeypatch: pyte
 
 def test_a_transaction_of_ones_own_can_be_joined_in_the_throw_away_database(shop: Shop) -> None:
     with shop.app.testing() as t:
-        shop.app.sync()
+        shop.app.save_tasks()
         conn = sqlite3.connect(t.url.removeprefix("sqlite:///"))
         shop.send.using(conn=conn).enqueue("ann")
         assert t.enqueued() == []
@@ -317,7 +317,7 @@ def test_what_was_not_started_in_time_expires(shop: Shop) -> None:
 def test_a_worker_that_falls_silent_loses_its_job_to_the_next_run(shop: Shop) -> None:
     with shop.app.testing() as t:
         job = shop.send.enqueue("ann")
-        operations = shop.app.ledger
+        operations = shop.app.operations
         operations.register("gone", name="gone", lease=30_000_000)
         assert [one.id for one in operations.claim("gone", tasks=["send"], n=1)] == [job.id]
         assert t.run_until_idle() == []
@@ -331,7 +331,7 @@ def test_a_handler_may_move_the_clock_without_losing_its_job(shop: Shop) -> None
         @shop.app.task(name="slow")
         def slow() -> int:
             t.advance(days=1)
-            return len(shop.app.ledger.rescue())
+            return len(shop.app.operations.rescue())
 
         slow.enqueue()
         assert [(job.state, job.result) for job in t.run_until_idle()] == [("succeeded", 0)]
@@ -410,8 +410,8 @@ def test_run_until_done_waits_for_the_expiry_of_what_cannot_run(shop: Shop) -> N
 def test_run_until_done_waits_for_workers_that_fell_silent(shop: Shop) -> None:
     with shop.app.testing() as t:
         job = shop.send.enqueue("ann")
-        shop.app.ledger.register("gone", name="gone", lease=30_000_000)
-        shop.app.ledger.claim("gone", tasks=["send"], n=1)
+        shop.app.operations.register("gone", name="gone", lease=30_000_000)
+        shop.app.operations.claim("gone", tasks=["send"], n=1)
         assert [(one.id, one.state) for one in t.run_until_done()] == [(job.id, "succeeded")]
 
 
@@ -754,7 +754,7 @@ def test_run_until_done_moves_the_clock_to_the_time_out_of_a_gate(shop: Shop) ->
 
 def test_inline_inside_ones_own_transaction_is_refused(shop: Shop) -> None:
     with shop.app.testing(inline=True) as t:
-        shop.app.sync()
+        shop.app.save_tasks()
         conn = sqlite3.connect(t.url.removeprefix("sqlite:///"))
         with pytest.raises(UnsupportedConnection, match="inline"):
             shop.send.using(conn=conn).enqueue("ann")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-import re
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
@@ -15,18 +15,19 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overlo
 import msgspec
 
 from perdure.client.bulk import BulkMethods
+from perdure.client.database import DatabaseSettings
 from perdure.client.enqueue import PLAIN_RESULT, EnqueueMethods
 from perdure.client.job import Job
 from perdure.client.jobs import JobMethods
-from perdure.client.task import AsyncTask, Handling, SyncTask, Task
+from perdure.client.task import AsyncTask, Handling, SyncTask, Task, default_name
+from perdure.client.views import Views
 from perdure.client.worker_api import WorkerMethods
 from perdure.client.workflows import WorkflowMethods
 from perdure.errors import (
-    InvalidConfig,
     InvalidTask,
     StoreBusy,
     StoreReadOnly,
-    TaskNotSynced,
+    TaskNotSaved,
     Unavailable,
 )
 from perdure.internal.instances import WeakRegistry
@@ -44,7 +45,7 @@ from perdure.request.events import EventName, Listener
 from perdure.request.middleware import Middleware
 from perdure.request.options import INTEGER, SMALLINT, flag, number, text, texts, unknown_option, whole
 from perdure.request.times import duration_us
-from perdure.store.store import Store, open_store
+from perdure.store.store import Store
 from perdure.worker.handler import RunIn
 from perdure.worker.operations import WorkerOperations
 
@@ -58,11 +59,6 @@ R = TypeVar("R")
 class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethods):
     """Tasks and a database. Nothing is opened or read before the first use."""
 
-    # Seconds for which a call goes on trying while the database is busy; the command line has less.
-    _patience: float | None = 30.0
-    # And while it is away: whoever enqueues is often somebody's request. A worker has more.
-    _patience_away: float | None = 5.0
-
     def __init__(
         self,
         url: str | None = None,
@@ -75,21 +71,8 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         lease: float | timedelta = 30,
         prepare: bool | None = None,
     ) -> None:
-        if url == "":
-            raise InvalidConfig("The database's URL is empty; leave it out for the one of the environment.")
-        for name, one in (("url", url), ("listen_url", listen_url)):
-            if not isinstance(one, str | None):
-                raise InvalidConfig(f"{name} is a text, such as sqlite:///jobs.db.")
-        if synchronous not in ("full", "normal"):
-            raise InvalidConfig('synchronous is "full" or "normal".')
-        if not isinstance(prepare, bool | None):
-            raise InvalidConfig("prepare is True, False or None.")
-        self._url = url
+        self.database = DatabaseSettings.checked(url, schema, listen_url, synchronous, prepare)
         self._imports = texts("imports", imports)
-        self._schema = text("schema", schema, 63)
-        self._synchronous: Literal["full", "normal"] = synchronous
-        self._prepare = prepare
-        self.listen_url = listen_url
         self.lease = duration_us("lease", lease, least=1)
         self._keep_keys_for = None if keep_keys_for is None else duration_us("keep_keys_for", keep_keys_for)
         self._store: Store | None = None
@@ -101,30 +84,62 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         self.middleware: list[Middleware] = []
         self._singles = Coalescer(enqueue_each)
         self.listeners: dict[EventName, list[Listener]] = {}
-        self._unsynced: dict[str, TaskDefinition] = {}
-        self._sync_once = OncePerLoop()
+        self._unsaved: dict[str, TaskDefinition] = {}
+        self._save_once = OncePerLoop()
 
     @property
     def store(self) -> Store:
         """The database, opened at the first use."""
         if self._store is None:
             with self._opening:
-                for module in self._imports:
-                    import_module(module)
+                self.import_modules()
                 if self._store is None:
-                    self._store = open_store(
-                        self._url or _url_from_environment(),
-                        schema=self._schema,
-                        synchronous=self._synchronous,
-                        prepare=self._prepare,
-                        patience=self._patience,
-                        patience_away=self._patience_away,
-                        listen_url=self.listen_url,
-                    )
+                    self._store = self.database.open()
         return self._store
 
+    def use_database(self, **changes: Any) -> None:
+        """Change some of the database's settings. They have an effect until the database is opened."""
+        self.database = self.database._replace(**changes)
+
+    @contextmanager
+    def use_store(self, store: Store, *, url: str, methods: Mapping[str, object]) -> Iterator[None]:
+        """Work on another store, which knows no task yet, with some methods replaced, until the block ends."""
+        with self._opening:
+            self.import_modules()
+            operations, known = vars(self).pop("operations", None), frozenset(self.tasks)
+            database, own, unsaved = self.database, self._store, self._unsaved
+            # The processes of a worker open the database by themselves.
+            self.use_database(url=url)
+            self._store, self._unsaved = store, self._definitions()
+            vars(self).update(methods)
+        try:
+            yield
+        finally:
+            with self._opening:
+                for name in ("operations", *methods):
+                    vars(self).pop(name, None)
+                if operations is not None:
+                    vars(self)["operations"] = operations
+                self.database, self._store = database, own
+                # What the block has registered is new to the app's own database.
+                self._unsaved = {
+                    name: one
+                    for name, one in self._definitions().items()
+                    if name in unsaved or name not in known
+                }
+
+    def import_modules(self) -> None:
+        """Import the modules of ``imports=``, and with them their tasks."""
+        for module in self._imports:
+            import_module(module)
+
+    @property
+    def views(self) -> Views:
+        """What people are shown, redacted and bounded."""
+        return Views(self)
+
     @lazy
-    def ledger(self) -> WorkerOperations:
+    def operations(self) -> WorkerOperations:
         """What a worker performs: claim, finish, heartbeat, rescue."""
         return WorkerOperations(self.store)
 
@@ -194,7 +209,7 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         **handling: Any,
     ) -> Task[..., Any]:
         definition = TaskDefinition(
-            name=text("name", name if name is not None else _name_of(function)),
+            name=text("name", name if name is not None else default_name(function)),
             queue=text("queue", queue),
             priority=number("priority", priority, -SMALLINT - 1, SMALLINT),
             max_attempts=number("max_attempts", max_attempts, 1, INTEGER),
@@ -216,12 +231,12 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
                 raise InvalidTask(f"There is a task named {known} already.", code="task.duplicate")
         for known in (task.name, *task.aliases):
             self.tasks[known] = task
-            self._unsynced[known] = _renamed(definition, known)
+            self._unsaved[known] = _renamed(definition, known)
         return task
 
-    def _sync(self, *, exact: bool = False) -> Plan[None]:
+    def _save_tasks(self, *, exact: bool = False) -> Plan[None]:
         """Write the tasks of this program into the database; ``exact`` disables those it does not have."""
-        definitions = [_renamed(task.definition, name) for name, task in self.tasks.items()]
+        definitions = [*self._definitions().values()]
         known = yield from perform(task_ops.list_tasks)
         names = {one.name for one in definitions}
         others = flag("exact", exact) and any(
@@ -230,9 +245,9 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         # A role without the right to write tasks suffices where there is nothing to write.
         if others or _differing(definitions, known):
             yield from perform(task_ops.sync, definitions, exact=exact)
-        self._synced(definitions)
+        self._mark_saved(definitions)
 
-    sync, async_ = sync_method(_sync), async_method(_sync)
+    save_tasks, asave_tasks = sync_method(_save_tasks), async_method(_save_tasks)
 
     def _migrate(self, *, to: int | None = None) -> Plan[list[int]]:
         """Apply the migrations the database lacks, up to version ``to``; return the versions finished here."""
@@ -272,8 +287,8 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
             yield from self._introduce(conn, strict=strict)
             return
         # However many tasks of an event loop call first, one of them looks; the others go on in their order.
-        while self._unsynced:
-            if (done := (yield from run_once(self._sync_once))) is not None:
+        while self._unsaved:
+            if (done := (yield from run_once(self._save_once))) is not None:
                 away = None
                 try:
                     yield from self._introduce(None, strict=strict)
@@ -284,9 +299,9 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
                     done(away)
 
     def _introduce(self, conn: object | None, *, strict: bool) -> Plan[None]:
-        if not self._unsynced:
+        if not self._unsaved:
             return
-        definitions = list(self._unsynced.values())
+        definitions = list(self._unsaved.values())
         known: dict[str, task_ops.KnownTask] = {}
         # The caller's own transaction may hold SQLite's write lock, and then it cannot be waited for.
         do = perform if conn is None else perform_at_once
@@ -298,24 +313,27 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
             if conn is None:
                 raise
             if missing := [one.name for one in definitions if one.name not in known]:
-                raise TaskNotSynced(_not_synced(missing)) from None
+                raise TaskNotSaved(_not_saved(missing)) from None
             return
         except StoreReadOnly as error:
             # Jobs of tasks that the database knows do not suffer for one that it does not.
             if strict or not known or error.code != "store.forbidden":
                 raise
             _log.warning("Tasks of this program are not written to the database: %s", error)
-        self._synced(definitions)
+        self._mark_saved(definitions)
 
-    def _synced(self, definitions: Sequence[TaskDefinition]) -> None:
+    def _mark_saved(self, definitions: Sequence[TaskDefinition]) -> None:
         for definition in definitions:
-            if self._unsynced.get(definition.name) == definition:
-                del self._unsynced[definition.name]
+            if self._unsaved.get(definition.name) == definition:
+                del self._unsaved[definition.name]
 
-    def _unsync(self) -> None:
+    def _mark_all_unsaved(self) -> None:
         """The database lacks a task that it had: it was made anew, or restored. The next operation writes them all."""
-        for name, task in self.tasks.items():
-            self._unsynced[name] = _renamed(task.definition, name)
+        self._unsaved.update(self._definitions())
+
+    def _definitions(self) -> dict[str, TaskDefinition]:
+        """Of every task, under each of its names."""
+        return {name: _renamed(task.definition, name) for name, task in self.tasks.items()}
 
     def _handle(self, row: JobRow) -> Job[Any]:
         task = self.tasks.get(row.task)
@@ -356,14 +374,6 @@ class _Register:
         return self._app._register(function, **self._options)
 
 
-def _name_of(function: Callable[..., Any]) -> str:
-    module = getattr(function, "__module__", None)
-    name = getattr(function, "__name__", None)
-    if module in (None, "__main__") or name is None:
-        raise InvalidTask("A task in the program's main module needs a name: @app.task(name=...).")
-    return f"{module}.{name}"
-
-
 def _differing(
     definitions: Sequence[TaskDefinition], known: Mapping[str, task_ops.KnownTask]
 ) -> list[TaskDefinition]:
@@ -371,21 +381,13 @@ def _differing(
     return [one for one in definitions if one.name not in known or known[one.name].definition != one]
 
 
-def _not_synced(names: Sequence[str]) -> str:
+def _not_saved(names: Sequence[str]) -> str:
     """Of many one is named: a single call writes them all."""
     who = f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more are"
-    return f"The task {who} not in the database yet and cannot be written now: call app.sync() beforehand."
+    return (
+        f"The task {who} not in the database yet and cannot be written now: call app.save_tasks() beforehand."
+    )
 
 
 def _renamed(definition: TaskDefinition, name: str) -> TaskDefinition:
     return definition if name == definition.name else msgspec.structs.replace(definition, name=name)
-
-
-def _url_from_environment() -> str:
-    """$PERDURE_URL, then $DATABASE_URL if it is one of ours, then a file in the working directory."""
-    if url := os.environ.get("PERDURE_URL"):
-        return url
-    # SQLAlchemy names a driver behind the scheme.
-    url = re.sub(r"^(postgresql|sqlite)\+\w+:", r"\1:", os.environ.get("DATABASE_URL", ""))
-    ours = url.startswith(("postgresql://", "postgres://", "sqlite://"))
-    return url if ours else "sqlite:///perdure.db"

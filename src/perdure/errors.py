@@ -5,13 +5,13 @@
     │   ├── InvalidConfig, InvalidTask, InvalidOption, InvalidLease
     │   ├── BadArguments, PayloadTooLarge
     │   ├── InvalidWorkflow              a graph that cannot be run; the step is named
-    │   ├── BlockingCall                 a blocking verb inside an event loop
+    │   ├── BlockingCall                 a blocking method inside an event loop
     │   └── UnsupportedConnection        a ``conn=`` we cannot join
     ├── Conflict           it contradicts what is stored
     │   ├── IdempotencyConflict, GateConflict, AppendConflict
     │   └── UnsupportedIsolation
     ├── Refused            it is well-formed and not allowed now
-    │   ├── UnknownTask, TaskDisabled, TaskNotSynced
+    │   ├── UnknownTask, TaskDisabled, TaskNotSaved
     │   ├── GateRefused, AppendRefused
     │   └── LeaseLost, WorkerRetired
     ├── NotFound           JobNotFound, WorkflowNotFound, ResultMissing
@@ -108,7 +108,7 @@ class InvalidWorkflow(Invalid):
 
 
 class BlockingCall(Invalid):
-    """A blocking verb was called in a thread that runs an event loop."""
+    """A blocking method was called in a thread that runs an event loop."""
 
     code = "call.blocking"
 
@@ -174,10 +174,10 @@ class TaskDisabled(Refused):
     code = "task.disabled"
 
 
-class TaskNotSynced(Refused):
-    """The task is not in the database yet and cannot be written now: call app.sync() beforehand."""
+class TaskNotSaved(Refused):
+    """The task is not in the database yet and cannot be written now: call app.save_tasks() beforehand."""
 
-    code = "task.not_synced"
+    code = "task.not_saved"
 
 
 class GateRefused(Refused):
@@ -235,7 +235,7 @@ class JobEnded(PerdureError):
 
     code = "job.ended"
     category = "ended"
-    job: str | None = None
+    job_id: str | None = None
     """Its id."""
     task: str | None = None
     attempt: int | None = None
@@ -270,7 +270,7 @@ class WorkflowEnded(PerdureError):
 
     code = "workflow.ended"
     category = "ended"
-    workflow: str | None = None
+    workflow_id: str | None = None
     """Its id."""
 
 

@@ -26,13 +26,13 @@ PATIENCE, PATIENCE_AWAY = 30.0, 5.0
 """Seconds to wait where somebody else writes, and where nobody answers."""
 
 
-def _without_driver_errors(verb: Callable[P, T]) -> Callable[P, T]:
+def _without_driver_errors(function: Callable[P, T]) -> Callable[P, T]:
     """What a block translates is raised while the driver's error is handled, and would carry it, with a row in it."""
 
-    @wraps(verb)
+    @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return verb(*args, **kwargs)
+            return function(*args, **kwargs)
         except PerdureError as error:
             error.__context__ = None
             raise

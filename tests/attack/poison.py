@@ -160,7 +160,7 @@ class Scene:
         self.work = self.app.task(name="work", queue="work")(_work)
         self.calm = self.app.task(name="calm", queue="calm")(_work)
         self.app.task(name="flaky", queue="work", max_attempts=2, backoff=0.001)(_fail)
-        self.app.sync()
+        self.app.save_tasks()
         self.connection = Connection(url)
         self.innocents: list[str] = []
         self._ready: list[str] = []

@@ -14,6 +14,7 @@ import pytest
 from psycopg.sql import SQL, Identifier
 
 from perdure import CONTEXT, App, Context, Step, Workflow
+from perdure.client.database import DatabaseSettings
 from perdure.errors import StoreReadOnly
 from perdure.store.postgres.grants import RIGHTS
 from perdure.store.schema.files import migrations, tables
@@ -75,7 +76,7 @@ def test_a_producer(role_for: RoleFor) -> None:
         assert app.get_job(job.id).state == "canceled"
         app.job_history(job.id)
         app.explain_job(job.id)
-        app.sync(exact=True)
+        app.save_tasks(exact=True)
 
 
 def test_a_worker(role_for: RoleFor) -> None:
@@ -88,7 +89,7 @@ def test_a_worker(role_for: RoleFor) -> None:
 @pytest.mark.long
 def test_a_worker_that_runs(role_for: RoleFor, monkeypatch: pytest.MonkeyPatch) -> None:
     with role_for("producer") as producer, role_for("worker") as url:
-        monkeypatch.setattr(rights_app.app, "_url", producer)
+        monkeypatch.setattr(rights_app.app, "database", DatabaseSettings(producer))
         flow = Workflow("flow")
         flow.step("grow", rights_app.grow.job())
         with closing(rights_app.app):
@@ -154,7 +155,7 @@ def test_one_new_task_that_cannot_be_written_does_not_stop_the_others(
 ) -> None:
     with closing(App(postgres_url)) as owner:
         owner.task(name="old")(nothing)
-        owner.sync()
+        owner.save_tasks()
     with role_for("producer", "INSERT, UPDATE ON perdure.task") as url, closing(App(url)) as app:
         old, new = app.task(name="old")(nothing), app.task(name="new")(nothing)
         assert old.enqueue().created
@@ -171,11 +172,11 @@ def test_one_new_task_that_cannot_be_written_does_not_stop_the_others(
 def test_what_the_database_knows_is_not_written_again(role_for: RoleFor, postgres_url: str) -> None:
     with closing(App(postgres_url)) as owner:
         owner.task(name="old")(nothing)
-        owner.sync()
+        owner.save_tasks()
     with role_for("worker", "INSERT, UPDATE ON perdure.task") as url, closing(App(url)) as app:
         app.task(name="old")(nothing).enqueue()
-        app.sync()
-        app.sync(exact=True)
+        app.save_tasks()
+        app.save_tasks(exact=True)
         assert app.run_worker(burst=True) == 0
 
 

@@ -165,4 +165,4 @@ def test_random_rows(scene: Scene, part: int, caplog: pytest.LogCaptureFixture) 
         for table in TABLES:
             if table != "worker":
                 scene.connection.run(f"DELETE FROM perdure.{table}")
-        scene.app.sync()
+        scene.app.save_tasks()

@@ -48,7 +48,7 @@ def shop(server: Server) -> Iterator[Shop]:
     with closing(App(url)) as app:
         app.migrate()
         task = app.task(name="send", redact=["password"])(send)
-        app.sync()
+        app.save_tasks()
         app.set_task("send", enabled=False)
         yield Shop(app, url, task, log)
 

@@ -58,7 +58,7 @@ class Planted:
         self.url = url
         self.app = app = App(url)
         add_tasks(app)
-        app.sync()
+        app.save_tasks()
         app.set_task(named("fail"), config={named("limit"): named("value")}, by=named("ann"))
         self.failed = self.enqueue("fail")
         self.retrying = self.enqueue("retry")
@@ -73,7 +73,7 @@ class Planted:
         self.ready = self.enqueue("fail")
         self.unserved = self.enqueue("fail", queue=named("unserved"))
         app.pause_queue(named("queue"), by=named("ann"))
-        app.ledger.register(
+        app.operations.register(
             "0198a1b2-1",
             name=named("worker"),
             lease=600 * SECOND,

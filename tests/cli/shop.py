@@ -31,10 +31,10 @@ class Shop:
         self.app.close()
 
     def serve(self, *, name: str = "ann", tasks: tuple[str, ...] = ("mail.send",), **options: Any) -> None:
-        self.app.ledger.register(f"{name}-1", name=name, lease=600 * SECOND, tasks=tasks, **options)
+        self.app.operations.register(f"{name}-1", name=name, lease=600 * SECOND, tasks=tasks, **options)
 
     def claim(self) -> Claimed:
-        (job,) = self.app.ledger.claim("ann-1", tasks=["mail.send"], n=1)
+        (job,) = self.app.operations.claim("ann-1", tasks=["mail.send"], n=1)
         return job
 
     def end(self, end: Callable[..., Outcome], *args: Any, **options: Any) -> Job[Any]:
@@ -42,7 +42,7 @@ class Shop:
         job = self.send.enqueue("ann")
         claimed = self.claim()
         assert claimed.id == job.id
-        assert self.app.ledger.finish([end(claimed.lease, *args, **options)]).refused == []
+        assert self.app.operations.finish([end(claimed.lease, *args, **options)]).refused == []
         return job
 
     def run(self, *args: str, **options: Any) -> Result:

@@ -100,7 +100,7 @@ def test_jobs_are_acted_on_by_conditions(shop: Shop) -> None:
     conditions = ("--state", "failed", "--task", "mail.send", "--error-code", "http.503")
     assert shop.json("requeue", *conditions, "--dry-run") == {
         "counts": {"requeued": 2},
-        "act": None,
+        "act_id": None,
         "dry_run": True,
     }
     assert {str(shop.app.get_job(job.id).state) for job in down} == {"failed"}
@@ -181,18 +181,18 @@ def test_acts_are_listed_with_who_did_them(shop: Shop, monkeypatch: pytest.Monke
     shop.run("delete", "--state", "succeeded", "--yes")
     shop.run("run-now", "--all", "--yes", "--actor", "bob")
     told = shop.json("acts")
-    assert [(act["verb"], act["actor"], act["subject"]) for act in told] == [
+    assert [(act["action"], act["actor"], act["subject"]) for act in told] == [
         ("run_jobs_now", "bob", "jobs"),
         ("delete_jobs", "night shift", "jobs"),
         ("pause_queue", "ann", "queue mail"),
     ]
     assert told[1]["detail"] == {"filter": {"state": "succeeded"}, "counts": {"deleted": 1}}
     assert told[0]["at"].endswith("Z")
-    assert [act["verb"] for act in shop.json("acts", "--actor", "ann")] == ["pause_queue"]
-    assert shop.json("acts", "--subject", "queue mail", "--verb", "resume_queue") == []
+    assert [act["action"] for act in shop.json("acts", "--actor", "ann")] == ["pause_queue"]
+    assert shop.json("acts", "--subject", "queue mail", "--action", "resume_queue") == []
     page = shop.run("acts", "--limit", "1")
     title, line = page.stdout.splitlines()
-    assert title.split() == ["ID", "WHEN", "ACTOR", "VERB", "SUBJECT", "DETAIL"]
+    assert title.split() == ["ID", "WHEN", "ACTOR", "ACTION", "SUBJECT", "DETAIL"]
     assert json.loads(line[line.index("{") :]) == {"filter": {}, "counts": {"due_now": 1}}
     assert page.stderr == f"More with --before {told[0]['id']}\n"
     assert shop.json("acts", "--before", str(told[-1]["id"])) == []

@@ -54,7 +54,7 @@ def test_explain_names_commands_that_do_what_it_says(shop: Shop) -> None:
     claimed = shop.claim()
     assert claimed.id == later.id
     assert advised(shop.json("explain", later.id)["advice"]) == ["cancel", later.id]
-    shop.app.ledger.finish([Succeeded(claimed.lease)])
+    shop.app.operations.finish([Succeeded(claimed.lease)])
     assert advised(follow(shop, f"perdure explain {later.id} tells")) == ["replay", later.id]
     shop.app.cancel_jobs(all=True)
     failed = shop.end(Failed, "fatal")
@@ -85,7 +85,7 @@ def test_refusals_name_commands(shop: Shop) -> None:
     assert advised(refused) == ["requeue", failed.id]
     unknown = shop.run("enqueue", "mail.sned").stderr
     assert "start a worker of the program that has it." in unknown
-    assert "app.sync" not in unknown
+    assert "app.save_tasks" not in unknown
 
 
 def test_no_advice_for_the_shell_names_a_verb_of_python() -> None:

@@ -16,10 +16,11 @@ import pytest
 
 from perdure import App
 from perdure.cli.bench.report import lines, verdict
-from perdure.cli.bench.tables import Place, Settings, drivers_errors
+from perdure.cli.bench.tables import Place, drivers_errors
 from perdure.cli.bench.worker import another_worker
 from perdure.cli.bench.workloads import Figures
 from perdure.cli.failures import Failure
+from perdure.client.database import DatabaseSettings
 from perdure.errors import StoreFull
 from tests.cli.shop import Shop, run
 from tests.harness.processes import start
@@ -180,7 +181,7 @@ def test_a_full_disk_is_told_as_an_enqueue_tells_it() -> None:
 def test_the_other_worker_says_why_it_could_not_begin(migrated_sqlite: Path) -> None:
     """Such as a database that has gone meanwhile."""
     with App(f"sqlite:///{migrated_sqlite}") as app:
-        settings = Settings("sqlite:///no/such/jobs.db", "perdure", None, "full", None)
+        settings = DatabaseSettings("sqlite:///no/such/jobs.db")
         place = Place(settings, app, app.store, "")
         with pytest.raises(Failure) as caught, another_worker(place):
             pass

@@ -62,7 +62,7 @@ def test_no_queues_are_said_to_be_none(shop: Shop) -> None:
 def test_workers_are_listed(shop: Shop) -> None:
     assert shop.run("workers").stderr == "No workers.\n"
     shop.serve(name="ann", slots=7, queues=["mail", "slow"])
-    shop.app.ledger.register("gone", name="gone", lease=1)
+    shop.app.operations.register("gone", name="gone", lease=1)
     ann, gone = sorted(shop.json("workers"), key=lambda worker: worker["name"])
     assert (ann["name"], ann["slots"], ann["queues"], ann["tasks"]) == (
         "ann",

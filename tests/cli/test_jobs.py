@@ -140,9 +140,9 @@ def test_a_job_tells_its_whole_story(shop: Shop) -> None:
     job = shop.send.using(tenant="acme").enqueue("ann", n=3)
     claimed = shop.claim()
     report = Report(stage="half", done=1, total=2, message="so far", checkpoint='{"page": 7}')
-    shop.app.ledger.report([JobReport(claimed.lease, report, [LogLine("info", "wrote \x1b[2J a line")])])
+    shop.app.operations.report([JobReport(claimed.lease, report, [LogLine("info", "wrote \x1b[2J a line")])])
     trace = "Traceback\n  File x\nboom"
-    shop.app.ledger.finish([Failed(claimed.lease, "fatal", code="smtp.no", message="boom", trace=trace)])
+    shop.app.operations.finish([Failed(claimed.lease, "fatal", code="smtp.no", message="boom", trace=trace)])
     told = shop.run("job", job.id).stdout
     facts = dict(line.split(None, 1) for line in told.partition("\n\n")[0].splitlines())
     assert (facts["state"], facts["queue"], facts["tenant"]) == ("failed", "mail", "acme")
@@ -163,7 +163,7 @@ def test_the_story_as_json(shop: Shop) -> None:
     shop.serve()
     job = shop.end(Failed, "error", code="smtp.down", message="no route", trace="Traceback", delay=SECOND)
     shop.app.run_now(job.id)
-    shop.app.ledger.finish([Succeeded(shop.claim().lease, result='"ann"')])
+    shop.app.operations.finish([Succeeded(shop.claim().lease, result='"ann"')])
     told = shop.json("job", job.id)
     assert (told["state"], told["result"], told["payload"]) == ("succeeded", "ann", {"to": "ann"})
     assert told["explanation"]["code"] == "ended"
@@ -203,7 +203,7 @@ def test_the_json_tells_the_same_attempts_as_the_text(shop: Shop) -> None:
     shop.app.run_now(retried.id)
     lease = shop.claim().lease
     assert told(retried.id) == [before, [2, "running", None, None, None]]
-    shop.app.ledger.finish([Succeeded(lease)])
+    shop.app.operations.finish([Succeeded(lease)])
     assert told(retried.id) == [before, [2, "succeeded", None, None, None]]
     assert told(shop.send.enqueue().id) == []
 
@@ -224,7 +224,7 @@ def test_explain_says_why_and_what_else(shop: Shop) -> None:
 
 
 def test_enqueue_takes_every_option(shop: Shop) -> None:
-    shop.app.sync()
+    shop.app.save_tasks()
     options = (
         "--queue slow --priority 5 --delay 2h --max-attempts 3 --timeout 1m --tenant acme --tag a --tag b"
     )
@@ -243,7 +243,7 @@ def test_enqueue_takes_every_option(shop: Shop) -> None:
 
 
 def test_enqueue_reads_stdin_and_a_time(shop: Shop) -> None:
-    shop.app.sync()
+    shop.app.save_tasks()
     result = shop.run("enqueue", "mail.send", "-", "--run-at", "2100-01-01T01:00:00+01:00", input='{"n": 2}')
     row = shop.app.get_job(result.stdout.strip()).row
     assert row is not None
@@ -271,7 +271,7 @@ def test_enqueue_reads_stdin_and_a_time(shop: Shop) -> None:
     ],
 )
 def test_enqueue_refuses_what_cannot_be(shop: Shop, args: list[str], code: int, said: str) -> None:
-    shop.app.sync()
+    shop.app.save_tasks()
     result = shop.run("enqueue", *args)
     assert (result.exit_code, result.stdout) == (code, "")
     assert said in result.stderr.splitlines()[-1]

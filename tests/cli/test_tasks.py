@@ -9,7 +9,7 @@ def test_tasks_are_listed_with_what_is_set_and_who_serves_them(shop: Shop) -> No
     shop.send.enqueue()
     shop.send.using(delay=60).enqueue()
     shop.app.task(name="mail.idle")(lambda: None)
-    shop.app.sync()
+    shop.app.save_tasks()
     shop.app.set_task("mail.idle", enabled=False, config={"limit": 3})
     shop.serve()
     idle, send = shop.json("tasks")
@@ -28,7 +28,7 @@ def test_tasks_are_listed_with_what_is_set_and_who_serves_them(shop: Shop) -> No
         "backoff": {"base": 3600, "cap": 3600, "codes": {}},
         "max_crashes": 3,
     }
-    assert send["synced_at"].endswith("Z")
+    assert send["saved_at"].endswith("Z")
     title, *rows = [line.split() for line in shop.run("tasks").stdout.splitlines()]
     assert title[:3] == ["TASK", "QUEUE", "READY"]
     assert rows == [

@@ -25,7 +25,7 @@ def run(shop: Shop, n: int, *, fail: bool = False) -> None:
     for _ in range(n):
         job = shop.claim()
         end = Failed(job.lease, "fatal", message="no\x1b[31m disk") if fail else None
-        shop.app.ledger.finish([end or Succeeded(job.lease, '"x"', workflow=job.workflow_id)])
+        shop.app.operations.finish([end or Succeeded(job.lease, '"x"', workflow=job.workflow_id)])
 
 
 def test_workflows_are_listed_filtered_and_paged(shop: Shop) -> None:
@@ -80,7 +80,7 @@ def test_a_gate_is_decided(shop: Shop, flag: str, told: str, state: str) -> None
         shop.run("workflow", started.id, "gate", "approve", flag, "--actor", "ann").stdout
         == f"The gate approve is {told}.\n"
     )
-    (decided,) = shop.app.list_acts(verb="resolve_gate")
+    (decided,) = shop.app.list_acts(action="resolve_gate")
     assert (decided.actor, decided.detail["gate"]) == ("ann", "approve")
     again = shop.run("workflow", started.id, "gate", "approve", flag)
     assert again.stdout == f"The gate approve was already {told}.\n"

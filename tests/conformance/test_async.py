@@ -77,7 +77,7 @@ async def test_operators_have_twins(aworld: World) -> None:
 
 async def test_refusals_are_the_same(aworld: World) -> None:
     work, app = aworld.task(), aworld.app
-    await app.async_()
+    await app.asave_tasks()
     await app.aset_task("work", enabled=False)
     with pytest.raises(TaskDisabled):
         await work.adelay()

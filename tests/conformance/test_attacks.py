@@ -107,14 +107,14 @@ async def test_finishes_that_wait_for_a_row_do_not_hold_up_the_heartbeat(postgre
     app = App(world.url)
     task = app.task(name="work")(lambda: None)
     await app.aenqueue_many([task.job(), task.job()])
-    await app.ledger.aregister("w", name="w", lease=30 * SECOND)
-    jobs = await app.ledger.aclaim("w", tasks=["work"], n=2)
+    await app.operations.aregister("w", name="w", lease=30 * SECOND)
+    jobs = await app.operations.aclaim("w", tasks=["work"], n=2)
     connection = await psycopg.AsyncConnection.connect(world.url)
     async with connection:
         for job in jobs:
             await app.acancel_job(job.id, conn=connection)
-        finishing = [asyncio.create_task(app.ledger.afinish([Succeeded(job.lease, "1")])) for job in jobs]
-        beat = await app.ledger.aheartbeat("w")
+        finishing = [asyncio.create_task(app.operations.afinish([Succeeded(job.lease, "1")])) for job in jobs]
+        beat = await app.operations.aheartbeat("w")
         assert beat.live
         assert not any(task.done() for task in finishing)
         await connection.rollback()

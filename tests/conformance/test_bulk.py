@@ -82,7 +82,7 @@ def test_many_jobs_alike_of_an_unknown_or_disabled_task_are_refused(world: World
     with pytest.raises(UnknownTask):
         world.app.enqueue_many([stranger()] * 3)
     task = world.task()
-    world.app.sync()
+    world.app.save_tasks()
     world.app.set_task("work", enabled=False)
     with pytest.raises(TaskDisabled):
         world.app.enqueue_many([task.job()] * 3)
@@ -94,7 +94,7 @@ def test_many_jobs_alike_of_an_unknown_or_disabled_task_are_refused(world: World
 def test_one_unknown_task_undoes_the_batch(world: World, place: int, keyed: bool) -> None:
     task = world.task()
     requests = [task.using(idempotency_key="k", unique_key="u").job() if keyed else task.job(), task.job()]
-    world.app.sync()
+    world.app.save_tasks()
     heard = world.listen()
     with pytest.raises(UnknownTask):
         world.app.enqueue_many([*requests[:place], stranger(), *requests[place:]])
@@ -104,7 +104,7 @@ def test_one_unknown_task_undoes_the_batch(world: World, place: int, keyed: bool
 
 def test_one_disabled_task_undoes_the_batch(world: World) -> None:
     task, other = world.task("work"), world.task("other")
-    world.app.sync()
+    world.app.save_tasks()
     world.app.set_task("other", enabled=False)
     heard = world.listen()
     with pytest.raises(TaskDisabled):

@@ -43,7 +43,7 @@ def config(world: World) -> dict[str, Any] | None:
 @pytest.mark.parametrize("given", CONFIGS, ids=range(len(CONFIGS)))
 def test_a_config_comes_back_as_it_was_set(world: World, given: dict[str, Any]) -> None:
     world.task()
-    world.app.sync()
+    world.app.save_tasks()
     world.app.set_task("work", config=given)
     told = config(world)
     assert told == given
@@ -56,7 +56,7 @@ def test_a_config_comes_back_as_it_was_set(world: World, given: dict[str, Any]) 
 @pytest.mark.parametrize(("given", "why"), REFUSED, ids=range(len(REFUSED)))
 def test_a_config_that_would_not_is_refused_and_changes_nothing(world: World, given: Any, why: str) -> None:
     world.task()
-    world.app.sync()
+    world.app.save_tasks()
     world.app.set_task("work", config={"limit": 3})
     with pytest.raises(InvalidOption, match=why):
         world.app.set_task("work", enabled=False, config=given)
@@ -65,7 +65,7 @@ def test_a_config_that_would_not_is_refused_and_changes_nothing(world: World, gi
 
 def test_what_is_not_given_stays(world: World) -> None:
     world.task()
-    world.app.sync()
+    world.app.save_tasks()
     world.app.set_task("work", enabled=False, config={"limit": 3})
     world.app.set_task("work", enabled=True)
     assert config(world) == {"limit": 3}
@@ -83,20 +83,20 @@ def test_what_is_not_given_stays(world: World) -> None:
 
 def test_no_sync_of_code_takes_a_config_away(world: World) -> None:
     world.task(timeout=5)
-    world.app.sync()
+    world.app.save_tasks()
     world.app.set_task("work", config={"limit": 3})
     for exact in (False, True):
         other = world.producer()
         other.task(name="work", timeout=9)(lambda: None)
-        other.sync(exact=exact)
+        other.save_tasks(exact=exact)
         assert config(world) == {"limit": 3}
-    world.producer().sync(exact=True)
+    world.producer().save_tasks(exact=True)
     assert world.app.get_task("work")[1:3] == (False, {"limit": 3})
 
 
 def test_workers_hear_of_a_config_and_read_it_with_each_beat(world: World) -> None:
     world.task()
-    world.app.sync()
+    world.app.save_tasks()
     heard = world.listen()
     world.app.set_task("work", config={"limit": 3})
     assert heard == [frozenset([TASKS])]
@@ -112,7 +112,7 @@ def test_workers_hear_of_a_config_and_read_it_with_each_beat(world: World) -> No
 def test_the_tasks_there_are(world: World) -> None:
     work = world.task(queue="mail", priority=2, timeout=1.5, max_attempts=3, backoff=7, max_crashes=None)
     world.task("idle", timeout=None)
-    world.app.sync()
+    world.app.save_tasks()
     world.advance(60)
     world.operations.register("server", name="ann", lease=LEASE, tasks=["work", "other"])
     work.enqueue()
@@ -153,14 +153,14 @@ def test_a_task_that_only_jobs_name_is_told_too(world: World) -> None:
         ("ended", False, None, {}),
         ("ready", False, None, {"ready": 1}),
     ]
-    assert world.app.get_task("ready").synced_at is None
+    assert world.app.get_task("ready").saved_at is None
     with pytest.raises(UnknownTask):
         world.app.get_task("nobody")
 
 
 async def test_the_async_twins(world: World) -> None:
     world.task()
-    await world.app.async_()
+    await world.app.asave_tasks()
     await world.app.aset_task("work", config={"limit": 3})
     assert [task.config for task in await world.app.alist_tasks()] == [{"limit": 3}]
     assert (await world.app.aget_task("work")).config == {"limit": 3}

@@ -19,15 +19,15 @@ MINUTE = timedelta(minutes=1)
 def app(url: str) -> Iterator[App]:
     app = App(url)
     app.task(name="work", queue="mail")(work)
-    app.ledger.register("w", name="w", lease=3_600_000_000)
+    app.operations.register("w", name="w", lease=3_600_000_000)
     yield app
     app.close()
 
 
 def test_times_are_times_of_now(app: App) -> None:
     job = app.enqueue("work").refresh()
-    (claimed,) = app.ledger.claim("w", tasks=["work"], n=1)
-    app.ledger.finish([Succeeded(claimed.lease)])
+    (claimed,) = app.operations.claim("w", tasks=["work"], n=1)
+    app.operations.finish([Succeeded(claimed.lease)])
     row = job.refresh().row
     assert row is not None
     assert row.created_at == row.run_at <= (row.started_at or 0) <= (row.finished_at or 0)
@@ -39,9 +39,9 @@ def test_what_is_for_later_waits(app: App) -> None:
     for options in ({"delay": 3600}, {"run_at": now + timedelta(hours=1)}):
         job = app.enqueue("work", **options).refresh()
         assert abs((job.run_at or now) - now - timedelta(hours=1)) < MINUTE
-        assert app.ledger.claim("w", tasks=["work"], n=1) == []
+        assert app.operations.claim("w", tasks=["work"], n=1) == []
         assert app.run_now(job.id) == "due_now"
-        assert ids(app.ledger.claim("w", tasks=["work"], n=1)) == [job.id]
+        assert ids(app.operations.claim("w", tasks=["work"], n=1)) == [job.id]
     assert app.count_jobs() == {"mail": {"running": 2}}
 
 
@@ -49,28 +49,28 @@ def test_endings_wait_by_the_clock_of_the_database(app: App) -> None:
     hour = 3_600_000_000
     for end in (lambda lease: Snoozed(lease, hour), lambda lease: Failed(lease, "error", delay=hour)):
         job = app.enqueue("work")
-        (claimed,) = app.ledger.claim("w", tasks=["work"], n=1)
-        app.ledger.finish([end(claimed.lease)])
+        (claimed,) = app.operations.claim("w", tasks=["work"], n=1)
+        app.operations.finish([end(claimed.lease)])
         left = (job.refresh().run_at or datetime.now(UTC)) - datetime.now(UTC)
         assert abs(left - timedelta(hours=1)) < MINUTE
     assert app.count_jobs() == {"mail": {"scheduled": 1, "retrying": 1}}
     app.enqueue("work")
-    (claimed,) = app.ledger.claim("w", tasks=["work"], n=1)
-    app.ledger.finish([Throttled(claimed.lease, hour)])
+    (claimed,) = app.operations.claim("w", tasks=["work"], n=1)
+    app.operations.finish([Throttled(claimed.lease, hour)])
     app.enqueue("work")
-    assert app.ledger.claim("w", tasks=["work"], n=1) == [], "the queue cools"
+    assert app.operations.claim("w", tasks=["work"], n=1) == [], "the queue cools"
     assert list(app.oldest_ready()) == ["mail"]
 
 
 def test_expiry_and_silence_are_noticed_by_the_clock_of_the_database(app: App) -> None:
     expired, lost = app.enqueue("work", expires=0, priority=1), app.enqueue("work")
-    app.ledger.register("silent", name="silent", lease=1)
-    assert ids(app.ledger.claim("silent", tasks=["work"], n=1)) == [lost.id]
+    app.operations.register("silent", name="silent", lease=1)
+    assert ids(app.operations.claim("silent", tasks=["work"], n=1)) == [lost.id]
     assert expired.refresh().reason == "expired"
     rescued: list[str] = []
     deadline = time.monotonic() + 30
     while not rescued and time.monotonic() < deadline:
-        rescued = [change.id for change in app.ledger.rescue()]
+        rescued = [change.id for change in app.operations.rescue()]
     assert rescued == [lost.id]
-    assert app.ledger.heartbeat("w").live
-    assert not app.ledger.heartbeat("silent").live
+    assert app.operations.heartbeat("w").live
+    assert not app.operations.heartbeat("silent").live

@@ -76,7 +76,7 @@ def test_delay_is_another_name_for_enqueue(world: World) -> None:
 
 def test_a_producer_without_the_code_enqueues_by_name(world: World) -> None:
     world.task(queue="mail", priority=2)
-    world.app.sync()
+    world.app.save_tasks()
     job = world.producer().enqueue("work", {"n": 7}, delay=1, tags=["x"])
     row = world.row(job)
     assert (row.queue, row.priority, row.payload, row.run_at) == ("mail", 2, '{"n":7}', NOON + SECOND)
@@ -85,7 +85,7 @@ def test_a_producer_without_the_code_enqueues_by_name(world: World) -> None:
 
 def test_a_producer_may_leave_the_arguments_out(world: World) -> None:
     world.task()
-    world.app.sync()
+    world.app.save_tasks()
     assert world.row(world.producer().enqueue("work")).payload == "{}"
 
 
@@ -96,7 +96,7 @@ def test_a_name_of_the_own_code_means_its_task(world: World) -> None:
 
 def test_an_alias_is_a_name_of_its_own(world: World) -> None:
     world.task(name="new", aliases=["old"], queue="mail")
-    world.app.sync()
+    world.app.save_tasks()
     row = world.row(world.producer().enqueue("old"))
     assert (row.task, row.queue) == ("old", "mail")
     assert ids(world.claim()) == [row.id]
@@ -135,7 +135,7 @@ def test_jobs_of_one_microsecond_run_in_the_order_they_came(world: World) -> Non
 
 def test_a_lost_answer_is_asked_for_again_without_a_second_job(world: World) -> None:
     work = world.task()
-    world.app.sync()
+    world.app.save_tasks()
     plain = work.job(1).new()
     keyed = work.using(idempotency_key="k", unique_key="u").job(1).new()
     alike = {new_id(): "{}" for _ in range(1200)}

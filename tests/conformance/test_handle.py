@@ -113,7 +113,7 @@ def test_a_failure_tells_all_and_its_text_what_may_be_shown(world: World) -> Non
         f"Job {job.id} of work failed: http.503 (fatal), attempt 1 of 5. Its error_message says more."
     )
     for error in (failed, pickle.loads(pickle.dumps(failed))):
-        assert (error.job, error.task, error.attempt, error.code) == (job.id, "work", 1, "job.failed")
+        assert (error.job_id, error.task, error.attempt, error.code) == (job.id, "work", 1, "job.failed")
         assert (error.error_kind, error.error_code) == ("fatal", "http.503")
         assert (error.error_message, error.error_trace) == ("to ann@b.c", "at line 1")
         assert str(error) == str(failed)
@@ -124,7 +124,7 @@ def test_a_job_that_was_canceled_names_itself(world: World) -> None:
     job.cancel(reason="withdrawn")
     with pytest.raises(JobCanceled, match=f"Job {job.id} of work was canceled.") as raised:
         job.get(timeout=0)
-    assert (raised.value.job, raised.value.task, raised.value.attempt) == (job.id, "work", 0)
+    assert (raised.value.job_id, raised.value.task, raised.value.attempt) == (job.id, "work", 0)
 
 
 def test_a_job_that_is_gone_says_so(world: World) -> None:

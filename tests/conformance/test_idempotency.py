@@ -74,7 +74,7 @@ DIFFERENT_ARGUMENTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 def test_different_arguments_are_a_conflict(world: World) -> None:
     world.task()
-    world.app.sync()
+    world.app.save_tasks()
     app = world.producer()
     for n, (field, one, other) in enumerate(DIFFERENT_ARGUMENTS):
         app.enqueue("work", one, idempotency_key=f"{n}")
@@ -93,7 +93,7 @@ EQUAL_ARGUMENTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 def test_equal_arguments_in_another_spelling_are_the_same_request(world: World) -> None:
     world.task()
-    world.app.sync()
+    world.app.save_tasks()
     app = world.producer()
     for n, (one, other) in enumerate(EQUAL_ARGUMENTS):
         first = app.enqueue("work", one, idempotency_key=f"{n}")
@@ -123,7 +123,7 @@ def test_a_key_answers_after_its_task_was_disabled(world: World) -> None:
 
 def test_a_refused_enqueue_leaves_its_key_free(world: World) -> None:
     asked = world.task().using(idempotency_key="k")
-    world.app.sync()
+    world.app.save_tasks()
     world.app.set_task("work", enabled=False)
     with pytest.raises(TaskDisabled):
         asked.enqueue(1)

@@ -453,8 +453,8 @@ def test_an_act_on_many_is_told_once(world: World) -> None:
     acted = world.app.cancel_jobs(queue="default", created_after=from_us(NOON), reason="late", by="ann")
     told, *others = world.app.list_acts()
     assert others == acts
-    assert (told.id, told.at, told.actor, told.verb, told.subject) == (
-        acted.act,
+    assert (told.id, told.at, told.actor, told.action, told.subject) == (
+        acted.act_id,
         from_us(NOON),
         "ann",
         "cancel_jobs",
@@ -482,7 +482,7 @@ def test_acts_on_what_is_no_job_are_told(flow: Flow) -> None:
     app.requeue_workflow(started.id, by="ann")
     app.cancel_workflow(started.id, reason="enough", by="ann")
     app.delete_job(job.id, by="ann")
-    told = [(act.verb, act.actor, act.subject) for act in reversed(app.list_acts())]
+    told = [(act.action, act.actor, act.subject) for act in reversed(app.list_acts())]
     workflow = f"workflow {started.id}"
     assert told == [
         ("pause_queue", "ann", "queue mail"),
@@ -495,17 +495,17 @@ def test_acts_on_what_is_no_job_are_told(flow: Flow) -> None:
         ("cancel_workflow", "ann", workflow),
         ("delete_job", "ann", f"job {job.id}"),
     ]
-    assert app.list_acts(verb="resolve_gate")[0].detail == {
+    assert app.list_acts(action="resolve_gate")[0].detail == {
         "gate": "gate",
         "resolution": "failed",
         "reason": "too dear",
     }
-    assert app.list_acts(verb="delete_job")[0].detail == {"task": "work", "state": "ready"}
+    assert app.list_acts(action="delete_job")[0].detail == {"task": "work", "state": "ready"}
     page = app.list_acts(subject="queue mail", limit=2)
-    assert [act.verb for act in page] == ["set_queue", "resume_queue"]
+    assert [act.action for act in page] == ["set_queue", "resume_queue"]
     assert json.dumps(page[0].detail).startswith('{"backoff": {"base"')
-    assert [act.verb for act in app.list_acts(subject="queue mail", before=page[-1].id)] == ["pause_queue"]
-    assert app.list_acts(actor="bob", verb="pause_queue") == []
+    assert [act.action for act in app.list_acts(subject="queue mail", before=page[-1].id)] == ["pause_queue"]
+    assert app.list_acts(actor="bob", action="pause_queue") == []
 
 
 def test_a_refused_act_is_not_told(flow: Flow) -> None:

@@ -75,7 +75,7 @@ def test_those_who_claim_never_share_a_job(world: World) -> None:
 @pytest.mark.parametrize("key", ["idempotency_key", "unique_key"])
 def test_those_who_ask_for_the_same_get_the_same(world: World, key: str) -> None:
     work = world.task()
-    world.app.sync()
+    world.app.save_tasks()
     for n in range(15):
         asked: Any = {key: f"{n}"}
         jobs = at_once(*[partial(work.using(**asked).enqueue, 1)] * 3)
@@ -90,7 +90,7 @@ def test_opposite_batches_never_deadlock(url: str, keys: Sequence[str]) -> None:
     before = deadlocks(url)
     world = World(url)
     tasks = [world.task("work"), world.task("other")]
-    world.app.sync()
+    world.app.save_tasks()
     for n in range(12):
         asked: list[Any] = [{key: f"{n}-{i}" for key in keys} for i in range(40)]
         forth = [tasks[i % 2].using(tenant=f"{i % 3}", **asked[i]).job() for i in range(40)]
@@ -140,7 +140,7 @@ def test_keyed_rows_are_inserted_in_the_order_of_keys_whatever_the_plan(postgres
     """On a caller's connection the plan is not ours: joined to the tasks by a hash, rows come in reverse."""
     world = World(postgres_url)
     work = world.task()
-    world.app.sync()
+    world.app.save_tasks()
     world.sql("""
         INSERT INTO perdure.task (name, queue, priority, max_attempts, backoff, synced_at)
         SELECT 'other ' || n, 'default', 0, 1, '{}', now() FROM generate_series(1, 2000) n

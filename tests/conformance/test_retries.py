@@ -101,7 +101,7 @@ def test_a_task_may_change_its_mind_about_waits(world: World) -> None:
     set_jitter(world, 0.5)
     newer = World(world.url)
     newer.task(backoff=Backoff(base=9, cap=9))
-    newer.app.sync()
+    newer.app.save_tasks()
     newer.close()
     assert fail(world) == (9 * SECOND // 2, "policy")
 

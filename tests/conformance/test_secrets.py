@@ -37,7 +37,7 @@ def unknown_task(world: World) -> None:
 
 def disabled_task(world: World) -> None:
     work = world.task()
-    world.app.sync()
+    world.app.save_tasks()
     world.app.set_task("work", enabled=False)
     world.app.enqueue_many([work.using(tenant=SECRET, meta={"x": SECRET}).job(note=SECRET)])
 
@@ -118,13 +118,13 @@ def unfit_argument(world: World) -> None:
 
 def unfit_config(world: World) -> None:
     world.task()
-    world.app.sync()
+    world.app.save_tasks()
     world.app.set_task("work", config={"x": HALF})
 
 
 def damaged_config(world: World) -> None:
     world.task()
-    world.app.sync()
+    world.app.save_tasks()
     world.sql("UPDATE perdure.task SET config = :config", config=f'["{SECRET}"]')
     world.app.list_tasks()
 

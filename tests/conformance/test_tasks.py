@@ -36,7 +36,7 @@ def program(world: World, *tasks: str) -> World:
 
 def test_a_task_is_written_as_the_code_declares_it(world: World) -> None:
     world.task("work", queue="mail", priority=-3, max_attempts=5, timeout=1.5, max_crashes=None, backoff=7)
-    world.app.sync()
+    world.app.save_tasks()
     (task,) = known(world).values()
     definition = task.definition
     assert (definition.name, definition.queue, definition.priority) == ("work", "mail", -3)
@@ -129,42 +129,42 @@ def test_a_task_that_is_registered_later_is_written_with_its_first_enqueue(world
 
 def test_newer_code_changes_what_is_declared(world: World) -> None:
     world.task("work", timeout=60)
-    world.app.sync()
+    world.app.save_tasks()
     other = program(world)
     other.task("work", timeout=90).enqueue()
     assert known(world)["work"].definition.timeout == 90 * SECOND
 
 
 def test_a_sync_adds_and_never_takes_away(world: World) -> None:
-    program(world, "a", "b").app.sync()
-    program(world, "b", "c").app.sync()
+    program(world, "a", "b").app.save_tasks()
+    program(world, "b", "c").app.save_tasks()
     assert enabled(world) == {"a": True, "b": True, "c": True}
 
 
 def test_an_exact_sync_disables_what_the_code_lacks(world: World) -> None:
     old = program(world, "a", "b")
-    old.app.sync()
-    program(world, "b", "c").app.sync(exact=True)
+    old.app.save_tasks()
+    program(world, "b", "c").app.save_tasks(exact=True)
     assert enabled(world) == {"a": False, "b": True, "c": True}
     with pytest.raises(TaskDisabled):
         old.app.enqueue("a")
 
 
 def test_no_sync_enables_what_was_disabled(world: World) -> None:
-    program(world, "a", "b").app.sync()
+    program(world, "a", "b").app.save_tasks()
     world.app.set_task("a", enabled=False)
     for exact in (False, True):
-        program(world, "a", "b").app.sync(exact=exact)
+        program(world, "a", "b").app.save_tasks(exact=exact)
         assert enabled(world) == {"a": False, "b": True}
-    program(world, "b").app.sync(exact=True)
-    program(world, "a", "b").app.sync()
+    program(world, "b").app.save_tasks(exact=True)
+    program(world, "a", "b").app.save_tasks()
     world.app.set_task("a", enabled=True)
     assert enabled(world) == {"a": True, "b": True}
 
 
 def test_a_program_without_tasks_may_disable_them_all(world: World) -> None:
-    program(world, "a").app.sync()
-    world.producer().sync()
+    program(world, "a").app.save_tasks()
+    world.producer().save_tasks()
     assert enabled(world) == {"a": True}
-    world.producer().sync(exact=True)
+    world.producer().save_tasks(exact=True)
     assert enabled(world) == {"a": False}

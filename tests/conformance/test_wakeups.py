@@ -16,7 +16,7 @@ MAIL = frozenset(["queue/mail"])
 
 def test_an_enqueue_wakes_its_queue(world: World) -> None:
     work = world.task(queue="mail")
-    world.app.sync()
+    world.app.save_tasks()
     heard = world.listen()
     work.enqueue()
     work.using(queue="fast").enqueue()
@@ -57,7 +57,7 @@ def test_a_job_asked_for_at_an_instant_that_has_come_wakes_its_queue(world: Worl
 
 def test_a_producer_without_the_code_wakes_the_queue_of_the_task(world: World) -> None:
     world.task(queue="mail")
-    world.app.sync()
+    world.app.save_tasks()
     app, heard = world.producer(), world.listen()
     app.enqueue("work")
     app.enqueue("work", queue="fast")

@@ -264,7 +264,7 @@ def test_at_most_one_lives_under_a_unique_key(flow: Flow) -> None:
 
 
 def test_an_unknown_or_disabled_task_starts_nothing(flow: Flow) -> None:
-    flow.app.sync()
+    flow.app.save_tasks()
     flow.app.set_task("work", enabled=False)
     with pytest.raises(TaskDisabled):
         flow.start(flow.of(a=[], gate=["a"]))
@@ -469,6 +469,20 @@ def test_only_what_failed_can_be_requeued(flow: Flow) -> None:
     assert flow.run_all() == [["a"], ["b"], ["c"]]
     assert flow.status(started) == "succeeded"
     assert flow.app.requeue_workflow(started.id, steps="all") == "already_succeeded"
+
+
+def test_a_requeue_of_a_run_that_the_caller_did_not_see_changes_nothing(flow: Flow) -> None:
+    started = flow.start(flow.of(a=[], b=["a"]))
+    flow.run(fail=["a"])
+    assert flow.app.requeue_workflow(started.id, run=2) == "other_run"
+    assert (started.refresh().run, flow.status(started)) == (1, "failed")
+    assert flow.app.requeue_workflow(started.id, run=1) == "requeued"
+    assert flow.app.requeue_workflow(started.id, run=1) == "not_ended"
+    flow.run(fail=["a"])
+    assert flow.app.requeue_workflow(started.id, run=1) == "other_run"
+    assert (started.refresh().run, flow.status(started)) == (2, "failed")
+    assert started.requeue(run=started.run) == "requeued"
+    assert started.refresh().run == 3
 
 
 def test_a_requeue_waits_for_a_unique_key(flow: Flow) -> None:

@@ -15,7 +15,7 @@ from perdure.errors import (
     InvalidOption,
     StoreBusy,
     TaskDisabled,
-    TaskNotSynced,
+    TaskNotSaved,
     UnknownTask,
     UnsupportedConnection,
     UnsupportedIsolation,
@@ -42,7 +42,7 @@ def world_at(url: str) -> Iterator[World]:
     """With a task of ours and a table of theirs."""
     world = World(url)
     world.task(queue="mail")
-    world.app.sync()
+    world.app.save_tasks()
     world.sql(f"CREATE TABLE IF NOT EXISTS {theirs(url)} (id integer PRIMARY KEY)")
     world.sql(f"DELETE FROM {theirs(url)}")
     yield world
@@ -173,10 +173,10 @@ def test_a_task_that_cannot_be_written_now_says_what_to_do(world: World, caller:
     late = world.task("late").using(conn=caller.conn)
     caller.inserts(1)
     if world.store.dialect == "sqlite":
-        with pytest.raises(TaskNotSynced, match=r"task late is not .* app\.sync\(\)"):
+        with pytest.raises(TaskNotSaved, match=r"task late is not .* app\.save_tasks\(\)"):
             caller.verb(late, "enqueue")
         caller.does(caller.rollback)
-        world.app.sync()
+        world.app.save_tasks()
     assert caller.verb(late, "enqueue").created
 
 

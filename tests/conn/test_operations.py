@@ -189,7 +189,9 @@ def test_a_missing_schema_is_named(caller: Caller, any_store: Store) -> None:
 
 
 @on_one_of_each_kind
-def test_a_sync_connection_is_refused_by_async_methods_and_the_reverse(caller: Caller, any_store: Store) -> None:
+def test_a_sync_connection_is_refused_by_async_methods_and_the_reverse(
+    caller: Caller, any_store: Store
+) -> None:
     with pytest.raises(UnsupportedConnection, match=r"await the method|asyncio\.to_thread") as refused:
         caller.wrong_verb(join, "perform", caller.conn, any_store, insert, "a")
     assert refused.value.code == "conn.wrong_mode"

@@ -109,7 +109,7 @@ def _typed(annotation: str) -> Callable[[Ground, Any], None]:
         name = f"takes {annotation}"
         if (task := ground.app.tasks.get(name)) is None:
             task = ground.app.task(name=name)(_taking(kind))
-            ground.app.sync()
+            ground.app.save_tasks()
         answer = ground.ask(lambda: _enqueue(ground, task, how, value))
         if isinstance(answer, Exception):
             assert isinstance(answer, BadArguments | PayloadTooLarge)

@@ -123,7 +123,7 @@ COMMANDS: dict[str, Values] = {
     "pause": verb(words, rest=acting),
     "resume": verb(words, rest=acting),
     "acts": verb(
-        rest=(option("--verb", words), option("--subject", words), option("--before", numbers), *acting)
+        rest=(option("--action", words), option("--subject", words), option("--before", numbers), *acting)
     ),
     "replay": verb(ids, rest=(option("--request-key", words), *acting)),
     "tasks": verb(),

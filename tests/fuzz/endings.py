@@ -79,7 +79,7 @@ def _end(ground: Ground, example: tuple[list[tuple[str, Any]], tuple[str, Any]])
     said, (how, what) = example
     ground.tidy()
     job = ground.work.using(max_attempts=1, queue="fuzz").enqueue(1)
-    operations, handlers = ground.app.ledger, ground.app.handlers()
+    operations, handlers = ground.app.operations, ground.app.handlers()
     (claimed,) = operations.claim("fuzz", tasks=["work"], queues=["fuzz"], n=1)
     context = JobContext(claimed, handlers, worker="fuzz", operations=operations)
     for verb, words in said:

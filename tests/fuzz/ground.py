@@ -16,7 +16,6 @@ from perdure import App, Step, Workflow
 from perdure.client.job import Job
 from perdure.errors import PerdureError
 from perdure.model.job import SECOND
-from perdure.plan.plan import twin
 from perdure.store.statements import Dialect, render
 from tests.fuzz.odd import SECRET
 from tests.sql.tally import TABLES
@@ -44,9 +43,9 @@ class Ground:
         # Known to the database, and not to the app that is asked.
         with App(url) as elsewhere:
             elsewhere.task(name="elsewhere")(lambda **_: None)
-            elsewhere.sync()
-        self.app.sync()
-        self.app.ledger.register("fuzz", name="fuzz", lease=36_000 * SECOND, tasks=["work"])
+            elsewhere.save_tasks()
+        self.app.save_tasks()
+        self.app.operations.register("fuzz", name="fuzz", lease=36_000 * SECOND, tasks=["work"])
         self.loop = asyncio.new_event_loop()
         self._connection = self._connect()
 
@@ -76,11 +75,11 @@ class Ground:
                 if table not in ("task", "worker"):
                     self.sql(f"DELETE FROM perdure.{table}")
 
-    def call(self, verb: str, /, *, waits: bool = False, **asked: Any) -> Any:
-        """A verb of the app, in blocking code or in an event loop."""
+    def call(self, method: str, /, *, waits: bool = False, **asked: Any) -> Any:
+        """A method of the app, in blocking code or in an event loop."""
         if waits:
-            return self.loop.run_until_complete(getattr(self.app, twin(verb))(**asked))
-        return getattr(self.app, verb)(**asked)
+            return self.loop.run_until_complete(getattr(self.app, f"a{method}")(**asked))
+        return getattr(self.app, method)(**asked)
 
     def ask(self, do: Callable[[], Any]) -> Any:
         """The answer; or the refusal, which is one of ours, helps, tells no secret and has changed nothing."""

@@ -1,4 +1,4 @@
-"""What each verb of the app is asked: one line for a verb. ``tests/test_sync_and_async.py`` knows which there are."""
+"""What each method of the app is asked, a line for each. ``tests/test_sync_and_async.py`` knows which there are."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ VERBS: dict[str, Values] = {
     "get_task": asked(name=mostly("work", "elsewhere", texts)),
     "get_workflow": asked(id=workflow),
     "job_history": asked(id=job),
-    "list_acts": some(verb=texts, actor=said, subject=said, before=number, limit=mostly(1, 50, integers)),
+    "list_acts": some(action=texts, actor=said, subject=said, before=number, limit=mostly(1, 50, integers)),
     "list_jobs": some(**conditions, before=job, limit=mostly(1, 50, integers)),
     "list_queues": NOTHING,
     "list_tasks": NOTHING,
@@ -172,7 +172,12 @@ VERBS: dict[str, Values] = {
     "requeue_job": also(asked(id=job), run=number, keep_checkpoint=flag, reason=said, by=said, conn=conn),
     "requeue_jobs": many(keep_checkpoint=flag, reason=said),
     "requeue_workflow": also(
-        asked(id=workflow), steps=mostly("failed", "following", "all"), reason=said, by=said, conn=conn
+        asked(id=workflow),
+        run=number,
+        steps=mostly("failed", "following", "all"),
+        reason=said,
+        by=said,
+        conn=conn,
     ),
     "resolve_gate": also(
         asked(id=workflow, key=key, resolution=mostly("succeeded", "failed", "canceled")),
@@ -193,7 +198,7 @@ VERBS: dict[str, Values] = {
     ),
     "start_workflow": also(asked(flow=flow), conn=conn),
     "stats": some(since=mostly(None, 60, spans, datetimes)),
-    "sync": some(exact=flag),
+    "save_tasks": some(exact=flag),
 }
 
 NOT_HERE = {"close": "it is asked in test_options.py, of apps of its own"}

@@ -128,7 +128,7 @@ def _write(ground: Ground, id: str, column: str, *values: Any) -> None:
 
 def _work(ground: Ground) -> None:
     """What a worker does with it."""
-    operations, handlers = ground.app.ledger, ground.app.handlers()
+    operations, handlers = ground.app.operations, ground.app.handlers()
     operations.expire()
     for job in operations.claim("fuzz", tasks=["work"], queues=None, n=10):
         handler = handlers[job.task]

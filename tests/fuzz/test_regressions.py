@@ -50,7 +50,7 @@ REFUSED: dict[str, tuple[type[PerdureError], Callable[[App], object]]] = {
     "a version that cannot be shown": (InvalidOption, lambda app: app.migrate(to=10**5000)),
     "maybe enabled": (InvalidOption, lambda app: app.set_task("work", enabled="no")),  # type: ignore[arg-type]
     "maybe kept": (InvalidOption, lambda app: app.requeue_job(NOBODY, keep_checkpoint="no")),  # type: ignore[arg-type]
-    "maybe exact": (InvalidOption, lambda app: app.sync(exact=1)),  # type: ignore[arg-type]
+    "maybe exact": (InvalidOption, lambda app: app.save_tasks(exact=1)),  # type: ignore[arg-type]
     "queues of a worker that are none": (InvalidOption, lambda app: _serve(app, queues=0)),
     "a worker's name that is none": (InvalidOption, lambda app: _serve(app, name="nul\0")),
     "a URL that is no text": (InvalidConfig, lambda app: App(3)),  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def test_the_name_of_a_task_may_be_a_text_of_a_subclass(ground: Ground) -> None:
 @pytest.mark.parametrize("said", [10**5000, nested(100_000), Hostile()], ids=["number", "list", "object"])
 def test_what_cannot_be_shown_is_logged_all_the_same(ground: Ground, said: Any) -> None:
     job = ground.job(queue="log")
-    operations, handlers = ground.app.ledger, ground.app.handlers()
+    operations, handlers = ground.app.operations, ground.app.handlers()
     (claimed,) = operations.claim("fuzz", tasks=["work"], queues=["log"], n=1)
     context = JobContext(claimed, handlers, worker="fuzz", operations=operations)
     context.log(said, level=said)
@@ -220,7 +220,7 @@ def test_a_row_of_a_task_that_nobody_has_is_read_and_left_alone(ground: Ground) 
     ground.sql("UPDATE perdure.job SET task = ? WHERE id = ?", 'nobody\'s "task"', job.id)
     for printed in PRINTS:
         look_at(ground, job.id, printed)
-    assert ground.app.ledger.claim("fuzz", tasks=["work"], queues=["lost"], n=1) == []
+    assert ground.app.operations.claim("fuzz", tasks=["work"], queues=["lost"], n=1) == []
     assert json.loads(run(ground, "explain", job.id, "--json").stdout)["code"]
 
 

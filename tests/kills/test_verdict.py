@@ -410,9 +410,9 @@ def test_diaries_are_read_from_files_and_the_ledger_from_its_database(url: str, 
         app.migrate()
         task = app.task(name="pay")(lambda: None)
         job = task.enqueue()
-        app.ledger.register("ann", name="ann", lease=600 * SECOND)
-        (claimed,) = app.ledger.claim("ann", tasks=["pay"], n=1)
-        app.ledger.finish([Succeeded(claimed.lease)])
+        app.operations.register("ann", name="ann", lease=600 * SECOND)
+        (claimed,) = app.operations.claim("ann", tasks=["pay"], n=1)
+        app.operations.finish([Succeeded(claimed.lease)])
     enqueued = {"what": "enqueue", "jobs": [job.id]}
     notes: list[dict[str, Any]] = [
         {**enqueued, "phase": "invoke", "keys": {}},

@@ -60,7 +60,7 @@ def test_a_target_can_be_kept(url: str) -> None:
 def test_a_live_worker_is_in_its_way(url: str, target: str) -> None:
     with closing(App(url)) as app:
         app.migrate()
-        app.ledger.register("w", name="ann:1", lease=60_000_000)
+        app.operations.register("w", name="ann:1", lease=60_000_000)
     result = run("move", url, target)
     assert result.exit_code == 1
     assert "ann:1" in result.stderr

@@ -108,7 +108,7 @@ def refuse_everything(url: str) -> None:
             lambda: app.cancel_job(job.id),
             lambda: app.delete_job(job.id),
             lambda: app.pause_queue("other"),
-            app.sync,
+            app.save_tasks,
             lambda: app.run_worker(burst=True),
         ]
         for act in acts:

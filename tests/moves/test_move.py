@@ -147,7 +147,7 @@ class TestRefusals:
     def test_while_a_worker_lives(self, ends: Ends) -> None:
         ends.migrate()
         with closing(App(ends.source)) as app:
-            app.ledger.register("w", name="ann:1", lease=60_000_000)
+            app.operations.register("w", name="ann:1", lease=60_000_000)
             with pytest.raises(Refused, match=r"ann:1.*Stop all workers") as refusal:
                 move(*ends)
             assert refusal.value.code == "move.workers"

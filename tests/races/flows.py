@@ -34,7 +34,7 @@ def fan_in(task: SyncTask[..., int], width: int) -> Workflow:
 def finish_one_of_each(url: str, start: Barrier, rounds: int) -> None:
     """Each process has one parent of each workflow, and ends it when all others end theirs."""
     app, _ = open_app(url)
-    operations, worker = app.ledger, hire(app.ledger)
+    operations, worker = app.operations, hire(app.operations)
     for _ in range(rounds):
         start.wait()  # the workflow is there
         jobs = operations.claim(worker, tasks=[TASK], n=1)
@@ -51,7 +51,7 @@ def succeeded(job: Claimed) -> Outcome:
 def meddle(url: str, workflows: list[str], stop: Path, seed: int) -> None:
     """Finish, fail, cancel, append, resolve and requeue, whatever comes to mind."""
     app, task = open_app(url)
-    rng, operations, worker = random.Random(seed), app.ledger, hire(app.ledger)
+    rng, operations, worker = random.Random(seed), app.operations, hire(app.operations)
     n = 0
     while not stop.exists():
         n += 1

@@ -23,14 +23,14 @@ def test_the_last_parents_release_exactly_once(url: str) -> None:
     with spawning() as processes:
         for _ in range(PROCESSES):
             processes.start(finish_one_of_each, url, line, ROUNDS)
-        worker = hire(app.ledger)
+        worker = hire(app.operations)
         for _ in range(ROUNDS):
             started = app.start_workflow(fan_in(task, PROCESSES))
             for _ in range(3):
                 line.wait()
-            jobs = app.ledger.claim(worker, tasks=[TASK], n=10)
+            jobs = app.operations.claim(worker, tasks=[TASK], n=10)
             assert sorted(job.step_key or "" for job in jobs) == ["end", "tidy"]
-            app.ledger.finish([succeeded(job) for job in jobs])
+            app.operations.finish([succeeded(job) for job in jobs])
             assert started.refresh().status == "succeeded"
         processes.join()
     app.close()
@@ -62,7 +62,7 @@ def test_whoever_meddles_waits_for_nobody_for_ever(url: str, tmp_path: Path) -> 
 
 def drain(app: App, workflows: list[str]) -> None:
     """Let all that is left come to its end."""
-    worker = hire(app.ledger)
+    worker = hire(app.operations)
     for id in workflows:
         if any(step.state == "open" for step in app.get_workflow(id).steps()):
             app.resolve_gate(id, "gate", "succeeded")
@@ -71,10 +71,10 @@ def drain(app: App, workflows: list[str]) -> None:
         assert time.monotonic() < deadline, [app.get_workflow(id).steps() for id in workflows]
         for held in app.list_workers():
             if held.id != worker:
-                app.ledger.retire(held.id)
-        app.ledger.rescue()
-        jobs = app.ledger.claim(worker, tasks=[TASK], n=50)
-        app.ledger.finish([succeeded(job) for job in jobs])
+                app.operations.retire(held.id)
+        app.operations.rescue()
+        jobs = app.operations.claim(worker, tasks=[TASK], n=50)
+        app.operations.finish([succeeded(job) for job in jobs])
         for id in workflows:
             if any(step.key == "gate" and step.state == "open" for step in app.get_workflow(id).steps()):
                 app.resolve_gate(id, "gate", "succeeded")

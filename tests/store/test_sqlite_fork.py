@@ -272,10 +272,10 @@ def test_a_child_forked_while_an_attribute_is_made_makes_its_own(tmp_path: Path)
             return super().store
 
     slow, app = Slow(url), App(url)
-    thread = threading.Thread(target=lambda: slow.ledger)
+    thread = threading.Thread(target=lambda: slow.operations)
     thread.start()
     making.wait()
-    child = forked(lambda: (signal.alarm(30), app.ledger.expire()))  # stuck, it would outlive us
+    child = forked(lambda: (signal.alarm(30), app.operations.expire()))  # stuck, it would outlive us
     well = went_well(child)
     made.set()
     thread.join()

@@ -118,7 +118,7 @@ def handles() -> None:
     assert_type(app.list_jobs(task=send), list[Job[Any]])
     assert_type(app.enqueue(send, {"to": "a@b.c"}), Job[Any])
     app.set_task(add, enabled=False)
-    assert_type(app.requeue_jobs(queue="mail", progress=lambda counts: counts["requeued"]).act, int | None)
+    assert_type(app.requeue_jobs(queue="mail", progress=lambda counts: counts["requeued"]).act_id, int | None)
     assert_type(app.count_jobs(), dict[str, dict[str, int]])
     print([task.name for task in tasks], app.job_history(handles[0].id)[0].at.isoformat())
     try:

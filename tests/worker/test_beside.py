@@ -22,7 +22,7 @@ def fatal_app(app: App, monkeypatch: pytest.MonkeyPatch) -> App:
         raise ZeroDivisionError
 
     app.task(name="work")(lambda: None)
-    monkeypatch.setattr(app.ledger, "acycle", cycle, raising=False)
+    monkeypatch.setattr(app.operations, "acycle", cycle, raising=False)
     return app
 
 
@@ -48,7 +48,7 @@ async def test_a_bug_in_what_a_worker_does_aside_ends_it_too(
 
     async def live() -> None:
         async with app.worker() as worker:
-            monkeypatch.setattr(app.ledger, "afinish", finish, raising=False)
+            monkeypatch.setattr(app.operations, "afinish", finish, raising=False)
             worker._executor.releaser.give_back([Lease("01a1e25c-0424-7380-b821-639a370869b8", 1)])
             assert await asyncio.wait_for(worker.wait(), 60) == Exit.CRASHED
 

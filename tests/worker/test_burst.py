@@ -26,7 +26,7 @@ def test_a_burst_whose_worker_was_retired_goes_on_under_a_new_identity(
     def work(n: int) -> None:
         if n == 0:
             (worker,) = app.list_workers()
-            app.ledger.retire(worker.id)
+            app.operations.retire(worker.id)
 
     app.enqueue_many([work.job(n) for n in range(3)])
     assert app.run_worker(burst=True, concurrency=1, poll=60) == 0
@@ -38,7 +38,7 @@ def test_a_burst_takes_again_what_it_has_claimed_and_never_heard_of(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    acycle = app.ledger.acycle
+    acycle = app.operations.acycle
     unheard: list[str] = []
 
     async def once_without_answer(*args: Any, **options: Any) -> Any:
@@ -48,7 +48,7 @@ def test_a_burst_takes_again_what_it_has_claimed_and_never_heard_of(
             raise StoreAway
         return finished, jobs
 
-    monkeypatch.setattr(app.ledger, "acycle", once_without_answer, raising=False)
+    monkeypatch.setattr(app.operations, "acycle", once_without_answer, raising=False)
 
     @app.task(name="work")
     async def work() -> None: ...
@@ -63,7 +63,7 @@ def test_a_burst_waits_for_what_it_gives_back_under_another_identity(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The claim was answered when the worker had been believed dead: what it took is still to be released."""
-    acycle, afinish = app.ledger.acycle, app.ledger.afinish
+    acycle, afinish = app.operations.acycle, app.operations.afinish
     workers: list[Worker] = []
     monkeypatch.setattr(Worker, "_prepare", _noting(workers, Worker._prepare))
     retired: list[str] = []
@@ -73,7 +73,7 @@ def test_a_burst_waits_for_what_it_gives_back_under_another_identity(
         (worker,) = workers
         if jobs and not retired and worker._sweeper.swept.is_set():
             retired.append(identity)
-            await app.ledger.aretire(identity)
+            await app.operations.aretire(identity)
             worker._heartbeat.check_now()
             await auntil(lambda: worker.identity != identity)
         return finished, jobs
@@ -82,8 +82,8 @@ def test_a_burst_waits_for_what_it_gives_back_under_another_identity(
         await auntil(lambda: not workers[0]._executor.cycle.is_under_way)  # it has looked, and found nothing
         return await afinish(outcomes)
 
-    monkeypatch.setattr(app.ledger, "acycle", answered_late, raising=False)
-    monkeypatch.setattr(app.ledger, "afinish", released_late, raising=False)
+    monkeypatch.setattr(app.operations, "acycle", answered_late, raising=False)
+    monkeypatch.setattr(app.operations, "afinish", released_late, raising=False)
 
     @app.task(name="work")
     async def work() -> None:
@@ -108,7 +108,7 @@ def test_a_burst_that_was_retired_rescues_what_it_ran_itself(
         runs.append(n)
         if n == 0 and runs.count(0) == 1:
             (worker,) = await app.alist_workers()
-            await app.ledger.aretire(worker.id)
+            await app.operations.aretire(worker.id)
             try:
                 await asyncio.sleep(3600)
             finally:

@@ -82,8 +82,8 @@ async def test_when_its_lease_is_lost_nothing_is_recorded(app: App, task: str) -
     async with working(app, task) as worker:
         job = await app.aenqueue(task)
         await begun(job)
-        await app.ledger.aretire(worker.identity)
-        await app.ledger.arescue()
+        await app.operations.aretire(worker.identity)
+        await app.operations.arescue()
         assert await job.aget(30) == "went on"
     told = [entry.what for entry in await app.ajob_history(job.id)]
     assert told == ["enqueued", "started", "lost", "started", "succeeded"]

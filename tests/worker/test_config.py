@@ -39,7 +39,7 @@ def add_tasks(app: App) -> None:
 
 async def run(app: App, task: str) -> Any:
     """By name, from a program that does not know which names are aliases."""
-    other = App(app._url)
+    other = App(app.database.url)
     job = await other.aenqueue(task)
     result = await job.aget(timeout=30)
     await other.aclose()
@@ -48,7 +48,7 @@ async def run(app: App, task: str) -> Any:
 
 async def test_handlers_on_the_loop_and_in_threads_read_it(app: App) -> None:
     add_tasks(app)
-    await app.async_()
+    await app.asave_tasks()
     await app.aset_task("on_loop", config={"limit": 3, "hosts": ["a"]})
     async with app.worker():
         for _ in range(2):
@@ -59,7 +59,7 @@ async def test_handlers_on_the_loop_and_in_threads_read_it(app: App) -> None:
 
 async def test_an_alias_may_have_its_own(app: App) -> None:
     add_tasks(app)
-    await app.async_()
+    await app.asave_tasks()
     await app.aset_task("on_loop", config={"limit": 3})
     await app.aset_task("former", config={})
     async with app.worker():
@@ -90,7 +90,7 @@ async def test_a_worker_that_hears_nothing_learns_it_with_its_heartbeat(
 async def test_a_handler_in_a_process_reads_it(url: str) -> None:
     app = App(url, synchronous="normal")
     app.task(name="tell", run_in="process")(config_app.tell)
-    await app.async_()
+    await app.asave_tasks()
     await app.aset_task("tell", config={"limit": 3})
     async with app.worker(processes=1, target=config_app.TARGET):
         assert await run(app, "tell") == {"limit": 3}
@@ -101,7 +101,7 @@ def test_tests_of_users_read_it(sqlite_url: str) -> None:
     app = App(sqlite_url)
     add_tasks(app)
     with app.testing() as block:
-        app.sync()
+        app.save_tasks()
         for config in ({"limit": 3}, {"limit": 4}, None):
             app.set_task("on_loop", config=config)
             job = app.enqueue("on_loop")
@@ -121,7 +121,7 @@ def test_a_plain_call_has_none_unless_it_is_given_one(sqlite_url: str) -> None:
 @pytest.mark.parametrize("config", ["[1]", '"text"', "3", "null"])
 async def test_a_config_that_is_no_object_is_told_by_its_task(app: App, config: str) -> None:
     add_tasks(app)
-    await app.async_()
+    await app.asave_tasks()
     _write_config(app, config)
     assert [facts.config for facts in await app.alist_tasks() if facts.name == "on_loop"] == [None]
     async with app.worker():

@@ -194,7 +194,7 @@ async def test_continue_starts_a_new_run_with_the_checkpoint(app: App) -> None:
 
 
 async def test_arguments_that_no_longer_fit_fail_the_attempt(app: App) -> None:
-    old = App(app._url)
+    old = App(app.database.url)
     old.task(name="greet", backoff=FAR)(lambda name, greeting: None)
     job = await old.tasks["greet"].aenqueue(name="ann", greeting="hi")
     await old.aclose()

@@ -28,7 +28,7 @@ async def test_each_ending_has_its_event_and_it_is_the_truth_by_then(app: App) -
         return bool(told) and told[-1][0] == name
 
     async def listen(event: JobEvent) -> None:
-        told.append((event.name, (await app.aget_job(event.job)).state))
+        told.append((event.name, (await app.aget_job(event.job_id)).state))
 
     app.on("started", "succeeded", "retried", "snoozed", "failed", "canceled")(listen)
 
@@ -70,7 +70,7 @@ async def test_an_event_says_whose_and_how_long(app: App) -> None:
         job = await fail.using(tenant="acme").aenqueue()
         await auntil(lambda: told)
     (event,) = told
-    assert (event.job, event.task, event.queue, event.tenant) == (job.id, "fail", "q", "acme")
+    assert (event.job_id, event.task, event.queue, event.tenant) == (job.id, "fail", "q", "acme")
     assert (event.run, event.attempt, event.worker) == (1, 1, worker.identity)
     assert (event.kind, event.code, event.message) == ("error", "job.error", "KeyError: 'x'")
     assert event.seconds is not None
@@ -91,7 +91,7 @@ async def test_a_listener_that_fails_disturbs_nobody(
         raise error
 
     app.on("succeeded")(fail_on_loop if kind == "async" else fail_in_thread)
-    app.on("succeeded")(lambda event: heard.append(event.job))
+    app.on("succeeded")(lambda event: heard.append(event.job_id))
 
     @app.task(name="work")
     async def work() -> None: ...
@@ -144,7 +144,7 @@ async def test_listeners_that_hang_silence_nobody_else_and_hold_up_no_end(
 
     for _ in range(8):
         app.on("succeeded")(hang())
-    app.on("succeeded")(lambda event: heard.append(event.job))
+    app.on("succeeded")(lambda event: heard.append(event.job_id))
 
     @app.task(name="work")
     async def work() -> None: ...
@@ -175,12 +175,12 @@ async def test_a_flood_is_cut_off_and_both_its_ends_are_told(
     async def on_loop(event: JobEvent) -> None:
         called.set()
         await auntil(release.is_set)
-        heard.append(event.job)
+        heard.append(event.job_id)
 
     def in_thread(event: JobEvent) -> None:
         called.set()
         release.wait(30)
-        heard.append(event.job)
+        heard.append(event.job_id)
 
     name = "on_loop" if kind == "async" else "in_thread"
     app.on("succeeded")(on_loop if kind == "async" else in_thread)
@@ -222,7 +222,7 @@ async def test_a_task_hears_of_its_own_failures_only(app: App, kind: str) -> Non
         await until_state(mine, "failed")
         await until_state(other, "failed")
         await auntil(lambda: heard)
-    assert [(event.job, event.attempt) for event in heard] == [(mine.id, 2)]
+    assert [(event.job_id, event.attempt) for event in heard] == [(mine.id, 2)]
 
 
 async def test_the_last_event_is_heard_before_a_worker_is_gone(app: App) -> None:
@@ -231,7 +231,7 @@ async def test_the_last_event_is_heard_before_a_worker_is_gone(app: App) -> None
     @app.on("succeeded")
     async def listen(event: JobEvent) -> None:
         await asyncio.sleep(0.2)
-        heard.append(event.job)
+        heard.append(event.job_id)
 
     @app.task(name="work")
     async def work() -> None: ...
@@ -253,7 +253,7 @@ async def test_what_is_given_back_and_what_was_lost_is_told(brisk_app: App) -> N
     async with brisk_app.worker(drain=0) as worker:
         job = await rest.aenqueue()
         await auntil(worker.leases)
-        await brisk_app.ledger.aretire(worker.identity)
+        await brisk_app.operations.aretire(worker.identity)
         await auntil(lambda: told == ["lease_lost"])
 
         async def taken_again() -> bool:

@@ -70,8 +70,8 @@ async def test_a_lost_lease_stops_its_handler_and_writes_nothing(
             False  # or it might take the job again, as the one that it is by then
         )
         async with second.worker():
-            await second.ledger.aretire(identity)
-            await second.ledger.arescue()
+            await second.operations.aretire(identity)
+            await second.operations.arescue()
             assert await job.aget(30) == "second"
             await asyncio.wait_for(stopped.wait(), 25)
             await auntil(lambda: not worker.leases())
@@ -90,7 +90,7 @@ async def test_a_worker_found_retired_registers_anew_and_goes_on(
 
     async with brisk_app.worker() as worker:
         before = worker.identity
-        await brisk_app.ledger.aretire(before)
+        await brisk_app.operations.aretire(before)
         await auntil(lambda: worker.identity != before)
         assert [row.id for row in await brisk_app.alist_workers()] == [worker.identity]
         job = await work.aenqueue()
@@ -104,7 +104,7 @@ async def test_a_worker_found_retired_registers_anew_and_goes_on(
 async def test_a_claim_that_was_never_answered_is_given_back(
     brisk_app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    acycle = brisk_app.ledger.acycle
+    acycle = brisk_app.operations.acycle
     claimed: list[Lease] = []
 
     async def unheard(*args: Any, **options: Any) -> Any:
@@ -114,7 +114,7 @@ async def test_a_claim_that_was_never_answered_is_given_back(
             raise StoreAway
         return finished, jobs
 
-    monkeypatch.setattr(brisk_app.ledger, "acycle", unheard, raising=False)
+    monkeypatch.setattr(brisk_app.operations, "acycle", unheard, raising=False)
 
     @brisk_app.task(name="work")
     async def work() -> str:
@@ -131,7 +131,7 @@ async def test_a_claim_that_was_never_answered_is_given_back(
 async def test_a_claim_whose_answer_is_only_slow_is_not_given_back(
     brisk_app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    acycle = brisk_app.ledger.acycle
+    acycle = brisk_app.operations.acycle
 
     async def slowly(*args: Any, **options: Any) -> Any:
         answer = await acycle(*args, **options)
@@ -139,7 +139,7 @@ async def test_a_claim_whose_answer_is_only_slow_is_not_given_back(
             await asyncio.sleep(1.2)  # several heartbeats
         return answer
 
-    monkeypatch.setattr(brisk_app.ledger, "acycle", slowly, raising=False)
+    monkeypatch.setattr(brisk_app.operations, "acycle", slowly, raising=False)
 
     @brisk_app.task(name="work")
     async def work() -> str:
@@ -202,7 +202,7 @@ async def test_one_row_that_somebody_holds_delays_no_other(postgres_url: str) ->
 
 
 async def test_a_heartbeat_that_fails_is_tried_again(brisk_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    heartbeat = brisk_app.ledger.heartbeat
+    heartbeat = brisk_app.operations.heartbeat
     beats: list[int] = []
 
     def fail_at_first(worker: str) -> Any:
@@ -211,7 +211,7 @@ async def test_a_heartbeat_that_fails_is_tried_again(brisk_app: App, monkeypatch
             raise StoreAway
         return heartbeat(worker)
 
-    monkeypatch.setattr(brisk_app.ledger, "heartbeat", fail_at_first, raising=False)
+    monkeypatch.setattr(brisk_app.operations, "heartbeat", fail_at_first, raising=False)
     brisk_app.task(name="work")(lambda: None)
 
     async def renewed() -> bool:

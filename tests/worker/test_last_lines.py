@@ -21,7 +21,7 @@ async def test_a_handler_that_ends_just_before_reports_are_written_keeps_its_lin
 ) -> None:
     """A report behind the outcome would be refused: the lease is over by then."""
     workers: list[Worker] = []
-    report = app.ledger.areport
+    report = app.operations.areport
 
     async def report_slowly(said: Sequence[JobReport]) -> Any:
         await asyncio.sleep(0.3)
@@ -33,7 +33,7 @@ async def test_a_handler_that_ends_just_before_reports_are_written_keeps_its_lin
         # As the timer does, which a blocked loop lets come with anything.
         workers[0]._executor.reports._write_in_background()
 
-    monkeypatch.setattr(app.ledger, "areport", report_slowly, raising=False)
+    monkeypatch.setattr(app.operations, "areport", report_slowly, raising=False)
     async with app.worker() as worker:
         workers.append(worker)
         job = await speak.aenqueue()
@@ -66,7 +66,7 @@ async def test_a_worker_that_is_cancelled_writes_the_lines_of_what_it_ran(
             workers.append(worker)
             await asyncio.sleep(60)
 
-    monkeypatch.setattr(app.ledger, "areport", never, raising=False)
+    monkeypatch.setattr(app.operations, "areport", never, raising=False)
     program = asyncio.create_task(live())
     job = await speak.aenqueue()
     await asyncio.wait_for(spoken.wait(), 30)
@@ -85,7 +85,7 @@ async def test_lines_that_find_no_room_when_they_are_put_back_are_counted(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers: list[Worker] = []
-    report = app.ledger.areport
+    report = app.operations.areport
     failed = asyncio.Event()
 
     async def fail_once(said: Sequence[JobReport]) -> Any:
@@ -106,7 +106,7 @@ async def test_lines_that_find_no_room_when_they_are_put_back_are_counted(
         await failed.wait()
         await asyncio.sleep(0.1)
 
-    monkeypatch.setattr(app.ledger, "areport", fail_once, raising=False)
+    monkeypatch.setattr(app.operations, "areport", fail_once, raising=False)
     async with app.worker() as worker:
         workers.append(worker)
         job = await speak.aenqueue()

@@ -142,7 +142,7 @@ async def test_steps_that_are_refused_are_told_with_their_cause(
 
 async def test_a_queue_that_nobody_knows_is_told(app: App, caplog: pytest.LogCaptureFixture) -> None:
     app.task(name="pay", queue="money")(len)
-    await app.async_()
+    await app.asave_tasks()
     await app.apause_queue("idle")
     await app.aenqueue("pay", {"obj": "x"}, queue="ad hoc")
     async with app.worker(queues=["mony", "ad hoc", "idle", "money", "else"], concurrency=1):

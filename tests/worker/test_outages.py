@@ -88,7 +88,7 @@ def test_a_server_that_refuses_for_a_while_is_told_of_once(postgres_fleet: Fleet
 
 def test_a_worker_that_starts_before_its_database_waits_for_it(postgres_fleet: Fleet) -> None:
     fleet = postgres_fleet
-    fleet.app.sync()
+    fleet.app.save_tasks()
     with Proxy(fleet.url) as proxy:
         proxy.refuse()
         hand = fleet.start_only(url=proxy.url)
@@ -101,7 +101,7 @@ def test_a_worker_that_starts_before_its_database_waits_for_it(postgres_fleet: F
 async def test_a_patience_that_ran_out_ends_no_worker_that_is_starting(postgres_url: str) -> None:
     with Proxy(postgres_url) as proxy:
         app = App(proxy.url)
-        app._patience = 0.1
+        app.use_database(patience=0.1)
         app.task(name="work")(lambda: "done")
         proxy.refuse()
         asyncio.get_running_loop().call_later(1.0, proxy.admit)
@@ -114,7 +114,7 @@ async def test_a_patience_that_ran_out_ends_no_worker_that_is_starting(postgres_
 async def test_beside_a_worker_a_call_is_as_patient_as_the_worker(postgres_url: str) -> None:
     with Proxy(postgres_url) as proxy:
         app = App(proxy.url)
-        app._patience_away = 0.01
+        app.use_database(patience_away=0.01)
         work = app.task(name="work")(lambda: "done")
         async with app.worker():
             proxy.refuse()
@@ -126,7 +126,7 @@ async def test_beside_a_worker_a_call_is_as_patient_as_the_worker(postgres_url: 
 
 def test_an_app_has_less_patience_with_a_database_that_is_away_than_its_worker() -> None:
     app = App("postgresql://ann:hunter2@127.0.0.1:1/shop")
-    app._patience_away = 0.1
+    app.use_database(patience_away=0.1)
     work = app.task(name="work")(lambda: None)
     with pytest.raises(StoreAway, match=r"^The database cannot be reached \(127.0.0.1:1\)\.$"):
         work.enqueue()
@@ -223,7 +223,7 @@ async def test_a_lock_that_outlasts_patience_is_one_line_and_its_end_another(
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = App(sqlite_url)
-    app._patience = 0.1
+    app.use_database(patience=0.1)
     app.task(name="work")(lambda: "done")
     async with app.worker(poll=0.1):
         job = await app.tasks["work"].using(delay=0.3).aenqueue()

@@ -81,8 +81,8 @@ async def test_a_handler_that_rolled_its_success_back_is_stopped_when_its_lease_
     async with working(app, target=own_commit_app.TARGET, drain=0) as worker:
         await enqueue(app, "roll_back_and_wait", note_to=str(notes))
         await auntil(lambda: noted(notes))
-        await app.ledger.aretire(worker.identity)
-        await app.ledger.arescue()
+        await app.operations.aretire(worker.identity)
+        await app.operations.arescue()
         # The worker's own sweeper may have been quicker than the rescue above, and told what became of the job.
         await auntil(lambda: "lease_lost" in [event.name for event in told])
 
@@ -94,8 +94,8 @@ async def test_a_success_that_nobody_committed_is_lost_with_its_lease(
     async with working(app, target=own_commit_app.TARGET, drain=0) as worker:
         job = await enqueue(app, "roll_back_unseen", url=url, note_to=str(notes))
         await auntil(lambda: noted(notes))
-        await app.ledger.aretire(worker.identity)
-        await app.ledger.arescue()
+        await app.operations.aretire(worker.identity)
+        await app.operations.arescue()
         (tmp_path / "notes.go").touch()
         await auntil(lambda: "lease_lost" in [event.name for event in told])
     assert "succeeded" not in [event.name for event in told]

@@ -66,10 +66,10 @@ async def make_suspect(app: App, task: str) -> Job[Any]:
     """A job whose worker died twice while it had it."""
     job = await enqueue(app, task)
     for worker in ("first", "second"):
-        await app.ledger.aregister(worker, name=worker, lease=30 * SECOND)
-        await auntil(partial(app.ledger.aclaim, worker, tasks=[task], n=1))
-        await app.ledger.aretire(worker)
-        await app.ledger.arescue()
+        await app.operations.aregister(worker, name=worker, lease=30 * SECOND)
+        await auntil(partial(app.operations.aclaim, worker, tasks=[task], n=1))
+        await app.operations.aretire(worker)
+        await app.operations.arescue()
     return job
 
 
@@ -228,8 +228,8 @@ async def test_a_handler_whose_lease_is_gone_is_told_so_when_it_saves(
         )  # or it may be stopped before it saves
         job = await enqueue(app, "save_late", note_to=str(notes))
         await auntil(lambda: noted(notes))
-        await app.ledger.aretire(worker.identity)
-        await app.ledger.arescue()
+        await app.operations.aretire(worker.identity)
+        await app.operations.arescue()
         (tmp_path / "notes.go").touch()
         await auntil(lambda: len(noted(notes)) > 1)
         assert noted(notes)[1] == "LeaseLost job.lease_lost"
@@ -242,8 +242,8 @@ async def test_a_handler_whose_lease_is_gone_is_stopped(url: str, tmp_path: Path
         await enqueue(app, "linger", note_to=str(notes))
         await auntil(lambda: noted(notes))
         pids = [int(pid) for pid in noted(notes)[0].split()]
-        await app.ledger.aretire(worker.identity)
-        await app.ledger.arescue()
+        await app.operations.aretire(worker.identity)
+        await app.operations.arescue()
         await auntil(lambda: not any(map(alive, pids)))
 
 

@@ -210,11 +210,11 @@ def test_names_are_written_with_the_task_and_changed_with_it(app: App, url: str)
         return app.store.perform(list_tasks)["enter"].definition.redact
 
     app.task(name="enter", redact=["user", "password", "user"])(lambda user, password: None)
-    app.sync()
+    app.save_tasks()
     assert names() == '["password","user"]'
     with App(url) as later:
         later.task(name="enter")(lambda user, password: None)
-        later.sync()
+        later.save_tasks()
     assert names() is None
 
 

@@ -116,8 +116,8 @@ async def test_a_save_without_its_lease_is_refused(app: App) -> None:
     # In a thread: a coroutine would be cancelled if the worker hears of its loss before the save.
     @app.task(name="save", backoff=3600)
     def save(*, ctx: Context = CONTEXT) -> None:
-        app.ledger.retire(ctx.worker or "")
-        app.ledger.rescue()
+        app.operations.retire(ctx.worker or "")
+        app.operations.rescue()
         try:
             ctx.save(1)
         except LeaseLost as error:
@@ -199,7 +199,7 @@ async def test_a_report_under_way_is_not_overtaken_by_the_outcome(
 ) -> None:
     """Written behind it, it would be refused and its lines lost."""
     under_way, go_on = asyncio.Event(), asyncio.Event()
-    areport = app.ledger.areport
+    areport = app.operations.areport
 
     async def slowly(said: Any) -> Any:
         if not go_on.is_set():
@@ -207,7 +207,7 @@ async def test_a_report_under_way_is_not_overtaken_by_the_outcome(
             await asyncio.sleep(0.3)
         return await areport(said)
 
-    monkeypatch.setattr(app.ledger, "areport", slowly, raising=False)
+    monkeypatch.setattr(app.operations, "areport", slowly, raising=False)
 
     @app.task(name="speak")
     async def speak(*, ctx: Context = CONTEXT) -> None:

@@ -184,15 +184,15 @@ def test_a_worker_that_waits_for_its_database_can_be_stopped(postgres_url: str) 
     async def main() -> None:
         with Proxy(postgres_url) as proxy:
             app = make(proxy.url)
-            app._patience = 0.2
-            await app.async_()
+            app.use_database(patience=0.2)
+            await app.asave_tasks()
             from perdure.client.worker_api import worker_options
             from perdure.worker.worker import Worker
 
             options = worker_options(
                 app, queues=None, concurrency=1, processes=0, drain=1, poll=1, name=None, burst=False
             )
-            worker = Worker(app.ledger, app.handlers(), options)
+            worker = Worker(app.operations, app.handlers(), options)
             proxy.refuse()
             running = asyncio.create_task(worker.run())
             await asyncio.sleep(0.5)

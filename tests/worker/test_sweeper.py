@@ -85,7 +85,7 @@ async def test_only_one_of_several_sweeps_and_another_follows_it(
         workers = []
         for n, app in enumerate(apps):
             app.task(name="work")(lambda: None)
-            monkeypatch.setattr(app.ledger, "arescue", watched(n, app.ledger.arescue), raising=False)
+            monkeypatch.setattr(app.operations, "arescue", watched(n, app.operations.arescue), raising=False)
             workers.append(await stack.enter_async_context(app.worker()))
         await auntil(lambda: len(swept) >= 3)
         (leader,) = set(swept)
@@ -105,16 +105,16 @@ async def test_a_leader_that_was_retired_asks_before_it_sweeps_on(
 ) -> None:
     brisk_app.task(name="work")(lambda: None)
     led: list[str] = []
-    alead = brisk_app.ledger.alead
+    alead = brisk_app.operations.alead
 
     async def lead(name: str, worker: str, **options: Any) -> bool:
         led.append(worker)
         return await alead(name, worker, **options)
 
-    monkeypatch.setattr(brisk_app.ledger, "alead", lead, raising=False)
+    monkeypatch.setattr(brisk_app.operations, "alead", lead, raising=False)
     async with brisk_app.worker() as worker:
         await auntil(lambda: led)
-        await brisk_app.ledger.aretire(worker.identity)
+        await brisk_app.operations.aretire(worker.identity)
         await auntil(lambda: worker.identity != led[0])
         await auntil(lambda: worker.identity in led)
 
@@ -139,7 +139,7 @@ async def test_what_expired_is_told_as_canceled(app: App, found_by: str) -> None
         await app.apause_queue("default")
     async with app.worker():
         await auntil(lambda: len(told) == 3)
-    assert {event.job for event in told} == {job.id for job in jobs}
+    assert {event.job_id for event in told} == {job.id for job in jobs}
     assert {(event.name, event.task, event.message) for event in told} == {("canceled", "work", "expired")}
 
 
@@ -152,22 +152,22 @@ async def test_what_a_sweeper_decides_is_told(brisk_app: App) -> None:
     async def work() -> None:
         await asyncio.sleep(60)
 
-    await brisk_app.async_()
+    await brisk_app.asave_tasks()
     job = await work.aenqueue()
-    await brisk_app.ledger.aregister("gone-1", name="gone", lease=1)
-    (claimed,) = await brisk_app.ledger.aclaim("gone-1", tasks=["work"], n=1)
+    await brisk_app.operations.aregister("gone-1", name="gone", lease=1)
+    (claimed,) = await brisk_app.operations.aclaim("gone-1", tasks=["work"], n=1)
     async with brisk_app.worker():
         await auntil(lambda: len(failed) == 1 and len(told) == 2)
     assert [event.name for event in told] == ["rescued", "failed"]
-    assert {event.job for event in (*told, *failed)} == {job.id} == {claimed.id}
+    assert {event.job_id for event in (*told, *failed)} == {job.id} == {claimed.id}
     assert (failed[0].kind, failed[0].code) == ("lost", "job.lost")
 
 
 async def test_a_job_that_is_running_elsewhere_is_left_alone(brisk_app: App) -> None:
     brisk_app.task(name="work")(lambda: None)
     job = await brisk_app.tasks["work"].aenqueue()
-    await brisk_app.ledger.aregister("live-1", name="live", lease=3600_000_000)
-    await brisk_app.ledger.aclaim("live-1", tasks=["work"], n=1)
+    await brisk_app.operations.aregister("live-1", name="live", lease=3600_000_000)
+    await brisk_app.operations.aclaim("live-1", tasks=["work"], n=1)
     other = await brisk_app.tasks["work"].aenqueue()
 
     async def silent_retired() -> bool:
@@ -187,13 +187,13 @@ async def test_a_worker_that_holds_its_lock_is_never_buried(
     for app in (first, second):
         app.task(name="work")(lambda: None)
     buried: list[str] = []
-    aretire = second.ledger.aretire
+    aretire = second.operations.aretire
 
     async def retire(worker: str) -> None:
         buried.append(worker)
         await aretire(worker)
 
-    monkeypatch.setattr(second.ledger, "aretire", retire, raising=False)
+    monkeypatch.setattr(second.operations, "aretire", retire, raising=False)
     async with first.worker() as alive:
         async with second.worker() as looker:
             await asyncio.sleep(1.5)  # it sweeps once a second
@@ -212,9 +212,9 @@ async def test_a_burst_takes_what_a_dead_worker_has_left(brisk_app: App) -> None
         ran.append(1)
 
     job = await work.aenqueue()
-    await brisk_app.ledger.aregister("gone", name="gone", lease=30_000_000)
-    assert len(await brisk_app.ledger.aclaim("gone", tasks=["work"], n=1)) == 1
-    await brisk_app.ledger.aretire("gone")
+    await brisk_app.operations.aregister("gone", name="gone", lease=30_000_000)
+    assert len(await brisk_app.operations.aclaim("gone", tasks=["work"], n=1)) == 1
+    await brisk_app.operations.aretire("gone")
     assert await asyncio.to_thread(brisk_app.run_worker, burst=True) == 0
     assert (ran, (await job.arefresh()).state) == ([1], "succeeded")
 

@@ -1,4 +1,4 @@
-"""The command line. Each verb is a module that loads the rest of perdure only when it runs."""
+"""The command line. Each command is a module that loads the rest of perdure only when it runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ COMMANDS = {
     "grants": ("grants", "Print GRANT statements for roles of PostgreSQL."),
     "move": ("move", "Move all jobs to another database."),
 }
-"""In which module each verb is, and what it does: a third of the help's time would go into loading them all."""
+"""In which module each command is, and what it does: a third of the help's time would go into loading them all."""
 
 
 def main() -> None:
@@ -76,7 +76,7 @@ def _run() -> None:
 
 
 class Program(click.Group):
-    """Finds verbs by name, suggests one for a slip of the pen, and turns our errors into a line and an exit code."""
+    """Finds commands by name, suggests one for a slip of the pen, and turns our errors into a line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -85,8 +85,8 @@ class Program(click.Group):
         if cmd_name not in COMMANDS:
             return None
         home, _ = COMMANDS[cmd_name]
-        verb: click.Command = getattr(import_module(f"perdure.cli.{home}"), cmd_name.replace("-", "_"))
-        return verb
+        command: click.Command = getattr(import_module(f"perdure.cli.{home}"), cmd_name.replace("-", "_"))
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -124,7 +124,7 @@ class Program(click.Group):
 def program(ctx: click.Context) -> None:
     """Durable jobs on SQLite and PostgreSQL.
 
-    Verbs that only read need a database; worker, and arguments that are more than plain JSON, need your app.
+    Commands that only read need a database; worker, and arguments that are more than plain JSON, need your app.
     Without --app or --url the database is $PERDURE_URL, then $DATABASE_URL, then sqlite:///perdure.db.
 
     \b
@@ -142,7 +142,7 @@ def program(ctx: click.Context) -> None:
       4  the database's schema is missing or does not fit
 
     \b
-    Completion of verbs and options, in bash (for zsh and fish replace the word):
+    Completion of commands and options, in bash (for zsh and fish replace the word):
       eval "$(_PERDURE_COMPLETE=bash_source perdure)"
     """
     ctx.ensure_object(Target)

@@ -29,7 +29,7 @@ ACTS = (
     Column("ID", right=True),
     Column("WHEN", rank=1),
     Column("ACTOR", least=8),
-    Column("VERB"),
+    Column("ACTION"),
     Column("SUBJECT", least=12),
     Column("DETAIL", rank=2, least=20),
 )
@@ -55,7 +55,7 @@ reason = click.option("--reason", help="Why, for whoever looks at it later.")
 
 
 def acting(function: Any) -> Any:
-    """The options of a verb that acts on jobs: which, who, and how."""
+    """The options of a command that acts on jobs: which, who, and how."""
     for option in (
         pass_target,
         where,
@@ -187,7 +187,7 @@ def resume(target: Target, queue: str, actor: str | None, as_json: bool) -> None
 
 
 @click.command()
-@click.option("--verb", help="Such as requeue_jobs or pause_queue.")
+@click.option("--action", help="Such as requeue_jobs or pause_queue.")
 @click.option("--actor", help="Who did it.")
 @click.option("--subject", help='To what, such as "queue mail".')
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
@@ -203,7 +203,7 @@ def acts(target: Target, /, limit: int, as_json: bool, **asked: Any) -> None:
     \b
     Examples:
       perdure acts --actor ann
-      perdure acts --verb requeue_jobs --json | jq '.[0].detail.counts'
+      perdure acts --action requeue_jobs --json | jq '.[0].detail.counts'
     """
     with target.reading() as app:
         found = app.list_acts(limit=limit, **asked)
@@ -278,7 +278,7 @@ def _act_on_many(
             with _bar(action, acted) as progress:
                 acted = action.many(**wanted, **action.options, progress=progress)
     if as_json:
-        print_json({"counts": acted.counts, "act": acted.act, "dry_run": dry_run})
+        print_json({"counts": acted.counts, "act_id": acted.act_id, "dry_run": dry_run})
     elif acted.counts:
         facts([(outcome, str(number)) for outcome, number in acted.counts.items()])
         if dry_run:
@@ -321,4 +321,4 @@ def _line(act: Act, now: int) -> list[str]:
 
     at = distance(round(act.at.timestamp() * 1e6), now)
     detail = json.dumps(act.detail, ensure_ascii=False) if act.detail else ""
-    return [str(act.id), at, act.actor or "", act.verb, act.subject, detail]
+    return [str(act.id), at, act.actor or "", act.action, act.subject, detail]

@@ -1,4 +1,4 @@
-"""Which jobs a verb is about: the options that are the conditions of ``app.list_jobs``."""
+"""Which jobs a command is about: the options that are the conditions of ``app.list_jobs``."""
 
 from __future__ import annotations
 

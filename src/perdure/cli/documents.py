@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from perdure.client.bulk import Act
     from perdure.client.stats import QueueStats, RecentStats, Stats
     from perdure.client.timeline import Entry
+    from perdure.client.views import AttemptView, WorkerRow, WorkflowRow
     from perdure.client.workflow_handle import Placed
     from perdure.model.job import JobRow
     from perdure.model.latency import Latency
-    from perdure.ops.worker import WorkerRow
-    from perdure.ops.workflow import WorkflowRow
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
@@ -48,8 +47,8 @@ def job_document(row: JobRow, *, whole: bool = True) -> dict[str, Any]:
     return _document({name: getattr(row, name) for name in names})
 
 
-def attempt_document(attempt: Mapping[str, Any]) -> dict[str, Any]:
-    return _document(attempt)
+def attempt_document(attempt: AttemptView) -> dict[str, Any]:
+    return _document(attempt._asdict())
 
 
 def workflow_document(row: WorkflowRow) -> dict[str, Any]:

@@ -82,14 +82,12 @@ def enqueue(
 
 def _enqueue(app: App, task: str, arguments: str, options: dict[str, Any]) -> Job[Any]:
     from perdure.errors import UnknownTask
-    from perdure.ops.tasks import list_tasks
 
     values = _values(app, task, arguments)
     try:
         return app.enqueue(task, values, **options)
     except UnknownTask as error:
-        known = app.store.perform(list_tasks)
-        raise failure(error, did_you_mean(task, known)) from None
+        raise failure(error, did_you_mean(task, app.views.task_queues())) from None
 
 
 def _values(app: App, task: str, arguments: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""How a verb fails: one line on stderr and an exit code a script can rely on."""
+"""How a command fails: one line on stderr and an exit code a script can rely on."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _HINTS = {"schema.missing": " Run perdure migrate.", "schema.outdated": " Run pe
 
 
 def words(error: PerdureError) -> str:
-    """What it says, with commands of the shell in place of verbs of Python."""
+    """What it says, with commands of the shell in place of methods of Python."""
     from perdure.model.advice import Advice
 
     said = error.args[0] if error.args else None

@@ -17,8 +17,8 @@ from perdure.model.time_text import distance, length
 
 if TYPE_CHECKING:
     from perdure.client.stats import QueueStats, Stats
+    from perdure.client.views import WorkerRow
     from perdure.model.coverage import Unserved
-    from perdure.ops.worker import WorkerRow
 
 COUNTS = ("ready", "scheduled", "retrying", "running", "waiting", "open", "failed", "canceled", "succeeded")
 _LATE = {"waiting": 5, "open": 5, "canceled": 6, "succeeded": 4, "failed": 2, "scheduled": 3, "retrying": 3}
@@ -77,10 +77,8 @@ def workers(target: Target, as_json: bool) -> None:
       perdure workers
       perdure workers --json | jq 'map(.slots) | add'
     """
-    from perdure.ops.workers_read import list_workers_now
-
     with target.reading() as app:
-        now, crew = app.store.perform(list_workers_now)
+        now, crew = app.views.workers()
     if as_json:
         print_json([worker_document(worker, live=worker.expires_at > now) for worker in crew])
         return
@@ -161,7 +159,7 @@ def _queue(name: str, queue: QueueStats, stats: Stats) -> list[str]:
 
 
 def _worker(worker: WorkerRow, now: int) -> list[str]:
-    from perdure.ops.workers_read import names_in
+    from perdure.client.views import names_in
 
     return [
         worker.name,

@@ -64,9 +64,9 @@ def _schema(target: Target) -> str:
     from perdure.store.statements import DEFAULT_SCHEMA
 
     app = load_app(target.path) if target.url is None and target.path is not None else None
-    url = target.url or (os.environ.get("PERDURE_URL") if app is None else app._url)
+    url = target.url or (os.environ.get("PERDURE_URL") if app is None else app.database.url)
     if url is not None and url.startswith("sqlite:"):
         raise Misuse(
             "SQLite has no roles: the permissions of the file and its directory decide who may do what."
         )
-    return target.schema or (DEFAULT_SCHEMA if app is None else app._schema)
+    return target.schema or (DEFAULT_SCHEMA if app is None else app.database.schema)

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perdure.cli.documents import as_json, attempt_document, entry_document, job_document, print_json
-from perdure.cli.jobs import view
+from perdure.cli.jobs import shown_state
 from perdure.cli.output import headline, indented, say, say_lines
 from perdure.cli.tables import Column, facts, table
 from perdure.cli.target import Target, pass_target, where
 from perdure.model.time_text import distance, length, stamp
 
 if TYPE_CHECKING:
-    from perdure.app import App
     from perdure.client.timeline import Entry
+    from perdure.client.views import AttemptView, JobView
     from perdure.model.explain import Explanation, Reason
     from perdure.model.job import JobRow
-    from perdure.ops.browse import Traces
 
 TIMELINE = (Column("WHEN"), Column("WHAT"), Column("RUN", rank=2, right=True), Column("DETAIL", least=20))
 ATTEMPTS = (
@@ -49,11 +48,11 @@ def job(target: Target, id: str, as_json: bool) -> None:
       perdure job 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 --json | jq .result
     """
     with target.reading() as app:
-        traces, why = _traces(app, id), app.explain_job(id)
+        view = app.views.job(id, most=None)
     if as_json:
-        print_json(_document(traces, why))
+        print_json(_document(view))
     else:
-        _tell(traces, why)
+        _show(view)
 
 
 @click.command()
@@ -79,39 +78,12 @@ def explain(target: Target, id: str, as_json: bool) -> None:
         say(f"Also: {reason.sentence} {reason.shell}")
 
 
-def _traces(app: App, id: str) -> Traces:
-    from perdure.client.jobs import job_id
-    from perdure.errors import JobNotFound
-    from perdure.ops.browse import trace_job
-
-    traces = app.store.perform(trace_job, job_id(id))
-    if traces is None:
-        raise JobNotFound
-    return traces._replace(job=_discreet(app, traces.job))
-
-
-def _discreet(app: App, row: JobRow) -> JobRow:
-    """Without the arguments that its task redacts, as the code says where it is here, or else the database."""
-    from msgspec.structs import replace
-
-    from perdure.model.redact import load_names, redacted
-    from perdure.ops.tasks import list_tasks
-
-    stored = app.store.perform(list_tasks).get(row.task)
-    names = {*load_names(stored.definition.redact)} if stored is not None else set()
-    if (task := app.tasks.get(row.task)) is not None:
-        names |= task.redact
-    return replace(row, payload=redacted(row.payload, names))
-
-
-def _document(traces: Traces, why: Explanation) -> dict[str, Any]:
-    from perdure.client.timeline import tell
-
+def _document(view: JobView) -> dict[str, Any]:
     return {
-        **job_document(traces.job),
-        "explanation": _explanation(why),
-        "history": [entry_document(entry) for entry in tell(traces)],
-        "attempts": [attempt_document(attempt) for attempt in _attempts(traces)],
+        **job_document(view.job),
+        "explanation": _explanation(view.explanation),
+        "history": [entry_document(entry) for entry in view.history],
+        "attempts": [attempt_document(attempt) for attempt in view.attempts],
     }
 
 
@@ -123,17 +95,14 @@ def _reason(why: Explanation | Reason) -> dict[str, Any]:
     return {"code": why.code, "sentence": why.sentence, "advice": why.shell}
 
 
-def _tell(traces: Traces, why: Explanation) -> None:
-    from perdure.client.timeline import tell
-
-    row, now = traces.job, time.time_ns() // 1000
-    facts(_summary(row, why, now))
-    entries = tell(traces)
+def _show(view: JobView) -> None:
+    row, now = view.job, time.time_ns() // 1000
+    facts(_summary(row, view.explanation, now))
     headline("Timeline")
-    table(TIMELINE, [_entry(entry) for entry in entries if entry.what != "log"])
-    if attempts := _attempts(traces):
+    table(TIMELINE, [_entry(entry) for entry in view.history if entry.what != "log"])
+    if view.attempts:
         headline("Attempts")
-        table(ATTEMPTS, [_attempt(**attempt) for attempt in attempts])
+        table(ATTEMPTS, [_attempt(attempt) for attempt in view.attempts])
     if row.error_kind is not None:
         headline("Error" if row.state != "running" else "Error of the attempt before")
         say_lines(indented(f"{row.error_kind} {row.error_code}: {row.error_message}"))
@@ -144,9 +113,9 @@ def _tell(traces: Traces, why: Explanation) -> None:
         if text is not None:
             headline(title)
             say_lines(_pretty(text))
-    if traces.logs:
+    if view.logs:
         headline("Log")
-        for log in traces.logs:
+        for log in view.logs:
             say_lines(indented(f"{stamp(log.at)}  {log.level:7}  {log.message}"))
 
 
@@ -156,7 +125,7 @@ def _summary(row: JobRow, why: Explanation, now: int) -> list[tuple[str, str | N
     return [
         ("job", row.id),
         ("task", row.task),
-        ("state", view(row, now)),
+        ("state", shown_state(row, now)),
         ("why", why.sentence),
         ("queue", row.queue),
         ("priority", str(row.priority)),
@@ -196,44 +165,14 @@ def _entry(entry: Entry) -> list[str]:
     return [f"{entry.at:%Y-%m-%d %H:%M:%S.%f}"[:-3], entry.what, str(entry.run or ""), detail]
 
 
-def _attempts(traces: Traces) -> list[dict[str, Any]]:
-    """The earlier attempts, and the one in the job's row: the running one, or the last."""
-    row, earlier = traces.job, [attempt._asdict() for attempt in traces.attempts]
-    if row.started_at is None:
-        return earlier
-    # While it runs, the error that the row still tells is that of the attempt before.
-    ended = row.state != "running"
-    current = {
-        "token": row.token,
-        "run": row.run,
-        "attempt": row.attempt,
-        "kind": (row.error_kind if ended else None) or row.state,
-        "code": row.error_code if ended else None,
-        "message": row.error_message if ended else None,
-        "trace": row.error_trace if ended else None,
-        "worker": row.worker,
-        "started_at": row.started_at,
-        "finished_at": row.finished_at,
-        "delay": None,
-        "decided_by": None,
-    }
-    return [*earlier, current]
-
-
-def _attempt(
-    *,
-    run: int,
-    attempt: int,
-    kind: str,
-    code: str | None,
-    message: str | None,
-    worker: str | None,
-    started_at: int | None,
-    finished_at: int | None,
-    **_: object,
-) -> list[str]:
-    took = "" if started_at is None or finished_at is None else length((finished_at - started_at) / 1e6)
-    return [str(run), str(attempt), kind, took, worker or "", code or "", message or ""]
+def _attempt(one: AttemptView) -> list[str]:
+    took = ""
+    if one.started_at is not None and one.finished_at is not None:
+        took = length((one.finished_at - one.started_at) / 1e6)
+    return [
+        *(str(one.run), str(one.attempt), one.kind, took),
+        *(one.worker or "", one.code or "", one.message or ""),
+    ]
 
 
 def _pretty(text: str) -> str:

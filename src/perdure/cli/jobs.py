@@ -19,8 +19,8 @@ from perdure.model.visible_state import visible_state
 
 if TYPE_CHECKING:
     from perdure.app import App
+    from perdure.client.views import By
     from perdure.model.job import JobRow
-    from perdure.ops.count import By
 
 COLUMNS = (
     Column("ID"),
@@ -69,8 +69,7 @@ def jobs(
         if count_by is not None:
             _count(app, count_by, wanted, as_json=as_json)
             return
-        found = app.list_jobs(limit=limit or PAGE, before=before, **wanted)
-        rows = [job.row for job in found if job.row is not None]
+        rows = app.views.jobs(limit=limit or PAGE, before=before, **wanted)
         if as_json:
             print_json([job_document(row, whole=False) for row in rows])
             return
@@ -105,7 +104,7 @@ def line(row: JobRow, now: int) -> list[str]:
     note = next(filter(None, (*told, row.progress_message, row.held)), "")
     return [
         row.id,
-        view(row, now),
+        shown_state(row, now),
         row.task,
         row.queue,
         f"{row.attempt}/{row.max_attempts}",
@@ -114,20 +113,16 @@ def line(row: JobRow, now: int) -> list[str]:
     ]
 
 
-def view(row: JobRow, now: int) -> str:
+def shown_state(row: JobRow, now: int) -> str:
     """The state that people see."""
     return visible_state(row.state, held=row.held, due=row.run_at <= now, error_kind=row.error_kind)
 
 
 def meant(app: App, queue: str | None, task: str | None) -> str:
     """A filter may have a slip in it; what tasks and settings name is cheap to read."""
-    from perdure.ops.tasks import list_tasks
-
     if queue is None and task is None:
         return ""
-    tasks = app.store.perform(list_tasks)
-    queues = {known.definition.queue for known in tasks.values()} | {
-        known.name for known in app.list_queues()
-    }
+    tasks = app.views.task_queues()
+    queues = {*tasks.values(), *(known.name for known in app.list_queues())}
     said = "" if queue is None or queue in queues else did_you_mean(queue, queues)
     return said + ("" if task is None or task in tasks else did_you_mean(task, tasks))

@@ -1,4 +1,4 @@
-"""The end of a verb whose answer cannot be written: the disk that its output goes to is full, say."""
+"""The end of a command whose answer cannot be written: the disk that its output goes to is full, say."""
 
 from __future__ import annotations
 

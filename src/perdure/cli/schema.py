@@ -37,11 +37,11 @@ def migrate(target: Target, to: int | None, sql: bool, as_json: bool) -> None:
     """
     with target.database() as app:
         if sql:
-            text = app.store.migration_sql(to=to)
+            text = app.views.migration_sql(to=to)
             print_json({"sql": text}) if as_json else print_sql(text)
             return
         applied = app.migrate(to=to)
-        known = {migration.version: str(migration) for migration in app.store.migrations}
+        known = app.views.migrations()
     version = max(known) if to is None else to
     if as_json:
         print_json({"applied": applied, "version": version})

@@ -1,4 +1,4 @@
-"""Which app or which database a verb is about: ``--app``, ``--url`` and ``--schema``, before the verb or after it."""
+"""Which app or which database a command is about: ``--app``, ``--url`` and ``--schema``, before it or after it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Target:
         """An app without tasks suffices where a URL is given; otherwise whatever the environment has."""
         path = None if self.url is not None else self.path
         app = self._bare() if path is None else load_app(path)
-        app._patience = PATIENCE
+        app.use_database(patience=PATIENCE)
         _be_quiet()
         return app
 
@@ -53,9 +53,8 @@ class Target:
             return self.database()
         app = load_app(self.path)
         if self.url is not None:
-            app._url = self.url
-        # Loads the modules of imports=, and with them their tasks.
-        _ = app.store
+            app.use_database(url=self.url)
+        app.import_modules()
         return app
 
     @property
@@ -88,11 +87,13 @@ def check_schema(app: App) -> None:
     try:
         app.check_schema()
     except SchemaMissing as error:
-        said = f"{error} Looked at {app.store.address}."
-        if app._url is None and not any(os.environ.get(name) for name in ("PERDURE_URL", "DATABASE_URL")):
+        said = f"{error} Looked at {app.views.address}."
+        if app.database.url is None and not any(
+            os.environ.get(name) for name in ("PERDURE_URL", "DATABASE_URL")
+        ):
             said = (
                 f"Which database? Neither --app nor --url nor $PERDURE_URL says so, and there is none of ours at "
-                f"{app.store.address}; perdure migrate would make it there."
+                f"{app.views.address}; perdure migrate would make it there."
             )
         raise SchemaMissing(said) from None
 

@@ -72,4 +72,4 @@ def _document(task: TaskFacts) -> dict[str, Any]:
         backoff = task.defaults.backoff
         policy = {"base": backoff.base, "cap": backoff.cap, "codes": dict(backoff.codes)}
         defaults = {**task.defaults._asdict(), "backoff": policy}
-    return {**task._asdict(), "synced_at": iso(task.synced_at), "defaults": defaults}
+    return {**task._asdict(), "saved_at": iso(task.saved_at), "defaults": defaults}

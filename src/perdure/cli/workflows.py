@@ -17,9 +17,9 @@ from perdure.model.time_text import distance, length, stamp
 
 if TYPE_CHECKING:
     from perdure.app import App
+    from perdure.client.views import WorkflowRow, WorkflowView
     from perdure.client.workflow_handle import Placed
     from perdure.model.graph import Shape
-    from perdure.ops.workflow import Graph, WorkflowRow
     from perdure.request.step import Resolution
 
 COLUMNS = (
@@ -40,6 +40,7 @@ OUTCOMES = {
     "requeued": "The workflow runs again.",
     "not_ended": "The workflow is not over: only one that has failed or was canceled is requeued.",
     "already_succeeded": "The workflow succeeded: there is nothing to requeue.",
+    "other_run": "The workflow has begun another run meanwhile.",
     "nothing_to_requeue": "None of its steps can run again so: try --steps following.",
     "unique_key_taken": "Another workflow runs under its unique key.",
 }
@@ -73,8 +74,7 @@ def workflows(
       perdure workflows --name publish --json | jq -r '.[].id'
     """
     with target.reading() as app:
-        found = app.list_workflows(name=name, status=status, tenant=tenant, limit=limit, before=before)
-        rows = [one.row for one in found]
+        rows = app.views.workflows(name=name, status=status, tenant=tenant, limit=limit, before=before)
     if as_json:
         print_json([workflow_document(row) for row in rows])
         return
@@ -180,8 +180,8 @@ def _look(app: App, id: str, *, watch: bool, as_json: bool) -> None:
     if not as_json:
         _show(app, id, watch=watch)
         return
-    graph = _graph(app, id)
-    print_json({**workflow_document(graph.workflow), "steps": [*map(step_document, _steps(graph))]})
+    view = app.views.workflow(id)
+    print_json({**workflow_document(view.workflow), "steps": [*map(step_document, view.steps)]})
 
 
 def _show(app: App, id: str, *, watch: bool) -> None:
@@ -189,48 +189,31 @@ def _show(app: App, id: str, *, watch: bool) -> None:
 
     before: list[str] = []
     while True:
-        graph = _graph(app, id)
-        lines = _tree(graph)
+        view = app.views.workflow(id)
+        lines = _tree(view)
         if lines != before:
             if before and terminal_width() is not None:
                 click.clear()
-            facts(_summary(graph))
+            facts(_summary(view))
             say()
             for line in lines:
                 say(line)
-        if not watch or graph.workflow.status in OVER:
+        if not watch or view.workflow.status in OVER:
             return
         before = lines
         time.sleep(LOOK)
 
 
-def _graph(app: App, id: str) -> Graph:
-    from perdure.client.workflows import workflow_id
-    from perdure.errors import WorkflowNotFound
-    from perdure.ops.workflow import get_graph
-
-    graph = app.store.perform(get_graph, workflow_id(id))
-    if graph is None:
-        raise WorkflowNotFound
-    return graph
-
-
-def _steps(graph: Graph) -> list[Placed]:
-    from perdure.client.workflow_handle import placed
-
-    return [*placed(graph)]
-
-
-def _tree(graph: Graph) -> list[str]:
+def _tree(view: WorkflowView) -> list[str]:
     """Each line begins with the id of the step's job."""
     from perdure.client.drawing import tree
 
-    steps = {step.row.key: step for step in _steps(graph)}
+    steps = {step.row.key: step for step in view.steps}
     ids: list[str] = []
 
     def label(shape: Shape) -> str:
         ids.append(steps[shape.key].row.id)
-        return _label(steps[shape.key], graph.now)
+        return _label(steps[shape.key], view.now)
 
     lines = tree([step.shape for step in steps.values()], label)
     return [f"{id}  {line}" for id, line in zip(ids, lines, strict=True)]
@@ -255,15 +238,15 @@ def _label(step: Placed, now: int) -> str:
     return f"[{', '.join(said)}]" + (f" {' '.join(note.split())}" if note else "")
 
 
-def _summary(graph: Graph) -> list[tuple[str, str | None]]:
-    row = graph.workflow
-    ended = None if row.finished_at is None else f"{stamp(row.finished_at)} ({_took(row, graph.now)})"
+def _summary(view: WorkflowView) -> list[tuple[str, str | None]]:
+    row = view.workflow
+    ended = None if row.finished_at is None else f"{stamp(row.finished_at)} ({_took(row, view.now)})"
     return [
         ("workflow", f"{row.id} {row.name}"),
         ("status", row.status + (f": {row.reason}" if row.reason else "")),
         ("run", str(row.run) if row.run > 1 else None),
         ("tenant", row.tenant),
-        ("started", f"{stamp(row.created_at)} ({distance(row.created_at, graph.now)})"),
+        ("started", f"{stamp(row.created_at)} ({distance(row.created_at, view.now)})"),
         ("ended", ended),
         ("steps", _counts(row)),
         ("result", row.result),

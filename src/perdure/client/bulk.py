@@ -43,10 +43,10 @@ Progress: TypeAlias = Callable[[Counts], object]
 
 
 class BulkResult(NamedTuple):
-    """What came of an act on many jobs: how many of each outcome, and under which id of ``list_acts`` it is told."""
+    """What came of an act on many jobs: how many of each outcome, and under which id ``list_acts`` has it."""
 
     counts: Counts
-    act: int | None
+    act_id: int | None
 
 
 class Act(NamedTuple):
@@ -55,7 +55,7 @@ class Act(NamedTuple):
     id: int
     at: datetime
     actor: str | None
-    verb: str
+    action: str
     subject: str
     detail: dict[str, Any]
 
@@ -170,7 +170,7 @@ class BulkMethods:
     def _list_acts(
         self,
         *,
-        verb: str | None = None,
+        action: str | None = None,
         actor: str | None = None,
         subject: str | None = None,
         before: int | None = None,
@@ -183,14 +183,14 @@ class BulkMethods:
         number("limit", limit, 1, PAGE)
         rows = yield from perform(
             audit.list_acts,
-            verb=filter_text("verb", verb),
+            action=filter_text("action", action),
             actor=None if actor is None else optional_text("actor", actor),
             subject=None if subject is None else optional_text("subject", subject),
             before=audit.LAST if before is None else number("before", before, 0, audit.LAST),
             n=limit,
         )
         return [
-            Act(row.id, from_us(row.at), row.actor, row.verb, row.subject, _detail(row.detail))
+            Act(row.id, from_us(row.at), row.actor, row.action, row.subject, _detail(row.detail))
             for row in rows
         ]
 

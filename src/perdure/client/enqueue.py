@@ -58,7 +58,7 @@ class EnqueueMethods:
 
         def _ready(self, conn: object | None, *, strict: bool = False) -> Plan[None]: ...
 
-        def _unsync(self) -> None: ...
+        def _mark_all_unsaved(self) -> None: ...
 
     def _enqueue(
         self, task: str | Named, arguments: Mapping[str, object] | None = None, **asked: Unpack[Asked]
@@ -139,7 +139,7 @@ class EnqueueMethods:
         except UnknownTask:
             if not any(task in self.tasks for task in tasks):
                 raise
-            self._unsync()
+            self._mark_all_unsaved()
             if conn is not None:
                 raise  # the caller's transaction may hold the write lock, or not see what we commit meanwhile
         yield from self._ready(conn, strict=True)
@@ -215,7 +215,7 @@ class EnqueueMethods:
         for name in sorted(names):
             if name not in known:
                 raise UnknownTask(
-                    advise("No task named {task} is in the database: {sync}.", task=name)
+                    advise("No task named {task} is in the database: {save_tasks}.", task=name)
                 ) from None
             if not known[name].enabled:
                 raise TaskDisabled(f"The task {name} was disabled by an operator.") from None

@@ -151,7 +151,7 @@ class Job(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
             raise self._failed()
         if self.state == "canceled":
             canceled = JobCanceled(f"Job {self.id} of {self.task} was canceled.")
-            canceled.job, canceled.task, canceled.attempt = self.id, self.task, self.attempt
+            canceled.job_id, canceled.task, canceled.attempt = self.id, self.task, self.attempt
             raise canceled
         return cast(R_co, self.result)
 
@@ -160,7 +160,7 @@ class Job(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
         most = self._row.max_attempts if self._row else self.attempt
         told = f"{error.code} ({error.kind}), attempt {self.attempt} of {most}"
         failed = JobFailed(f"Job {self.id} of {self.task} failed: {told}. Its error_message says more.")
-        failed.job, failed.task, failed.attempt = self.id, self.task, self.attempt
+        failed.job_id, failed.task, failed.attempt = self.id, self.task, self.attempt
         failed.error_kind, failed.error_code, failed.error_message, failed.error_trace = error
         return failed
 

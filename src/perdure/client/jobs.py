@@ -47,7 +47,7 @@ PAGE = 1000
 
 
 class JobMethods:
-    """Mixed into App: reads and operators' acts. Each method has a twin with a leading ``a`` for async code."""
+    """Mixed into App: reads and operators' acts. Each has an async version whose name begins with ``a``."""
 
     if TYPE_CHECKING:
 

@@ -207,3 +207,12 @@ class AsyncTask(Task[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         return cast(Coroutine[Any, Any, R], self._call(*args, **kwargs))
+
+
+def default_name(function: Callable[..., Any]) -> str:
+    """What a task is called if it has no name of its own."""
+    module = getattr(function, "__module__", None)
+    name = getattr(function, "__name__", None)
+    if module in (None, "__main__") or name is None:
+        raise InvalidTask("A task in the program's main module needs a name: @app.task(name=...).")
+    return f"{module}.{name}"

@@ -14,7 +14,7 @@ from perdure.request.times import from_us
 
 
 class TaskDefaults(NamedTuple):
-    """What the code declares, as last synced; ``timeout`` is in seconds."""
+    """What the code declares, as last saved; ``timeout`` is in seconds."""
 
     queue: str
     priority: int
@@ -34,7 +34,7 @@ class TaskFacts(NamedTuple):
     enabled: bool
     config: dict[str, Any] | None
     defaults: TaskDefaults | None
-    synced_at: datetime | None
+    saved_at: datetime | None
     served_by: list[str]
     counts: dict[str, int]
 

@@ -20,6 +20,7 @@ from perdure.worker.operations import Queues, WorkerOperations
 from perdure.worker.options import WorkerOptions
 
 if TYPE_CHECKING:
+    from perdure.client.database import DatabaseSettings
     from perdure.client.task import Task
     from perdure.worker.worker import Worker
 
@@ -33,15 +34,16 @@ class WorkerMethods:
 
     if TYPE_CHECKING:
         tasks: dict[str, Task[..., Any]]
+        database: DatabaseSettings
         lease: Span
 
         middleware: list[Middleware]
         listeners: dict[EventName, list[Listener]]
 
         @lazy
-        def ledger(self) -> WorkerOperations: ...
+        def operations(self) -> WorkerOperations: ...
 
-        def _sync(self, *, exact: bool = False) -> Plan[None]: ...
+        def _save_tasks(self, *, exact: bool = False) -> Plan[None]: ...
 
     def handlers(self) -> dict[str, Handler]:
         """What a worker needs to run its tasks, by their names and aliases."""
@@ -162,7 +164,7 @@ def worker_options(app: WorkerMethods, **asked: Any) -> WorkerOptions:
         seconds = asked[name]
         if type(seconds) not in (int, float) or not 0 <= seconds < 1e9:
             raise InvalidOption(f"{name} must be a number of seconds, 0 or more.")
-    app.ledger  # noqa: B018 - with it come the modules that the app imports, and their tasks
+    app.operations  # noqa: B018 - with it come the modules that the app imports, and their tasks
     if not app.tasks:
         raise InvalidConfig("This app has no tasks: nothing to run.")
     return WorkerOptions(queues=queues, lease=app.lease, **asked)

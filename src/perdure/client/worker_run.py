@@ -90,8 +90,8 @@ async def beside(
 ) -> AsyncIterator[Worker]:
     """A worker in the running loop, for as long as the block lasts. If it died, the block's end says so."""
     worker = make_worker(app, options, target)
-    await _sync_until_done(app)
-    await warn_of_unknown(app.ledger.store, options.queues)
+    await _save_tasks_until_done(app)
+    await warn_of_unknown(app.operations.store, options.queues)
     running = asyncio.create_task(worker.run(), name="perdure worker")
     ready = asyncio.create_task(worker.ready.wait())
     try:
@@ -125,7 +125,7 @@ async def _see_off(worker: Worker, running: asyncio.Task[Exit]) -> None:
 
 def make_worker(app: WorkerMethods, options: WorkerOptions, target: str | None = None) -> Worker:
     """A worker that does not run yet. The database is not asked: it may have to be waited for."""
-    app.ledger.store.use_worker_patience()
+    app.operations.store.use_worker_patience()
     handlers = app.handlers()
     program = find_program(app, target)
     alone = sorted(name for name, handler in handlers.items() if handler.run_in == "process")
@@ -140,15 +140,17 @@ def make_worker(app: WorkerMethods, options: WorkerOptions, target: str | None =
             'which with target="module:name" if it is none of the module\'s own names. '
             "With processes=0 this worker leaves such tasks to others."
         )
-    return Worker(app.ledger, handlers, options, listeners=app.listeners, program=program, sync=app._sync)
+    return Worker(
+        app.operations, handlers, options, listeners=app.listeners, program=program, sync=app._save_tasks
+    )
 
 
-async def _sync_until_done(app: WorkerMethods) -> None:
+async def _save_tasks_until_done(app: WorkerMethods) -> None:
     """A worker that starts before its database waits for it."""
     health = Health()
     while True:
         try:
-            return await arun(app.ledger.store, app._sync())
+            return await arun(app.operations.store, app._save_tasks())
         except StoreClosed:
             raise
         except Unavailable as error:
@@ -165,7 +167,7 @@ def find_program(app: WorkerMethods, target: str | None = None) -> Load | None:
         return None
     alone = [name for name, task in app.tasks.items() if task.handler.run_in == "process"]
     path = [os.path.abspath(entry) for entry in sys.path]
-    return Load(target, sorted(homes), alone, path, vars(app).get("_url"))
+    return Load(target, sorted(homes), alone, path, app.database.url)
 
 
 def _find_target(app: WorkerMethods, homes: Collection[str]) -> str | None:
@@ -190,8 +192,8 @@ def _importable(module: str) -> str | None:
 async def _serve(app: WorkerMethods, options: WorkerOptions, worker: Worker) -> int:
     # Before the database is waited for: nothing else stops the first process of a container.
     with _stopped_by_signals(worker):
-        await worker.unless_stopped(_sync_until_done(app))
-        await worker.unless_stopped(warn_of_unknown(app.ledger.store, options.queues))
+        await worker.unless_stopped(_save_tasks_until_done(app))
+        await worker.unless_stopped(warn_of_unknown(app.operations.store, options.queues))
         return int(await worker.run())
 
 

@@ -107,7 +107,7 @@ class StartedWorkflow:
             raise (yield from self._failed())
         if self.status == "canceled":
             canceled = WorkflowCanceled(f"The workflow {self.id} was canceled.")
-            canceled.workflow = self.id
+            canceled.workflow_id = self.id
             raise canceled
         return self.result
 
@@ -116,7 +116,7 @@ class StartedWorkflow:
         spoilers = yield from perform(ops.list_spoilers, self.id, n=NAMED + 1)
         told = ", ".join(map(_told, spoilers[:NAMED])) + (" and others" if len(spoilers) > NAMED else "")
         failed = WorkflowFailed(f"The workflow {self.id} failed: {told}.")
-        failed.workflow = self.id
+        failed.workflow_id = self.id
         first = yield from self._app._get_jobs([one.id for one in spoilers[:1] if one.code is not None])
         failed.__cause__ = next((job._failed() for job in first if job is not None), None)
         return failed
@@ -134,10 +134,15 @@ class StartedWorkflow:
         return (yield from self._app._cancel_workflow(self.id, reason=reason, by=by))
 
     def _requeue(
-        self, *, steps: Which = "following", reason: str | None = None, by: str | None = None
+        self,
+        *,
+        run: int | None = None,
+        steps: Which = "following",
+        reason: str | None = None,
+        by: str | None = None,
     ) -> Plan[Requeuing]:
-        """Start a new run of a workflow that failed or was canceled."""
-        return (yield from self._app._requeue_workflow(self.id, steps=steps, reason=reason, by=by))
+        """Start a new run of a workflow that failed or was canceled; ``run`` names the run the caller saw."""
+        return (yield from self._app._requeue_workflow(self.id, run=run, steps=steps, reason=reason, by=by))
 
     def _is_over(self) -> Plan[bool]:
         return (yield from self._refresh()).status in OVER

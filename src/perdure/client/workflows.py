@@ -23,7 +23,7 @@ from perdure.plan.plan import Plan, async_method, perform, perform_on, sync_meth
 from perdure.request.ids import new_id
 from perdure.request.job import JobRequest, inside
 from perdure.request.middleware import Middleware
-from perdure.request.options import KEY_BYTES, filter_text, number, text
+from perdure.request.options import INTEGER, KEY_BYTES, filter_text, number, text, whole
 from perdure.request.step import (
     RESOLUTIONS,
     Resolution,
@@ -122,12 +122,13 @@ class WorkflowMethods:
         self,
         id: JobId,
         *,
+        run: int | None = None,
         steps: Which = "following",
         reason: str | None = None,
         by: str | None = None,
         conn: object | None = None,
     ) -> Plan[Requeuing]:
-        """Start a new run of a workflow that failed or was canceled.
+        """Start a new run of a workflow that failed or was canceled; ``run`` names the run the caller saw.
 
         ``steps``: "failed" ones only, those and all that is "following" them, or "all".
         """
@@ -138,6 +139,7 @@ class WorkflowMethods:
             workflow_actions.requeue_workflow,
             workflow_id(id),
             stand_in=new_id(),
+            run=whole("run", run, 1, INTEGER),
             steps=steps,
             reason=optional_text("reason", reason),
             by=optional_text("by", by),

@@ -3,8 +3,8 @@
     name:kill       SIGKILL to this process        name:raise      an error nobody expects
     name:exit       os._exit(70)                   name:sleep=0.5  so many seconds
 
-``@3`` behind it means the third time the place is reached; several are separated by commas. Unset, a place costs
-one look at a flag.
+``@3`` behind it means the third time the place is reached; several are separated by commas. The variable
+is read when the first place is reached; unset, a place costs one look at a flag.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
 from perdure.internal import journal
 
@@ -75,11 +75,21 @@ def parse(text: str) -> dict[str, Fault]:
     return faults
 
 
-_faults = parse(os.environ.get(VARIABLE, ""))
+_faults: dict[str, Fault] = {}
 _reached: Counter[str] = Counter()
 _lock = threading.Lock()
 
-armed = bool(_faults)
+armed: bool
+
+
+if not TYPE_CHECKING:  # or every name would be one of the module's
+
+    def __getattr__(name: str) -> bool:
+        """Read the variable when ``armed`` is first asked for. From then on it is a plain attribute of the module."""
+        if name != "armed":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        _faults.update(parse(os.environ.get(VARIABLE, "")))
+        return globals().setdefault("armed", bool(_faults))
 
 
 def reach(place: Place) -> None:

@@ -1,7 +1,7 @@
-"""An optional journal of what this process did to jobs, for tests that kill the process: ``PERDURE_HISTORY=directory``.
+"""An optional journal of what this process did to jobs, for tests that kill the process: ``PERDURE_JOURNAL=directory``.
 
 One file for each process, one JSON object a line, each written by one system call as it happens: what a killed
-process has noted stays.
+process has noted stays. The variable is read when it is first needed.
 
     enqueue     before (phase ``invoke``, with the keys asked for) and after (``ok`` with the jobs that were
                 answered, which a key may have found rather than made; or ``unknown``)
@@ -21,14 +21,23 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-VARIABLE = "PERDURE_HISTORY"
+VARIABLE = "PERDURE_JOURNAL"
 
-_directory = os.environ.get(VARIABLE)
 _began = time.time_ns()
 _files: dict[int, int] = {}
 
-enabled = bool(_directory)
+enabled: bool
+
+
+if not TYPE_CHECKING:  # or every name would be one of the module's
+
+    def __getattr__(name: str) -> bool:
+        """Read the variable when ``enabled`` is first asked for. From then on it is a plain attribute of the module."""
+        if name != "enabled":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return globals().setdefault("enabled", bool(os.environ.get(VARIABLE)))
 
 
 def note(what: str, jobs: Iterable[str] = (), **more: object) -> None:
@@ -41,7 +50,7 @@ def _file() -> int:
     """This process's own: a forked child does not write into its parent's."""
     pid = os.getpid()
     if pid not in _files:
-        directory = Path(_directory or ".")
+        directory = Path(os.environ.get(VARIABLE) or ".")
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"{_began}-{pid}.jsonl"
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -31,7 +31,10 @@ VERBS = {
     # What the command line does not have.
     "enable_task": ("set_task({task}, enabled=True)", "In Python, app.set_task(name, enabled=True)"),
     "start_another": ("start_workflow makes a new one", "only a program starts a new one"),
-    "sync": ("sync the program that has it (app.sync())", "start a worker of the program that has it"),
+    "save_tasks": (
+        "call app.save_tasks() in the program that has it",
+        "start a worker of the program that has it",
+    ),
 }
 
 START = "Start one: perdure worker MODULE:APP."

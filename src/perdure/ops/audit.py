@@ -18,14 +18,14 @@ class ActRow(NamedTuple):
     id: int
     at: Instant
     actor: str | None
-    verb: str
+    action: str
     subject: str
     detail: str | None
 
 
-def act(verb: str, subject: str, by: str | None, **detail: object) -> Query:
+def act(action: str, subject: str, by: str | None, **detail: object) -> Query:
     """Write an act down, in the transaction that does it."""
-    return Query("record_act", {"actor": by, "verb": verb, "subject": subject, "detail": told(detail)})
+    return Query("record_act", {"actor": by, "verb": action, "subject": subject, "detail": told(detail)})
 
 
 def amend(id: int, **detail: object) -> Query:
@@ -42,12 +42,12 @@ def told(detail: Mapping[str, object]) -> str | None:
 @operation("read")
 def list_acts(
     *,
-    verb: str | None = None,
+    action: str | None = None,
     actor: str | None = None,
     subject: str | None = None,
     before: int = LAST,
     n: int = 50,
 ) -> Op[list[ActRow]]:
     """A page of acts, newest first; the next page begins before the last id of this one."""
-    rows = yield from ask_last("list_acts", verb=verb, actor=actor, subject=subject, before=before, n=n)
+    rows = yield from ask_last("list_acts", verb=action, actor=actor, subject=subject, before=before, n=n)
     return [ActRow(*row) for row in rows]

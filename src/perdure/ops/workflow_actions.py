@@ -18,7 +18,7 @@ from perdure.ops.workflow import StepRow, WorkflowRow, insert_workflow
 
 Canceling: TypeAlias = Literal["canceled", "cancel_requested", "already_ended"]
 Requeuing: TypeAlias = Literal[
-    "requeued", "not_ended", "already_succeeded", "nothing_to_requeue", "unique_key_taken"
+    "requeued", "not_ended", "already_succeeded", "other_run", "nothing_to_requeue", "unique_key_taken"
 ]
 Resolution: TypeAlias = Literal["succeeded", "failed", "canceled"]
 
@@ -83,18 +83,26 @@ def requeue_workflow(
     workflow: str,
     *,
     stand_in: str,
+    run: int | None = None,
     steps: Which = "following",
     reason: str | None = None,
     by: str | None = None,
 ) -> Op[Requeuing]:
-    """Start a new run of a workflow that failed or was canceled: of these steps of it. ``stand_in``: a new id."""
+    """Start a new run of these steps of a workflow that failed or was canceled.
+
+    ``stand_in``: a new id. ``run``: the run that the caller saw.
+    """
     tallies = yield from _lock(workflow)
     tally = tallies[workflow]
     if tally.status not in OVER:
         return "not_ended"
     if tally.status == "succeeded":
         return "already_succeeded"
-    if (yield from _taken(workflow, stand_in)):
+    (found,) = yield from ask_all(Query("get_workflow", {"id": workflow}))
+    row = WorkflowRow(*found[0])
+    if run not in (None, row.run):
+        return "other_run"
+    if (yield from _taken(row, stand_in)):
         return "unique_key_taken"
     rows, edges = yield from ask_all(
         Query("list_steps", {"workflow": workflow}), Query("list_edges", {"workflow": workflow})
@@ -152,13 +160,11 @@ def _compare(
         )
 
 
-def _taken(workflow: str, stand_in: str) -> Op[bool]:
+def _taken(row: WorkflowRow, stand_in: str) -> Op[bool]:
     """Whether another one runs under its unique key meanwhile.
 
     A row that is gone at once takes the key as a start does, so that of two at the same moment one waits for the other.
     """
-    (rows,) = yield from ask_all(Query("get_workflow", {"id": workflow}))
-    row = WorkflowRow(*rows[0])
     if row.unique_key is None:
         return False
     new = NewWorkflow(id=stand_in, name=row.name, tenant=row.tenant, unique_key=row.unique_key)

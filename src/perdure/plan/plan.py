@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from functools import partial, update_wrapper
-from keyword import iskeyword
 from types import MethodType
 from typing import (
     TYPE_CHECKING,
@@ -137,7 +136,7 @@ def run(store: Store, plan: Plan[T], *, method: str | None = None) -> T:
     try:
         return drive(plan, partial(_wait, store))
     except UnsupportedConnection as error:
-        raise _with_method(error, "async", method and twin(method)) from None
+        raise _with_method(error, "async", method and f"a{method}") from None
     finally:
         # When interrupted, end what the plan has begun now, not when the traceback is garbage-collected.
         plan.close()
@@ -148,7 +147,7 @@ async def arun(store: Store, plan: Plan[T], *, method: str | None = None) -> T:
     try:
         return await adrive(plan, partial(_await, store))
     except UnsupportedConnection as error:
-        raise _with_method(error, "sync", method and method.removeprefix("a").removesuffix("_")) from None
+        raise _with_method(error, "sync", method and method.removeprefix("a")) from None
     finally:
         plan.close()
 
@@ -269,11 +268,6 @@ def show(method: Callable[..., object], owner: type, name: str) -> None:
     vars(method)["__signature__"] = signature.replace(return_annotation=returns)
 
 
-def twin(name: str) -> str:
-    """The name of the async twin of a blocking method."""
-    return f"a{name}_" if iskeyword(f"a{name}") else f"a{name}"
-
-
 def in_event_loop() -> bool:
     """Whether an event loop runs in this thread."""
     # Another thread may be importing asyncio just now, and the function may not exist yet: then no loop runs here.
@@ -282,7 +276,7 @@ def in_event_loop() -> bool:
 
 
 def refuse_in_event_loop(name: str, instead: str | None = None) -> None:
-    """A blocking method would stop every task of the loop that runs in this thread. Most have an async twin."""
+    """A blocking method would stop every task of the loop that runs in this thread. Most have an async version."""
     if in_event_loop():
-        instead = instead or f"await {twin(name)}()"
+        instead = instead or f"await a{name}()"
         raise BlockingCall(f"{name}() blocks and an event loop runs in this thread: {instead} instead.")

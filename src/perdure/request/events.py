@@ -20,7 +20,7 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: EventName
-    job: str
+    job_id: str
     task: str
     queue: str
     run: int

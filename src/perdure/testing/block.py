@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import datetime, timedelta
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import time_ns
@@ -30,7 +30,7 @@ from perdure.request.job import JobRequest
 from perdure.request.options import Named, task_name
 from perdure.request.times import duration_us, from_us, to_us
 from perdure.testing.run import Run, in_a_loop
-from perdure.testing.throw_away import Place, ThrowAwayStore, run_inline
+from perdure.testing.throw_away import ThrowAwayStore, run_inline
 
 if TYPE_CHECKING:
     from perdure.app import App
@@ -64,29 +64,24 @@ class Testing:
         self._raise_errors = inline if raise_errors is None else raise_errors
 
     def __enter__(self) -> Self:
-        app = self._app
-        with app._opening:
-            if isinstance(app._store, ThrowAwayStore):
+        with self._app._opening:
+            if isinstance(self._app._store, ThrowAwayStore):
                 raise Refused(
                     "This app is being tested already: leave that block first.", code="testing.nested"
                 )
-            for module in app._imports:
-                import_module(module)
-            self._directory = TemporaryDirectory(prefix="perdure-testing-", ignore_cleanup_errors=True)
-            path = str(Path(self._directory.name, "jobs.db"))
-            self._store = ThrowAwayStore(path, clock=lambda: self._now, inline=self._run_inline)
-            self._before = Place.taken(app, self._store)
-            if self._inline:
-                vars(app).update(_enqueue_all=self._enqueue_and_run, _moving=self._move_and_run)
+            with ExitStack() as stack:
+                directory = TemporaryDirectory(prefix="perdure-testing-", ignore_cleanup_errors=True)
+                path = str(Path(stack.enter_context(directory), "jobs.db"))
+                self._store = ThrowAwayStore(path, clock=lambda: self._now, inline=self._run_inline)
+                stack.callback(self._store.close)
+                inline = {"_enqueue_all": self._enqueue_and_run, "_moving": self._move_and_run}
+                methods = inline if self._inline else {}
+                stack.enter_context(self._app.use_store(self._store, url=self.url, methods=methods))
+                self._cleanup = stack.pop_all()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        with self._app._opening:
-            for way in ("_enqueue_all", "_moving"):
-                vars(self._app).pop(way, None)
-            self._before.give_back(self._app)
-        self._store.close()
-        self._directory.cleanup()
+        self._cleanup.close()
 
     async def __aenter__(self) -> Self:
         # Nothing is opened yet, so that nothing blocks.

@@ -75,7 +75,7 @@ class Run:
 
     async def until_idle(self) -> None:
         await self._sweep()
-        await self._app.async_()
+        await self._app.asave_tasks()
         while await self._anything_due():
             begun = len(self.claimed)
             await self._burst()

@@ -1,21 +1,13 @@
-"""A database for the length of a block, and how it takes the place of the app's own."""
+"""A database for the length of a block."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
-import msgspec
-
-from perdure.model.job import TaskDefinition
 from perdure.ops.op import Op, Operation, operation
 from perdure.store.sqlite.store import SqliteStore
-from perdure.store.store import Store
 from perdure.testing.run import in_a_loop
-from perdure.worker.operations import WorkerOperations
-
-if TYPE_CHECKING:
-    from perdure.app import App
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,40 +37,3 @@ class ThrowAwayStore(SqliteStore):
         if operation is run_inline:
             return cast(T, await self._inline())
         return await super().aperform(operation, *args, **kwargs)
-
-
-class Place(NamedTuple):
-    """What of an app belongs to its database."""
-
-    url: str | None
-    store: Store | None
-    operations: WorkerOperations | None
-    tasks: frozenset[str]
-    unsynced: dict[str, TaskDefinition]
-
-    @classmethod
-    def taken(cls, app: App, store: SqliteStore) -> Place:
-        """Put a new store, which knows none of the tasks yet, into the place of the app's own."""
-        operations = vars(app).pop("ledger", None)
-        before = cls(app._url, app._store, operations, frozenset(app.tasks), app._unsynced)
-        # The processes of a worker open the database by themselves.
-        app._url, app._store = f"sqlite:///{store.path}", store
-        app._unsynced = _definitions(app)
-        return before
-
-    def give_back(self, app: App) -> None:
-        vars(app).pop("ledger", None)
-        if self.operations is not None:
-            vars(app)["ledger"] = self.operations
-        app._url, app._store = self.url, self.store
-        # What the block has registered is new to the app's own database.
-        app._unsynced = {
-            name: definition
-            for name, definition in _definitions(app).items()
-            if name in self.unsynced or name not in self.tasks
-        }
-
-
-def _definitions(app: App) -> dict[str, TaskDefinition]:
-    """Of every task, under each of its names."""
-    return {name: msgspec.structs.replace(task.definition, name=name) for name, task in app.tasks.items()}

@@ -59,7 +59,7 @@ class Hooks:
             return
         event = JobEvent(
             name=name,
-            job=job.id,
+            job_id=job.id,
             task=job.task,
             queue=job.queue,
             run=job.run,

@@ -183,4 +183,4 @@ class ThreadSubscriber:
 
 
 def _log_failure(event: JobEvent, error: BaseException) -> None:
-    _log.error("A listener to %r failed for job %s", event.name, event.job, exc_info=error)
+    _log.error("A listener to %r failed for job %s", event.name, event.job_id, exc_info=error)

@@ -9,12 +9,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from perdure.app import App, _url_from_environment
+from perdure.app import App
 from perdure.cli.failures import Failure
 from perdure.cli.output import say
 from perdure.cli.target import PATIENCE
+from perdure.client.database import DatabaseSettings
 from perdure.errors import InvalidConfig, PerdureError, SchemaError, StoreAway, StoreBusy
 from perdure.store.statements import Dialect
 from perdure.store.store import Store, open_store
@@ -25,31 +26,11 @@ TRIES = 5
 """Of a drop."""
 
 
-class Settings(NamedTuple):
-    """Those of the user's app, on the throw-away tables: all that another process needs to open them."""
-
-    url: str
-    schema: str
-    listen_url: str | None
-    synchronous: Literal["full", "normal"]
-    prepare: bool | None
-
-    def app(self) -> App:
-        app = App(
-            self.url,
-            schema=self.schema,
-            listen_url=self.listen_url,
-            synchronous=self.synchronous,
-            prepare=self.prepare,
-        )
-        app._patience = PATIENCE
-        return app
-
-
 class Place(NamedTuple):
     """The throw-away tables."""
 
-    settings: Settings
+    settings: DatabaseSettings
+    """Those of the user's app, on the throw-away tables: all that another process needs to open them."""
     app: App
     bare: Store
     """Where bare SQL is run: the same schema, or one more file. One connection writes to it, and so may checkpoint."""
@@ -57,30 +38,36 @@ class Place(NamedTuple):
     """Of the user's database."""
 
 
+def app_on(settings: DatabaseSettings) -> App:
+    app = App()
+    app.use_database(**settings._asdict())
+    return app
+
+
 @contextmanager
 def throw_away(theirs: App) -> Iterator[Place]:
     """Make the tables; however the block ends, nothing of them is left."""
     name = f"perdure_bench_{secrets.token_hex(4)}"
-    url = theirs._url or _url_from_environment()
+    url = theirs.database.found_url
     dialect, address = theirs.store.dialect, theirs.store.address
-    options = (theirs.listen_url, theirs._synchronous, theirs._prepare)
+    settings = theirs.database._replace(url=url, schema=name, patience=PATIENCE)
     with _signals_raise():
         if dialect == "postgres":
-            with _schema(Settings(url, name, *options)) as app:
-                yield Place(Settings(url, name, *options), app, app.store, address)
+            with _schema(settings) as app:
+                yield Place(settings, app, app.store, address)
         else:
             file = _beside(url.removeprefix("sqlite:///"), name)
             # Whether it is a database at all; in which state its tables are, if there are any, is no matter here.
             with suppress(SchemaError, StoreBusy):
                 theirs.check_schema()
-            settings = Settings(f"sqlite:///{file}", name, *options)
+            settings = settings._replace(url=f"sqlite:///{file}")
             with _files(settings, file) as app, closing(_bare_file(settings)) as bare:
                 yield Place(settings, app, bare, address)
 
 
 @contextmanager
-def _schema(settings: Settings) -> Iterator[App]:
-    with settings.app() as app:
+def _schema(settings: DatabaseSettings) -> Iterator[App]:
+    with app_on(settings) as app:
         try:
             app.migrate()
         except PerdureError as error:
@@ -157,9 +144,9 @@ def drivers_errors(dialect: Dialect) -> Iterator[None]:
 
 
 @contextmanager
-def _files(settings: Settings, file: Path) -> Iterator[App]:
+def _files(settings: DatabaseSettings, file: Path) -> Iterator[App]:
     try:
-        with settings.app() as app:
+        with app_on(settings) as app:
             app.migrate()
             yield app
     finally:
@@ -169,7 +156,7 @@ def _files(settings: Settings, file: Path) -> Iterator[App]:
                     path.unlink(missing_ok=True)
 
 
-def _bare_file(settings: Settings) -> Store:
+def _bare_file(settings: DatabaseSettings) -> Store:
     return open_store(f"{settings.url}-bare", synchronous=settings.synchronous)
 
 

@@ -10,9 +10,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from perdure.cli.bench.tables import Place, Settings
+from perdure.cli.bench.tables import Place, app_on
 from perdure.cli.failures import Away, Failure, Misuse, Unfit, failure
 from perdure.cli.output import exact
+from perdure.client.database import DatabaseSettings
 from perdure.errors import PerdureError
 
 PICK_UP = "bench-pick-up"
@@ -57,8 +58,8 @@ def _told(said: str) -> Failure:
     return {kind.exit_code: kind for kind in (Failure, Misuse, Away, Unfit)}[code](message)
 
 
-async def _work(settings: Settings) -> None:
-    async with settings.app() as app:
+async def _work(settings: DatabaseSettings) -> None:
+    async with app_on(settings) as app:
         app.task(name=TASK, queue=PICK_UP)(begun)
         async with app.worker(queues=[PICK_UP]):
             exact(READY)
@@ -67,7 +68,7 @@ async def _work(settings: Settings) -> None:
 
 if __name__ == "__main__":
     try:
-        asyncio.run(_work(Settings(*json.loads(sys.stdin.readline()))))
+        asyncio.run(_work(DatabaseSettings(*json.loads(sys.stdin.readline()))))
     except PerdureError as error:
         ended = failure(error)
         exact(json.dumps([ended.exit_code, ended.message]))

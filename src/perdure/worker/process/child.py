@@ -105,7 +105,7 @@ class Child:
     def _load(self, load: Load) -> bool:
         try:
             app = load_app(load)
-            self._operations, self._handlers = app.ledger, app.handlers()
+            self._operations, self._handlers = app.operations, app.handlers()
         except BaseException as error:
             traceback.print_exc()
             self._send(LoadFailed(storable_text(f"{type(error).__name__}: {error}", LONG)))
@@ -224,7 +224,7 @@ def load_app(load: Load) -> Any:
     for module in load.modules:
         import_module(module)
     if load.url is not None:
-        app._url = load.url
+        app.use_database(url=load.url)
     return app
 
 

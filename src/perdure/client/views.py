@@ -1,0 +1,224 @@
+"""What people are shown of jobs, workflows, workers and migrations: redacted, and bounded in size.
+
+The command line reads here. Arguments that a task redacts are hidden as the code says, where it is here, and as the
+database says.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Unpack
+
+from msgspec.structs import replace
+
+from perdure.client.jobs import JobId, job_id
+from perdure.client.timeline import Entry, tell
+from perdure.client.workflow_handle import Placed, placed
+from perdure.client.workflows import workflow_id
+from perdure.errors import JobNotFound, WorkflowNotFound
+from perdure.model.explain import Explanation
+from perdure.model.graph import Status
+from perdure.model.job import Instant, JobRow
+from perdure.model.redact import load_names, redacted
+from perdure.ops.browse import LogRow, Traces, trace_job
+from perdure.ops.count import By as By
+from perdure.ops.tasks import KnownTask, list_tasks
+from perdure.ops.worker import WorkerRow as WorkerRow
+from perdure.ops.workers_read import WorkersNow, list_workers_now
+from perdure.ops.workers_read import names_in as names_in
+from perdure.ops.workflow import WorkflowRow as WorkflowRow
+from perdure.ops.workflow import get_graph
+from perdure.plan.plan import Plan, async_method, in_thread, perform, sync_method
+from perdure.request.filter import Wanted
+from perdure.store.store import Store
+
+if TYPE_CHECKING:
+    from perdure.app import App
+
+MOST_SHOWN = 64 * 1024
+"""Characters of one value, message or traceback, unless more are asked for."""
+
+_VALUES = ("payload", "meta", "checkpoint", "result")
+_TEXTS = (*_VALUES, "error_message", "error_trace")
+
+
+class AttemptView(NamedTuple):
+    """An attempt that ended, or the one that runs."""
+
+    token: int
+    run: int
+    attempt: int
+    kind: str
+    code: str | None
+    message: str | None
+    trace: str | None
+    worker: str | None
+    started_at: Instant | None
+    finished_at: Instant | None
+    delay: int | None
+    decided_by: str | None
+
+
+class JobView(NamedTuple):
+    """A job, everything that happened to it, oldest first, and why it does not run."""
+
+    job: JobRow
+    attempts: list[AttemptView]
+    history: list[Entry]
+    logs: list[LogRow]
+    explanation: Explanation
+
+
+class WorkflowView(NamedTuple):
+    """A workflow and its steps, in the order they were added. ``now`` is the database's time."""
+
+    workflow: WorkflowRow
+    steps: list[Placed]
+    now: Instant
+
+
+class Views:
+    """What ``app.views`` returns. ``app.stats`` and ``app.list_tasks`` hold nothing to hide or to cut."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    @property
+    def store(self) -> Store:
+        return self._app.store
+
+    @property
+    def address(self) -> str:
+        """Where the database is, without a password."""
+        return self.store.address
+
+    def _jobs(
+        self, *, before: JobId | None = None, limit: int = 50, **wanted: Unpack[Wanted]
+    ) -> Plan[list[JobRow]]:
+        """A page of jobs, as ``app.list_jobs`` finds them, without arguments, checkpoints, results and tracebacks."""
+        found = yield from self._app._list_jobs(before=before, limit=limit, **wanted)
+        rows = [job.row for job in found if job.row is not None]
+        tasks = yield from perform(list_tasks)
+        return [
+            replace(_shown(row, self._redacted_names(row.task, tasks), MOST_SHOWN), **_WITHOUT_LARGE)
+            for row in rows
+        ]
+
+    def _job(self, id: JobId, *, most: int | None = MOST_SHOWN) -> Plan[JobView]:
+        """One job's whole story. ``most``: characters of one value; None for all."""
+        traces = yield from perform(trace_job, job_id(id))
+        if traces is None:
+            raise JobNotFound
+        tasks = yield from perform(list_tasks)
+        row = _shown(traces.job, self._redacted_names(traces.job.task, tasks), most)
+        why = yield from self._app._explain_job(id)
+        logs = [line._replace(message=_cut(line.message, most)) for line in traces.logs]
+        attempts = [
+            one._replace(
+                message=one.message and _cut(one.message, most), trace=one.trace and _cut(one.trace, most)
+            )
+            for one in traces.attempts
+        ]
+        traces = Traces(row, attempts, traces.events, logs)
+        return JobView(row, _attempts(traces), tell(traces), logs, why)
+
+    def _workflows(
+        self,
+        *,
+        name: str | None = None,
+        status: Status | None = None,
+        tenant: str | None = None,
+        before: JobId | None = None,
+        limit: int = 50,
+    ) -> Plan[list[WorkflowRow]]:
+        """A page of workflows, as ``app.list_workflows`` finds them."""
+        found = yield from self._app._list_workflows(
+            name=name, status=status, tenant=tenant, before=before, limit=limit
+        )
+        tasks = yield from perform(list_tasks)
+        return [self._workflow_row(one.row, tasks) for one in found]
+
+    def _workflow(self, id: JobId) -> Plan[WorkflowView]:
+        """A workflow with its graph."""
+        graph = yield from perform(get_graph, workflow_id(id))
+        if graph is None:
+            raise WorkflowNotFound
+        tasks = yield from perform(list_tasks)
+        return WorkflowView(self._workflow_row(graph.workflow, tasks), [*placed(graph)], graph.now)
+
+    def _workers(self) -> Plan[WorkersNow]:
+        """The workers that are not retired, and the database's time: one whose lease ran out by then is silent."""
+        return (yield from perform(list_workers_now))
+
+    def _task_queues(self) -> Plan[dict[str, str]]:
+        """The tasks of the database with their default queues. Cheap, to suggest a name."""
+        return {name: task.definition.queue for name, task in (yield from perform(list_tasks)).items()}
+
+    def _migrations(self) -> Plan[dict[int, str]]:
+        """The migrations of this version of perdure, with their names."""
+        yield from ()
+        return {migration.version: str(migration) for migration in self.store.migrations}
+
+    def _migration_sql(self, *, to: int | None = None) -> Plan[str]:
+        """What ``app.migrate`` would do, as SQL."""
+        return (yield from in_thread(lambda: self.store.migration_sql(to=to)))
+
+    jobs, ajobs = sync_method(_jobs), async_method(_jobs)
+    job, ajob = sync_method(_job), async_method(_job)
+    workflows, aworkflows = sync_method(_workflows), async_method(_workflows)
+    workflow, aworkflow = sync_method(_workflow), async_method(_workflow)
+    workers, aworkers = sync_method(_workers), async_method(_workers)
+    task_queues, atask_queues = sync_method(_task_queues), async_method(_task_queues)
+    migrations, amigrations = sync_method(_migrations), async_method(_migrations)
+    migration_sql, amigration_sql = sync_method(_migration_sql), async_method(_migration_sql)
+
+    def _redacted_names(self, task: str, stored: dict[str, KnownTask]) -> set[str]:
+        known, here = stored.get(task), self._app.tasks.get(task)
+        names = {*load_names(known.definition.redact)} if known is not None else set()
+        return names if here is None else names | here.redact
+
+    def _workflow_row(self, row: WorkflowRow, stored: dict[str, KnownTask]) -> WorkflowRow:
+        if row.result is None or row.result_task is None:
+            return row
+        return row._replace(result=redacted(row.result, self._redacted_names(row.result_task, stored)))
+
+
+_WITHOUT_LARGE = {"payload": "{}", "checkpoint": None, "result": None, "error_trace": None}
+
+
+def _shown(row: JobRow, names: set[str], most: int | None) -> JobRow:
+    """Without what its task redacts, and with no text of more than ``most`` characters."""
+    texts: dict[str, str | None] = {name: getattr(row, name) for name in _TEXTS}
+    for name in _VALUES:
+        if (text := texts[name]) is not None:
+            texts[name] = redacted(text, names)
+    return replace(row, **{name: text and _cut(text, most) for name, text in texts.items()})
+
+
+def _cut(text: str, most: int | None) -> str:
+    if most is None or len(text) <= most:
+        return text
+    return f"{text[:most]}… ({len(text)} characters)"
+
+
+def _attempts(traces: Traces) -> list[AttemptView]:
+    """The earlier attempts, and the one in the job's row: the running one, or the last."""
+    row, earlier = traces.job, [AttemptView(*attempt) for attempt in traces.attempts]
+    if row.started_at is None:
+        return earlier
+    # While it runs, the error in the row is that of the attempt before.
+    ended = row.state != "running"
+    current = AttemptView(
+        token=row.token,
+        run=row.run,
+        attempt=row.attempt,
+        kind=(row.error_kind if ended else None) or row.state,
+        code=row.error_code if ended else None,
+        message=row.error_message if ended else None,
+        trace=row.error_trace if ended else None,
+        worker=row.worker,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        delay=None,
+        decided_by=None,
+    )
+    return [*earlier, current]
