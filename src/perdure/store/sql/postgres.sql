@@ -753,13 +753,6 @@ UNION ALL
   WHERE (SELECT count(*) FROM looked) = CAST(:length AS bigint)
   ORDER BY id LIMIT 1);
 
--- name: read_jobs
--- differs: how a JSON array becomes rows.
-SELECT {each job field: COLUMN}
-  FROM perdure.job
- WHERE id = ANY (ARRAY(SELECT CAST(value AS uuid) FROM json_array_elements_text(CAST(:ids AS json)) AS value))
- ORDER BY id DESC;
-
 -- name: lock_jobs
 -- differs: rows are locked, in the order given, except those that somebody holds: of these only the id is known.
 SELECT j.id, free.id IS NOT NULL, free.state, free.run_at <= :now, free.held, free.error_kind, free.error_code,

@@ -104,6 +104,12 @@ SELECT {each job field: COLUMN}
   FROM perdure.job
  WHERE id = :id;
 
+-- name: read_jobs
+SELECT {each job field: COLUMN}
+  FROM perdure.job
+ WHERE id IN ids(:ids)
+ ORDER BY id DESC;
+
 -- name: count_jobs
 SELECT queue,
        {visible_state},

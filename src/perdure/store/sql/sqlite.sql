@@ -449,13 +449,6 @@ UNION ALL
 SELECT id, NULL, NULL
   FROM (SELECT id FROM looked WHERE (SELECT count(*) FROM looked) = :length ORDER BY id LIMIT 1);
 
--- name: read_jobs
--- differs: how a JSON array becomes rows.
-SELECT {each job field: COLUMN}
-  FROM perdure.job
- WHERE id IN (SELECT value FROM json_each(:ids))
- ORDER BY id DESC;
-
 -- name: lock_jobs
 -- differs: the writer's transaction is the lock.
 SELECT j.id, 1, j.state, j.run_at <= :now, j.held, j.error_kind, j.error_code, j.finished_at, j.run, j.token, j.worker,
