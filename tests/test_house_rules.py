@@ -30,6 +30,7 @@ DRIVERS = {
     "psycopg",
     "psycopg2",
     "psycopg_pool",
+    "pg8000",
     "asyncpg",
     "sqlalchemy",
     "django",

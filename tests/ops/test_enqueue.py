@@ -63,9 +63,9 @@ def test_jobs_alike_share_what_is_the_same_for_all() -> None:
     jobs = {f"{A[:-4]}{n:04}": f'{{"n":{n}}}' for n in range(1500)}
     options = Options(priority=3, tenant="acme")
     assert script.play(enqueue_alike("work", options, jobs, frozenset(["queue/mail"]))) == "mail"
-    assert script.asked == [["insert_alike", "insert_alike", "find_queue"]]
+    assert script.asked == [["insert_same_options", "insert_same_options", "find_queue"]]
     assert (script.final, script.woken) == (True, {"queue/mail"})
-    first, second = script.params("insert_alike")
+    first, second = script.params("insert_same_options")
     assert (first["task"], first["priority"], first["tenant"], first["queue"]) == ("work", 3, "acme", None)
     assert json.loads(first["jobs"]) | json.loads(second["jobs"]) == jobs
     ids = list(jobs)

@@ -53,10 +53,10 @@ def test_plain_successes_are_one_final_step() -> None:
 
 
 def test_successes_that_are_alike_are_told_by_their_leases() -> None:
-    script = Script(finish_alike=[[(2,)]])
+    script = Script(finish_same_result=[[(2,)]])
     assert play(script, Succeeded(TWO, "1", "why"), Succeeded(ONE, "1", "why"))[:2] == ([TWO, ONE], [])
-    assert (script.asked, script.final, script.woken) == ([["finish_alike"]], True, set())
-    (params,) = script.params("finish_alike")
+    assert (script.asked, script.final, script.woken) == ([["finish_same_result"]], True, set())
+    (params,) = script.params("finish_same_result")
     assert json.loads(params.pop("leases")) == {A: 1, B: 1}
     assert params == {"result": "1", "reason": "why"}
 
@@ -81,7 +81,7 @@ def test_large_results_are_several_statements_of_one_step() -> None:
 
 
 def test_a_success_whose_lease_is_gone_is_refused() -> None:
-    script = Script(finish_alike=[[(1,)]])
+    script = Script(finish_same_result=[[(1,)]])
     assert play(script, Succeeded(ONE), Succeeded(TWO))[:2] == ([], [ONE, TWO]), "it may be either"
     script = Script(finish_succeeded=[[(B, 1)]])
     assert play(script, Succeeded(ONE), Succeeded(TWO, "2"))[:2] == ([TWO], [ONE])
@@ -95,12 +95,12 @@ def test_a_stale_lease_is_told_from_the_live_one() -> None:
 
 
 def test_what_must_be_decided_is_locked_first() -> None:
-    script = Script(lock_running=[[running(A), running(B), running(C)]], finish_alike=[[(1,)]])
+    script = Script(lock_running=[[running(A), running(B), running(C)]], finish_same_result=[[(1,)]])
     finished = play(script, Succeeded(THREE), Failed(TWO, "error", message="no"), Canceled(ONE, "enough"))
     assert finished[:2] == ([ONE, TWO, THREE], [])
     assert script.asked == [
         ["lock_workflows_of", "lock_running"],
-        ["finish_alike", "record_attempts", "apply_changes"],
+        ["finish_same_result", "record_attempts", "apply_changes"],
     ]
     assert [step.final for step in script.steps] == [False, True]
     (params,) = script.params("lock_running")
@@ -112,7 +112,7 @@ def test_beside_another_a_step_that_does_not_say_so_is_refused() -> None:
     script = Script(
         lock_workflows_of=[[("w", "running", 0, 1, 0, 0, False, None)]],
         lock_running=[[running(A, workflow="w"), running(B)]],
-        finish_alike=[[(0,)]],
+        finish_same_result=[[(0,)]],
     )
     assert play(script, Succeeded(ONE), Failed(TWO, "error"))[:2] == ([TWO], [ONE])
     assert "release" not in "".join(name for names in script.asked for name in names)
@@ -223,11 +223,11 @@ def test_a_throttle_may_spare_the_queue() -> None:
 
 def test_a_cycle_claims_in_the_last_step() -> None:
     request = ClaimRequest("w", ["work"], 2, ["b", "a"])
-    script = Script(finish_alike=[[(1,)]], claim_jobs=[[claimed(C, queue="a"), claimed(B, queue="b")]])
+    script = Script(finish_same_result=[[(1,)]], claim_jobs=[[claimed(C, queue="a"), claimed(B, queue="b")]])
     finished, claims = script.play(cycle([Succeeded(ONE)], jitter=half, claim=request))
     assert finished[:2] == ([ONE], [])
     assert [job.id for job in claims.jobs] == [B, C]
-    assert script.asked == [["finish_alike", "claim_jobs"]]
+    assert script.asked == [["finish_same_result", "claim_jobs"]]
     assert script.final
     script = Script(lock_running=[[running(A)]], claim_jobs=[[claimed(B)]])
     script.play(cycle([Released(ONE)], jitter=half, claim=request))
@@ -236,10 +236,10 @@ def test_a_cycle_claims_in_the_last_step() -> None:
 
 def test_a_cycle_without_appetite_only_finishes() -> None:
     for request in (ClaimRequest("w", ["work"], 0), ClaimRequest("w", [], 5)):
-        script = Script(finish_alike=[[(1,)]])
+        script = Script(finish_same_result=[[(1,)]])
         finished, claims = script.play(cycle([Succeeded(ONE)], jitter=half, claim=request))
         assert (finished.accepted, claims.jobs) == ([ONE], [])
-        assert script.asked == [["finish_alike"]]
+        assert script.asked == [["finish_same_result"]]
         script = Script()
         assert script.play(cycle([], jitter=half, claim=request)) == (Finished([], []), Claims([]))
         assert script.steps == []

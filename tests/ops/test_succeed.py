@@ -74,6 +74,6 @@ def test_all_others_go_the_long_way(outcomes: list[Outcome], failing: set[str] |
 
 
 def test_jobs_of_no_workflow_need_no_lock() -> None:
-    script = Script(finish_alike=[[(1,)]])
+    script = Script(finish_same_result=[[(1,)]])
     script.play(finish([step(ONE, None)], jitter=half, failing=set()))
-    assert script.asked == [["finish_alike"]]
+    assert script.asked == [["finish_same_result"]]

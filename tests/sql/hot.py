@@ -51,7 +51,7 @@ def _claims(n: int) -> Mapping[str, Hot]:
         "claim in front of the deep": front(n, "deep"),
         "claim one in front": front(1, "clean"),
         # It may lock n of each group before it knows which are first.
-        "claim_around": Hot("claim_around", claim(n, None).params, n * GROUPS),
+        "claim_unlocked": Hot("claim_unlocked", claim(n, None).params, n * GROUPS),
         "claim from all queues": claim(n, None),
         "claim where all is known": claim(n, '["clean"]'),
         "claim behind the unknown": claim(n, '["default"]'),
@@ -71,8 +71,10 @@ def _endings(n: int) -> Mapping[str, Hot]:
         "finish_succeeded": Hot(
             "finish_succeeded", {"outcomes": rows_of({id: (1, "0", None) for id in mine})}, n
         ),
-        "finish_alike": Hot(
-            "finish_alike", {"leases": rows_of(dict.fromkeys(mine, 1)), "result": "0", "reason": None}, n
+        "finish_same_result": Hot(
+            "finish_same_result",
+            {"leases": rows_of(dict.fromkeys(mine, 1)), "result": "0", "reason": None},
+            n,
         ),
         "lock_running": Hot("lock_running", {"leases": leases}, n),
         "find_outcomes": Hot("find_outcomes", {"leases": leases}, n),
@@ -87,8 +89,8 @@ def _enqueues(n: int) -> Mapping[str, Hot]:
     alike: Params = {**dict.fromkeys(SHARED), "task": "work", "first": new[0].id}
     return {
         "insert_jobs": Hot("insert_jobs", {"jobs": rows_of(new)}, n),
-        "insert_alike": Hot(
-            "insert_alike", {**alike, "jobs": rows_of({job.id: job.payload for job in new})}, n
+        "insert_same_options": Hot(
+            "insert_same_options", {**alike, "jobs": rows_of({job.id: job.payload for job in new})}, n
         ),
         "insert_keys": Hot("insert_keys", {"jobs": rows_of(new)}, n),
         "find_active": Hot("find_active", {"task": "work", "tenant": "", "unique_key": "only-1"}, 1),

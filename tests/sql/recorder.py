@@ -129,7 +129,7 @@ def live(store: Recorder) -> None:
     if not store.store.embedded:
         window = claim.ClaimWindow("default", 0)
         store.perform(claim.claim, claim.ClaimRequest("ann", ["other"], 1, window=window))
-        store.perform(claim.claim_around, claim.ClaimRequest("ann", ["work"], 1))
+        store.perform(claim.claim_unlocked, claim.ClaimRequest("ann", ["work"], 1))
     unclaimable(store)
     store.perform(worker.heartbeat, "ann")
     said = report.JobReport(first, Report(stage="half", checkpoint="1"), [report.LogLine("info", "so far")])
@@ -321,7 +321,7 @@ def operate_on_many(store: Recorder) -> None:
 
 
 def sweep_up(store: Recorder) -> None:
-    store.perform(finish.finish_free, [], jitter=jitter)
+    store.perform(finish.finish_unlocked, [], jitter=jitter)
     store.perform(sweep.expire)
     store.perform(sweep.retire_silent)
     store.perform(worker.retire, "ann")

@@ -89,15 +89,15 @@ def test_many_jobs_cost_as_many_statements_as_one(ann: Worker, n: int) -> None:
     ann.enqueue(3 * n)
     assert ann.statements() == ["insert_jobs"]
     ann.enqueue_alike(n)
-    assert ann.statements() == ["insert_alike", "find_queue"]
+    assert ann.statements() == ["insert_same_options", "find_queue"]
     ann.claim(n)
     assert ann.statements() == ["claim_jobs"]
     ann.cycle()
-    assert ann.statements() == ["finish_alike", "claim_jobs"]
+    assert ann.statements() == ["finish_same_result", "claim_jobs"]
     ann.beat()
     assert ann.statements() == ["beat_worker", "list_running", "list_configs"]
     ann.succeed()
-    assert ann.statements() == ["finish_alike" if n == 1 else "finish_succeeded"]
+    assert ann.statements() == ["finish_same_result" if n == 1 else "finish_succeeded"]
     ann.claim(n)
     ann.fail()
     assert ann.statements() == [

@@ -118,12 +118,14 @@ def test_a_list_of_columns_is_repeated_with_commas() -> None:
         render("SELECT {each thing: COLUMN}", "sqlite")
 
 
-@pytest.mark.parametrize("name", ["insert_jobs", "insert_alike", "insert_steps", "insert_alike_steps"])
+@pytest.mark.parametrize(
+    "name", ["insert_jobs", "insert_same_options", "insert_steps", "insert_steps_same_options"]
+)
 @pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
 def test_every_option_of_a_job_is_written_however_it_is_inserted(dialect: Dialect, name: str) -> None:
     options = Options if name == "insert_jobs" else StepOptions
     # Jobs that are due at a time are not inserted alike. A key has a table of its own.
-    elsewhere = {"insert_alike": {"run_at"}, "insert_jobs": {"idempotency_key"}}.get(name, set())
+    elsewhere = {"insert_same_options": {"run_at"}, "insert_jobs": {"idempotency_key"}}.get(name, set())
     words = set(re.findall(r"\w+", load(dialect)[name].partition("SELECT")[2]))
     assert {option for option in options.__struct_fields__ if option not in words} == elsewhere
 

@@ -18,10 +18,10 @@ OPS = PACKAGE / "ops"
 ABSENT: dict[Dialect, dict[str, str]] = {
     "sqlite": {
         "claim_window": "A statement costs nothing before its first row, so a worker asks for no less than claim_jobs.",
-        "claim_around": "Nobody holds a row while another writes, so claim_jobs never meets a locked one.",
+        "claim_unlocked": "Nobody holds a row while another writes, so claim_jobs never meets a locked one.",
         "succeed_steps": "There are no round trips to save, so a worker takes the long way.",
         "show_isolation": "One writer at a time sees what is committed: a query for servers only.",
-        "lock_free_workflows": "Nobody else holds a lock: a query for servers only.",
+        "lock_unlocked_workflows": "Nobody else holds a lock: a query for servers only.",
     },
     "postgres": {"count_down": "release_steps does both at once: a query for embedded stores only."},
 }

@@ -221,7 +221,7 @@ async def test_nothing_else_goes_behind_a_turn_nor_a_turn_behind_anything_else(
     assert await one == ["a"]
     admin.execute("BEGIN; INSERT INTO perdure_thing (id) VALUES ('c')")
     (one,) = await under_way(store, store.aperform(put_urgently, "c"))
-    assert not store.takes_another_turn
+    assert not store.takes_another_cycle
     assert await asyncio.wait_for(store.aperform(put, "d"), 20) == ["d"]
     admin.execute("ROLLBACK")
     assert await one == [("c",)]
@@ -230,14 +230,14 @@ async def test_nothing_else_goes_behind_a_turn_nor_a_turn_behind_anything_else(
 async def test_whoever_asks_is_told_whether_a_turn_could_go_behind(
     store: PostgresStore, admin: psycopg.Connection[Any]
 ) -> None:
-    told = [store.takes_another_turn]
+    told = [store.takes_another_cycle]
     with closed_gate(admin):
         one = asyncio.create_task(store.aperform(put, "a", gate=True))
         await asyncio.sleep(0)
-        told.append(store.takes_another_turn)
+        told.append(store.takes_another_cycle)
         two = asyncio.create_task(store.aperform(put, "b"))
         await asyncio.sleep(0)
-        told.append(store.takes_another_turn)
+        told.append(store.takes_another_cycle)
     await asyncio.gather(one, two)
     assert told == [False, True, False]
 

@@ -83,7 +83,7 @@ class Succeeded(msgspec.Struct, frozen=True, gc=False):
     report: Report | None = None
     children: tuple[NewJob, ...] = ()
     workflow: str | None = None
-    """Of which it is a step: one that does not say so is refused."""
+    """The workflow of this step. A step's success without it is refused."""
     appended: NewSteps | None = None
 
 

@@ -25,7 +25,7 @@ class ClaimWindow(NamedTuple):
 class ClaimRequest(NamedTuple):
     """What to claim: at most n jobs of these tasks, from these queues in this order or from all as one.
 
-    ``window``: only from there, unless jobs elsewhere come before it. That is cheaper.
+    ``window``: look only there, which is cheaper. If other jobs come first, take nothing.
     """
 
     worker: str
@@ -59,10 +59,10 @@ def claim(request: ClaimRequest) -> Op[Claims]:
 
 
 @operation("write")
-def claim_around(request: ClaimRequest) -> Op[Claims]:
+def claim_unlocked(request: ClaimRequest) -> Op[Claims]:
     """The same where others hold the rows that are due first: whatever is free behind them."""
     request = request._replace(window=None)
-    query = claim_query(request)._replace(name="claim_around")
+    query = claim_query(request)._replace(name="claim_unlocked")
     (rows,) = yield RoundTrip((query,), final=True)
     return read_claims(rows, request)
 

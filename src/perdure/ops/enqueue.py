@@ -69,7 +69,7 @@ def enqueue_alike(
     """Insert jobs without keys, each a payload by its id, that are alike in all else; return their queue."""
     shared = {"task": task, **{name: getattr(options, name) for name in _SHARED}}
     inserts = [
-        Query("insert_alike", {**shared, "first": next(iter(some)), "jobs": rows_of(some)})
+        Query("insert_same_options", {**shared, "first": next(iter(some)), "jobs": rows_of(some)})
         for some in portions_by_key(jobs, [*map(len, jobs.values())])
     ]
     *_, found = yield from ask_all(*inserts, Query("find_queue", {"task": task}), final=True, wake=wake)

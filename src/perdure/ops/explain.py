@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import starmap
 from typing import NamedTuple
 
 from perdure.model.explain import Case, Parent
 from perdure.model.job import ENDED, Instant, JobRow
 from perdure.ops.op import Op, Param, Query, ask_all, operation
+from perdure.ops.queues import Queue
 from perdure.ops.workers_read import live, servers
 
 
@@ -25,12 +27,12 @@ def examine(id: str) -> Op[Case | None]:
     ((now,),) = clock
     job = JobRow(*jobs[0])
     crew = live(workers, now)
-    paused, cool_until = next(((row[1], row[2]) for row in queues if row[0] == job.queue), (False, None))
+    queue = next((queue for queue in starmap(Queue, queues) if queue.name == job.queue), None)
     return Case(
         now,
         job,
-        paused=bool(paused),
-        cool_until=cool_until,
+        paused=queue is not None and bool(queue.paused),
+        cool_until=None if queue is None else queue.cool_until,
         servers=servers(crew, dict(running)),
         runner=next((worker.name for worker in crew if worker.id == job.worker), None),
         **(yield from _look_around(job, now))._asdict(),

@@ -44,13 +44,14 @@ Failing = Set[str]
 """Workflows in which something has failed: their steps cannot be recorded in one round trip."""
 
 PUT_OFF_KEPT = 100
-"""Claims back: older put-off attempts are deleted, or a job that snoozes every minute would fill the table."""
+"""Counted in claims. Older put-off attempts are deleted: a job that snoozes every minute would fill the table."""
 
 
 class Finished(NamedTuple):
-    """Which outcomes were recorded and which came too late. One that is neither must be told again.
+    """Which outcomes were recorded and which came too late. An outcome that is neither must be sent again.
 
-    Where all are successes and alike, all are refused if one is: ``find_recorded`` tells them apart.
+    ``finish_same_result`` returns only a count: if one of its outcomes is refused, all are reported as refused, and
+    ``find_recorded`` then finds those that were recorded.
 
     ``changes``: what became of the accepted ones, except of plain successes.
     """
@@ -59,11 +60,11 @@ class Finished(NamedTuple):
     refused: list[Lease]
     changes: Sequence[Change] = ()
     failing: frozenset[str] = frozenset()
-    """Workflows in which something has failed: successes of their steps are still to be told."""
+    """Workflows in which something has failed: successes of their steps must be sent again."""
     instead: Sequence[Outcome] = ()
-    """What was recorded in place of outcomes that cannot be stored."""
+    """What was recorded instead of outcomes that cannot be stored."""
     unrecordable: Sequence[Lease] = ()
-    """Whose rows cannot be written, whatever their outcomes."""
+    """Jobs whose rows cannot be written, whatever the outcome."""
 
 
 @operation("write", priority="urgent")
@@ -77,22 +78,22 @@ def finish(outcomes: Sequence[Outcome], *, jitter: Jitter, failing: Failing | No
 def cycle(
     outcomes: Sequence[Outcome], *, jitter: Jitter, claim: ClaimRequest, failing: Failing | None = None
 ) -> Op[tuple[Finished, Claims]]:
-    """Record outcomes and take the next jobs: one transaction, and one round trip where all succeeded."""
+    """Record outcomes and claim the next jobs: one transaction, and one round trip if all succeeded."""
     return (yield from _finish(outcomes, jitter, claim, failing))
 
 
 @operation("write", priority="urgent")
-def finish_free(outcomes: Sequence[Outcome], *, jitter: Jitter) -> Op[Finished]:
-    """The same around rows that others hold in transactions of their own: those outcomes stay untold."""
+def finish_unlocked(outcomes: Sequence[Outcome], *, jitter: Jitter) -> Op[Finished]:
+    """Like ``finish``, but skip rows that other transactions have locked: their outcomes must be sent again."""
     leases = rows_of(sorted({outcome.lease for outcome in outcomes}))
     workflows, rows = yield from ask_all(
-        Query("lock_free_workflows", {"leases": leases}, only="server"),
-        Query("lock_free", {"leases": leases}),
+        Query("lock_unlocked_workflows", {"leases": leases}, only="server"),
+        Query("lock_unlocked", {"leases": leases}),
     )
-    held = {Lease(id, token) for id, token, free in rows if not free}
-    behind = {row[0] for row in workflows}
-    free = [o for o in outcomes if o.lease not in held and o.lease.job not in behind]
-    finished, _ = yield from _finish(free, jitter, None)
+    locked = {Lease(id, token) for id, token, unlocked in rows if not unlocked}
+    in_locked_workflows = {row[0] for row in workflows}
+    unlocked = [o for o in outcomes if o.lease not in locked and o.lease.job not in in_locked_workflows]
+    finished, _ = yield from _finish(unlocked, jitter, None)
     return finished
 
 
@@ -107,29 +108,29 @@ def find_recorded(outcomes: Sequence[Outcome]) -> Op[list[Lease]]:
 def _finish(
     outcomes: Sequence[Outcome], jitter: Jitter, claim: ClaimRequest | None, failing: Failing | None = None
 ) -> Op[tuple[Finished, Claims]]:
-    # A lease has one outcome: the first that is told.
-    told = {outcome.lease: outcome for outcome in outcomes}
-    if len(told) < len(outcomes):
-        told = {outcome.lease: outcome for outcome in reversed(outcomes)}
+    # A lease has one outcome: the first one counts.
+    by_lease = {outcome.lease: outcome for outcome in outcomes}
+    if len(by_lease) < len(outcomes):
+        by_lease = {outcome.lease: outcome for outcome in reversed(outcomes)}
     plain = [
         o
-        for o in told.values()
+        for o in by_lease.values()
         if isinstance(o, Succeeded) and o.report is None and not o.children and o.appended is None
     ]
     steps = [o for o in plain if o.workflow is not None]
     others: dict[Lease, Outcome] = {}
-    if len(plain) < len(told):
+    if len(plain) < len(by_lease):
         simple = {o.lease for o in plain}
-        others = {lease: o for lease, o in told.items() if lease not in simple}
+        others = {lease: o for lease, o in by_lease.items() if lease not in simple}
     if steps and not others and failing is not None:
         workflows = {o.workflow for o in steps if o.workflow is not None}
         if workflows.isdisjoint(failing):
-            return (yield from _succeed_at_once(outcomes, plain, [*workflows], claim))
-    successes = _succeed(plain)
+            return (yield from _finish_steps_in_one_trip(outcomes, plain, [*workflows], claim))
+    successes = _success_queries(plain)
     if others:
-        decided = yield from _decide(told, others, plain, successes, jitter)
+        decided = yield from _decide(by_lease, others, plain, successes, jitter)
     elif steps:
-        decided = yield from _succeed_steps(plain, successes)
+        decided = yield from _finish_steps(plain, successes)
     else:
         decided = Decided(successes)
     writes = [*decided.writes]
@@ -153,33 +154,36 @@ def _finish(
     return Finished([*accepted], refused, decided.changes), claims
 
 
-def _succeed_at_once(
+def _finish_steps_in_one_trip(
     outcomes: Sequence[Outcome],
     plain: Sequence[Succeeded],
     workflows: Sequence[str],
     claim: ClaimRequest | None,
 ) -> Op[tuple[Finished, Claims]]:
-    recorded, claims, failing = yield from succeed_at_once(_told(plain), workflows, claim)
+    recorded, claims, failing = yield from succeed_at_once(_success_batches(plain), workflows, claim)
     done = {*recorded}
-    untold = {o.lease for o in plain if o.workflow in failing} - done
+    to_send_again = {o.lease for o in plain if o.workflow in failing} - done
     accepted = [o.lease for o in plain if o.lease in done]
-    refused = [o.lease for o in outcomes if o.lease not in done and o.lease not in untold]
+    refused = [o.lease for o in outcomes if o.lease not in done and o.lease not in to_send_again]
     return Finished(accepted, refused, failing=failing), claims
 
 
 class Decided(NamedTuple):
-    """What is left to write, and what is known so far. ``accepted``: None where what is left begins with successes."""
+    """What is left to write, and what is known so far.
+
+    ``accepted``: None until the statements for successes, the first of ``writes``, have answered.
+    """
 
     writes: Sequence[Query]
     accepted: Sequence[Lease] | None = None
     changes: Sequence[Change] = ()
     wake: frozenset[str] = frozenset()
     released: Mapping[str, str] = EMPTY
-    """Queues of steps that can run now, by their ids: whoever takes them at once need not be told."""
+    """The queues of steps that can run now, by step id. A step that this operation claims needs no wake-up."""
 
 
-def _succeed_steps(plain: Sequence[Succeeded], successes: Sequence[Query]) -> Op[Decided]:
-    """Plain successes, some of them of steps: under the locks of their workflows, and then it goes on there."""
+def _finish_steps(plain: Sequence[Succeeded], successes: Sequence[Query]) -> Op[Decided]:
+    """Record plain successes, some of them of steps, under the locks of their workflows, and release the next steps."""
     workflows = {o.lease: o.workflow for o in plain}
     ids = sorted({id for id in workflows.values() if id is not None})
     locked, *answers = yield from ask_all(Query("lock_workflows", {"ids": rows_of(ids)}), *successes)
@@ -193,32 +197,33 @@ def _succeed_steps(plain: Sequence[Succeeded], successes: Sequence[Query]) -> Op
 
 
 def _decide(
-    told: dict[Lease, Outcome],
+    by_lease: dict[Lease, Outcome],
     others: dict[Lease, Outcome],
     plain: Sequence[Succeeded],
     successes: Sequence[Query],
     jitter: Jitter,
 ) -> Op[Decided]:
     """Look at the jobs under their locks and settle what their outcomes make of them."""
-    # All of them, in order: a report about a plain one may be under way, and locks in order, too.
-    leases = rows_of(sorted(told))
+    # Lock every job, plain successes too, in the order of leases: a concurrent report locks in that order, and we
+    # would deadlock with it otherwise.
+    leases = rows_of(sorted(by_lease))
     workflows, locked = yield from ask_all(
         Query("lock_workflows_of", {"leases": leases}), Query("lock_running", {"leases": leases})
     )
-    # A planner that joins by merging gives them back in another order.
+    # With a merge join they come back in another order.
     running = sorted(map(read_running, locked), key=attrgetter("lease"))
     jobs = [job for job in running if job.lease in others]
     changes = [settle(job, others[job.lease], roll=jitter()) for job in jobs]
     writes = [*successes, *_reports(jobs, others), *apply(changes), *(yield from _cool(jobs, others))]
     wake = ready_topics(jobs, changes) | (yield from _enqueue_children(jobs, others))
-    succeeding = _standing(plain, running)
+    succeeding = _still_leased(plain, running)
     accepted = [job.lease for job in (*jobs, *succeeding)]
     if not workflows and all(job.workflow is None for job in running):
         return Decided(writes, accepted, changes, wake)
     tallies = Tallies(workflows)
     ends = ends_of((job.id, job.workflow, "succeeded") for job in succeeding)
     ends |= ends_of((job.id, job.workflow, one.state) for job, one in zip(jobs, changes, strict=True))
-    # Before their parents end, so that these release them.
+    # Add steps before their parents end, so that those release them.
     wake |= yield from _append(tallies, jobs, others)
     if not ends:
         return Decided([*writes, *tallies.settle()], accepted, changes, wake)
@@ -226,21 +231,23 @@ def _decide(
     return Decided(tallies.settle(), accepted, changes, wake | released)
 
 
-def _standing(plain: Sequence[Succeeded], running: Sequence[Running]) -> list[Running]:
+def _still_leased(plain: Sequence[Succeeded], running: Sequence[Running]) -> list[Running]:
     """The jobs whose plain success the statements will record."""
-    told = {o.lease: o.workflow for o in plain}
-    return [j for j in running if j.lease in told and (j.workflow is None or told[j.lease] is not None)]
+    by_lease = {o.lease: o.workflow for o in plain}
+    return [
+        j for j in running if j.lease in by_lease and (j.workflow is None or by_lease[j.lease] is not None)
+    ]
 
 
 def _append(tallies: Tallies, jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -> Op[frozenset[str]]:
-    """Add the steps that were to be added with the success of others; return whom to wake.
+    """Add the steps that attempts append with their success; return the topics to announce.
 
-    Each before the next is looked at: two of them may add the same.
+    One attempt after the other: two of them may append the same step.
     """
     wake: frozenset[str] = frozenset()
     for job in jobs:
         outcome = outcomes[job.lease]
-        if _stands(outcome, job) and outcome.appended is not None and job.workflow is not None:
+        if _keeps_additions(outcome, job) and outcome.appended is not None and job.workflow is not None:
             writes, woken, _ = yield from add_steps(tallies, job.workflow, outcome.appended, by=job.id)
             yield from ask_all(*writes)
             wake |= woken
@@ -248,11 +255,11 @@ def _append(tallies: Tallies, jobs: Sequence[Running], outcomes: dict[Lease, Out
 
 
 def _enqueue_children(jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -> Op[frozenset[str]]:
-    """Jobs that were to be enqueued with the success of others; return whom to wake."""
+    """Enqueue the jobs that attempts enqueue with their success; return the topics to announce."""
     children: list[NewJob] = []
     for job in jobs:
         outcome = outcomes[job.lease]
-        if _stands(outcome, job):
+        if _keeps_additions(outcome, job):
             children += outcome.children
     if not children:
         return frozenset()
@@ -260,29 +267,29 @@ def _enqueue_children(jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -
     return queue_topics(queues)
 
 
-def _stands(outcome: Outcome, job: Running) -> TypeGuard[Succeeded | Continued]:
-    """Whether what an attempt adds is added."""
+def _keeps_additions(outcome: Outcome, job: Running) -> TypeGuard[Succeeded | Continued]:
+    """Whether the children and steps of this outcome are written."""
     return isinstance(outcome, Succeeded) or (isinstance(outcome, Continued) and not job.cancel_requested)
 
 
-def _succeed(plain: Sequence[Succeeded]) -> list[Query]:
-    if plain and (alike := _succeed_alike(plain)):
+def _success_queries(plain: Sequence[Succeeded]) -> list[Query]:
+    if plain and (alike := _same_result_query(plain)):
         return [alike]
-    return [Query("finish_succeeded", {"outcomes": told}) for told in _told(plain)]
+    return [Query("finish_succeeded", {"outcomes": batch}) for batch in _success_batches(plain)]
 
 
-def _succeed_alike(plain: Sequence[Succeeded]) -> Query | None:
-    """Most tasks return None: a result that is the same for all need not be looked up for each."""
+def _same_result_query(plain: Sequence[Succeeded]) -> Query | None:
+    """One statement for successes with the same result: most tasks return None."""
     result, reason = plain[0].result, plain[0].reason
     if any(o.result != result or o.reason != reason or o.workflow is not None for o in plain):
         return None
     tokens = {o.lease.job: o.lease.token for o in plain}
     if len(tokens) < len(plain) or len(plain) > CHUNK or len(plain) * len(result or "") > CHARACTERS:
         return None
-    return Query("finish_alike", {"leases": rows_of(tokens), "result": result, "reason": reason})
+    return Query("finish_same_result", {"leases": rows_of(tokens), "result": result, "reason": reason})
 
 
-def _told(plain: Sequence[Succeeded]) -> list[str]:
+def _success_batches(plain: Sequence[Succeeded]) -> list[str]:
     if not plain:
         return []
     ordered = sorted(plain, key=attrgetter("lease"))
@@ -291,7 +298,7 @@ def _told(plain: Sequence[Succeeded]) -> list[str]:
 
 
 def _by_job(ordered: Iterable[Succeeded]) -> dict[str, tuple[int | str | None, ...]]:
-    """Of two leases of a job the later stays. The other is refused: its token is stale."""
+    """If a job has two leases here, the later one stays. The other is refused: its token is stale."""
     return {
         o.lease.job: (o.lease.token, o.result, o.reason)
         if o.workflow is None
@@ -301,8 +308,8 @@ def _by_job(ordered: Iterable[Succeeded]) -> dict[str, tuple[int | str | None, .
 
 
 def _recorded(plain: Sequence[Succeeded], successes: Sequence[Query], answers: Answers) -> list[Lease]:
-    """Which of them the statements have recorded; of those that are alike only how many is told."""
-    if [query.name for query in successes] == ["finish_alike"]:
+    """The leases that the statements recorded. ``finish_same_result`` returns only how many."""
+    if [query.name for query in successes] == ["finish_same_result"]:
         ((n,),) = answers[0]
         return [o.lease for o in plain] if n == len(plain) else []
     done = {Lease(*row) for rows in answers[: len(successes)] for row in rows}

@@ -28,9 +28,9 @@ class Succeeding(NamedTuple):
 def succeed_at_once(
     parts: Sequence[str], workflows: Sequence[str], claim: ClaimRequest | None
 ) -> Op[Succeeding]:
-    """Record plain successes and all that follows from them, and take the next jobs.
+    """Record plain successes of steps, release the next steps, and claim jobs, in one round trip.
 
-    Only the locks come before: what a statement sees is what was there when it began.
+    The locks are taken by an earlier statement: a statement sees only what was committed when it began.
     """
     ids = rows_of(sorted(workflows))
     queries = [Query("lock_workflows", {"ids": ids})]

@@ -49,7 +49,7 @@ def _inserts(steps: Iterable[NewStep]) -> Iterator[Query]:
         shared = {name: getattr(group[0], name) for name in _SHARED}
         for some in _portions(group):
             rows = {step.id: (step.step_key, step.payload, step.pending) for step in some}
-            yield Query("insert_alike_steps", {**shared, "first": some[0].id, "steps": rows_of(rows)})
+            yield Query("insert_steps_same_options", {**shared, "first": some[0].id, "steps": rows_of(rows)})
     for some in _portions(others):
         yield Query("insert_steps", {"steps": rows_of(some)})
 

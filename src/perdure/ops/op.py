@@ -73,7 +73,7 @@ class Operation(Generic[P, T]):
     ``access``: an operation that reads changes nothing.
     ``priority``: urgent operations (finishes, reports) overtake normal ones where writers queue. A heartbeat keeps a
     worker alive: it never queues behind an operation that may itself wait for a row lock.
-    ``pipelined``: may be sent before an earlier one of its kind is answered (``Store.takes_another_turn``).
+    ``pipelined``: may be sent before an earlier one of its kind is answered (``Store.takes_another_cycle``).
     """
 
     start: Callable[P, Op[T]]

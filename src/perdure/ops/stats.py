@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import starmap
 from typing import NamedTuple
 
 from perdure.model.coverage import Unserved, unserved
@@ -10,6 +11,7 @@ from perdure.model.job import Instant, Span
 from perdure.model.latency import Ended, Latency, latency
 from perdure.ops.latency import sample
 from perdure.ops.op import Op, Query, ask_all, operation
+from perdure.ops.queues import Queue
 from perdure.ops.worker import WorkerRow
 from perdure.ops.workers_read import live, servers
 
@@ -58,20 +60,25 @@ def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Nu
         final=since is None and after is None,
     )
     ((now,),) = clock
-    counts: dict[str, dict[str, int]] = {name: {} for name, *_ in settings}
+    queues = {queue.name: queue for queue in starmap(Queue, settings)}
+    counts: dict[str, dict[str, int]] = {name: {} for name in queues}
     for name, state, number in counted:
         counts.setdefault(name, {})[state] = number
     oldest: dict[str, Instant] = {}
     for name, _, _, first in ready:
         oldest[name] = min(first, oldest.get(name, first))
-    live_settings = {name: (bool(paused), cool_until) for name, paused, cool_until, *_ in settings}
     crew = live(workers, now)
     start = now - since if since is not None else after
     recent = None if start is None else (yield from _look_back(now, start, oldest))
     return Numbers(
         now,
         {
-            name: QueueNumbers(counts[name], oldest.get(name), *live_settings.get(name, (False, None)))
+            name: QueueNumbers(
+                counts[name],
+                oldest.get(name),
+                paused=name in queues and bool(queues[name].paused),
+                cool_until=queues[name].cool_until if name in queues else None,
+            )
             for name in sorted(counts)
         },
         crew,

@@ -26,8 +26,8 @@ The texts are SQL that PostgreSQL would run against the schema ``perdure``; thes
     FOR UPDATE        a row lock, also OF and SKIP LOCKED  left out on SQLite: the writer's transaction is the lock
     INDEXED BY x      the index that SQLite must take      left out on PostgreSQL
 
-    {name}            the text of ``-- fragment: name``, of either file: a rule that several statements share. Fragments
-                      may contain others; one that differs between the dialects stands in each dialect's file.
+    {name}            the text of ``-- fragment: name``, in shared.sql or the dialect's own file: a rule that several
+                      statements share. Fragments may contain others.
 
 Functions are qualified so that nobody else's are called, see docs/decisions/0021. A name in lower case directly before
 a parenthesis is a function; a list of columns has a space before it. And every operator must be given operands of

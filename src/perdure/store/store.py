@@ -64,7 +64,7 @@ class Store(Protocol):
         ...
 
     @property
-    def takes_another_turn(self) -> bool:
+    def takes_another_cycle(self) -> bool:
         """Whether this event loop can send a pipelined operation, a turn, behind the one in flight."""
         ...
 

@@ -205,7 +205,7 @@ class Cycle:
         if not self.is_under_way:
             return bool(self._ended) or any(self._claim_sizes)
         # A cycle costs as much as twenty more jobs in one cycle: only a full one is worth sending behind another.
-        return len(self._ended) >= self._most and self._operations.store.takes_another_turn
+        return len(self._ended) >= self._most and self._operations.store.takes_another_cycle
 
     def _want_claims(self) -> None:
         for group in (self._here, self._in_processes):

@@ -126,7 +126,7 @@ class WorkerOperations:
             again = yield from self._learn(request, claims, since=asked_at, polls=polls)
             batch = Batch([*batch, *claims.jobs], more=claims.more or again)
             if claims.locked and not batch:
-                claims = yield from self._take(claim_ops.claim_around, request)
+                claims = yield from self._take(claim_ops.claim_unlocked, request)
                 return Batch(claims.jobs)
             if not _claims_again(batch, claims, again):
                 break

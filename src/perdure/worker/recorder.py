@@ -67,7 +67,7 @@ class Recorder:
 
     def _record_free(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
         """Record the outcomes whose rows are not locked; the others are to be recorded again."""
-        finished = yield from perform(finish_ops.finish_free, outcomes, jitter=self._rng.random)
+        finished = yield from perform(finish_ops.finish_unlocked, outcomes, jitter=self._rng.random)
         return (yield from self._recheck(outcomes, finished))
 
     def _record_alone(

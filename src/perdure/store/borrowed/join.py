@@ -58,7 +58,7 @@ WRAPPERS: _Table = {
 
 
 class BoundStatement(NamedTuple):
-    """A statement as the store spells it. On PostgreSQL, without parameters, it steers the transaction: no rows."""
+    """A statement as the store spells it. On PostgreSQL one without parameters is a SAVEPOINT or the like: no rows."""
 
     sql: str
     params: Mapping[str, Param]

@@ -50,7 +50,7 @@ class LoopIO:
         return started.future
 
     @property
-    def takes_another_turn(self) -> bool:
+    def takes_another_cycle(self) -> bool:
         return self._leader() is not None
 
     def _begin(

@@ -3,7 +3,7 @@
 The server goes from one to the next without a pause. On two connections it would work on both at once, and then wait
 for us. This module is all of it; the rest of the store only gives it a session and takes that back.
 
-- A worker asks ``store.takes_another_turn``: whether an operation of this event loop, marked ``pipelined``, is in
+- A worker asks ``store.takes_another_cycle``: whether an operation of this event loop, marked ``pipelined``, is in
   flight and another can be sent behind it. That one is then sent by ``store.aperform``, as any operation is. A worker
   that does not ask loses nothing: what cannot be sent behind another gets a connection of its own.
 - At most two are in flight on a connection, the leader and its follower. The session must allow it

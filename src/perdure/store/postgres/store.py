@@ -172,8 +172,8 @@ class PostgresStore:
         )
 
     @property
-    def takes_another_turn(self) -> bool:
-        return self._loop_io.takes_another_turn
+    def takes_another_cycle(self) -> bool:
+        return self._loop_io.takes_another_cycle
 
     async def _aperform_in_thread(
         self, operation: Operation[..., T], run: Callable[[], T], failed: psycopg.Error | None

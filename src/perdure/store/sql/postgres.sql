@@ -33,10 +33,10 @@ NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NU
 CASE WHEN x.status IN ('running', 'open') THEN NULL ELSE coalesce(workflow.finished_at, :now) END
 
 -- name: claim_window
--- differs: what most claims need of claim_jobs, from a plan a third as large, whose start is what a claim costs: one group,
--- which was all there was the last time. What lies before :since is mostly dead and still in the index; what is not is
--- looked for by others. Where another group comes first, or this one begins with tasks that this worker does not
--- know, it takes nothing; where others come behind and it finds too little, it says so.
+-- differs: a cheap form of claim_jobs for one queue and priority, which had enough the last time. On a server a claim costs what
+-- starting its plan costs, and this plan is a third as large. Rows before :since are mostly dead index entries; full
+-- claims find the rest. If other jobs come first, or a task is unknown to this worker, it takes nothing. If it finds too
+-- few and others follow, it returns 'more'.
 WITH
 head AS MATERIALIZED (
     SELECT j.task, j.run_at FROM perdure.job j
@@ -60,14 +60,14 @@ taken AS MATERIALIZED (
       FROM perdure.job j
      WHERE NOT (SELECT ahead.any FROM ahead)
        AND j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority
-       -- From the first on, not to walk past the dead a second time.
+       -- From the first row on, so that dead index entries are not read a second time.
        AND j.run_at BETWEEN (SELECT min(head.run_at) FROM head) AND :now
        AND j.task IN texts(:tasks)
        AND {not_left_to_sweeper}
        AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = :queue AND {queue_is_closed}) AND {worker_may_claim}
      ORDER BY j.run_at, j.id LIMIT :n
        FOR UPDATE SKIP LOCKED),
--- What is locked is what gets written: these return nothing, for their rows would be put by a second time.
+-- What is locked is what gets written. No RETURNING here: it would store the rows a second time.
 claimed AS (
     UPDATE perdure.job
        SET {set_claimed}
@@ -98,7 +98,7 @@ WITH RECURSIVE
 head (queue, rank, priority, known, run_ats, ids, found) AS (
     -- Down the priorities of each queue, from above the highest, until there is enough.
     SELECT queue, rank, 32768, true, CAST('{}' AS timestamptz[]), CAST('{}' AS uuid[]), 0 FROM asked
-     WHERE {may_claim_from_asked}
+     WHERE {asked_queue_is_claimable}
     UNION ALL
     SELECT head.queue, head.rank, next.priority, next.known AND first.known, first.run_ats, first.ids,
            head.found + CASE WHEN first.known THEN cardinality(first.ids) ELSE 0 END
@@ -160,11 +160,11 @@ claimed AS (
     RETURNING CAST(id AS text) AS id, token, attempt, {claimed_columns}, state)
 SELECT * FROM claimed
 UNION ALL
--- Others hold some of what is due first. If all of it, claim_around is to be asked.
+-- Others hold some of what is due first. If all of it, claim_unlocked is to be asked.
 SELECT {no_job}, 'locked'
  WHERE (SELECT count(*) FROM taken) < (SELECT CAST(sum(n) AS bigint) FROM share);
 
--- name: claim_around
+-- name: claim_unlocked
 -- differs: somebody may hold the rows that are due first for long, in a transaction of their own. claim_jobs counts its
 -- shares without locks and then finds nothing, though other groups have work. This one locks as it reads: dearer, and
 -- asked only when claim_jobs says so.
@@ -172,7 +172,7 @@ WITH RECURSIVE
 {asked_queues},
 grp (queue, rank, priority) AS (
     SELECT queue, rank, 32768 FROM asked
-     WHERE {may_claim_from_asked}
+     WHERE {asked_queue_is_claimable}
     UNION ALL
     SELECT grp.queue, grp.rank, (SELECT CAST(j.priority AS integer) FROM perdure.job j
                                   WHERE j.state = 'ready' AND j.held IS NULL
@@ -235,7 +235,7 @@ SELECT x.id, t.name, CASE WHEN t.name IS NOT NULL THEN coalesce(x.queue, t.queue
     ON CONFLICT DO NOTHING
 RETURNING id, queue, run_at <= :now;
 
--- name: insert_alike
+-- name: insert_same_options
 -- differs: how a JSON object becomes rows. What is one value for all of them is a parameter of its own, nothing is
 -- returned, and one look at the first job tells whether a commit we never heard of wrote them: ON CONFLICT DO NOTHING
 -- would look at each. Together that is half the time of insert_jobs.
@@ -280,29 +280,29 @@ UPDATE perdure.task SET enabled = false
  WHERE enabled AND name NOT IN (SELECT x.name FROM json_to_recordset(CAST(:tasks AS json)) AS x (name text));
 
 -- name: finish_succeeded
--- differs: how a JSON object becomes rows. Joined to them, a plan from when nothing ran would walk the whole table in
--- search of what runs; here there is no join to turn around. A running job is known by its worker.
-WITH told AS MATERIALIZED (SELECT CAST(:outcomes AS jsonb) AS outcomes)
+-- differs: how a JSON object becomes rows. No join: with statistics from when nothing ran, the planner would scan the whole
+-- table for what runs.
+WITH given AS MATERIALIZED (SELECT CAST(:outcomes AS jsonb) AS outcomes)
 UPDATE perdure.job
    SET state = 'succeeded', worker = NULL, finished_at = :now,
-       result = CAST((SELECT outcomes FROM told) -> CAST(id AS text) ->> 1 AS json),
-       reason = (SELECT outcomes FROM told) -> CAST(id AS text) ->> 2,
+       result = CAST((SELECT outcomes FROM given) -> CAST(id AS text) ->> 1 AS json),
+       reason = (SELECT outcomes FROM given) -> CAST(id AS text) ->> 2,
        {clear_error}
- WHERE id = ANY (ARRAY(SELECT CAST(jsonb_object_keys(outcomes) AS uuid) FROM told)) AND worker IS NOT NULL
-   AND token = CAST((SELECT outcomes FROM told) -> CAST(id AS text) ->> 0 AS integer)
-   AND (workflow_id IS NULL OR (SELECT outcomes FROM told) -> CAST(id AS text) ->> 3 IS NOT NULL)
+ WHERE id = ANY (ARRAY(SELECT CAST(jsonb_object_keys(outcomes) AS uuid) FROM given)) AND {lease_holds}
+   AND token = CAST((SELECT outcomes FROM given) -> CAST(id AS text) ->> 0 AS integer)
+   AND (workflow_id IS NULL OR (SELECT outcomes FROM given) -> CAST(id AS text) ->> 3 IS NOT NULL)
 RETURNING CAST(id AS text), token;
 
--- name: finish_alike
+-- name: finish_same_result
 -- differs: see finish_succeeded. One look at the leases for each row, instead of three.
-WITH told AS MATERIALIZED (SELECT CAST(:leases AS jsonb) AS leases),
+WITH given AS MATERIALIZED (SELECT CAST(:leases AS jsonb) AS leases),
 done AS (
     UPDATE perdure.job
        SET state = 'succeeded', worker = NULL, finished_at = :now,
            result = as_json(:result), reason = CAST(:reason AS text),
            {clear_error}
-     WHERE id = ANY (ARRAY(SELECT CAST(jsonb_object_keys(leases) AS uuid) FROM told)) AND worker IS NOT NULL
-       AND token = CAST((SELECT leases FROM told) ->> CAST(id AS text) AS integer) AND workflow_id IS NULL
+     WHERE id = ANY (ARRAY(SELECT CAST(jsonb_object_keys(leases) AS uuid) FROM given)) AND {lease_holds}
+       AND token = CAST((SELECT leases FROM given) ->> CAST(id AS text) AS integer) AND workflow_id IS NULL
     RETURNING 1)
 SELECT count(*) FROM done;
 
@@ -314,20 +314,20 @@ SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.
        CAST(coalesce(q.backoff, t.backoff) AS text), t.max_crashes, j.stage, j.workflow_id
   FROM json_array_elements(CAST(:leases AS json)) AS x (value) CROSS JOIN LATERAL (
        SELECT * FROM perdure.job
-        WHERE id = CAST(x.value ->> 0 AS uuid) AND token = CAST(x.value ->> 1 AS integer) AND worker IS NOT NULL
+        WHERE id = CAST(x.value ->> 0 AS uuid) AND token = CAST(x.value ->> 1 AS integer) AND {lease_holds}
           FOR UPDATE) j
        LEFT JOIN perdure.task t ON t.name = j.task
        LEFT JOIN perdure.queue q ON q.name = j.queue;
 
--- name: lock_free
+-- name: lock_unlocked
 -- differs: rows are locked, in the order given, except those that somebody holds.
 SELECT j.id, j.token, free.id IS NOT NULL
   FROM json_array_elements(CAST(:leases AS json)) AS x (value) CROSS JOIN LATERAL (
        SELECT id, token FROM perdure.job
-        WHERE id = CAST(x.value ->> 0 AS uuid) AND token = CAST(x.value ->> 1 AS integer) AND worker IS NOT NULL
+        WHERE id = CAST(x.value ->> 0 AS uuid) AND token = CAST(x.value ->> 1 AS integer) AND {lease_holds}
         LIMIT 1) j LEFT JOIN LATERAL (
        SELECT id FROM perdure.job
-        WHERE id = j.id AND token = j.token AND worker IS NOT NULL
+        WHERE id = j.id AND token = j.token AND {lease_holds}
           FOR UPDATE SKIP LOCKED) free ON true;
 
 -- name: find_orphans
@@ -357,13 +357,13 @@ SELECT j.id, j.token, j.run, j.attempt, x.attempt_kind, x.error_code, x.error_me
   FROM json_to_recordset(CAST(:changes AS json)) AS x (
        id uuid, token integer, attempt_kind text, error_code text, error_message text, error_trace text, delay bigint,
        decided_by text) CROSS JOIN LATERAL (
-       SELECT * FROM perdure.job WHERE id = x.id AND token = x.token AND worker IS NOT NULL LIMIT 1) j
+       SELECT * FROM perdure.job WHERE id = x.id AND token = x.token AND {lease_holds} LIMIT 1) j
  WHERE x.attempt_kind IS NOT NULL
     ON CONFLICT (job, token) DO NOTHING;
 
 -- name: apply_changes
 -- differs: how a JSON array becomes rows. Each job is found by its primary key: see finish_succeeded.
-WITH told AS MATERIALIZED (
+WITH given AS MATERIALIZED (
     SELECT array_agg(CAST(value ->> 'id' AS uuid)) AS ids, jsonb_object_agg(value ->> 'id', value) AS changes
       FROM json_array_elements(CAST(:changes AS json)) AS x (value))
 UPDATE perdure.job
@@ -381,27 +381,27 @@ UPDATE perdure.job
               CASE WHEN x.keep_error THEN job.error_trace ELSE x.error_trace END,
               least(job.throttles, 2147483646) + x.throttles, least(job.snoozes, 2147483646) + x.snoozes, x.crashes,
               x.interruptions
-         FROM jsonb_to_record((SELECT changes FROM told) -> CAST(job.id AS text)) AS x (
+         FROM jsonb_to_record((SELECT changes FROM given) -> CAST(job.id AS text)) AS x (
               state text, run integer, attempt integer, delay bigint, result text, reason text, error_kind text,
               error_code text, error_message text, error_trace text, keep_error boolean, throttles integer,
               snoozes integer, crashes integer, interruptions integer))
- WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[])) AND worker IS NOT NULL
-   AND token = CAST((SELECT changes FROM told) -> CAST(id AS text) ->> 'token' AS integer)
+ WHERE id = ANY (CAST((SELECT ids FROM given) AS uuid[])) AND {lease_holds}
+   AND token = CAST((SELECT changes FROM given) -> CAST(id AS text) ->> 'token' AS integer)
 RETURNING id;
 
 -- name: save_reports
 -- differs: how a JSON array becomes rows. Each job is found by its primary key: see finish_succeeded.
-WITH told AS MATERIALIZED (
+WITH given AS MATERIALIZED (
     SELECT array_agg(CAST(value ->> 'id' AS uuid)) AS ids, jsonb_object_agg(value ->> 'id', value) AS reports
       FROM json_array_elements(CAST(:reports AS json)) AS x (value))
 UPDATE perdure.job
    SET (stage, progress_done, progress_total, progress_message, checkpoint) = (
        SELECT coalesce(x.stage, job.stage), x.done, x.total, coalesce(x.message, job.progress_message),
               coalesce(CAST(x.checkpoint AS json), job.checkpoint)
-         FROM jsonb_to_record((SELECT reports FROM told) -> CAST(job.id AS text)) AS x (
+         FROM jsonb_to_record((SELECT reports FROM given) -> CAST(job.id AS text)) AS x (
               stage text, done bigint, total bigint, message text, checkpoint text))
- WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[])) AND worker IS NOT NULL
-   AND token = CAST((SELECT reports FROM told) -> CAST(id AS text) ->> 'token' AS integer);
+ WHERE id = ANY (CAST((SELECT ids FROM given) AS uuid[])) AND {lease_holds}
+   AND token = CAST((SELECT reports FROM given) -> CAST(id AS text) ->> 'token' AS integer);
 
 -- name: record_events
 -- differs: how a JSON array becomes rows.
@@ -474,9 +474,9 @@ SELECT x.id, CASE x.task WHEN '(gate)' THEN x.task ELSE t.name END,
        LEFT JOIN perdure.task t ON t.name = x.task AND t.enabled
     ON CONFLICT DO NOTHING;
 
--- name: insert_alike_steps
--- differs: how a JSON object becomes rows: by its id of each step its key, its payload, and how many parents it waits
--- for. What is one value for all of them is a parameter of its own: a third of the time of insert_steps.
+-- name: insert_steps_same_options
+-- differs: how a JSON object becomes rows: step id -> [key, payload, number of parents]. A value that all steps share is a
+-- parameter: this takes a third of the time of insert_steps.
 INSERT INTO perdure.job (id, task, queue, payload, {each option: COLUMN}, state, priority, max_attempts, timeout, run_at,
                          expires_at, workflow_id, step_key, deps_pending, delay, parent_job, created_at)
 SELECT CAST(x.key AS uuid), t.name, coalesce(t.given_queue, t.queue), CAST(x.value ->> 1 AS json), {each option: t.COLUMN},
@@ -489,7 +489,7 @@ SELECT CAST(x.key AS uuid), t.name, coalesce(t.given_queue, t.queue), CAST(x.val
        SELECT *, CAST(:queue AS text) AS given_queue, {each option: CAST(:COLUMN AS TYPE) AS COLUMN}
          FROM perdure.task WHERE name = :task AND enabled) t ON true
        LEFT JOIN json_each(CAST(:steps AS json)) AS x ON t.name IS NOT NULL
- -- See insert_alike.
+ -- See insert_same_options.
  WHERE NOT EXISTS (SELECT FROM perdure.job WHERE id = CAST(:first AS uuid));
 
 -- name: insert_edges
@@ -497,7 +497,7 @@ SELECT CAST(x.key AS uuid), t.name, coalesce(t.given_queue, t.queue), CAST(x.val
 INSERT INTO perdure.dependency (parent, child, mode)
 SELECT CAST(p.value AS uuid), CAST(x.key AS uuid), :mode
   FROM json_each(CAST(:edges AS json)) AS x CROSS JOIN LATERAL json_array_elements_text(x.value) AS p (value)
- -- See insert_alike.
+ -- See insert_same_options.
  WHERE NOT EXISTS (SELECT FROM perdure.dependency WHERE parent = CAST(:parent AS uuid) AND child = CAST(:child AS uuid));
 
 -- name: lock_workflows_of
@@ -511,7 +511,7 @@ SELECT {tally_columns}
  ORDER BY id
    FOR UPDATE;
 
--- name: lock_free_workflows
+-- name: lock_unlocked_workflows
 -- differs: rows are locked, except those that somebody holds; the jobs of those are returned.
 WITH asked AS MATERIALIZED (
     SELECT j.id, j.workflow_id FROM perdure.job j
@@ -528,7 +528,7 @@ SELECT id FROM asked WHERE workflow_id NOT IN (SELECT id FROM free);
 -- differs: it is finish_succeeded, release_steps and settle_workflows in one, for the sake of a round trip. Only while
 -- nothing in a workflow has failed: so no step can be doomed, and the steps of any other are left alone. Each row is
 -- found by its primary key: see finish_succeeded.
-WITH told AS MATERIALIZED (
+WITH given AS MATERIALIZED (
     SELECT CAST(:outcomes AS jsonb) AS outcomes,
            ARRAY(SELECT id FROM perdure.workflow
                   WHERE id = ANY (ARRAY(SELECT CAST(json_array_elements_text(CAST(:workflows AS json)) AS uuid)))
@@ -536,12 +536,12 @@ WITH told AS MATERIALIZED (
 done AS (
     UPDATE perdure.job
        SET state = 'succeeded', worker = NULL, finished_at = :now,
-           result = CAST((SELECT outcomes FROM told) -> CAST(id AS text) ->> 1 AS json),
-           reason = (SELECT outcomes FROM told) -> CAST(id AS text) ->> 2,
+           result = CAST((SELECT outcomes FROM given) -> CAST(id AS text) ->> 1 AS json),
+           reason = (SELECT outcomes FROM given) -> CAST(id AS text) ->> 2,
            {clear_error}
-     WHERE id = ANY (ARRAY(SELECT CAST(jsonb_object_keys(outcomes) AS uuid) FROM told)) AND worker IS NOT NULL
-       AND token = CAST((SELECT outcomes FROM told) -> CAST(id AS text) ->> 0 AS integer)
-       AND (workflow_id IS NULL OR workflow_id = ANY (CAST((SELECT sound FROM told) AS uuid[])))
+     WHERE id = ANY (ARRAY(SELECT CAST(jsonb_object_keys(outcomes) AS uuid) FROM given)) AND {lease_holds}
+       AND token = CAST((SELECT outcomes FROM given) -> CAST(id AS text) ->> 0 AS integer)
+       AND (workflow_id IS NULL OR workflow_id = ANY (CAST((SELECT sound FROM given) AS uuid[])))
     RETURNING id, token, workflow_id),
 children AS MATERIALIZED (
     SELECT array_agg(child) AS ids, jsonb_object_agg(CAST(child AS text), ended) AS counts
@@ -584,7 +584,7 @@ SELECT CAST(id AS text), NULL, queue FROM counted WHERE state = 'ready' AND due;
 -- differs: how a JSON object becomes rows. Each child is found by its primary key: see finish_succeeded. Only those that
 -- wait no longer are returned: most others would be read in vain. Counts and times are bounded: somebody may have written
 -- what a child has, and that must not make the outcome of its parent unrecordable.
-WITH told AS MATERIALIZED (
+WITH given AS MATERIALIZED (
     SELECT array_agg(child) AS ids, jsonb_object_agg(CAST(child AS text), jsonb_build_array(ended, spoiled)) AS counts
       FROM (SELECT d.child, count(*) AS ended,
                    count(*) FILTER (WHERE d.mode = 'after' AND parent.succeeded = 'false') AS spoiled
@@ -593,14 +593,14 @@ WITH told AS MATERIALIZED (
              GROUP BY d.child) edges),
 counted AS (
     UPDATE perdure.job
-       SET deps_pending = greatest(deps_pending, 0) - CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 0 AS integer),
-           deps_unsatisfied = least(deps_unsatisfied, 1000000000) + CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 1 AS integer),
-           state = CASE WHEN deps_pending > CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 0 AS integer)
-                          OR least(deps_unsatisfied, 1000000000) + CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 1 AS integer) > 0 THEN 'waiting'
+       SET deps_pending = greatest(deps_pending, 0) - CAST((SELECT counts FROM given) -> CAST(id AS text) ->> 0 AS integer),
+           deps_unsatisfied = least(deps_unsatisfied, 1000000000) + CAST((SELECT counts FROM given) -> CAST(id AS text) ->> 1 AS integer),
+           state = CASE WHEN deps_pending > CAST((SELECT counts FROM given) -> CAST(id AS text) ->> 0 AS integer)
+                          OR least(deps_unsatisfied, 1000000000) + CAST((SELECT counts FROM given) -> CAST(id AS text) ->> 1 AS integer) > 0 THEN 'waiting'
                         ELSE {released_state} END,
-           run_at = CASE WHEN deps_pending > CAST((SELECT counts FROM told) -> CAST(id AS text) ->> 0 AS integer) THEN run_at
+           run_at = CASE WHEN deps_pending > CAST((SELECT counts FROM given) -> CAST(id AS text) ->> 0 AS integer) THEN run_at
                          ELSE {released_run_at} END
-     WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[])) AND state = 'waiting'
+     WHERE id = ANY (CAST((SELECT ids FROM given) AS uuid[])) AND state = 'waiting'
     RETURNING CAST(id AS text) AS id, CAST(workflow_id AS text) AS workflow_id, state, queue, run_at <= :now AS due, deps_pending)
 SELECT id, workflow_id, state, queue, due FROM counted WHERE deps_pending = 0;
 
@@ -623,7 +623,7 @@ SELECT d.child, d.parent, d.mode, p.step_key, p.state
 
 -- name: settle_steps
 -- differs: how a JSON array becomes rows. Each step is found by its primary key: see finish_succeeded.
-WITH told AS MATERIALIZED (
+WITH given AS MATERIALIZED (
     SELECT array_agg(CAST(value ->> 'id' AS uuid)) AS ids, jsonb_object_agg(value ->> 'id', value) AS fates
       FROM json_array_elements(CAST(:fates AS json)) AS x (value))
 UPDATE perdure.job
@@ -633,23 +633,23 @@ UPDATE perdure.job
                            WHEN 'ready' THEN {step_due}
                            ELSE job.run_at END,
               CASE x.state WHEN 'canceled' THEN :now END, x.pending, x.unsatisfied, x.reason
-         FROM jsonb_to_record((SELECT fates FROM told) -> CAST(job.id AS text)) AS x (
+         FROM jsonb_to_record((SELECT fates FROM given) -> CAST(job.id AS text)) AS x (
               state text, pending integer, unsatisfied integer, reason text))
- WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[])) AND state = 'waiting'
+ WHERE id = ANY (CAST((SELECT ids FROM given) AS uuid[])) AND state = 'waiting'
 RETURNING CAST(workflow_id AS text), state, queue, run_at <= :now;
 
 -- name: settle_workflows
 -- differs: how a JSON array becomes rows. Each workflow is found by its primary key: see finish_succeeded.
-WITH told AS MATERIALIZED (
+WITH given AS MATERIALIZED (
     SELECT array_agg(CAST(value ->> 'id' AS uuid)) AS ids, jsonb_object_agg(value ->> 'id', value) AS tallies
       FROM json_array_elements(CAST(:tallies AS json)) AS x (value))
 UPDATE perdure.workflow
    SET (status, waiting, active, open, spoiled, total, finished_at) = (
        SELECT x.status, x.waiting, x.active, x.open, x.spoiled, least(workflow.total, 2000000000) + x.added,
               {workflow_finished_at}
-         FROM jsonb_to_record((SELECT tallies FROM told) -> CAST(workflow.id AS text)) AS x (
+         FROM jsonb_to_record((SELECT tallies FROM given) -> CAST(workflow.id AS text)) AS x (
               status text, waiting integer, active integer, open integer, spoiled integer, added integer))
- WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[]));
+ WHERE id = ANY (CAST((SELECT ids FROM given) AS uuid[]));
 
 -- name: list_ancestors
 -- differs: how a JSON array becomes rows.
@@ -708,7 +708,7 @@ SELECT id, run, token, 'requeued', :now,
 
 -- name: requeue_steps
 -- differs: how a JSON array becomes rows. Each step is found by its primary key: see finish_succeeded.
-WITH told AS MATERIALIZED (
+WITH given AS MATERIALIZED (
     SELECT array_agg(CAST(value ->> 'id' AS uuid)) AS ids, jsonb_object_agg(value ->> 'id', value) AS fates
       FROM json_array_elements(CAST(:fates AS json)) AS x (value))
 UPDATE perdure.job
@@ -716,9 +716,9 @@ UPDATE perdure.job
        (state, run_at, deps_pending, deps_unsatisfied) = (
        SELECT x.state, CASE x.state WHEN 'open' THEN {gate_due} ELSE :now END,
               x.pending, x.unsatisfied
-         FROM jsonb_to_record((SELECT fates FROM told) -> CAST(job.id AS text)) AS x (
+         FROM jsonb_to_record((SELECT fates FROM given) -> CAST(job.id AS text)) AS x (
               state text, pending integer, unsatisfied integer))
- WHERE id = ANY (CAST((SELECT ids FROM told) AS uuid[])) AND state IN ('succeeded', 'failed', 'canceled')
+ WHERE id = ANY (CAST((SELECT ids FROM given) AS uuid[])) AND state IN ('succeeded', 'failed', 'canceled')
 RETURNING state, queue;
 
 -- name: find_jobs

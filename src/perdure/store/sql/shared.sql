@@ -1,15 +1,21 @@
 -- Statements that both databases run. The spellings that store/statements.py rewrites are explained there. States are literals: a
 -- bound one loses the partial indexes under a generic plan.
 
+-- fragment: lease_holds
+-- Fencing, always beside `token = …`: a write of a running job is refused once its lease was taken away. The next claim raises the
+-- token, a rescue clears the worker (docs/decisions/0005).
+worker IS NOT NULL
+
 -- fragment: queue_is_closed
--- Of a row q of the queues: nothing is claimed from there now. What else limits the claims of a queue belongs here.
+-- Of a row q of the queues: nothing may be claimed from it now. Every claim asks this; a condition that closes a whole queue
+-- belongs here.
 (q.paused OR q.cool_until > :now)
 
 -- fragment: worker_may_claim
--- One that was retired and has not heard of it would take back its own rescued jobs, and lose them again.
+-- A retired worker that does not know it yet must not claim: it would take back its own rescued jobs, and lose them again.
 NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
 
--- fragment: may_claim_from_asked
+-- fragment: asked_queue_is_claimable
 NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = asked.queue AND {queue_is_closed})
        AND {worker_may_claim}
 
@@ -198,11 +204,12 @@ SELECT queue
    AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = every.queue AND {queue_is_closed});
 
 -- name: claim_chosen
--- As claim_jobs, for one row that is known. A row that somebody holds is left out, not waited for.
+-- As claim_jobs, for one known row. A locked row is skipped, not waited for.
 UPDATE perdure.job SET {set_claimed}
  WHERE id = ANY (ARRAY(
            SELECT id FROM perdure.job
             WHERE id = :id AND state = 'ready' AND held IS NULL AND run_at <= :now AND {not_expired}
+              AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = queue AND {queue_is_closed})
               AND {worker_may_claim}
               FOR UPDATE SKIP LOCKED))
 RETURNING CAST(id AS text), token, attempt, {claimed_columns}, state;
@@ -412,7 +419,7 @@ SELECT task, queue, CAST(payload AS text) AS payload, {each option: CAST(COLUMN 
  WHERE id = :id;
 
 -- name: mark_replay
--- A request cannot say what it takes from no task: that there is no timeout.
+-- A request cannot express "no timeout", so copy it from the source.
 UPDATE perdure.job
    SET replay_of = :source, timeout = (SELECT s.timeout FROM perdure.job s WHERE s.id = :source),
        concurrency_key = (SELECT s.concurrency_key FROM perdure.job s WHERE s.id = :source),

@@ -27,7 +27,7 @@ asked(queue, rank) AS (
 head (queue, rank, priority, ids, above) AS (
     -- Down the priorities of each queue, from above the highest, until there is enough.
     SELECT queue, rank, 32768, '[]', 0 FROM asked
-     WHERE {may_claim_from_asked}
+     WHERE {asked_queue_is_claimable}
     UNION ALL
     SELECT head.queue, head.rank, next.priority, coalesce(
            -- What is first in order; or, where that meets a task this worker does not know, the first of each it knows.
@@ -83,7 +83,7 @@ SELECT x.value ->> 'id', t.name, coalesce(x.value ->> 'queue', t.queue), x.value
     ON CONFLICT DO NOTHING
 RETURNING id, queue, run_at <= :now;
 
--- name: insert_alike
+-- name: insert_same_options
 -- differs: how a JSON object becomes rows. A look at the first job would put all of them into a temporary table; to meet
 -- conflicts costs nothing.
 INSERT INTO perdure.job (id, task, queue, payload, {each option: COLUMN}, state, priority, max_attempts, timeout, run_at,
@@ -127,32 +127,32 @@ UPDATE perdure.job AS job
    SET state = 'succeeded', worker = NULL, finished_at = :now, result = x.value ->> 1, reason = x.value ->> 2,
        {clear_error}
   FROM json_each(:outcomes) x
- WHERE job.id = x.key AND job.token = x.value ->> 0 AND job.worker IS NOT NULL
+ WHERE job.id = x.key AND job.token = x.value ->> 0 AND {lease_holds}
    AND (job.workflow_id IS NULL OR x.value ->> 3 IS NOT NULL)
 RETURNING id, token;
 
--- name: finish_alike
+-- name: finish_same_result
 -- differs: how a JSON object becomes rows, and the count comes by itself. RETURNING would be a sixth of it.
 UPDATE perdure.job AS job
    SET state = 'succeeded', worker = NULL, finished_at = :now, result = :result, reason = :reason,
        {clear_error}
   FROM json_each(:leases) x
- WHERE job.id = x.key AND job.token = x.value AND job.worker IS NOT NULL AND job.workflow_id IS NULL;
+ WHERE job.id = x.key AND job.token = x.value AND {lease_holds} AND job.workflow_id IS NULL;
 
 -- name: lock_running
 -- differs: the writer's transaction is the lock.
 SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes, j.interruptions,
        j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage, j.workflow_id
   FROM json_each(:leases) x
-       CROSS JOIN perdure.job j ON j.id = x.value ->> 0 AND j.token = x.value ->> 1 AND j.worker IS NOT NULL
+       CROSS JOIN perdure.job j ON j.id = x.value ->> 0 AND j.token = x.value ->> 1 AND {lease_holds}
        LEFT JOIN perdure.task t ON t.name = j.task
        LEFT JOIN perdure.queue q ON q.name = j.queue;
 
--- name: lock_free
+-- name: lock_unlocked
 -- differs: the writer's transaction is the lock, and nobody else holds one.
 SELECT j.id, j.token, 1
   FROM json_each(:leases) x
-       CROSS JOIN perdure.job j ON j.id = x.value ->> 0 AND j.token = x.value ->> 1 AND j.worker IS NOT NULL;
+       CROSS JOIN perdure.job j ON j.id = x.value ->> 0 AND j.token = x.value ->> 1 AND {lease_holds};
 
 -- name: find_orphans
 -- differs: one writer at a time, so there is nothing to skip. For the sake of their order alone the whole table would
@@ -174,7 +174,7 @@ INSERT INTO perdure.attempt (job, token, run, attempt, kind, code, message, trac
 SELECT j.id, j.token, j.run, j.attempt, x.value ->> 'attempt_kind', x.value ->> 'error_code', x.value ->> 'error_message',
        x.value ->> 'error_trace', j.worker, j.started_at, :now, x.value ->> 'delay', x.value ->> 'decided_by'
   FROM json_each(:changes) x
-       CROSS JOIN perdure.job j ON j.id = x.value ->> 'id' AND j.token = x.value ->> 'token' AND j.worker IS NOT NULL
+       CROSS JOIN perdure.job j ON j.id = x.value ->> 'id' AND j.token = x.value ->> 'token' AND {lease_holds}
  WHERE x.value ->> 'attempt_kind' IS NOT NULL
     ON CONFLICT (job, token) DO NOTHING;
 
@@ -195,7 +195,7 @@ UPDATE perdure.job AS job
        snoozes = least(job.snoozes, 2147483646) + (x.value ->> 'snoozes'),
        crashes = x.value ->> 'crashes', interruptions = x.value ->> 'interruptions'
   FROM json_each(:changes) x
- WHERE job.id = x.value ->> 'id' AND job.token = x.value ->> 'token' AND job.worker IS NOT NULL
+ WHERE job.id = x.value ->> 'id' AND job.token = x.value ->> 'token' AND {lease_holds}
 RETURNING id;
 
 -- name: save_reports
@@ -205,7 +205,7 @@ UPDATE perdure.job AS job
        progress_message = coalesce(x.value ->> 'message', job.progress_message),
        checkpoint = coalesce(x.value ->> 'checkpoint', job.checkpoint)
   FROM json_each(:reports) x
- WHERE job.id = x.value ->> 'id' AND job.token = x.value ->> 'token' AND job.worker IS NOT NULL;
+ WHERE job.id = x.value ->> 'id' AND job.token = x.value ->> 'token' AND {lease_holds};
 
 -- name: record_events
 -- differs: how a JSON array becomes rows.
@@ -266,7 +266,7 @@ SELECT x.value ->> 'id', CASE x.value ->> 'task' WHEN '(gate)' THEN '(gate)' ELS
  WHERE true
     ON CONFLICT DO NOTHING;
 
--- name: insert_alike_steps
+-- name: insert_steps_same_options
 -- differs: how a JSON object becomes rows: by its id of each step its key, its payload, and how many parents it waits
 -- for. What is one value for all of them is a parameter of its own: a third of the time of insert_steps.
 INSERT INTO perdure.job (id, task, queue, payload, {each option: COLUMN}, state, priority, max_attempts, timeout, run_at,

@@ -99,7 +99,7 @@ class SqliteStore:
         return await self._process_state.aperform(operation, partial(operation.start, *args, **kwargs))
 
     @property
-    def takes_another_turn(self) -> bool:
+    def takes_another_cycle(self) -> bool:
         return False
 
     def migrate(self, *, to: int | None = None) -> list[int]:
