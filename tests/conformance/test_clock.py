@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
+import psycopg
 import pytest
 
 from perdure.app import App
@@ -74,3 +76,37 @@ def test_expiry_and_silence_are_noticed_by_the_clock_of_the_database(app: App) -
     assert rescued == [lost.id]
     assert app.operations.heartbeat("w").live
     assert not app.operations.heartbeat("silent").live
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_on_postgres_the_clock_of_the_host_does_not_matter(
+    app: App, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A day behind: ids continue from the last one, so that those of later tests are as usual.
+    true_time, true_time_ns = time.time, time.time_ns
+    monkeypatch.setattr(time, "time", lambda: true_time() - 86_400)
+    monkeypatch.setattr(time, "time_ns", lambda: true_time_ns() - 86_400 * 1_000_000_000)
+    app.enqueue("work")
+    (claimed,) = app.operations.claim("w", tasks=["work"], n=1)
+    app.operations.finish([Succeeded(claimed.lease)])
+    assert app.operations.heartbeat("w").live
+    with psycopg.connect(url) as connection:
+        [(now, *times)] = connection.execute(
+            "SELECT now(), j.created_at, j.run_at, j.started_at, j.finished_at,"
+            " w.beat_at, w.expires_at - interval '1 hour' FROM perdure.job j, perdure.worker w"
+        ).fetchall()
+    assert [at for at in times if not now - MINUTE < at <= now] == []
+
+
+def test_in_a_transaction_of_the_caller_each_enqueue_has_its_own_time(app: App) -> None:
+    app.save_tasks()
+    with closing(app.store.connect()) as conn:
+        first = app.enqueue("work", conn=conn)
+        time.sleep(0.1)
+        second = app.enqueue("work", conn=conn)
+        conn.commit()
+    one, other = first.refresh().row, second.refresh().row
+    assert one is not None
+    assert other is not None
+    assert other.run_at - one.run_at >= 50_000, "not the time at which the transaction began"
+    assert other.created_at == other.run_at

@@ -20,6 +20,7 @@ from perdure.model.lifecycle import (
     Throttled,
 )
 from perdure.ops.report import JobReport, LogLine
+from tests.conformance.flow import Flow, outcome
 from tests.conformance.world import World
 
 ENDINGS: dict[str, Callable[[Lease], Outcome]] = {
@@ -164,6 +165,33 @@ def test_a_stale_lease_beside_the_live_one_is_still_refused(world: World) -> Non
     live = world.claim_one().lease
     assert world.finish(Succeeded(stale, '"old"'), Succeeded(live, '"new"'))[:2] == ([live], [stale])
     assert world.row(job).result == '"new"'
+
+
+def test_a_stale_success_is_refused_beside_a_live_one_with_another_result(world: World) -> None:
+    """Successes whose results differ are written by a statement of their own."""
+    work = world.task()
+    work.enqueue()
+    stale = world.claim_one().lease
+    world.lose_worker()
+    work.enqueue()
+    again, live = (job.lease for job in world.claim(2))
+    before = world.row(stale.job)
+    assert world.finish(Succeeded(stale, '"old"'), Succeeded(live, '"new"'))[:2] == ([live], [stale])
+    assert world.row(stale.job) == before
+    assert (again.job, before.state, before.result) == (stale.job, "running", None)
+    assert world.row(live.job).result == '"new"'
+
+
+def test_a_stale_success_of_a_step_neither_ends_it_nor_releases_its_children(flow: Flow) -> None:
+    started = flow.start(flow.of(a=[], b=["a"]))
+    (stale,) = flow.claim()
+    flow.world.lose_worker()
+    (live,) = flow.claim()
+    assert flow.world.finish(outcome(stale))[:2] == ([], [stale.lease])
+    assert flow.states(started) == {"a": "running", "b": "waiting"}
+    assert flow.status(started) == "running"
+    assert flow.world.finish(outcome(live))[:2] == ([live.lease], [])
+    assert flow.states(started) == {"a": "succeeded", "b": "ready"}
 
 
 def test_outcomes_of_a_deleted_job_are_refused(world: World) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure import CONTEXT, App, Context
+from perdure import CONTEXT, App, Context, Step, Workflow
 from perdure.errors import InvalidOption, LeaseLost
 from perdure.ops import browse
 from tests.harness.waiting import auntil
@@ -131,6 +131,36 @@ async def test_a_save_without_its_lease_is_refused(app: App) -> None:
         await asyncio.to_thread(saved.wait, 30)
     assert caught == [LeaseLost]
     assert (await job.arefresh()).row.checkpoint is None  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("method", ["enqueue", "append"])
+async def test_jobs_that_a_handler_adds_at_once_without_its_lease_are_refused(app: App, method: str) -> None:
+    caught: list[type[BaseException]] = []
+    added = threading.Event()
+    child: Any = app.task(name="child", queue="elsewhere")(lambda: None)
+
+    @app.task(name="parent", max_attempts=1)
+    def parent(*, ctx: Context = CONTEXT) -> None:
+        app.operations.retire(ctx.worker or "")
+        app.operations.rescue()
+        try:
+            if method == "enqueue":
+                ctx.enqueue(child.job(), at_once=True)
+            else:
+                ctx.append([Step("more", child.job())], at_once=True)
+        except LeaseLost as error:
+            caught.append(type(error))
+            raise
+        finally:
+            added.set()
+
+    flow = Workflow("flow")
+    flow.step("parent", parent.job())
+    async with app.worker(queues=["default"]):
+        await app.astart_workflow(flow)
+        await asyncio.to_thread(added.wait, 30)
+    assert caught == [LeaseLost]
+    assert await app.alist_jobs(task="child") == []
 
 
 @pytest.mark.parametrize(("done", "total"), [(5, 4), (1, 0), (-1, None), (None, -1), (1.5, None), (True, 3)])

@@ -7,11 +7,12 @@ import random
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from perdure import App
-from tests.harness.waiting import until
+from tests.harness.waiting import auntil, until
 from tests.store.proxy import Proxy
 from tests.worker.fleet import Fleet
 from tests.worker.worker_app import make
@@ -125,19 +126,37 @@ async def test_nothing_is_left_running_however_often_a_worker_stops(app: App) ->
         left = len(jobs) - counts.get("succeeded", 0)
 
 
-async def test_a_claim_under_way_when_it_stops_is_given_back(postgres_url: str) -> None:
-    with Proxy(postgres_url) as proxy:
-        app = App(proxy.url)
-        app.task(name="quick")(lambda: None)
-        async with app.worker(poll=60) as worker:
-            await asyncio.sleep(0.2)  # its first claim has found nothing
-            proxy.latency = 0.3
-            jobs = await app.aenqueue_many([app.tasks["quick"].job() for _ in range(5)])
-            worker.stop()
-        proxy.latency = 0.0
-        states = [((await job.arefresh()).state, job.attempt) for job in jobs]
-        assert all(state in [("ready", 0), ("succeeded", 1)] for state in states)
-        await app.aclose()
+async def test_a_claim_under_way_when_it_stops_is_given_back(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its handlers are never started."""
+    acycle = app.operations.acycle
+    claimed, stopping = asyncio.Event(), asyncio.Event()
+
+    async def answer_while_stopping(*args: Any, **options: Any) -> Any:
+        answer = await acycle(*args, **options)
+        if answer[1]:
+            claimed.set()
+            await stopping.wait()
+        return answer
+
+    monkeypatch.setattr(app.operations, "acycle", answer_while_stopping, raising=False)
+    started: list[int] = []
+
+    @app.task(name="quick")
+    async def quick(n: int) -> None:
+        started.append(n)
+
+    async with app.worker(poll=60) as worker:
+        jobs = await app.aenqueue_many([quick.job(n) for n in range(5)])
+        await claimed.wait()
+        worker.stop()
+        await auntil(lambda: not worker._executor.cycle.claiming)
+        stopping.set()
+    assert started == []
+    rows = [(await job.arefresh()).row for job in jobs]
+    assert [row and (row.state, row.attempt) for row in rows] == [("ready", 0)] * 5
+    assert any(row and row.token for row in rows), "they were claimed"
 
 
 @pytest.mark.parametrize(
