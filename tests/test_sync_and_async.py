@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sqlite3
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from perdure import App, Job
+from perdure import App, Job, Middleware
 from perdure.client.task import Enqueuer
 from perdure.client.views import Views
 from perdure.errors import BlockingCall
@@ -99,3 +102,28 @@ def test_a_module_that_another_thread_is_importing_runs_no_event_loop_here(
 ) -> None:
     monkeypatch.setitem(sys.modules, "asyncio", ModuleType("asyncio"))
     refuse_in_event_loop("enqueue")
+
+
+class Swallowing(Middleware):
+    """What a user may write: it catches everything, also a cancellation."""
+
+    @contextmanager
+    def enqueue(self, task: str, meta: dict[str, Any]) -> Iterator[None]:
+        with suppress(BaseException):
+            yield
+
+
+async def test_a_middleware_that_catches_everything_does_not_swallow_a_cancellation(sqlite_url: str) -> None:
+    async with App(sqlite_url) as app:
+        task = app.task(name="work")(lambda: None)
+        app.use(Swallowing())
+        await app.asave_tasks()
+        lock = sqlite3.connect(app.store.path)  # type: ignore[attr-defined]
+        lock.execute("BEGIN IMMEDIATE")  # so that the enqueue waits
+        enqueuing = asyncio.create_task(task.aenqueue())
+        await asyncio.sleep(0)
+        enqueuing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await enqueuing
+        lock.rollback()
+        lock.close()

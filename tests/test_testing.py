@@ -904,3 +904,13 @@ def test_every_example_of_the_page_runs() -> None:
 
 def test_the_kit_is_not_taken_for_a_class_of_tests() -> None:
     assert Testing.__test__ is False
+
+
+def test_jobs_of_one_state_are_in_the_order_of_their_enqueue_whenever_they_are_due(sqlite_url: str) -> None:
+    app = App(sqlite_url)
+    task = app.task(name="work")(lambda n: None)
+    with app.testing() as t:
+        for n, delay in enumerate((30, 60, 0, 10)):
+            task.using(delay=delay).enqueue(n)
+        assert [one.args["n"] for one in t.enqueued(state="ready")] == [0, 1, 2, 3]
+    app.close()

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from perdure.errors import JobNotFound, WorkflowNotFound
-from perdure.model.lifecycle import Failed, Succeeded
+from perdure.model.lifecycle import Failed, Report, Succeeded
+from perdure.ops.report import JobReport
 from perdure.request.ids import new_id
 from tests.conformance.flow import Flow
 from tests.conformance.world import World
@@ -68,3 +69,17 @@ def test_what_is_not_there_is_told(world: World) -> None:
         world.app.views.job(new_id())
     with pytest.raises(WorkflowNotFound):
         world.app.views.workflow("no id")
+
+
+def test_what_a_requeue_dropped_is_redacted_and_cut_in_the_history(world: World) -> None:
+    job = world.task(redact=["note"], max_attempts=1).enqueue(1)
+    lease = world.claim_one().lease
+    saved = json.dumps({"note": SECRET, "pad": "x" * 500})
+    world.operations.report([JobReport(lease, Report(checkpoint=saved))])
+    assert world.operations.finish([Failed(lease, "error")]).accepted
+    assert job.requeue() == "requeued"
+    view = world.app.views.job(job.id, most=100)
+    (requeued,) = [entry for entry in view.history if entry.what == "requeued"]
+    assert HIDDEN in requeued.detail["checkpoint"]
+    assert SECRET not in str(view)
+    assert "x" * 101 not in str(view)

@@ -14,6 +14,7 @@ from perdure.cli.output import say
 from perdure.cli.tables import Column, facts, table, terminal_width
 from perdure.cli.target import Target, pass_target, where
 from perdure.model.time_text import distance, length, stamp
+from perdure.model.visible_state import visible_state
 
 if TYPE_CHECKING:
     from perdure.app import App
@@ -222,7 +223,9 @@ def _tree(view: WorkflowView) -> list[str]:
 def _label(step: Placed, now: int) -> str:
     """What it is up to, for how long, and what it waits for."""
     row = step.row
-    said: list[str] = [row.state]
+    said: list[str] = [
+        visible_state(row.state, held=row.held, due=row.run_at <= now, error_kind=row.error_kind)
+    ]
     since = row.run_at if row.state == "open" and row.timeout is None else row.started_at
     if since is not None:
         said.append(length(((row.finished_at or now) - since) / 1_000_000))

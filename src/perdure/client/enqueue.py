@@ -192,7 +192,7 @@ class EnqueueMethods:
 
     def _noted(self, ids: Sequence[str], plan: Plan[T], keys: Mapping[str, object] | None = None) -> Plan[T]:
         """The same, with notes in the journal where one is kept: also which jobs were there already."""
-        if not (journal.enabled or failpoints.armed):
+        if not (failpoints.armed or journal.enabled):
             return (yield from plan)
         failpoints.reach("before_enqueue")
         if journal.enabled:

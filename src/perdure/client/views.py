@@ -99,7 +99,7 @@ class Views:
         rows = [job.row for job in found if job.row is not None]
         tasks = yield from perform(list_tasks)
         return [
-            replace(_shown(row, self._redacted_names(row.task, tasks), MOST_SHOWN), **_WITHOUT_LARGE)
+            _shown(replace(row, **_WITHOUT_LARGE), self._redacted_names(row.task, tasks), MOST_SHOWN)
             for row in rows
         ]
 
@@ -109,7 +109,8 @@ class Views:
         if traces is None:
             raise JobNotFound
         tasks = yield from perform(list_tasks)
-        row = _shown(traces.job, self._redacted_names(traces.job.task, tasks), most)
+        names = self._redacted_names(traces.job.task, tasks)
+        row = _shown(traces.job, names, most)
         why = yield from self._app._explain_job(id)
         logs = [line._replace(message=_cut(line.message, most)) for line in traces.logs]
         attempts = [
@@ -119,7 +120,8 @@ class Views:
             for one in traces.attempts
         ]
         traces = Traces(row, attempts, traces.events, logs)
-        return JobView(row, _attempts(traces), tell(traces), logs, why)
+        history = [_shown_entry(entry, names, most) for entry in tell(traces)]
+        return JobView(row, _attempts(traces), history, logs, why)
 
     def _workflows(
         self,
@@ -192,6 +194,16 @@ def _shown(row: JobRow, names: set[str], most: int | None) -> JobRow:
         if (text := texts[name]) is not None:
             texts[name] = redacted(text, names)
     return replace(row, **{name: text and _cut(text, most) for name, text in texts.items()})
+
+
+def _shown_entry(entry: Entry, names: set[str], most: int | None) -> Entry:
+    """A requeue keeps the checkpoint and the result that it drops in its entry, as JSON texts."""
+    kept = {
+        name: _cut(redacted(value, names), most)
+        for name in ("checkpoint", "result")
+        if isinstance(value := entry.detail.get(name), str)
+    }
+    return entry._replace(detail={**entry.detail, **kept}) if kept else entry
 
 
 def _cut(text: str, most: int | None) -> str:

@@ -43,14 +43,17 @@ if not TYPE_CHECKING:  # or every name would be one of the module's
 def note(what: str, jobs: Iterable[str] = (), **more: object) -> None:
     """Call it as ``if journal.enabled: journal.note(...)``."""
     line = {"at": time.time_ns() // 1000, "pid": os.getpid(), "what": what, "jobs": list(jobs), **more}
-    os.write(_file(), json.dumps(line).encode() + b"\n")
+    if (file := _file()) is not None:
+        os.write(file, json.dumps(line).encode() + b"\n")
 
 
-def _file() -> int:
-    """This process's own: a forked child does not write into its parent's."""
+def _file() -> int | None:
+    """This process's own: a forked child does not write into its parent's. None if the variable is gone by now."""
     pid = os.getpid()
     if pid not in _files:
-        directory = Path(os.environ.get(VARIABLE) or ".")
+        if not (name := os.environ.get(VARIABLE)):
+            return None
+        directory = Path(name)
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"{_began}-{pid}.jsonl"
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

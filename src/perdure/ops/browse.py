@@ -72,7 +72,7 @@ def get_jobs(ids: Sequence[str]) -> Op[list[JobRow | None]]:
 def list_jobs(filter: Filter = EVERY, *, before: str | None = None, n: int = 50) -> Op[list[JobRow]]:
     """A page of jobs, newest first, or of those that are not due yet soonest first. ``before``: the last id of the
     page before this one."""
-    if filter.state in LATER:
+    if filter.state in LATER and filter.idempotency_key is None:  # a key has an index, and finds a few
         ids = yield from _soonest(filter, before, n)
     else:
         ids = yield from _newest(filter, before or LAST, n)

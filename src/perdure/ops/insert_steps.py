@@ -18,6 +18,8 @@ Edges: TypeAlias = dict[str, list[str]]
 
 STEPS = 5_000
 """Steps per statement: a whole workflow of thousands is a handful of them."""
+READY = InitialState("ready", 0, 0)
+"""What a ``NewStep`` has by default: it is not copied for that."""
 ALIKE = 100
 """Steps that are worth a statement of their own."""
 
@@ -32,7 +34,10 @@ def insert_steps(
     """What writes new steps and their edges, and how each of them begins. ``known``: old steps, by their keys."""
     initial = initial_states(ordered, {key: parent.state for key, parent in known.items()}, canceled=canceled)
     ids = {key: parent.id for key, parent in known.items()} | {key: step.id for key, step in steps.items()}
-    begun = [replace(step, **initial[key]._asdict()) for key, step in steps.items()]
+    begun = [
+        step if initial[key] == READY else replace(step, **initial[key]._asdict())
+        for key, step in steps.items()
+    ]
     return [*_inserts(begun), *_edges(ordered, ids)], initial
 
 

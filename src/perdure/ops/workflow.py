@@ -68,6 +68,7 @@ class StepRow(NamedTuple):
     error_kind: str | None
     error_code: str | None
     error_message: str | None
+    held: str | None
 
 
 class Spoiler(NamedTuple):

@@ -134,7 +134,8 @@ def run_once(once: OncePerLoop) -> Plan[Done | None]:
 def run(store: Store, plan: Plan[T], *, method: str | None = None) -> T:
     """Run a plan in this thread. ``method``: the method that was called; an error may name its async version."""
     try:
-        return drive(plan, partial(_wait, store))
+        # Plans yield inside a user's middleware, which must not be able to swallow a cancellation.
+        return drive(plan, partial(_wait, store), throw=Exception)
     except UnsupportedConnection as error:
         raise _with_method(error, "async", method and f"a{method}") from None
     finally:
@@ -145,7 +146,7 @@ def run(store: Store, plan: Plan[T], *, method: str | None = None) -> T:
 async def arun(store: Store, plan: Plan[T], *, method: str | None = None) -> T:
     """Run a plan in this task."""
     try:
-        return await adrive(plan, partial(_await, store))
+        return await adrive(plan, partial(_await, store), throw=Exception)
     except UnsupportedConnection as error:
         raise _with_method(error, "sync", method and method.removeprefix("a")) from None
     finally:

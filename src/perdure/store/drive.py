@@ -1,8 +1,8 @@
 """Running a generator: ``answer`` what it yields and send that back, until it returns.
 
 Whatever perdure writes once for blocking and for async callers is a generator. These are all that drive one, except
-``postgres/loop_io.py``, where each event of a socket is one step. If ``answer`` raises, the error is raised inside the
-generator, at its ``yield``.
+``postgres/loop_operation.py``, where each event of a socket is one step. If ``answer`` raises, the error is raised
+inside the generator, at its ``yield``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,19 @@ LowerAnswer = TypeVar("LowerAnswer")
 T = TypeVar("T")
 
 
-def drive(generator: Generator[Asked, Answer, T], answer: Callable[[Asked], Answer]) -> T:
-    """Run a generator in this thread."""
+def drive(
+    generator: Generator[Asked, Answer, T],
+    answer: Callable[[Asked], Answer],
+    *,
+    throw: type[BaseException] = BaseException,
+) -> T:
+    """Run a generator in this thread. ``throw``: the errors that it may handle; others end it from outside."""
     try:
         asked = next(generator)
         while True:
             try:
                 reply = answer(asked)
-            except BaseException as error:
+            except throw as error:
                 asked = generator.throw(error)
             else:
                 asked = generator.send(reply)
@@ -33,14 +38,19 @@ def drive(generator: Generator[Asked, Answer, T], answer: Callable[[Asked], Answ
         return value
 
 
-async def adrive(generator: Generator[Asked, Answer, T], answer: Callable[[Asked], Awaitable[Answer]]) -> T:
-    """Run a generator in this task."""
+async def adrive(
+    generator: Generator[Asked, Answer, T],
+    answer: Callable[[Asked], Awaitable[Answer]],
+    *,
+    throw: type[BaseException] = BaseException,
+) -> T:
+    """Run a generator in this task. ``throw``: as in ``drive``."""
     try:
         asked = next(generator)
         while True:
             try:
                 reply = await answer(asked)
-            except BaseException as error:
+            except throw as error:
                 asked = generator.throw(error)
             else:
                 asked = generator.send(reply)

@@ -188,9 +188,10 @@ class Testing:
     def enqueued(
         self, task: Task[..., Any] | str | None = None, *, state: State | None = None
     ) -> list[EnqueuedJob[Any]]:
-        """The jobs of a task, or of all, in the order they were enqueued; in whichever state, or in this one.
+        """The jobs of a task, or of all tasks, in the order they were enqueued.
 
-        Fit for async code as well: it waits for nobody.
+        ``state``: only jobs with this ``job.state``; ``ready`` includes jobs that are not due yet. It does not wait, so
+        async code can call it too.
         """
         return [
             EnqueuedJob(job, self._arguments(job))
@@ -238,7 +239,7 @@ class Testing:
             job = (*ready, *running)[0]
             raise Refused(
                 f"{len(ready) + len(running)} jobs are left that cannot run, the first of {job.task}; "
-                f"app.explain_job({job.id!r}) tells why.",
+                f"app.explain_job({job.id!r}) says why.",
                 code="testing.stuck",
             )
         return at
@@ -288,15 +289,15 @@ class Testing:
     # Reading
 
     def _list(self, *, task: str | Named | None = None, state: State | None = None) -> Plan[list[Job[Any]]]:
-        """Every one of them, oldest first."""
+        """All jobs whose stored state is ``state``, oldest first: ``ready`` includes scheduled and held ones."""
         jobs: list[Job[Any]] = []
         while True:
             page = yield from self._app._list_jobs(
-                task=task, state=state, limit=PAGE, before=jobs[-1].id if jobs else None
+                task=task, limit=PAGE, before=jobs[-1].id if jobs else None
             )
             jobs += page
             if len(page) < PAGE:
-                return jobs[::-1]
+                return [job for job in jobs[::-1] if state in (None, job.state)]
 
     def _arguments(self, job: Job[Any]) -> dict[str, Any]:
         payload = job.row.payload if job.row else "{}"

@@ -496,7 +496,7 @@ SELECT {tally_columns}
 
 -- name: list_steps
 SELECT id, step_key, task, queue, state, run, attempt, max_attempts, run_at, created_at, started_at, finished_at,
-       deps_pending, deps_unsatisfied, timeout, reason, error_kind, error_code, error_message
+       deps_pending, deps_unsatisfied, timeout, reason, error_kind, error_code, error_message, held
   FROM perdure.job
  WHERE workflow_id = :workflow AND workflow_id IS NOT NULL
  ORDER BY id;
@@ -681,7 +681,7 @@ RETURNING id;
 UPDATE perdure.act SET detail = as_json(:detail) WHERE id = :id;
 
 -- name: list_acts
-SELECT id, at, actor, verb, subject, detail
+SELECT id, at, actor, verb AS action, subject, detail
   FROM perdure.act
  WHERE id < :before
    AND (CAST(:verb AS text) IS NULL OR verb = CAST(:verb AS text))
