@@ -47,7 +47,7 @@ ADVICE = {
     "WorkflowFailed": "See which step failed; `workflow.requeue()` starts a new run.",
     "WorkflowCanceled": "See `workflow.reason`; `workflow.requeue()` starts a new run.",
     "WaitTimeout": "Wait again, or ask `app.explain_job(id)` why it has not ended. The job goes on.",
-    "Unavailable": "Try the same call again later. A call has tried for 30 s already.",
+    "Unavailable": "Try again later. The call has retried already: for 5 s if the database is away, 30 s if busy.",
     "StoreAway": "See whether the database runs and can be reached, then try again.",
     "StoreBusy": "Keep transactions short, and give your own as `conn=`; then try again.",
     "RowsLocked": "Find the transaction that is open and end it; then try again.",
