@@ -304,7 +304,8 @@ def test_no_process_has_a_password_in_its_arguments(postgres_url: str, tmp_path:
             until(lambda: job.refresh().state == "running")
             processes = [*arguments(worker.pid)]
             (tmp_path / "go").touch()
-        assert worker.returncode == 0
+            _, errors = worker.communicate()
+        assert worker.returncode == 0, errors
     assert len(processes) >= 2, "a worker and its child"
     assert not [line for line in processes if password in line]
 

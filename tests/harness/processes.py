@@ -24,7 +24,11 @@ def python(*args: object) -> list[str]:
 
 
 def start(*args: object, cwd: Path = ROOT, env: Environment | None = None) -> subprocess.Popen[str]:
-    """Start Python with these arguments and pipes to it. Use it as a context: its end is awaited there."""
+    """Start Python with these arguments and pipes to it. Use it as a context: its end is awaited there.
+
+    The end of the context closes the pipes first. Where the exit code matters, call ``communicate`` before: a program
+    that still prints would end with 120.
+    """
     pipe = subprocess.PIPE
     return subprocess.Popen(
         python(*args), cwd=cwd, env=_environment(env), stdin=pipe, stdout=pipe, stderr=pipe, text=True
