@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import random
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -108,6 +110,24 @@ def test_a_second_signal_is_heard_while_a_handler_blocks_the_loop(fleet: Fleet, 
     # Two of one kind might arrive as one; of two kinds Python handles the lower number first.
     hand.signal(signal.SIGINT)
     hand.signal(signal.SIGTERM)
+    assert hand.end() == 128 + signal.SIGTERM
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS has no tgkill")
+def test_a_signal_that_another_thread_took_is_heard_while_a_handler_blocks_the_loop(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    """It interrupts nothing in the main thread, which alone runs Python's signal handlers.
+
+    The system does so with the second of two signals. One that arrives just before a blocking call has the same effect.
+    """
+    hand, notes = fleet.start(), tmp_path / "notes"
+    fleet.enqueue("block", seconds=60, note_to=str(notes))
+    until(lambda: notes.exists())
+    other = max(int(task.name) for task in Path(f"/proc/{hand.pid}/task").iterdir())
+    assert other != hand.pid
+    for number in (signal.SIGINT, signal.SIGTERM):
+        assert ctypes.CDLL(None).tgkill(hand.pid, other, number) == 0
     assert hand.end() == 128 + signal.SIGTERM
 
 

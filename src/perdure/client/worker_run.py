@@ -19,6 +19,7 @@ from perdure.worker.daemon_executor import DaemonExecutor
 from perdure.worker.gc_tuning import collect_by_time
 from perdure.worker.health import Health
 from perdure.worker.loop_errors import log_redacted
+from perdure.worker.loop_watch import WAKE
 from perdure.worker.options import Exit, WorkerOptions
 from perdure.worker.process.protocol import Load
 from perdure.worker.unknown_queues import warn_of_unknown
@@ -217,6 +218,8 @@ def _stopped_by_signals(worker: Worker) -> Iterator[None]:
         loop.call_soon_threadsafe(worker.stop)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    if signal.getsignal(WAKE) is signal.SIG_DFL:
+        before[WAKE] = signal.signal(WAKE, lambda _number, _frame: None)
     try:
         yield
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import sys
 import threading
 import traceback
@@ -39,6 +40,13 @@ WORKER = str(Path(__file__).parent)
 """Where the worker's own code is."""
 
 BLOCKED = "job.blocked_loop"
+
+WAKE = signal.SIGURG
+"""Sent to a main thread that does not answer, so that Python looks for signals that have arrived.
+
+A signal that another thread took, or that came just before a blocking call, does not interrupt that call. The default
+action of this one is to do nothing.
+"""
 
 _log = BoundedLog(logging.getLogger("perdure.worker"))
 
@@ -128,6 +136,8 @@ class LoopWatch:
             self._answered = False
             self._in_loop(self._answer)
             return
+        if self._loop_thread == threading.main_thread().ident:
+            signal.pthread_kill(self._loop_thread, WAKE)
         if passed > LATE * self._tick:
             self._holder, self._held = holder, 0.0
             return
