@@ -88,7 +88,7 @@ def test_a_cooling_queue_gives_nothing_until_it_has_cooled(world: World) -> None
     world.app.set_queue("a", backoff=Backoff(base=10, cap=10))
     hot, *rest = fill(world, "a", n=3)
     free = fill(world, "b", priority=-1)
-    world.attempt(Throttled, 0)
+    world.attempt(Throttled, None)
     assert ids(world.claim(9)) == free
     world.now += 10 * SECOND - 1
     assert world.claim(9) == []
@@ -118,7 +118,7 @@ def test_a_setting_that_is_not_given_stays_as_it_is(world: World) -> None:
     assert world.app.list_queues() == [("a", True, None, 0, Backoff(8, 900))]
     fill(world, "a")
     world.app.resume_queue("a")
-    world.attempt(Throttled, 10 * SECOND)
+    world.attempt(Throttled, None)
     (cooling,) = world.app.list_queues()
     assert (cooling.paused, cooling.throttles, cooling.backoff) == (False, 1, Backoff(8, 900))
     world.app.set_queue("a", backoff=None)

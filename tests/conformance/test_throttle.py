@@ -1,11 +1,11 @@
-"""A limit outside was hit: the whole queue cools, a little longer at each event of that limiter."""
+"""A limit outside was hit: the whole queue cools, for as long as the handler says or longer at each event."""
 
 from __future__ import annotations
 
 from perdure.model.backoff import Backoff
 from perdure.model.cool_down import QUIET
 from perdure.model.job import SECOND
-from perdure.model.lifecycle import Throttled
+from perdure.model.lifecycle import Succeeded, Throttled
 from perdure.request.times import to_us
 from tests.conformance.world import World
 
@@ -21,23 +21,75 @@ def cooling(world: World, name: str = "default") -> tuple[int, float | None]:
     return 0, None
 
 
-def hit(world: World, delay: int | None = 0) -> None:
-    world.app.tasks["work"].using(priority=9).enqueue()
+def hit(world: World, delay: int | None = None) -> None:
+    """A job that comes back at once hits the limit."""
+    job = world.app.tasks["work"].using(priority=9).enqueue()
     world.attempt(Throttled, delay)
+    world.app.cancel_job(job.id)
 
 
 def test_the_exponent_counts_events_of_the_limiter_not_of_its_victims(world: World) -> None:
     work = world.task()
     world.app.enqueue_many([work.job() for _ in range(4)])
     jobs = world.claim(4)
-    world.finish(Throttled(jobs[0].lease, 0), Throttled(jobs[1].lease, 0))
+    world.finish(Throttled(jobs[0].lease), Throttled(jobs[1].lease))
     assert cooling(world) == (1, 5)
     world.advance(1)
-    world.finish(Throttled(jobs[2].lease, 60 * SECOND))
+    world.finish(Throttled(jobs[2].lease))
     assert cooling(world) == (1, 4), "a sibling that hit the same limit"
     world.advance(4)
-    world.finish(Throttled(jobs[3].lease, 0))
+    world.finish(Throttled(jobs[3].lease))
     assert cooling(world) == (2, 10), "it has cooled: another event"
+
+
+def test_a_delay_cools_the_queue_for_that_long_and_leaves_the_exponent(world: World) -> None:
+    """An upstream that says ``Retry-After: 3`` each time is waited for 3 s each time."""
+    world.task()
+    for _ in range(4):
+        hit(world, 3 * SECOND)
+        assert cooling(world) == (0, 3)
+        world.advance(3)
+    hit(world)
+    assert cooling(world) == (1, 5)
+    world.advance(5)
+    hit(world, 3 * SECOND)
+    assert cooling(world) == (1, 3)
+    world.advance(3)
+    hit(world)
+    assert cooling(world) == (2, 10)
+
+
+def test_the_latest_end_counts(world: World) -> None:
+    work = world.task()
+    world.app.enqueue_many([work.job() for _ in range(5)])
+    jobs = world.claim(5)
+    world.finish(Throttled(jobs[0].lease, 7 * SECOND), Throttled(jobs[1].lease, 30 * SECOND))
+    assert cooling(world) == (0, 30)
+    world.advance(10)
+    world.finish(Throttled(jobs[2].lease, 8 * SECOND))
+    assert cooling(world) == (0, 20), "it never ends sooner"
+    world.finish(Throttled(jobs[3].lease, 60 * SECOND))
+    assert cooling(world) == (0, 60)
+    world.finish(Throttled(jobs[4].lease))
+    assert cooling(world) == (0, 60), "a job that gives no delay adds nothing to a queue that cools"
+
+
+def test_a_delay_and_the_exponent_at_once(world: World) -> None:
+    work = world.task()
+    world.app.enqueue_many([work.job() for _ in range(2)])
+    one, two = world.claim(2)
+    world.finish(Throttled(one.lease, 3 * SECOND), Throttled(two.lease))
+    assert cooling(world) == (1, 5)
+
+
+def test_a_success_that_was_in_flight_does_not_reopen_the_queue(world: World) -> None:
+    work = world.task()
+    world.app.enqueue_many([work.job() for _ in range(3)])
+    one, two = world.claim(2)
+    world.finish(Throttled(one.lease))
+    world.finish(Succeeded(two.lease))
+    assert cooling(world) == (1, 5)
+    assert world.claim(1) == []
 
 
 def test_the_cool_down_doubles_up_to_the_cap(world: World) -> None:
@@ -64,15 +116,21 @@ def test_it_begins_anew_only_after_two_quiet_minutes(world: World) -> None:
     assert cooling(world) == (1, 5)
 
 
-def test_the_longest_wait_that_was_asked_for_counts(world: World) -> None:
+def test_a_delay_after_two_quiet_minutes_begins_anew_as_well(world: World) -> None:
+    world.task()
+    hit(world)
+    world.advance(5)
+    world.now += QUIET
+    hit(world, SECOND)
+    assert cooling(world) == (0, 1)
+
+
+def test_each_queue_cools_on_its_own(world: World) -> None:
     work = world.task()
-    world.app.enqueue_many([work.job(), work.job(), work.using(queue="other").job()])
-    one, two, three = world.claim(3)
-    world.finish(
-        Throttled(one.lease, 7 * SECOND), Throttled(two.lease, 30 * SECOND), Throttled(three.lease, SECOND)
-    )
-    assert cooling(world) == (1, 30)
-    assert cooling(world, "other") == (1, 5)
+    world.app.enqueue_many([work.job(), work.using(queue="other").job()])
+    one, two = world.claim(2)
+    world.finish(Throttled(one.lease, 7 * SECOND), Throttled(two.lease, SECOND))
+    assert (cooling(world), cooling(world, "other")) == ((0, 7), (0, 1))
     assert world.row(one).run_at == world.now + 7 * SECOND
 
 
@@ -114,6 +172,27 @@ def test_a_throttle_under_a_cancel_still_cools_the_queue(world: World) -> None:
     job = world.task().enqueue()
     claimed = world.claim_one()
     world.app.cancel_job(job.id)
-    world.finish(Throttled(claimed.lease, 0))
+    world.finish(Throttled(claimed.lease))
     assert world.row(job).state == "canceled"
     assert cooling(world) == (1, 5)
+
+
+def test_an_operator_ends_a_cool_down(world: World) -> None:
+    world.task()
+    waiting = world.app.tasks["work"].enqueue()
+    hit(world)
+    assert world.claim(1) == []
+    assert world.app.warm_queue("default", by="ann") is True
+    assert cooling(world) == (0, None)
+    assert world.claim_one().id == waiting.id
+    assert world.app.warm_queue("default") is False, "it does not cool"
+    assert world.app.warm_queue("no such queue") is False
+    (act,) = world.app.list_acts(action="warm_queue")
+    assert (act.actor, act.subject) == ("ann", "queue default")
+
+
+def test_the_cap_is_a_quarter_of_an_hour_whatever_the_back_off_of_the_queue(world: World) -> None:
+    world.app.set_queue("default", backoff=Backoff(base=3600, cap=7200))
+    world.task()
+    hit(world)
+    assert cooling(world) == (1, 900)

@@ -187,6 +187,7 @@ VERBS: dict[str, Values] = {
         conn=conn,
     ),
     "resume_queue": also(asked(name=name), by=said),
+    "warm_queue": also(asked(name=name), by=said),
     "run_jobs_now": many(),
     "run_now": also(asked(id=job), by=said),
     "set_queue": also(asked(name=name, backoff=backoff), by=said),

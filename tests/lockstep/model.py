@@ -200,7 +200,7 @@ class Model:
         told: dict[Lease, Outcome] = {}
         for outcome in outcomes:
             told.setdefault(outcome.lease, outcome)
-        throttled: dict[str, int] = {}
+        throttled: dict[str, list[int | None]] = {}
         for lease, outcome in told.items():
             job = self.holder(lease)
             if job is None:
@@ -210,7 +210,7 @@ class Model:
             self._settle(job, outcome)
             self.recorded[lease] = outcome, job.run
             if isinstance(outcome, Throttled) and outcome.cool_queue:
-                throttled[job.queue] = max(throttled.get(job.queue, 0), outcome.delay or 0)
+                throttled.setdefault(job.queue, []).append(outcome.delay)
         for queue, asked in throttled.items():
             self._cool(queue, asked)
         return {lease: self._stands(lease, outcome) for lease, outcome in told.items()}
@@ -241,15 +241,21 @@ class Model:
         if past is not None:
             self.attempts[Lease(job.id, job.token)] = past
 
-    def _cool(self, name: str, asked: int) -> None:
-        """One step for all that hit the limit meanwhile; after a long quiet it is a new limit."""
+    def _cool(self, name: str, delays: list[int | None]) -> None:
+        """One step for all that gave no delay, unless it cools already; of several ends the last one counts."""
         queue = self.queues.setdefault(name, Queue())
         until = queue.cool_until
-        if until is not None and until > self.now:
-            return
-        queue.throttles = 1 if until is None or until <= self.now - QUIET else min(queue.throttles + 1, 30)
-        cool = longest_pause(queue.backoff or DEFAULT_BACKOFF, queue.throttles)
-        queue.cool_until = self.now + max(cool, asked)
+        if until is None or until <= self.now - QUIET:
+            queue.throttles = 0
+        ends = [self.now + delay for delay in delays if delay is not None]
+        if until is None or until <= self.now:
+            if None in delays:
+                queue.throttles = min(queue.throttles + 1, 30)
+                pause = longest_pause(queue.backoff or DEFAULT_BACKOFF, queue.throttles)
+                ends.append(self.now + min(pause, 900_000_000))
+        else:
+            ends.append(until)
+        queue.cool_until = max(ends)
 
     def report(self, said: Sequence[JobReport]) -> list[str]:
         return [self._report(one) for one in said]

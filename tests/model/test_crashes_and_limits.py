@@ -80,50 +80,62 @@ class TestCrashes:
 
 
 class TestCoolDown:
-    def cool(
-        self, throttles: int = 0, *, cooling: bool = False, quiet: bool = False, asked: int | None = None
-    ) -> tuple[int, int] | None:
-        return cool_down(
-            throttles, cooling=cooling, quiet=quiet, asked=asked, backoff=Backoff(base=2, cap=60)
-        )
+    def cool(self, throttles: int = 0, left: int | None = -1, *asked: int | None) -> tuple[int, int]:
+        return cool_down(throttles, left=left, asked=asked, backoff=Backoff(base=2, cap=60))
 
     def test_the_exponent_grows_by_one_with_each_event_of_the_limiter(self) -> None:
-        throttles, told = 0, []
+        throttles, seen = 0, []
         for _ in range(7):
-            cooled = self.cool(throttles)
-            assert cooled is not None
-            throttles = cooled[0]
-            told.append((cooled[0], cooled[1] / SECOND))
-        assert told == [(1, 2), (2, 4), (3, 8), (4, 16), (5, 32), (6, 60), (7, 60)]
+            throttles, length = self.cool(throttles, -1, None, None)
+            seen.append((throttles, length / SECOND))
+        assert seen == [(1, 2), (2, 4), (3, 8), (4, 16), (5, 32), (6, 60), (7, 60)]
 
-    @given(st.integers(0, 40), st.booleans(), st.none() | st.integers(0, MAX_DELAY), policies)
+    @given(st.integers(0, 40), st.integers(1, MAX_DELAY), policies)
     def test_siblings_that_hit_the_same_limit_change_nothing(
-        self, throttles: int, quiet: bool, asked: int | None, policy: Backoff
+        self, throttles: int, left: int, policy: Backoff
     ) -> None:
-        assert cool_down(throttles, cooling=True, quiet=quiet, asked=asked, backoff=policy) is None
+        assert cool_down(throttles, left=left, asked=[None], backoff=policy) == (throttles, left)
 
-    @given(st.integers(0, 2**31 - 1))
-    def test_after_a_quiet_time_it_begins_anew(self, throttles: int) -> None:
-        assert self.cool(throttles, quiet=True) == (1, 2 * SECOND)
+    @given(st.integers(0, 2**31 - 1), st.sampled_from([None, -QUIET, -QUIET - 1]))
+    def test_after_a_quiet_time_it_begins_anew(self, throttles: int, left: int | None) -> None:
+        assert self.cool(throttles, left, None) == (1, 2 * SECOND)
+        assert self.cool(throttles, left, 7) == (0, 7)
 
     def test_a_quiet_time_is_two_minutes(self) -> None:
         assert QUIET == 120 * SECOND
+        assert self.cool(2, 1 - QUIET, None) == (3, 8 * SECOND)
 
-    @pytest.mark.parametrize(("asked", "seconds"), [(None, 8), (0, 8), (7, 8), (9, 9), (10**9, 366 * 86_400)])
-    def test_what_the_limiter_asks_for_is_a_lower_bound(self, asked: int | None, seconds: int) -> None:
-        micros = None if asked is None else asked * SECOND
-        assert self.cool(2, asked=micros) == (3, seconds * SECOND)
+    @given(
+        st.integers(0, 40), st.integers(1 - QUIET, MAX_DELAY), st.lists(st.integers(0, MAX_DELAY), min_size=1)
+    )
+    def test_a_delay_is_taken_as_it_is_and_leaves_the_exponent(
+        self, throttles: int, left: int, asked: list[int]
+    ) -> None:
+        assert self.cool(throttles, left, *asked) == (throttles, max(left, 0, *asked))
 
-    @given(st.integers(0, 2**31 - 1), policies, st.none() | st.integers(0, 10**20))
-    def test_it_stays_within_bounds(self, throttles: int, policy: Backoff, asked: int | None) -> None:
-        cooled = cool_down(throttles, cooling=False, quiet=False, asked=asked, backoff=policy)
-        assert cooled is not None
-        assert 1 <= cooled[0] <= 30
-        assert 0 <= cooled[1] <= MAX_DELAY
+    def test_of_a_delay_and_the_exponent_the_longer_one_counts(self) -> None:
+        assert self.cool(2, -1, 7 * SECOND, None) == (3, 8 * SECOND)
+        assert self.cool(2, -1, 9 * SECOND, None) == (3, 9 * SECOND)
+
+    @given(
+        st.integers(0, 2**31 - 1),
+        policies,
+        st.lists(st.none() | st.integers(0, 10**20), min_size=1),
+        st.integers(),
+    )
+    def test_it_stays_within_bounds(
+        self, throttles: int, policy: Backoff, asked: list[int | None], left: int
+    ) -> None:
+        exponent, length = cool_down(throttles, left=left, asked=asked, backoff=policy)
+        assert exponent in (0, throttles) or 1 <= exponent <= 30
+        assert 0 <= length <= max(MAX_DELAY, left)
 
     def test_a_queue_without_a_policy_of_its_own_takes_the_default(self) -> None:
-        cooled = cool_down(0, cooling=False, quiet=False, asked=None, backoff=None)
-        assert cooled == (1, DEFAULT_BACKOFF.ceiling(1))
+        assert cool_down(0, left=None, asked=[None], backoff=None) == (1, DEFAULT_BACKOFF.ceiling(1))
+
+    def test_the_exponent_cools_for_a_quarter_of_an_hour_at_most(self) -> None:
+        policy = Backoff(base=3600, cap=7200)
+        assert cool_down(0, left=None, asked=[None], backoff=policy) == (1, 900 * SECOND)
 
 
 class TestProgress:

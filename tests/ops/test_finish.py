@@ -183,17 +183,18 @@ def test_a_bad_pair_is_dropped_and_an_event_tells() -> None:
     assert [event["kind"] for event in json.loads(events["events"])] == ["progress dropped"]
 
 
-def queue(
-    name: str, throttles: int = 0, *, cooling: bool = False, quiet: bool = True, backoff: Any = None
-) -> Row:
+NOW = 1_000_000 * SECOND
+
+
+def queue(name: str, throttles: int = 0, *, left: int | None = None, backoff: Any = None) -> Row:
     """A row of ``lock_queues``."""
-    return (name, throttles, cooling, quiet, backoff)
+    return (name, throttles, None if left is None else NOW + left, NOW, backoff)
 
 
 def test_a_throttle_cools_its_queue_in_a_step_between() -> None:
     script = Script(
         lock_running=[[running(A), running(B), running(C, queue="fast")]],
-        lock_queues=[[queue("fast", 3, quiet=False), queue("mail")]],
+        lock_queues=[[queue("fast", 3, left=-SECOND), queue("mail")]],
     )
     play(script, Throttled(ONE, 7 * SECOND), Throttled(TWO, 0), Throttled(THREE))
     assert script.asked == [
@@ -202,15 +203,15 @@ def test_a_throttle_cools_its_queue_in_a_step_between() -> None:
         ["record_attempts", "apply_changes", "cool_queue", "cool_queue"],
     ]
     assert [step.final for step in script.steps] == [False, False, True]
-    assert script.params("lock_queues") == [{"names": '["fast","mail"]', "quiet": 120 * SECOND}]
+    assert script.params("lock_queues") == [{"names": '["fast","mail"]'}]
     assert script.params("cool_queue") == [
         {"name": "fast", "throttles": 4, "cool": 40 * SECOND},
-        {"name": "mail", "throttles": 1, "cool": 7 * SECOND},
+        {"name": "mail", "throttles": 0, "cool": 7 * SECOND},
     ]
 
 
-def test_a_queue_that_cools_already_is_left_alone() -> None:
-    script = Script(lock_running=[[running(A)]], lock_queues=[[queue("mail", 2, cooling=True, quiet=False)]])
+def test_a_queue_that_cools_for_longer_is_left_alone() -> None:
+    script = Script(lock_running=[[running(A)]], lock_queues=[[queue("mail", 2, left=100 * SECOND)]])
     play(script, Throttled(ONE, 99 * SECOND))
     assert script.params("cool_queue") == []
 

@@ -22,6 +22,7 @@ from perdure.ops import (
     bulk_actions,
     catalog,
     claim,
+    cool_down,
     count,
     enqueue,
     explain,
@@ -136,6 +137,7 @@ def live(store: Recorder) -> None:
     store.perform(report.report, [said])
     outcomes: list[Outcome] = [Succeeded(first), Failed(second, "error"), Throttled(third)]
     store.perform(finish.cycle, outcomes, jitter=jitter, claim=claim.ClaimRequest("ann", ["work"], 0))
+    store.perform(cool_down.warm_queue, "default")
     unlike: list[Outcome] = [Succeeded(first, "1"), Succeeded(second, "2")]
     store.perform(finish.finish, unlike, jitter=jitter)
     store.perform(put_off_for_long)

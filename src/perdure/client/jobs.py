@@ -17,7 +17,7 @@ from perdure.client.timeline import Entry, tell
 from perdure.errors import InvalidOption, JobNotFound, UnknownTask
 from perdure.model.explain import Explanation, explain
 from perdure.model.job import JobRow, Span
-from perdure.ops import browse, job_actions, queues, tasks, worker
+from perdure.ops import browse, cool_down, job_actions, queues, tasks, worker
 from perdure.ops.catalog import list_catalog
 from perdure.ops.explain import examine
 from perdure.ops.job_actions import CancelOutcome, DeleteOutcome, RequeueOutcome, RunNowOutcome
@@ -176,6 +176,10 @@ class JobMethods:
         """Hand out jobs from this queue again."""
         yield from perform(queues.resume, text("queue", name), by=optional_text("by", by))
 
+    def _warm_queue(self, name: str, *, by: str | None = None) -> Plan[bool]:
+        """End the cool-down of a queue, and start the next one short again. Returns whether the queue did cool."""
+        return (yield from perform(cool_down.warm_queue, text("queue", name), by=optional_text("by", by)))
+
     def _set_queue(self, name: str, *, by: str | None = None, **changes: Unpack[QueueChanges]) -> Plan[None]:
         """Change some of a queue's live settings. A back-off overrides those of its tasks; None ends that."""
         queue, settings = text("queue", name), checked_changes(changes)
@@ -244,6 +248,7 @@ class JobMethods:
     run_now, arun_now = sync_method(_run_now), async_method(_run_now)
     delete_job, adelete_job = sync_method(_delete_job), async_method(_delete_job)
     pause_queue, apause_queue = sync_method(_pause_queue), async_method(_pause_queue)
+    warm_queue, awarm_queue = sync_method(_warm_queue), async_method(_warm_queue)
     resume_queue, aresume_queue = sync_method(_resume_queue), async_method(_resume_queue)
     set_queue, aset_queue = sync_method(_set_queue), async_method(_set_queue)
     list_queues, alist_queues = sync_method(_list_queues), async_method(_list_queues)

@@ -1,25 +1,38 @@
-"""How long a queue cools after one of its jobs hit a limit outside."""
+"""How long a queue cools after its jobs hit a limit outside."""
 
 from __future__ import annotations
 
-from perdure.model.backoff import DEFAULT_BACKOFF, MAX_DELAY, Backoff
-from perdure.model.job import Span
+from collections.abc import Collection
 
-QUIET: Span = 120_000_000
-"""How long after a cool-down the next throttle starts the exponent anew."""
+from perdure.model.backoff import DEFAULT_BACKOFF, MAX_DELAY, Backoff
+from perdure.model.job import SECOND, Span
+
+QUIET: Span = 120 * SECOND
+"""How long after the end of a cool-down the exponent starts anew, if no job was throttled since."""
+
+LONGEST: Span = 900 * SECOND
+"""The longest cool-down that follows from the exponent."""
 
 MOST_DOUBLED = 30
 """The highest exponent."""
 
 
 def cool_down(
-    throttles: int, *, cooling: bool, quiet: bool, asked: Span | None, backoff: Backoff | None
-) -> tuple[int, Span] | None:
-    """The queue's next exponent and cool-down, or None: it cools already, and siblings hit the same limit.
+    throttles: int, *, left: Span | None, asked: Collection[Span | None], backoff: Backoff | None
+) -> tuple[int, Span]:
+    """The queue's next exponent, and for how long it cools from now on.
 
-    ``quiet``: its last cool-down ended over ``QUIET`` ago, so the limiter counts as a new one.
+    ``left``: how long its last cool-down still lasts, negative if that has ended. ``asked``: the delays of the jobs
+    that were throttled, None for each job that gave none.
+
+    A delay is taken as it is and leaves the exponent alone. Without a delay the exponent grows by one, unless the queue
+    cools already: then its jobs have met the limit that is known. Of several cool-downs the one that ends last counts.
     """
-    if cooling:
-        return None
-    exponent = 1 if quiet else min(throttles + 1, MOST_DOUBLED)
-    return exponent, min(max((backoff or DEFAULT_BACKOFF).ceiling(exponent), asked or 0), MAX_DELAY)
+    remaining = max(left or 0, 0)
+    if left is None or left <= -QUIET:
+        throttles = 0
+    lengths = [min(delay, MAX_DELAY) for delay in asked if delay is not None]
+    if None in asked and not remaining:
+        throttles = min(throttles + 1, MOST_DOUBLED)
+        lengths.append(min((backoff or DEFAULT_BACKOFF).ceiling(throttles), LONGEST))
+    return throttles, max(remaining, *lengths, 0)

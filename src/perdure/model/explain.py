@@ -169,13 +169,15 @@ def _obstacles(case: Case) -> Iterator[Reason]:
         )
     elif job.held is not None:
         yield _reason(case, "held", f"It is held by {job.held}.")
+    cools = case.cool_until is not None and case.cool_until > now
+    if cools and _cools_longest(case):
+        yield _cooling(case)
     if job.run_at > now:
         yield _later(case)
     if case.paused:
         yield _reason(case, "queue_paused", f"Its queue {job.queue} is paused.")
-    if case.cool_until is not None and case.cool_until > now:
-        sentence = f"Its queue {job.queue} cools until {_when(case, case.cool_until)}."
-        yield _reason(case, "queue_cooling", sentence)
+    if cools and not _cools_longest(case):
+        yield _cooling(case)
     missing = lack(job.queue, job.task, case.servers)
     if missing is not None:
         yield _unserved(case, missing)
@@ -183,6 +185,17 @@ def _obstacles(case: Case) -> Iterator[Reason]:
         yield from _busy(case)
     if case.ahead and job.run_at <= now:
         yield _behind(case)
+
+
+def _cools_longest(case: Case) -> bool:
+    """Whether the job waits for its queue rather than for its own time."""
+    return not case.paused and case.cool_until is not None and case.cool_until > case.job.run_at > case.now
+
+
+def _cooling(case: Case) -> Reason:
+    assert case.cool_until is not None
+    sentence = f"Its queue {case.job.queue} cools until {_when(case, case.cool_until)}."
+    return _reason(case, "queue_cooling", sentence)
 
 
 def _later(case: Case) -> Reason:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from operator import attrgetter
 from typing import NamedTuple, TypeGuard
 
-from perdure.model.cool_down import QUIET, cool_down
 from perdure.model.job import Lease, NewJob
 from perdure.model.lifecycle import (
     PUT_OFF,
@@ -15,7 +14,6 @@ from perdure.model.lifecycle import (
     Outcome,
     Running,
     Succeeded,
-    Throttled,
     is_recorded,
     settle,
 )
@@ -23,14 +21,14 @@ from perdure.model.progress import merge_progress
 from perdure.ops.append import add_steps
 from perdure.ops.batch import CHARACTERS, CHUNK, portions, rows_of
 from perdure.ops.claim import ClaimRequest, Claims, claim_query, read_claims
+from perdure.ops.cool_down import cool
 from perdure.ops.enqueue import put
 from perdure.ops.finish_steps import succeed_at_once
-from perdure.ops.op import Answers, Op, Query, Row, announce, ask_all, operation
+from perdure.ops.op import Answers, Op, Query, announce, ask_all, operation
 from perdure.ops.release import Tallies, ends_of, release
 from perdure.ops.running import (
     Record,
     event_row,
-    read_policy,
     read_running,
     report_row,
     stage_events,
@@ -214,7 +212,8 @@ def _decide(
     running = sorted(map(read_running, locked), key=attrgetter("lease"))
     jobs = [job for job in running if job.lease in others]
     changes = [settle(job, others[job.lease], roll=jitter()) for job in jobs]
-    writes = [*successes, *_reports(jobs, others), *apply(changes), *(yield from _cool(jobs, others))]
+    cooled = yield from cool(jobs, others)
+    writes = [*successes, *_reports(jobs, others), *apply(changes), *cooled.writes]
     wake = ready_topics(jobs, changes) | (yield from _enqueue_children(jobs, others))
     succeeding = _still_leased(plain, running)
     accepted = [job.lease for job in (*jobs, *succeeding)]
@@ -353,33 +352,3 @@ def _reports(jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -> list[Qu
         reports.append(report_row(job, report, pair or (job.progress_done, job.progress_total)))
         events += stage_events(job, report)
     return write_reports(reports, events)
-
-
-def _cool(jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -> Op[list[Query]]:
-    """Cool the queues whose jobs hit a limit: one step of the exponent per limiter event, not per job."""
-    asked: dict[str, int] = {}
-    for job in jobs:
-        outcome = outcomes[job.lease]
-        if isinstance(outcome, Throttled) and outcome.cool_queue:
-            asked[job.queue] = max(asked.get(job.queue, 0), outcome.delay or 0)
-    if not asked:
-        return []
-    names = rows_of(sorted(asked))
-    _, queues = yield from ask_all(
-        Query("ensure_queues", {"names": names}), Query("lock_queues", {"names": names, "quiet": QUIET})
-    )
-    return [query for row in queues for query in _cool_one(row, asked)]
-
-
-def _cool_one(row: Row, asked: dict[str, int]) -> list[Query]:
-    name, throttles, cooling, quiet, backoff = row
-    decided = cool_down(
-        throttles,
-        cooling=bool(cooling),
-        quiet=bool(quiet),
-        asked=asked[name],
-        backoff=None if backoff is None else read_policy(backoff),
-    )
-    if decided is None:
-        return []
-    return [Query("cool_queue", {"name": name, "throttles": decided[0], "cool": decided[1]})]

@@ -303,7 +303,7 @@ SELECT {each queue field: COLUMN}
 
 -- name: lock_queues
 -- In the order of their names.
-SELECT name, throttles, coalesce(cool_until > :now, false), coalesce(cool_until <= :now - span(:quiet), true), backoff
+SELECT name, throttles, cool_until, :now, backoff
   FROM perdure.queue
  WHERE name IN texts(:names)
  ORDER BY name
@@ -317,6 +317,9 @@ INSERT INTO perdure.queue AS q (name, {each queue setting: COLUMN}) VALUES (:nam
 
 -- name: cool_queue
 UPDATE perdure.queue SET throttles = :throttles, cool_until = :now + span(:cool) WHERE name = :name;
+
+-- name: warm_queue
+UPDATE perdure.queue SET throttles = 0, cool_until = NULL WHERE name = :name;
 
 -- name: find_job
 SELECT id, queue, state, run, attempt
