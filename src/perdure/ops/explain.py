@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import starmap
 from typing import NamedTuple
 
 from perdure.model.explain import Case, Parent
 from perdure.model.job import ENDED, Instant, JobRow
 from perdure.ops.op import Op, Param, Query, ask_all, operation
-from perdure.ops.queues import Queue
+from perdure.ops.queues import read_queue
 from perdure.ops.workers_read import live, servers
 
 
@@ -27,11 +26,11 @@ def examine(id: str) -> Op[Case | None]:
     ((now,),) = clock
     job = JobRow(*jobs[0])
     crew = live(workers, now)
-    queue = next((queue for queue in starmap(Queue, queues) if queue.name == job.queue), None)
+    queue = next((queue for queue in map(read_queue, queues) if queue.name == job.queue), None)
     return Case(
         now,
         job,
-        paused=queue is not None and bool(queue.paused),
+        paused=queue is not None and queue.paused,
         cool_until=None if queue is None else queue.cool_until,
         servers=servers(crew, dict(running)),
         runner=next((worker.name for worker in crew if worker.id == job.worker), None),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from perdure.model.backoff import Backoff, dump_backoff
 from perdure.model.job import Instant
 from perdure.ops.audit import act
-from perdure.ops.op import Op, Query, ask_all, ask_last, operation
+from perdure.ops.op import Op, Query, Row, ask_all, ask_last, operation
 from perdure.ops.running import read_policy
 from perdure.ops.topics import queue_topics
 
@@ -64,7 +64,7 @@ def find_unknown(names: Sequence[str]) -> Op[tuple[list[str], set[str]]]:
 @operation("read")
 def list_queues() -> Op[list[Queue]]:
     rows = yield from ask_last("list_queues")
-    return [_read(Queue(*row)) for row in rows]
+    return [read_queue(row) for row in rows]
 
 
 def _set(name: str, settings: Mapping[str, Any]) -> Query:
@@ -77,8 +77,9 @@ def _stored(value: Any) -> Any:
     return dump_backoff(value) if isinstance(value, Backoff) else value
 
 
-def _read(stored: Queue) -> Queue:
-    """SQLite has numbers for booleans, and a policy is stored as JSON."""
+def read_queue(row: Row) -> Queue:
+    """A row of ``list_queues``. SQLite has numbers for booleans, and a policy is stored as JSON."""
+    stored = Queue(*row)
     policy: Any = stored.backoff
     return stored._replace(
         paused=bool(stored.paused), backoff=None if policy is None else read_policy(policy)

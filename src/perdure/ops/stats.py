@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import starmap
 from typing import NamedTuple
 
 from perdure.model.coverage import Unserved, unserved
@@ -11,7 +10,7 @@ from perdure.model.job import Instant, Span
 from perdure.model.latency import Ended, Latency, latency
 from perdure.ops.latency import sample
 from perdure.ops.op import Op, Query, ask_all, operation
-from perdure.ops.queues import Queue
+from perdure.ops.queues import read_queue
 from perdure.ops.worker import WorkerRow
 from perdure.ops.workers_read import live, servers
 
@@ -60,7 +59,7 @@ def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Nu
         final=since is None and after is None,
     )
     ((now,),) = clock
-    queues = {queue.name: queue for queue in starmap(Queue, settings)}
+    queues = {queue.name: queue for queue in map(read_queue, settings)}
     counts: dict[str, dict[str, int]] = {name: {} for name in queues}
     for name, state, number in counted:
         counts.setdefault(name, {})[state] = number
@@ -76,7 +75,7 @@ def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Nu
             name: QueueNumbers(
                 counts[name],
                 oldest.get(name),
-                paused=name in queues and bool(queues[name].paused),
+                paused=name in queues and queues[name].paused,
                 cool_until=queues[name].cool_until if name in queues else None,
             )
             for name in sorted(counts)
