@@ -102,7 +102,7 @@ FINER = {
     "store.moved": "Use the database that the jobs were moved to, or wait for the end of the move.",
     "store.refused": "The database refused a statement.",
     "store.too_large": "Mend or delete the row: perdure stores no value of more than 1 MiB.",
-    "store.undecodable": "Mend or delete the row: perdure has not written it.",
+    "store.undecodable": "Repair or delete the row: perdure did not write it.",
     "store.unprepared": "Behind a pooler, use `prepare=False`.",
     "task.damaged": "Find out who else writes to perdure's tables; set the config of the task again.",
     "task.duplicate": "Give one of the two tasks another name.",

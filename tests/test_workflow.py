@@ -48,7 +48,7 @@ def built(build: Callable[[Workflow], object], **options: Any) -> Workflow:
         ),
         (
             lambda flow: flow.step("b", task.job(flow.step("a", task.job()).result)),
-            "b uses the result of a, which is none of its ancestors",
+            "b uses the result of a, which is not one of its ancestors",
         ),
     ],
 )
@@ -69,7 +69,7 @@ def test_an_unknown_result_step_is_refused() -> None:
 def test_no_text_can_be_made_of_a_result_that_is_not_there() -> None:
     result: object = Step("a", task.job()).result
     for text in (lambda: str(result), lambda: f"{result}", lambda: f"{result:>9}", lambda: "%s" % result):  # noqa: UP031
-        with pytest.raises(InvalidWorkflow, match="The result of a is not there yet"):
+        with pytest.raises(InvalidWorkflow, match="The result of a does not exist yet"):
             text()
     assert repr(result) == "<the result of a>"
 

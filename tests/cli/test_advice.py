@@ -69,7 +69,7 @@ def test_explain_names_commands_of_workflows(shop: Shop) -> None:
     first = shop.run("explain", steps["after"]).stdout
     assert advised(first) == ["explain", steps["may it?"]]
     told = follow(shop, first)
-    assert told.endswith("--approve decides it, or --reject.\n")
+    assert told.endswith("--approve resolves it, or --reject.\n")
     follow(shop, told)
     shop.run("cancel", steps["after"])
     for command in ("explain", "requeue"):

@@ -1,4 +1,4 @@
-"""How long a queue cools after one of its jobs hit a limit outside."""
+"""How long a queue cools down after one of its jobs hit an external limit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from perdure.model.backoff import DEFAULT_BACKOFF, MAX_DELAY, Backoff
 from perdure.model.job import Span
 
 QUIET: Span = 120_000_000
-"""How long after a cool-down the next throttle starts the exponent anew."""
+"""A throttle this long after the last cool-down resets the exponent."""
 
 MOST_DOUBLED = 30
 """The highest exponent."""
@@ -15,9 +15,9 @@ MOST_DOUBLED = 30
 def cool_down(
     throttles: int, *, cooling: bool, quiet: bool, asked: Span | None, backoff: Backoff | None
 ) -> tuple[int, Span] | None:
-    """The queue's next exponent and cool-down, or None: it cools already, and siblings hit the same limit.
+    """The queue's next exponent and cool-down; None if it cools already: other jobs hit the same limit.
 
-    ``quiet``: its last cool-down ended over ``QUIET`` ago, so the limiter counts as a new one.
+    ``quiet``: the queue's last cool-down ended more than ``QUIET`` ago.
     """
     if cooling:
         return None
