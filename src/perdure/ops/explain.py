@@ -1,4 +1,4 @@
-"""Everything that decides whether a job is claimed, read at one moment."""
+"""Read everything that decides whether a job is claimed, as of one moment."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def examine(id: str) -> Op[Case | None]:
 
 
 class Around(NamedTuple):
-    """What is to be known of a job in its state."""
+    """What explains a job in its current state."""
 
     enabled: bool | None
     ahead: int = 0
@@ -66,5 +66,5 @@ def _look_around(job: JobRow, now: Instant) -> Op[Around]:
 
 
 def _enabled(known: Sequence[Sequence[bool]]) -> bool | None:
-    """None: the database does not know the task."""
+    """Whether the task is enabled; None if the database does not know it."""
     return bool(known[0][0]) if known else None

@@ -1,4 +1,4 @@
-"""What an operator wants to know at a glance, read at one moment."""
+"""Statistics for operators, read as of one moment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class QueueNumbers(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """What has ended since an instant; ``whole``: every job there is was looked at."""
+    """Latency of jobs that ended recently. ``whole``: every job was read."""
 
     since: Instant
     looked_at: int
@@ -34,7 +34,7 @@ class Recent(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """Everything the database can tell of itself; None is what this kind of database does not know."""
+    """All statistics of a database. None: this kind of database does not have that number."""
 
     now: Instant
     queues: dict[str, QueueNumbers]
@@ -49,7 +49,7 @@ class Numbers(NamedTuple):
 
 @operation("read")
 def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Numbers]:
-    """``since`` or ``after``: also what has ended for so long, or after that instant."""
+    """Read the statistics; with ``since`` (a duration) or ``after`` (a time), also of jobs that ended since then."""
     clock, counted, ready, settings, workers, facts = yield from ask_all(
         Query("read_clock", {}),
         Query("count_jobs", {"queue": None, "tenant": None}),
@@ -89,7 +89,7 @@ def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Nu
 
 def _look_back(now: Instant, start: Instant, oldest: Mapping[str, Instant]) -> Op[Recent]:
     found = yield from sample(start, sorted(oldest, key=lambda queue: oldest[queue]))
-    # Of a part of the jobs it is known only for how long that part reaches back.
+    # A sample reaches back only as far as its oldest job.
     reach = start if found.whole else min((job.finished_at for job in found.jobs), default=start)
     by_queue: dict[str, list[Ended]] = {}
     by_task: dict[str, list[Ended]] = {}

@@ -762,26 +762,26 @@ SELECT j.id, free.id IS NOT NULL, free.state, free.run_at <= :now, free.held, fr
        SELECT id FROM perdure.job WHERE id = CAST(x.value AS uuid) LIMIT 1) j LEFT JOIN LATERAL (
        SELECT * FROM perdure.job WHERE id = j.id FOR UPDATE SKIP LOCKED) free ON true;
 
--- name: expire_twins
+-- name: expire_key_holders
 -- differs: how a JSON array becomes rows. As expire_active, for those whose unique key these jobs would take.
 UPDATE perdure.job SET {set_expired}
  WHERE id = ANY (ARRAY(
-           SELECT twin.id
+           SELECT holder.id
              FROM json_array_elements_text(CAST(:ids AS json)) AS x (value) CROSS JOIN LATERAL (
                   SELECT task, tenant, unique_key FROM perdure.job WHERE id = CAST(x.value AS uuid) LIMIT 1) j
                   CROSS JOIN LATERAL (
                   SELECT id FROM perdure.job
                    WHERE task = j.task AND coalesce(tenant, '') = coalesce(j.tenant, '') AND unique_key = j.unique_key
                      AND unique_key IS NOT NULL AND state IN ('waiting', 'ready', 'running', 'open')
-                     AND expires_at <= :now LIMIT 1) twin))
+                     AND expires_at <= :now LIMIT 1) holder))
    -- Hidden from job_expires, which would lead past all that has expired.
    AND state IN ('waiting', 'ready') AND coalesce(expires_at <= :now, false);
 
--- name: find_twins
+-- name: find_taken_keys
 -- differs: how a JSON array becomes rows. Of these jobs those whose unique key another one has now.
 SELECT CAST(j.id AS text)
   FROM json_array_elements_text(CAST(:ids AS json)) AS x (value) CROSS JOIN LATERAL (
        SELECT id, task, tenant, unique_key FROM perdure.job WHERE id = CAST(x.value AS uuid) LIMIT 1) j CROSS JOIN LATERAL (
        SELECT 1 FROM perdure.job
         WHERE task = j.task AND coalesce(tenant, '') = coalesce(j.tenant, '') AND unique_key = j.unique_key
-          AND unique_key IS NOT NULL AND state IN ('waiting', 'ready', 'running', 'open') LIMIT 1) twin;
+          AND unique_key IS NOT NULL AND state IN ('waiting', 'ready', 'running', 'open') LIMIT 1) holder;

@@ -455,21 +455,21 @@ SELECT j.id, 1, j.state, j.run_at <= :now, j.held, j.error_kind, j.error_code, j
        j.unique_key, j.task, coalesce(j.tenant, ''), j.workflow_id
   FROM json_each(:ids) x CROSS JOIN perdure.job j ON j.id = x.value;
 
--- name: expire_twins
+-- name: expire_key_holders
 -- differs: how a JSON array becomes rows. As expire_active, for those whose unique key these jobs would take.
 UPDATE perdure.job SET {set_expired}
- WHERE rowid IN (SELECT twin.rowid
-                   FROM json_each(:ids) x CROSS JOIN perdure.job j ON j.id = x.value CROSS JOIN perdure.job twin
-                        ON twin.task = j.task AND coalesce(twin.tenant, '') = coalesce(j.tenant, '')
-                           AND twin.unique_key = j.unique_key AND twin.unique_key IS NOT NULL
-                           AND twin.state IN ('waiting', 'ready', 'running', 'open'))
+ WHERE rowid IN (SELECT holder.rowid
+                   FROM json_each(:ids) x CROSS JOIN perdure.job j ON j.id = x.value CROSS JOIN perdure.job holder
+                        ON holder.task = j.task AND coalesce(holder.tenant, '') = coalesce(j.tenant, '')
+                           AND holder.unique_key = j.unique_key AND holder.unique_key IS NOT NULL
+                           AND holder.state IN ('waiting', 'ready', 'running', 'open'))
    AND state IN ('waiting', 'ready') AND expires_at <= :now;
 
--- name: find_twins
+-- name: find_taken_keys
 -- differs: how a JSON array becomes rows. Of these jobs those whose unique key another one has now.
 SELECT j.id
   FROM json_each(:ids) x CROSS JOIN perdure.job j ON j.id = x.value
- WHERE EXISTS (SELECT 1 FROM perdure.job twin
-                WHERE twin.task = j.task AND coalesce(twin.tenant, '') = coalesce(j.tenant, '')
-                  AND twin.unique_key = j.unique_key AND twin.unique_key IS NOT NULL
-                  AND twin.state IN ('waiting', 'ready', 'running', 'open'));
+ WHERE EXISTS (SELECT 1 FROM perdure.job holder
+                WHERE holder.task = j.task AND coalesce(holder.tenant, '') = coalesce(j.tenant, '')
+                  AND holder.unique_key = j.unique_key AND holder.unique_key IS NOT NULL
+                  AND holder.state IN ('waiting', 'ready', 'running', 'open'));
