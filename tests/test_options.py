@@ -130,7 +130,7 @@ def test_an_option_that_is_none_was_not_asked_for(name: str) -> None:
 
 
 def test_a_delay_and_a_moment_exclude_each_other() -> None:
-    with pytest.raises(InvalidOption, match=r"^Give delay or run_at, not both\.$"):
+    with pytest.raises(InvalidOption, match=r"^Use delay or run_at, not both\.$"):
         check(delay=60, run_at=NOON)
 
 

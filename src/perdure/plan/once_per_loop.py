@@ -21,7 +21,7 @@ waited for more than half of the attempt get the error; the others retry. Otherw
 
 
 class OncePerLoop:
-    """The first caller of an event loop enters; the others wait, and go on in the order in which they came."""
+    """The first caller of an event loop enters. The others wait, and continue in their order of arrival."""
 
     def __init__(self) -> None:
         self._waiting: WeakKeyDictionary[AbstractEventLoop, list[tuple[float, Future[None]]]] = (
@@ -29,8 +29,8 @@ class OncePerLoop:
         )
 
     async def enter(self) -> Done | None:
-        """Return at once what the first caller calls when it is done; return None to the others after that."""
-        # Here, because blocking programs never import asyncio.
+        """Return a function to the first caller, which must call it when done. Return None to the others after that."""
+        # Imported here: blocking programs never need asyncio.
         from asyncio import get_running_loop
 
         loop = get_running_loop()
