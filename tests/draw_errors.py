@@ -85,7 +85,7 @@ FINER = {
     "move.arrived": "Move again: that ends the move; or give it up with both databases ([moving](moving.md)).",
     "move.differs": "Give the move up, find out who wrote, and move again ([moving](moving.md)).",
     "move.incomplete": "Move again; what has come so far is not all.",
-    "move.misfit": "Give the move up, mend or delete the row, and move again.",
+    "move.misfit": "Give up the move, repair or delete the row, and move again.",
     "move.not_empty": "Move into a new file, schema or database.",
     "move.other": "Finish the other move, or give it up; the message names it.",
     "move.same": "Name two databases.",

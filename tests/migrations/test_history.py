@@ -46,7 +46,7 @@ UNFINISHED = "UPDATE perdure.migration SET finished = (1 = 0)"
             ["DELETE FROM perdure.migration WHERE version = 1"],
             SchemaDirty,
             "schema.gap",
-            "while others write, but not all of 0001 ledger before it; restore",
+            "while others write, but 0001 ledger before it is not complete; restore",
             id="partial",
         ),
         pytest.param(
@@ -116,7 +116,7 @@ def test_a_table_of_somebody_else_is_left_alone(database: Database) -> None:
             connection.execute("CREATE TABLE perdure_job (salary integer)")
     for act in (database.check, database.migrate):
         with pytest.raises(
-            SchemaForeign, match=r"job that perdure did not make, or .* a place of its own\.$"
+            SchemaForeign, match=r"job that perdure did not make, or .* a schema or file of its own\.$"
         ):
             act()
     assert database.run("SELECT salary FROM perdure.job") == []

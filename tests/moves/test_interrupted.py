@@ -85,7 +85,7 @@ def test_meanwhile_nobody_else_writes_to_either(ends: Ends, monkeypatch: pytest.
             task.enqueue(1)
         assert refusal.value.code == "store.moved"
     assert f"are being moved to {address(ends.target)}" in refuses(ends.source)
-    assert "are being moved here, and not all have come" in refuses(ends.target)
+    assert "are being moved here, and not all have arrived" in refuses(ends.target)
     move(*ends)
     refuse_everything(ends.source)
     assert small_store.contents(ends.target) == before == small_store.contents(ends.source)
