@@ -63,7 +63,7 @@ class Fault(NamedTuple):
 
 
 def parse(text: str) -> dict[str, Fault]:
-    """``name:action[=seconds][@n]``, separated by commas."""
+    """Parse failpoints: ``name:action[=seconds][@n]``, separated by commas."""
     faults: dict[str, Fault] = {}
     for part in filter(None, text.split(",")):
         name, _, rest = part.strip().partition(":")
@@ -84,7 +84,7 @@ _lock = threading.Lock()
 armed: bool
 
 
-if not TYPE_CHECKING:  # for type checkers the module would have every name
+if not TYPE_CHECKING:  # otherwise type checkers would accept any attribute
 
     def __getattr__(name: str) -> bool:
         """Read the variable at the first use of ``armed``, which is a plain attribute of the module from then on."""

@@ -31,7 +31,7 @@ _files: dict[int, int] = {}
 enabled: bool
 
 
-if not TYPE_CHECKING:  # for type checkers the module would have every name
+if not TYPE_CHECKING:  # otherwise type checkers would accept any attribute
 
     def __getattr__(name: str) -> bool:
         """Read the variable at the first use of ``enabled``, which is a plain attribute of the module from then on."""

@@ -1,4 +1,4 @@
-"""Advice for people: how to get a job to run that does not, and what to do instead of a refused action."""
+"""Advice for people: what to do about a job that does not run, and what to do instead of a refused action."""
 
 from __future__ import annotations
 

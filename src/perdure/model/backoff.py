@@ -15,7 +15,7 @@ MAX_DELAY: Span = 366 * 86_400 * SECOND
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """``min(base·2^(n-1), cap)`` seconds with full jitter before the n-th retry.
+    """A back-off policy: ``min(base·2^(n-1), cap)`` seconds with full jitter before the n-th retry.
 
     A failure whose code is in ``codes`` waits exactly that many seconds instead.
     """
@@ -41,7 +41,7 @@ class Backoff(msgspec.Struct, frozen=True):
         """The longest wait after the n-th failure."""
         if self.base <= 0 or self.cap <= 0:
             return 0
-        # The exponent that reaches the cap. It avoids computing 2**10_000, or cap / base, which may be as large.
+        # Exponents stop where the cap is reached: 2**10_000 must not be computed. cap / base could overflow, too.
         enough = max(math.ceil(math.log2(self.cap) - math.log2(self.base)), 0) + 1
         return _duration_us(min(math.ldexp(self.base, min(max(n, 1) - 1, enough)), self.cap))
 

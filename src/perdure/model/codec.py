@@ -1,8 +1,7 @@
 """Arguments and results as JSON text.
 
-Arguments arrive equal to what was sent, also in type, or ``encode`` refuses them and names the place. Values that
-are not certainly safe are decoded again and compared. An aware datetime arrives as the same instant, at a fixed
-offset.
+Arguments arrive equal to what was sent, also in type, or ``encode`` refuses them and names the place. Doubtful values
+are decoded again and compared. An aware datetime arrives as the same instant, at a fixed offset.
 """
 
 from __future__ import annotations
@@ -145,7 +144,7 @@ def storable_text(text: str, limit: int) -> str:
 
 
 def _arguments_decoder(annotations: Mapping[str, Any], required: frozenset[str]) -> msgspec.json.Decoder[Any]:
-    # Fields get generated names: msgspec does not accept every name, such as ``__x``.
+    # Fields get generated names: msgspec refuses some names, such as ``__x``.
     names = {f"argument_{index}": name for index, name in enumerate(annotations)}
     fields = [
         (field, annotations[name]) if name in required else (field, annotations[name], UNSET)
@@ -263,7 +262,7 @@ def _flaw(value: object) -> str | None:
 
 
 def _same(sent: Any, arrived: Any) -> bool:
-    """Whether two values of one type, which has no parts, are the same."""
+    """Whether two values are the same. They have the same type and no parts."""
     match sent:
         case Enum():
             return sent is arrived

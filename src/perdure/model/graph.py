@@ -161,7 +161,7 @@ def check(steps: Sequence[Shape], known: Callable[[str], bool] = lambda _: False
 
 
 def foreign_references(ordered: Sequence[Shape]) -> Iterator[tuple[Shape, str, set[str]]]:
-    """References to a key that is no ancestor within these steps, with the existing steps where the search goes on."""
+    """References to steps that are not ancestors within ``ordered``, with the existing steps to search next."""
     far = {key for step in ordered for key in step.references if key not in step.parents}
     if not far:
         return

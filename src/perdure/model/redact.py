@@ -26,7 +26,7 @@ MOST_VALUES = 10_000
 """The most values, and lines of values, to search for: up to 50 ms. With more, every text is hidden whole."""
 
 MOST_QUOTED_TWICE = 1_000
-"""The most values to search for also as quoted twice: 25 µs more for each value with escapes."""
+"""The most values that are also searched for as quoted twice: 25 µs more for each value with escapes."""
 
 MOST_WORK = 1_000_000
 """The most characters to look at in one text, at about 0.1 µs each. A text that needs more is hidden whole."""

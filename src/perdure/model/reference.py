@@ -64,7 +64,7 @@ def references_in(value: object) -> list[str]:
 
 
 class ReferenceCodec:
-    """Encodes one task's arguments, some with references. Those are checked against annotations when the job starts."""
+    """Encodes one task's arguments, some with references. The results are checked when the job starts."""
 
     def __init__(self, signature: Signature) -> None:
         self._signature = signature
@@ -75,7 +75,7 @@ class ReferenceCodec:
         later = frozenset(name for name, value in values.items() if references_in(value))
         codec = self._rest(later)
         rest = {name: value for name, value in values.items() if name not in later}
-        # This also checks them, and an error names the path.
+        # Encoding also checks the values, and an error names the path.
         payload, canonical = codec.encode(rest), codec.encode_canonical(rest)
         marked = _encoded({name: values[name] for name in sorted(later)})
         both = _joined(escaped(payload), marked), _joined(escaped(canonical), marked)

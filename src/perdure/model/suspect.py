@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 SUSPECT_AFTER = 2
-"""Crashes after which a job runs alone. The first may be another job's fault; ``max_crashes`` counts later ones."""
+"""Crashes after which a job runs alone. They may be another job's fault, so ``max_crashes`` counts only later ones."""
 
 SUSPECT_AFTER_INTERRUPTIONS = 3
 """Interruptions in one run after which a job runs alone.

@@ -63,7 +63,7 @@ def get_job(id: str) -> Op[JobRow | None]:
 
 @operation("read")
 def get_jobs(ids: Sequence[str]) -> Op[list[JobRow | None]]:
-    """The jobs in the order of their ids here, None for a missing one. One round trip."""
+    """The jobs in the order of ``ids``; None for a missing one. One round trip."""
     answers = yield from ask_all(*(Query("get_job", {"id": id}) for id in ids), final=True)
     return [JobRow(*rows[0]) if rows else None for rows in answers]
 
@@ -121,7 +121,7 @@ def count_jobs(*, queue: str | None = None, tenant: str | None = None) -> Op[dic
 
 @operation("read")
 def oldest_ready(*, queue: str | None = None) -> Op[dict[str, Instant]]:
-    """By queue, since when its oldest ready job has been due."""
+    """By queue, the time since which its oldest ready job has been due."""
     rows = yield from ask_last("oldest_ready", queue=queue)
     return dict(rows)
 

@@ -149,7 +149,7 @@ def read_claims(rows: Rows, request: ClaimRequest) -> Claims:
 
 
 def _claimed(row: Row) -> Claimed:
-    """Read a claimed job. SQLite stores any text as an id; a statement cannot name some, and such a job never ends."""
+    """Read a claimed job. SQLite stores any text as an id; a job whose id cannot be a parameter would never end."""
     if len(row[0]) != ID_LENGTH:
         raise InternalError("Its id was not made by perdure.", code="job.damaged")
     return Claimed(*row[:-1])

@@ -32,7 +32,7 @@ class Enqueued(NamedTuple):
 def enqueue(jobs: Sequence[NewJob], wake: frozenset[str] | None = frozenset()) -> Op[list[Enqueued]]:
     """Insert jobs without keys in one round trip. ``wake``: topics; None takes them from the rows, in a second trip.
 
-    An unknown or disabled task violates a NOT NULL of the insert; the caller finds out which.
+    An unknown or disabled task violates a NOT NULL of the insert; the caller finds out which of the two it is.
     """
     answers = yield from ask_all(*_inserts(jobs), final=wake is not None, wake=wake or frozenset())
     rows = [row for rows in answers for row in rows]

@@ -44,7 +44,7 @@ Failing = Set[str]
 """Workflows in which something has failed: their steps cannot be recorded in one round trip."""
 
 PUT_OFF_KEPT = 100
-"""Counted in claims. Older put-off attempts are deleted: a job that snoozes every minute would fill the table."""
+"""How many claims back postponed attempts are kept. Otherwise a job that snoozes every minute would fill the table."""
 
 
 class Finished(NamedTuple):

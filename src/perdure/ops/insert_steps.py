@@ -19,9 +19,9 @@ Edges: TypeAlias = dict[str, list[str]]
 STEPS = 5_000
 """Steps per statement: a workflow of thousands takes a handful of statements."""
 READY = InitialState("ready", 0, 0)
-"""The default of a ``NewStep``, which needs no copy for it."""
+"""The initial state of a ``NewStep`` by default."""
 ALIKE = 100
-"""From so many steps with the same options on, they get a statement of their own."""
+"""At least this many steps with the same options get a statement of their own."""
 
 
 def insert_steps(

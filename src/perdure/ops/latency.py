@@ -13,7 +13,7 @@ from perdure.ops.op import Op, Query, Rows, ask_all
 NEWEST = 10_000
 """The newest jobs that are read."""
 BEHIND = 2_000
-"""Jobs that are also read before the first waiting job of a queue with a backlog: what ends there is old."""
+"""Jobs that are also read around the front of a queue with a backlog: what ends there was enqueued long ago."""
 MOST_QUEUES = 10
 """The number of such queues: those that lag most."""
 

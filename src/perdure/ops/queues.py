@@ -49,7 +49,7 @@ def set_queue(name: str, settings: Mapping[str, Any], *, by: str | None = None) 
 
 @operation("read")
 def find_unknown(names: Sequence[str]) -> Op[tuple[list[str], set[str]]]:
-    """The names that are no known queue: no task, no due job and no settings. Also all known queues."""
+    """The names without a task, a due job or settings, which are no known queues. Also all known queues."""
     tasks, settings, *due = yield from ask_all(
         Query("list_tasks", {}),
         Query("list_queues", {}),

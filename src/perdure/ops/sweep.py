@@ -57,7 +57,7 @@ def find_overdue(*, n: int = 100) -> Op[list[str]]:
 def sweep_steps(workflows: Sequence[str] | None = None, *, n: int = 100) -> Op[list[str]]:
     """Cancel expired steps and resolve gates whose timeout has passed; return their ids.
 
-    This works by workflow, because a step ends under its workflow's lock: the given ones, or those found.
+    A step ends under its workflow's lock, so this works on whole workflows: the given ones, or those found.
     """
     found = (yield from _find_overdue(n)) if workflows is None else workflows
     if not found:

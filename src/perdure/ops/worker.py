@@ -73,7 +73,7 @@ def register(
 
 @operation("write", priority="heartbeat")
 def heartbeat(worker: str) -> Op[Beat]:
-    """Renew the one row that keeps all of a worker's leases, and read which jobs it runs by the database."""
+    """Renew the one row that keeps all of a worker's leases, and read which jobs it runs in the database's view."""
     alive, rows, configs = yield from ask_all(
         Query("beat_worker", {"worker": worker}),
         Query("list_running", {"worker": worker}),

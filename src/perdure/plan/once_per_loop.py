@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
 
 Done = Callable[[Unavailable | None], None]
-"""Always call this, also after a failure or a cancel: then the next caller tries. If the database is away, callers that
-waited for more than half of the attempt get the error; the others retry. Otherwise each would wait as long in turn."""
+"""What the first caller must always call, also after a failure or a cancel. Then the next caller tries. If the
+database is away, callers that waited for more than half of the attempt get the error; the others retry. Otherwise the
+callers would wait that long one after the other."""
 
 
 class OncePerLoop:
@@ -29,7 +30,7 @@ class OncePerLoop:
         )
 
     async def enter(self) -> Done | None:
-        """Return a function to the first caller, which must call it when done. Return None to the others after that."""
+        """Return a function to the first caller, to call when done. The others wait until then and get None."""
         # Imported here: blocking programs never need asyncio.
         from asyncio import get_running_loop
 

@@ -140,7 +140,7 @@ class Context:
 
     def enqueue(self, *requests: Any, at_once: bool = False) -> list[str]:
         """Enqueue jobs when this attempt succeeds; ``at_once`` enqueues them now."""
-        raise InvalidOption(f"A plain call has no success to enqueue jobs with: {RUN_AS_A_JOB}")
+        raise InvalidOption(f"A plain call cannot enqueue jobs with its success: {RUN_AS_A_JOB}")
 
     async def aenqueue(self, *requests: Any, at_once: bool = False) -> list[str]:
         """The same for async code."""
@@ -154,7 +154,7 @@ class Context:
 
     def transaction(self) -> Any:
         """``with`` or ``async with``: a connection, in a transaction that ends with the job's success."""
-        raise InvalidOption(f"A plain call has no success to end a transaction with: {RUN_AS_A_JOB}")
+        raise InvalidOption(f"A plain call cannot end a transaction with its success: {RUN_AS_A_JOB}")
 
 
 current_context: ContextVar[Context] = ContextVar("perdure_context")

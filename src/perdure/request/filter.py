@@ -54,7 +54,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     finished_before: Instant | None = None
 
     def still_fits(self, job: Changeable) -> bool:
-        """Whether a job that was found, and then locked, still matches. Only these fields of a job can change."""
+        """Whether a found job still matches once it is locked. Only the fields of ``Changeable`` can change."""
         finished = job.finished_at
         return (
             (self.state is None or self.state == job.visible_state)

@@ -32,7 +32,7 @@ class Snooze(Signal):
 
 
 class Throttle(Signal):
-    """The handler hit an external limit. The job runs again later, at no attempt, and the whole queue cools down."""
+    """The handler hit an external limit. The job runs again later, costs no attempt, and the whole queue cools down."""
 
     def __init__(self, delay: float | timedelta | None = None, cool_queue: bool = True) -> None:
         super().__init__()
