@@ -498,7 +498,7 @@ def test_a_run_that_takes_too_long_names_what_is_at_work(shop: Shop) -> None:
         with pytest.raises(WaitTimeout, match=r"after 1 s; running tasks: hang\.$"):
             t.run_until_idle(timeout=1)
         assert job.refresh().state != "running"
-        with pytest.raises(WaitTimeout, match=r"After 0 s"):
+        with pytest.raises(WaitTimeout, match=r"after 0 s"):
             t.run_until_idle(timeout=0)
 
 

@@ -74,7 +74,7 @@ def encode(value: Param) -> bytes | None:
     try:
         encoded = text.encode()
     except UnicodeEncodeError:
-        raise Invalid("A text contains half a character, a lone surrogate.", code=_BAD_VALUE) from None
+        raise Invalid("A text contains a lone surrogate.", code=_BAD_VALUE) from None
     if b"\0" in encoded:
         # libpq would truncate the text there.
         raise Invalid("A text contains NUL, which PostgreSQL cannot store.", code=_BAD_VALUE)

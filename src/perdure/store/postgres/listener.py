@@ -64,7 +64,7 @@ class PostgresListener(ListenerThread):
     def _attend(self, line: _ListenConnection) -> None:
         self._test(line)
         self._note_success()
-        # Notifications sent before this connection are lost.
+        # Notifications from before this connection are lost: wake every listener.
         self.notify(frozenset([ANYTHING]))
         while True:
             if notices := line.wait_for_notices(PROBE_SECONDS):
