@@ -1,4 +1,4 @@
-"""What a job can be asked for: each bound from both sides, each refusal by name and never with the value."""
+"""Options of a job: each bound from both sides; a refusal names the option and never shows the value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kit for users' own tests: a throw-away database, a clock that is moved by hand, the real worker."""
+"""``app.testing()`` for users' tests: a throw-away database, a clock that the test moves, the real worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions and operators of an attacker, named like those our statements use, for every combination of their types.
+"""An attacker's functions and operators, named like those our statements use, for every combination of their types.
 
 A role that may create objects in ``public`` plants them. PostgreSQL prefers an exact match of the argument types
 over one that needs a conversion, whatever schema it is in: a call that has no exact match in pg_catalog goes to
@@ -78,7 +78,7 @@ def _code(text: str) -> str:
 
 
 def names() -> tuple[set[str], set[str]]:
-    """Whatever could be a function or an operator in them; the server knows which of these are."""
+    """All words that could be functions or operators; the server knows which ones are."""
     functions: set[str] = set()
     operators: set[str] = set()
     for _, text in texts():
@@ -88,7 +88,7 @@ def names() -> tuple[set[str], set[str]]:
 
 
 def plant(attacker_url: str) -> tuple[set[str], set[str]]:
-    """Create every one there can be; tell of which functions and operators there are some."""
+    """Create every possible one; return the functions and operators for which that worked."""
     functions, operators = names()
     with psycopg.connect(attacker_url, autocommit=True) as attacker:
         attacker.execute("ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")

@@ -1,4 +1,4 @@
-"""Values at the bounds of every column and beyond, and a database in which somebody has written them by hand."""
+"""Values at and beyond the bounds of every column, and a database in which they were written by hand."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ _DOCUMENTS = frozenset(
 
 
 class Connection:
-    """Somebody with a shell of the database's."""
+    """A person with a database shell."""
 
     def __init__(self, url: str) -> None:
         self.dialect: Dialect = "sqlite" if url.startswith("sqlite") else "postgres"

@@ -1,4 +1,4 @@
-"""Roles with exactly the rights that ``perdure grants`` prints: they suffice, and a missing one is named."""
+"""Roles with exactly the rights that ``perdure grants`` prints: they suffice, and an error names a missing one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows written by hand, every column at its bounds and beyond: no worker dies of one, and nobody else suffers."""
+"""Rows written by hand, with every column at and beyond its bounds: no worker dies, and other jobs run."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def judge(scene: Scene, ids: list[str]) -> None:
 
 
 def read_everything(scene: Scene, ids: list[str], *, verbose: bool = True) -> None:
-    """As operators do. What is refused is refused in perdure's own words."""
+    """Do what operators do. A refusal is always an error of perdure."""
     app = scene.app
     for read in (
         app.list_jobs,

@@ -1,4 +1,4 @@
-"""What an enqueue is given does not reach the PostgreSQL server's log, whatever refuses it."""
+"""Arguments of an enqueue never reach the PostgreSQL server's log, whatever refuses the enqueue."""
 
 from __future__ import annotations
 

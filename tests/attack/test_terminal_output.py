@@ -1,4 +1,4 @@
-"""Whatever jobs, names, messages and arguments contain, no command does more to a terminal than write letters.
+"""Commands only write letters to a terminal, whatever jobs, names, messages and arguments contain.
 
 Hostile text stands in every field that takes text. Every command of the tree is run on it; a new one has to be given
 an invocation here.

@@ -1,4 +1,4 @@
-"""A fresh ledger for each test, made quickly: SQLite's is a copy, PostgreSQL's is emptied before each use."""
+"""A fresh database for each test, created quickly: SQLite's is a copy, PostgreSQL's is emptied before each use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A world in which workflows run: each step ends as the test says."""
+"""Runs workflows in a ``World``: each step ends as the test says."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Flow:
         return self.world.claim(n)
 
     def run(self, *, fail: Sequence[str] = (), n: int = 1000) -> list[str]:
-        """Run what is ready; return the keys of the steps that ran."""
+        """Run all ready steps; return the keys of those that ran."""
         jobs = self.claim(n)
         finished = self.world.finish(*(outcome(job, failed=job.step_key in fail) for job in jobs))
         assert finished.refused == []

@@ -1,4 +1,4 @@
-"""Steps that a step adds: with its success or at once, and once more when it runs again."""
+"""Steps that a step appends: with its success or at once, and not twice when it runs again."""
 
 from __future__ import annotations
 

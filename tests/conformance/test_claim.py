@@ -1,4 +1,4 @@
-"""Claim: what is taken, in which order, and what a claim writes."""
+"""Claims: which jobs, in which order, and what a claim writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A row that somebody wrote by hand, and that cannot be claimed or written, stops nobody else."""
+"""A row that was edited by hand, and cannot be claimed or written, does not block others."""
 
 from __future__ import annotations
 

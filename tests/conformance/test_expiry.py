@@ -1,4 +1,4 @@
-"""Jobs that were not started in time: never handed out, canceled by whoever meets them."""
+"""Expired jobs are never claimed, and any operation that finds one cancels it."""
 
 from __future__ import annotations
 

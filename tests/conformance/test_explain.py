@@ -209,7 +209,7 @@ def test_a_requeue_that_a_unique_key_forbids_is_told_beforehand(world: World) ->
 
 
 def test_advice_can_be_followed(world: World) -> None:
-    """Where it names a verb, that verb does what it says."""
+    """An action that the advice names does what the advice says."""
     serve(world)
     work = world.task(max_attempts=1)
 

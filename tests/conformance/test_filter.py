@@ -1,4 +1,4 @@
-"""Lists by every condition, on both databases: all of them hold, and a text means itself."""
+"""Lists by every condition, on both databases: all conditions must hold, and a text is taken literally."""
 
 from __future__ import annotations
 

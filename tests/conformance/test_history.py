@@ -1,4 +1,4 @@
-"""A job's history, told from row, attempts, events and log: nothing twice, nothing left out."""
+"""A job's history, built from row, attempts, events and log: nothing twice, nothing left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acts on all jobs that fit a filter: in batches, never on what the act does not take, and always with an end."""
+"""Bulk actions on all jobs that match a filter: in batches, only on allowed states, and always finite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A new job from one that succeeded."""
+"""Replay: a new job from one that succeeded."""
 
 from __future__ import annotations
 

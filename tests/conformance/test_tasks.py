@@ -1,4 +1,4 @@
-"""How the tasks of the code reach the database: additively, and never against an operator's word."""
+"""Sync of tasks to the database: it only adds, and never overrides an operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A limit outside was hit: the whole queue cools, a little longer at each event of that limiter."""
+"""Throttling: the whole queue cools down, longer after each event of the external limiter."""
 
 from __future__ import annotations
 

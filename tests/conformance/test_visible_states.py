@@ -1,4 +1,4 @@
-"""The states that people see: each job has one, and every count, list, filter and command tells the same."""
+"""The states that people see: each job has one, and every count, list, filter and command shows the same."""
 
 from __future__ import annotations
 

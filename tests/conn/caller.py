@@ -1,4 +1,4 @@
-"""Somebody with a connection of their own: in a thread, with an event loop where the driver wants one."""
+"""A caller with a connection of its own, in a thread, with an event loop if the driver needs one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 
 class Caller:
-    """What is the same for all: subclasses say how their library opens, begins and ends.
+    """The part common to all drivers. Subclasses define how their library opens, begins and ends.
 
     The methods that subclasses override run in the caller's thread, and may be coroutines.
     """
@@ -66,7 +66,7 @@ class Caller:
         self._wait(self.say, f"INSERT INTO {theirs(self.url)} VALUES ({id})")
 
     def verb(self, subject: Any, verb: str, *args: Any, **options: Any) -> Any:
-        """A verb of perdure's, or its twin, whichever goes with the connection."""
+        """Call a method, or its async version, whichever fits the connection."""
         return self.starts(subject, verb, *args, **options).result(60)
 
     def starts(self, subject: Any, verb: str, *args: Any, **options: Any) -> Future[Any]:
@@ -74,7 +74,7 @@ class Caller:
         return self._thread.submit(self._run, lambda: getattr(subject, name)(*args, **options))
 
     def wrong_verb(self, subject: Any, verb: str, *args: Any, **options: Any) -> Any:
-        """The other one. Blocking verbs run where no loop is, async ones in one."""
+        """Call the one that does not fit. Blocking methods run outside an event loop, async ones inside."""
 
         def act() -> Any:
             if self.mode == "async":

@@ -1,4 +1,4 @@
-"""Whatever connection is given as ``conn=``: a job commits with its transaction, and vanishes with it."""
+"""With every kind of ``conn=``, a job commits or rolls back with the caller's transaction."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def test_two_race_for_a_key(world: World, caller: Caller, work: Any, other: str,
 
 
 def waits(world: World) -> bool:
-    """Whether somebody waits for somebody else's transaction."""
+    """Whether a transaction waits for another one."""
     held = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     return bool(world.sql(held))
 

@@ -1,4 +1,4 @@
-"""What the connections of every driver do with an operation, and which of its states are refused, with which code."""
+"""Operations on the connections of every driver, and the refused states of a connection with their codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One app on one database for all the fuzzing, and the rule that every call of it keeps."""
+"""One app on one database for all fuzzing, and the rule that every call must keep."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.sql.tally import TABLES
 from tests.test_errors import CLASSES, codes_in_the_package
 
 MOST_JOBS = 300
-"""Rows are thrown away beyond: what is looked through for each example must stay small."""
+"""With more rows, they are deleted: the tables that each example reads must stay small."""
 
 _COUNT = "SELECT " + ", ".join(f"(SELECT count(*) FROM perdure.{table})" for table in TABLES)
 
@@ -55,7 +55,7 @@ class Ground:
         self.app.close()
 
     def sql(self, text: str, *params: Any) -> list[tuple[Any, ...]]:
-        """As somebody else does, on a connection of its own. Parameters are ``?``."""
+        """Run SQL as another program would, on a separate connection. Parameters are ``?``."""
         text = render(text, self.dialect)
         if self.dialect == "postgres":
             text = text.replace("?", "%s")
@@ -82,7 +82,7 @@ class Ground:
         return getattr(self.app, method)(**asked)
 
     def ask(self, do: Callable[[], Any]) -> Any:
-        """The answer; or the refusal, which is one of ours, helps, tells no secret and has changed nothing."""
+        """The answer, or the refusal: a perdure error that helps, shows no secret and has changed nothing."""
         self.tidy()
         before = self.rows()
         try:

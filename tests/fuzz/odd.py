@@ -101,7 +101,7 @@ class Torn(Sequence[Any]):
 
 
 class Hostile:
-    """Raises whatever one asks it."""
+    """Raises, whatever is called."""
 
     def __eq__(self, other: object) -> bool:
         raise RuntimeError(SECRET)

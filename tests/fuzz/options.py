@@ -1,4 +1,4 @@
-"""Options of jobs, tasks, apps, workers and workflows: stored as they were asked, or refused by their names."""
+"""Options of jobs, tasks, apps, workers and workflows: stored as requested, or refused by name."""
 
 from __future__ import annotations
 

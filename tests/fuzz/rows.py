@@ -1,4 +1,4 @@
-"""Rows that somebody else has written: each verb, the command line and a worker cope with what they find."""
+"""Rows that another program wrote: each method, the command line and a worker can handle them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fuzz has found; each stays closed."""
+"""Regressions that the fuzzing found."""
 
 from __future__ import annotations
 

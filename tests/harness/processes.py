@@ -1,4 +1,4 @@
-"""Programs beside a test: started as users start them, signalled, killed; what they print is read."""
+"""Programs beside a test: start them as users do, signal them, kill them, read their output."""
 
 from __future__ import annotations
 

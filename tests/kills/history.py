@@ -1,4 +1,4 @@
-"""What processes wrote into their journals (see perdure/internal/journal.py), read back."""
+"""Read the journals of processes (see perdure/internal/journal.py)."""
 
 from __future__ import annotations
 

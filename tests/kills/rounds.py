@@ -20,7 +20,7 @@ Role: TypeAlias = Literal["worker", "stopping worker", "sweeper", "producer"]
 
 
 class Stage(NamedTuple):
-    """A place, who dies there, and how often it may be passed before."""
+    """A failpoint, the process that dies there, and how often the place may be passed before."""
 
     place: Place
     role: Role = "worker"
@@ -81,7 +81,7 @@ class Rounds:
         self._workers = [hand for hand in hands[:3] if hand is not victim]
 
     def kill_at(self, stage: Stage) -> None:
-        """Where it is told to; whoever does not come by there fails the test."""
+        """Let it die at its failpoint. If the process does not reach it, the test fails."""
         failpoint = f"{stage.place}:kill@{self._rng.randint(1, stage.most)}"
         if stage.role == "producer":
             self._producer.kill()

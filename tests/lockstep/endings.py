@@ -1,4 +1,4 @@
-"""What the ending of an attempt makes of a job: told once more, from the design and not from the code."""
+"""What each outcome does to a job, implemented a second time, from the design and not from the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A database of either kind that is migrated and looked at, from here or from a process that may be killed."""
+"""A database of either kind, migrated and read here or in a process that may be killed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Database:
 
     @contextmanager
     def connection(self) -> Iterator[Any]:
-        """A plain one, of somebody who knows nothing of perdure."""
+        """A plain connection, without perdure."""
         if self.dialect == "postgres":
             with psycopg.connect(self.url, autocommit=True) as connection:
                 yield connection
@@ -95,7 +95,7 @@ class Database:
 
 
 def start(url: str, *, failpoint: str = "") -> subprocess.Popen[str]:
-    """A process that migrates once it is given a line, and tells the versions that it finished."""
+    """A process that migrates when it receives a line, and prints the versions that it finished."""
     return processes.start("-m", "tests.migrations.program", url, env={VARIABLE: failpoint})
 
 

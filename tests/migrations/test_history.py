@@ -1,4 +1,4 @@
-"""A history that does not fit is refused, by the check and by the migration, and nothing is changed."""
+"""The check and the migration refuse a history that does not fit, and change nothing."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_histories_of_others_beside_ours_do_not_matter(database: Database, table
 
 
 def test_what_comes_next_is_known_by_the_statements_that_were_run() -> None:
-    """The rest of a file that was begun may be mended; what was run may not."""
+    """The rest of a file that was begun may change; the statements that were run may not."""
     from perdure.store.schema.pending import outstanding
 
     begun = Migration(1, "x", "-- online\nSELECT 1; SELECT 2; SELECT 3;")

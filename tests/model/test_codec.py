@@ -1,4 +1,4 @@
-"""Arguments arrive as they were sent, in type too, or are refused with their place."""
+"""Arguments arrive as they were sent, also in type, or are refused with their path."""
 
 from __future__ import annotations
 

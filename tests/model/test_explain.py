@@ -1,4 +1,4 @@
-"""The rule that chooses the sentence."""
+"""The rules that choose the reason why a job does not run."""
 
 from __future__ import annotations
 

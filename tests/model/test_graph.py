@@ -1,4 +1,4 @@
-"""Graphs of steps: refusals that name the step, births, cascades, the status, and what runs again."""
+"""Graphs of steps: refusals that name the step, initial states, cascades, the status, and requeues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where jobs are moved from, and where to."""
+"""The source and the target of a move."""
 
 from __future__ import annotations
 

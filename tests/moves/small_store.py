@@ -1,4 +1,4 @@
-"""A small store in which there is something of everything, and a look at all of it that does not go through perdure."""
+"""A small store with rows of every kind, and a way to read all of it without perdure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mover that is killed, wherever that is: the next one goes on, and nobody writes to the wrong database meanwhile."""
+"""A move that is killed at any point: the next run continues, and meanwhile nobody can write to the wrong database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver that feeds an operation scripted rows, and remembers what it asked."""
+"""A driver that feeds scripted rows to an operation, and records its statements."""
 
 from __future__ import annotations
 

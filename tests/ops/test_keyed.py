@@ -1,4 +1,4 @@
-"""Enqueue with keys: keys first, in key order; what vanishes is looked for again; refusals before the end."""
+"""Enqueue with keys: keys first, in key order; vanished rows are searched again; refusals before the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two who want different things of one job at one moment: whoever is first, the promises hold."""
+"""Two processes act differently on one job at the same moment: the promises hold, whichever is first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that ask for one key at one moment get one job."""
+"""Processes that use one key at the same moment get one job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes are killed wherever they are; what was promised before holds after."""
+"""Processes are killed at any point; all promises still hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everybody does anything to the same few jobs: nobody waits in a circle, and every call gets its answer."""
+"""Random concurrent actions on the same few jobs: no deadlock, and every call gets its answer."""
 
 from __future__ import annotations
 

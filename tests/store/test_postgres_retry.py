@@ -1,4 +1,4 @@
-"""An operation is run again when that is the cure, and its caller is told when it is not."""
+"""An operation is retried when that helps; otherwise its caller gets the error."""
 
 from __future__ import annotations
 

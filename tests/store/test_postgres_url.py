@@ -1,4 +1,4 @@
-"""What is wrong in a URL for good is told at once and by its name; what may change is waited for, with a reason."""
+"""A permanent mistake in a URL is an error at once, by the option's name; a condition that may change is retried."""
 
 from __future__ import annotations
 
