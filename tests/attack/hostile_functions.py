@@ -20,7 +20,7 @@ from perdure.store.statements import load, render
 
 PACKAGE = Path(perdure.__file__).parent
 
-# What our columns, parameters and expressions are.
+# The types of our columns, parameters and expressions.
 TYPES = (
     *(
         "smallint",
@@ -36,7 +36,7 @@ TYPES = (
     *("boolean", "json", "jsonb", "name", "oid", '"char"', "regclass", "smallint[]", "text[]", "uuid[]"),
     *("timestamptz[]", "bigint[]"),
 )
-# Third arguments are few.
+# Few functions have a third argument.
 FEW = ("text", "integer", "bigint", "boolean")
 
 _LITERAL = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"")
@@ -45,14 +45,14 @@ _OPERATOR = re.compile(r"[-+*/<>=~!@#^&|]+")
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """Every text we send to PostgreSQL, and where it is from: statements, migrations, SQL that stands in Python."""
+    """Every text we send to PostgreSQL, and where it is from: statements, migrations, SQL in Python code."""
     yield from load("postgres").items()
     yield "history.sql", history("postgres")
     yield from ((one.name, one.text) for one in migrations("postgres"))
     for module in [*PACKAGE.glob("store/**/*.py"), *PACKAGE.glob("cli/bench/*.py")]:
         for node in ast.walk(ast.parse(module.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and _SQL.match(node.value):
-                # What both databases are asked is rendered for each.
+                # Shared statements are rendered for each database.
                 shared = "perdure." in node.value
                 yield module.name, render(node.value, "postgres") if shared else node.value
 
@@ -92,7 +92,7 @@ def plant(attacker_url: str) -> tuple[set[str], set[str]]:
     functions, operators = names()
     with psycopg.connect(attacker_url, autocommit=True) as attacker:
         attacker.execute("ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")
-        # Not to be caught by its own.
+        # So that the attacker does not call its own functions.
         attacker.execute("SET search_path = pg_catalog")
         settings = {"functions": functions, "operators": operators, "types": TYPES, "few": FEW}
         for name, values in settings.items():

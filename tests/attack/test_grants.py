@@ -34,7 +34,7 @@ def nothing(n: int = 0) -> None: ...
 
 @pytest.fixture
 def role_for(postgres_url: str) -> RoleFor:
-    """The URL of a role with the rights printed for a purpose, but for what is revoked."""
+    """The URL of a role with the rights printed for a purpose, except those revoked."""
     with closing(App(postgres_url)) as app:
         app.migrate()
 

@@ -35,7 +35,7 @@ def scene(url: str) -> Iterator[Scene]:
 
 
 def run_fleet(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    """A worker does what there is to do, lives, and says nothing in the words of Python or of a driver."""
+    """A worker does its work, stays alive, and logs no error of Python or of a driver."""
     caplog.clear()
     with caplog.at_level(logging.INFO, "perdure"):
         assert scene.app.run_worker(burst=True) == 0, caplog.text
@@ -47,11 +47,11 @@ def run_fleet(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def judge(scene: Scene, ids: list[str]) -> None:
-    """The innocent have succeeded; each of the others has ended, is held, or is explained."""
+    """The ordinary jobs have succeeded; each of the others has ended, is held, or is explained."""
     jobs = scene.app.get_jobs([*scene.innocents, *ids])
     assert {job and job.state for job in jobs[: len(scene.innocents)]} == {"succeeded"}
     for job in jobs[len(scene.innocents) :]:
-        # Of some the id was overwritten.
+        # The id of some rows was overwritten.
         if job is None or job.row is None or job.state in ENDED:
             continue
         told = scene.app.explain_job(job.id)

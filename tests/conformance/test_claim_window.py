@@ -103,7 +103,7 @@ def test_a_named_queue_that_stands_before_comes_first(world: World) -> None:
 
 @pytest.fixture
 def as_it_is(window_first: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No window is tried where nothing is known."""
+    """Without knowledge of the queue, no window is tried."""
     monkeypatch.setattr("perdure.worker.operations.ClaimWindowTracker", claim_window.ClaimWindowTracker)
 
 
@@ -218,7 +218,7 @@ def test_where_claims_are_slow_a_transaction_of_a_second_is_not_waited_for(
     postgres_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = postgres_world
-    monkeypatch.setattr(claim_window, "SLOW_CLAIM", -1.0)  # as where the server is far away
+    monkeypatch.setattr(claim_window, "SLOW_CLAIM", -1.0)  # as if the server were far away
     late = committed_late(world, seconds=1)
     assert ids(world.claim(1, polls=True)) == ids([late])
 

@@ -32,7 +32,7 @@ HOSTILE = "x'); DELETE FROM perdure.job; --"
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stretches of seven jobs at first, batches of three."""
+    """Scan ranges of seven jobs at first, batches of three."""
     monkeypatch.setattr(bulk, "BATCH", 3)
     monkeypatch.setattr(bulk, "CHUNK", 7)
 

@@ -137,7 +137,7 @@ SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wai
 
 
 def test_keyed_rows_are_inserted_in_the_order_of_keys_whatever_the_plan(postgres_url: str) -> None:
-    """On a caller's connection the plan is not ours: joined to the tasks by a hash, rows come in reverse."""
+    """On a caller's connection we do not control the plan: a hash join with the tasks reverses the rows."""
     world = World(postgres_url)
     work = world.task()
     world.app.save_tasks()
@@ -155,7 +155,7 @@ def test_keyed_rows_are_inserted_in_the_order_of_keys_whatever_the_plan(postgres
 
 
 def test_a_unique_key_that_is_freed_while_others_ask_leaves_one_active_job(world: World) -> None:
-    """The job in the way may end between the conflict with it and the look at it."""
+    """The conflicting job may end between the conflict and the read of it."""
     work = world.task().using(unique_key="u")
     for _ in range(15):
         work.enqueue()

@@ -26,7 +26,7 @@ ROWS: list[dict[str, Any]] = [
     for run_at in (-HOUR, 0, 1, HOUR)
     for error in (None, "error")
 ]
-"""Everything that a visible state depends on, also what no job of ours would have at once."""
+"""Everything that a visible state depends on, including combinations that no job has."""
 
 
 @pytest.fixture

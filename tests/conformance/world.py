@@ -78,13 +78,13 @@ class World:
         return self.operations.finish(outcomes)
 
     def attempt(self, end: Callable[..., Outcome], *args: Any, **options: Any) -> Claimed:
-        """Claim one job and end its attempt so; the outcome must be accepted."""
+        """Claim one job and end its attempt with this outcome, which must be accepted."""
         job = self.claim_one()
         assert self.finish(end(job.lease, *args, **options)).refused == []
         return job
 
     def new_worker(self, *, lease: int = LEASE) -> str:
-        """A worker that has just registered; the next claims are its own."""
+        """Register a new worker, which makes the next claims."""
         self.workers += 1
         self.worker = f"worker-{self.workers}"
         self.operations.register(self.worker, name="one", lease=lease)

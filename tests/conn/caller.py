@@ -30,7 +30,7 @@ class Caller:
         self._thread = ThreadPoolExecutor(1)
         self._wait(self.open)
 
-    # What a library does its own way.
+    # What differs between libraries.
 
     def open(self) -> Any:
         raise NotImplementedError
@@ -52,12 +52,12 @@ class Caller:
         return self.say("BEGIN")
 
     async def nested(self, act: Callable[[], Any]) -> None:
-        """Act inside a savepoint of the library's, and roll that back."""
+        """Run the action inside a savepoint of the library, and roll it back."""
         await done(self.say("SAVEPOINT theirs"))
         await done(act())
         await done(self.say("ROLLBACK TO SAVEPOINT theirs"))
 
-    # What a test does.
+    # For tests.
 
     def does(self, act: Callable[..., Any], *args: Any) -> Any:
         return self._wait(act, *args)
@@ -125,7 +125,7 @@ class Caller:
     def _nested(self, act: Callable[[], Any]) -> Any:
         if self.mode == "async":
             return self.nested(act)
-        # Nothing in it waits: one step is all of it.
+        # Nothing in it waits, so it ends after one step.
         try:
             self.nested(act).send(None)
         except StopIteration:
@@ -142,7 +142,7 @@ class Caller:
 
 
 def theirs(url: str) -> str:
-    """A table of the callers' own, outside perdure's schema."""
+    """A table of the caller, outside perdure's schema."""
     return "theirs" if url.startswith("sqlite") else "public.theirs"
 
 

@@ -40,7 +40,7 @@ class Ground:
         self.driver_error = sqlite3.Error if self.dialect == "sqlite" else psycopg.Error
         self.app = App(url, synchronous="normal")
         self.work = self.app.task(name="work", queue="default")(_work)
-        # Known to the database, and not to the app that is asked.
+        # Known to the database, but not to the app.
         with App(url) as elsewhere:
             elsewhere.task(name="elsewhere")(lambda **_: None)
             elsewhere.save_tasks()
@@ -112,7 +112,7 @@ class Ground:
 
 def judge(error: PerdureError) -> None:
     assert error.code in codes(), f"{error.code} is not in docs/errors.md"
-    # Something is wrong with us, never with what was passed.
+    # These are errors of perdure itself, never of the input.
     assert error.code not in ("perdure.internal", "perdure.error", "store.refused", "store.constraint")
     assert len(str(error)) > 10
     assert SECRET not in shown(error)

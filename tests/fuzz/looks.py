@@ -35,7 +35,7 @@ def look_at(ground: Ground, id: str, printed: tuple[str, ...] | None = None) -> 
 
 
 def run(ground: Ground, *args: str, env: dict[str, str] | None = None) -> Any:
-    """The command line in this process. What is no answer of its own is raised."""
+    """Run the command line in this process. Unexpected errors are raised."""
     result = CliRunner().invoke(
         program, args, prog_name="perdure", env={"PERDURE_URL": ground.url, **(env or {})}
     )

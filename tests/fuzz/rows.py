@@ -102,7 +102,7 @@ def _tamper(ground: Ground, example: tuple[str, dict[str, tuple[Any, ...]], tupl
 
 
 def _write(ground: Ground, id: str, column: str, *values: Any) -> None:
-    """As far as the tables let them."""
+    """As far as the tables accept them."""
     said, document, instant, number, span, small = values
     postgres = ground.dialect == "postgres"
     if column in TEXTS:

@@ -13,7 +13,7 @@ from perdure.model.job import Lease
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """One line. Which of the fields mean something depends on what it tells."""
+    """One line. Which fields are set depends on its kind."""
 
     what: str
     jobs: list[str] = []
