@@ -9,7 +9,7 @@ from typing import Any
 
 from perdure import Workflow
 from perdure.cli import COMMANDS
-from perdure.model.advice import ADVICE, ACTIONS, advise
+from perdure.model.advice import ACTIONS, ADVICE, advise
 from perdure.model.lifecycle import Failed, Succeeded
 from tests.cli.shop import Shop
 

@@ -22,7 +22,7 @@ class Participant(Process):
         return notes_of(self._history, self.pid)
 
     def identities(self) -> set[str]:
-        """Under which it has started jobs: more than one if it was believed dead."""
+        """The worker ids under which it has started jobs: more than one if it was taken for dead."""
         return {note.worker for note in self.notes() if note.worker is not None}
 
 

@@ -59,7 +59,7 @@ class History:
         return [note.lease for note in self.all(what)]
 
     def by_job(self, what: str) -> Mapping[str, set[int]]:
-        """The tokens of which this was noted, for each job."""
+        """By job, the tokens for which this was noted."""
         tokens: dict[str, set[int]] = defaultdict(set)
         for job, token in self.leases(what):
             tokens[job].add(token)

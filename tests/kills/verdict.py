@@ -227,7 +227,7 @@ def attempts_are_counted(history: History, books: Books) -> Iterator[Finding]:
 
 
 def only_the_dead_lose_jobs(history: History, books: Books) -> Iterator[Finding]:
-    """Or those believed dead: a worker is retired first, and then its jobs are taken away."""
+    """Or workers taken for dead: a worker is retired first, and then its jobs are rescued."""
     for id, trace in books.items():
         for attempt in trace.attempts:
             since = books.retired.get(attempt.worker or "")

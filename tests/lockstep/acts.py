@@ -56,14 +56,14 @@ class Draw(Protocol):
 
 @dataclass
 class Worker:
-    """What a worker's process has in memory."""
+    """The memory of a worker's process."""
 
     id: str
     leases: list[Lease] = field(default_factory=list)
 
 
 class Company:
-    """Each act asks both stores and the model, and compares what they say."""
+    """Each action runs on both stores and on the model, and compares the answers."""
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
@@ -76,7 +76,7 @@ class Company:
         self.asked: list[requests.Asked] = []
         self.batches: list[list[NewJob]] = []
         self.leases: list[Lease] = []
-        """All that were ever given out; the workers know which of them are theirs."""
+        """All leases ever claimed; the workers know which of them are theirs."""
         self.told: list[Outcome] = []
 
     # The world
@@ -95,7 +95,7 @@ class Company:
         self.order(draw(requests.BATCHES))
 
     def ask_again(self, draw: Draw) -> None:
-        """As another process that wants the same."""
+        """Repeat a request as another process."""
         if keyed := [asked for asked in self.asked if asked.keyed]:
             self.order([draw(st.sampled_from(keyed))])
 
@@ -195,7 +195,7 @@ class Company:
             self.settle([Released(lease) for lease in unheard])
 
     def crash(self, draw: Draw) -> None:
-        """All it knew is gone; its leases are not."""
+        """The worker forgets everything; its leases remain."""
         self.replace(self.some_worker(draw))
 
     def retire(self, draw: Draw) -> None:

@@ -229,7 +229,7 @@ class Model:
             if (type(outcome), _kind(outcome)) != (type(recorded), _kind(recorded)):
                 return False
         elif type(outcome) is not type(recorded):
-            # Under a cancel these leave nothing behind that tells one from another.
+            # After a cancel the row does not show which of these it was.
             return None
         # A requeue takes the lease away; what it leaves behind may still tell that the outcome was recorded.
         return True if job.run == run else None
@@ -242,7 +242,7 @@ class Model:
             self.attempts[Lease(job.id, job.token)] = past
 
     def _cool(self, name: str, asked: int) -> None:
-        """One step for all that hit the limit meanwhile; after a long quiet it is a new limit."""
+        """The exponent grows once for all jobs that hit the limit meanwhile. After a quiet time it starts again."""
         queue = self.queues.setdefault(name, Queue())
         until = queue.cool_until
         if until is not None and until > self.now:

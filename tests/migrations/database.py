@@ -33,7 +33,7 @@ SHAPES: dict[Dialect, list[str]] = {
 
 
 class Database:
-    """Reached afresh for every act."""
+    """Opened again for every action."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -85,7 +85,7 @@ class Database:
         return self.run("SELECT version, finished FROM perdure.migration ORDER BY version")
 
     def shape(self) -> list[list[tuple[Any, ...]]]:
-        """All that migrations make, and what they wrote."""
+        """Everything that migrations create, and the rows they wrote."""
         shape = [self.run(sql) for sql in SHAPES[self.dialect]]
         for table in ("migration", "more"):
             if any(table in str(row[0]) for row in shape[0]):

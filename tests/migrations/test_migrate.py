@@ -82,7 +82,7 @@ def test_a_migration_that_fails_says_where_and_leaves_nothing_of_that_transactio
         return
     with pytest.raises(SchemaOutdated, match="after 3 of 4 statements"):
         database.check([*shipped, broken])
-    # A later release mends the statement that failed; those before it are not run again.
+    # A later release repairs the statement that failed; those before it are not run again.
     mended = broken._replace(
         text=broken.text.replace("TABLE perdure.more (id integer);", "TABLE perdure.most (id integer);")
     )

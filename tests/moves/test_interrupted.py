@@ -205,7 +205,7 @@ def test_what_has_arrived_is_not_given_up(ends: Ends, monkeypatch: pytest.Monkey
 
 
 def test_two_movers_do_not_mix(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second one begins while the first is at work, and whoever finds the other's traces stops."""
+    """A second move begins while the first is running; the one that finds the other's traces stops."""
     large_store.make(ends.source, 20)
     monkeypatch.setattr(mover, "_MOST_ROWS", 7)
     write = mover._write
@@ -284,7 +284,7 @@ MISFITS = {
 
 @pytest.mark.parametrize("misfit", MISFITS)
 def test_a_row_that_does_not_fit_is_told_by_its_id(misfit: str, tmp_path: Path, postgres_url: str) -> None:
-    """Others have written it: what we write fits everywhere."""
+    """Another program wrote this row: what perdure writes fits everywhere."""
     ends = Ends(f"sqlite:///{tmp_path / 'jobs.db'}", postgres_url)
     large_store.make(ends.source, 40)
     sql, told = MISFITS[misfit]

@@ -80,7 +80,7 @@ class Trouble:
             self.store.perform(enqueue.enqueue, [NewJob(id=new_id(), task=TASK, payload="{}")])
 
     def lose(self) -> None:
-        """Fall silent, be rescued, begin anew."""
+        """A worker falls silent, its jobs are rescued, and it registers again."""
         self.operations.retire(self.worker)
         self.operations.rescue()
         self.worker = hire(self.operations)
