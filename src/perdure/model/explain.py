@@ -239,8 +239,8 @@ _ENDS = {"succeeded": "succeeded", "failed": "failed", "canceled": "was canceled
 
 
 def _error(job: JobRow) -> str:
-    said = f" ({_line(job.error_message)})" if job.error_message else ""
-    return f"{job.error_code or job.error_kind or 'no error'}{said}"
+    message = f" ({_line(job.error_message)})" if job.error_message else ""
+    return f"{job.error_code or job.error_kind or 'no error'}{message}"
 
 
 def _place(job: JobRow) -> str:

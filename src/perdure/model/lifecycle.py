@@ -164,11 +164,11 @@ def stripped(outcome: Outcome, why: str = "", *, dropped: str = "result.unencoda
     refused becomes a failure: the two belong together.
     """
     if isinstance(outcome, Succeeded | Continued) and outcome.appended:
-        said = f"Its steps could not be appended. {why}".strip()
-        return Failed(outcome.lease, "error", "job.steps_refused", said)
+        message = f"Its steps could not be appended. {why}".strip()
+        return Failed(outcome.lease, "error", "job.steps_refused", message)
     if isinstance(outcome, Succeeded | Continued) and outcome.children:
-        said = f"Its own jobs could not be enqueued. {why}".strip()
-        return Failed(outcome.lease, "error", "job.children_refused", said)
+        message = f"Its own jobs could not be enqueued. {why}".strip()
+        return Failed(outcome.lease, "error", "job.children_refused", message)
     if isinstance(outcome, Succeeded):
         return Succeeded(outcome.lease, None, dropped, workflow=outcome.workflow)
     return msgspec.structs.replace(outcome, report=None)

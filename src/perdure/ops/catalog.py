@@ -50,8 +50,8 @@ def list_catalog() -> Op[dict[str, CatalogTask]]:
     counts: dict[str, dict[str, int]] = {}
     for name, state, number in counted:
         counts.setdefault(name, {})[state] = number
-    crew = live(workers, now)
-    serving = [*zip(crew, servers(crew), strict=True)]
+    live_workers = live(workers, now)
+    serving = [*zip(live_workers, servers(live_workers), strict=True)]
     names = tasks.keys() | counts.keys() | {name for (name,) in named if name != GATE}
     return {
         name: CatalogTask(

@@ -26,15 +26,15 @@ def examine(id: str) -> Op[Case | None]:
         return None
     ((now,),) = clock
     job = JobRow(*jobs[0])
-    crew = live(workers, now)
+    live_workers = live(workers, now)
     queue = next((queue for queue in starmap(Queue, queues) if queue.name == job.queue), None)
     return Case(
         now,
         job,
         paused=queue is not None and bool(queue.paused),
         cool_until=None if queue is None else queue.cool_until,
-        servers=servers(crew, dict(running)),
-        runner=next((worker.name for worker in crew if worker.id == job.worker), None),
+        servers=servers(live_workers, dict(running)),
+        runner=next((worker.name for worker in live_workers if worker.id == job.worker), None),
         **(yield from _look_around(job, now))._asdict(),
     )
 

@@ -166,8 +166,8 @@ def _lock(id: str) -> Op[Locked | None]:
 
 def _refuse_step(job: Locked, instead: str) -> None:
     if job.workflow is not None:
-        said = f"This job is the step {{step}} of a workflow: {instead}."
-        raise Refused(advise(said, step=job.step, workflow=job.workflow), code="job.is_a_step")
+        message = f"This job is the step {{step}} of a workflow: {instead}."
+        raise Refused(advise(message, step=job.step, workflow=job.workflow), code="job.is_a_step")
 
 
 def _why_not_requeue(job: Locked, run: int | None) -> RequeueOutcome | None:

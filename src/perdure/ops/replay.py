@@ -75,13 +75,13 @@ def replay(
 
 def _refuse(id: str, job: Locked) -> None:
     if job.workflow is not None:
-        said = "This job is the step {step} of a workflow: {start_another}."
-        raise Refused(advise(said, step=job.step), code="job.is_a_step")
+        message = "This job is the step {step} of a workflow: {start_another}."
+        raise Refused(advise(message, step=job.step), code="job.is_a_step")
     if job.state != "succeeded":
         ended = job.state in ("failed", "canceled")
         cure = "{requeue_job} starts a new run of it" if ended else "it has not ended yet"
-        said = f"Only a job that succeeded can be replayed, and this one is {job.state}: {cure}."
-        raise Refused(advise(said, id=id), code="job.not_succeeded")
+        message = f"Only a job that succeeded can be replayed, and this one is {job.state}: {cure}."
+        raise Refused(advise(message, id=id), code="job.not_succeeded")
 
 
 def _like(source: Mapping[str, Any], id: str, new: str, request_key: str | None) -> NewJob:

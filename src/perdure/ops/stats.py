@@ -67,7 +67,7 @@ def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Nu
     oldest: dict[str, Instant] = {}
     for name, _, _, first in ready:
         oldest[name] = min(first, oldest.get(name, first))
-    crew = live(workers, now)
+    live_workers = live(workers, now)
     start = now - since if since is not None else after
     recent = None if start is None else (yield from _look_back(now, start, oldest))
     return Numbers(
@@ -81,8 +81,8 @@ def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Nu
             )
             for name in sorted(counts)
         },
-        crew,
-        unserved(((queue, task, n) for queue, task, n, _ in ready), servers(crew)),
+        live_workers,
+        unserved(((queue, task, n) for queue, task, n, _ in ready), servers(live_workers)),
         *facts[0],
     )._replace(recent=recent)
 

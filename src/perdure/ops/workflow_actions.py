@@ -59,11 +59,11 @@ def resolve_gate(
     (gates,) = yield from ask_all(Query("find_step", {"workflow": workflow, "key": key}))
     if not gates:
         raise GateRefused(f"The workflow has no step {key}.", code="workflow.gate_not_found")
-    ((id, state, task, result, said, run, token),) = gates
+    ((id, state, task, result, old_reason, run, token),) = gates
     if task != GATE:
         raise GateRefused(f"The step {key} is not a gate: a worker runs it.", code="workflow.gate_not_gate")
     if state in OVER_JOBS:
-        _compare(key, (state, said), (resolution, reason), result, output)
+        _compare(key, (state, old_reason), (resolution, reason), result, output)
         return False
     if state != "open":
         raise GateRefused(f"The gate {key} is not open yet: steps before it have not ended.")
@@ -150,9 +150,9 @@ def _compare(
 ) -> None:
     """Refuse if a resolved gate was resolved differently."""
     if before != now:
-        state, said = before
+        state, old_reason = before
         ended = "was canceled" if state == "canceled" else f"has {state}"
-        reason = "without a reason" if said is None else f"with the reason: {said}"
+        reason = "without a reason" if old_reason is None else f"with the reason: {old_reason}"
         raise GateConflict(f"The gate {key} {ended} already, {reason}.")
     if not same(*(None if one is None else read_json(one) for one in (result, output))):
         raise GateConflict(

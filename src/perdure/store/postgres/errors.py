@@ -61,8 +61,8 @@ class Diagnosis(NamedTuple):
         """A short reason for the log."""
         if self.sqlstate or str(self.error) == str(StoreAway()):
             return self.sqlstate or "connection lost"
-        said = str(self.error).rstrip(".")
-        return said[:1].lower() + said[1:]
+        message = str(self.error).rstrip(".")
+        return message[:1].lower() + message[1:]
 
 
 def translate(error: Exception) -> Exception:
@@ -194,7 +194,7 @@ def _sqlstate_of_refusal(error: psycopg.Error) -> str:
 
 
 def _misfit(error: psycopg.Error) -> str:
-    return next((said for said, pattern in _MISFITS.items() if pattern.search(str(error))), "")
+    return next((message for message, pattern in _MISFITS.items() if pattern.search(str(error))), "")
 
 
 def _meaning(sqlstate: str, *, lost: bool) -> _Meaning:

@@ -54,7 +54,7 @@ class Pool:
         except BaseException:
             self._slots[priority].release()
             raise
-        self._hand_out(session, priority)
+        self._mark_lent(session, priority)
         try:
             yield session
         finally:
@@ -71,7 +71,7 @@ class Pool:
             if session is None:
                 self._slots[priority].release()
             else:
-                self._hand_out(session, priority)
+                self._mark_lent(session, priority)
         return session
 
     def take_back(self, session: Session, priority: Priority) -> None:
@@ -105,7 +105,7 @@ class Pool:
         self._slots = {priority: BoundedSemaphore(n) for priority, n in limits(self.size).items()}
         self._lent: set[Session] = set()
 
-    def _hand_out(self, session: Session, priority: Priority) -> None:
+    def _mark_lent(self, session: Session, priority: Priority) -> None:
         session.last_priority = priority
         self._lent.add(session)
 

@@ -98,7 +98,7 @@ class LoopCall(PendingCall[T]):
             self._answered.set_result(None)
 
 
-def hand_out(calls: Iterable[PendingCall[Any]]) -> None:
+def wake_callers(calls: Iterable[PendingCall[Any]]) -> None:
     """Wake the callers of these calls, each event loop once."""
     by_loop: dict[AbstractEventLoop, list[LoopCall[Any]]] = {}
     for call in calls:

@@ -14,7 +14,7 @@ from perdure.errors import StoreClosed
 from perdure.internal.threads import DaemonThreads
 from perdure.store.sqlite.connect import Database, executor
 from perdure.store.sqlite.errors import is_undecodable, patiently, translate
-from perdure.store.sqlite.pending_call import LoopCall, PendingCall, ThreadCall, hand_out
+from perdure.store.sqlite.pending_call import LoopCall, PendingCall, ThreadCall, wake_callers
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ class Readers:
     def _read_for_a_loop(self, call: LoopCall[Any]) -> None:
         if call.wanted:
             self._read(call)
-            hand_out([call])
+            wake_callers([call])
 
     def _read(self, call: PendingCall[Any]) -> None:
         try:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from perdure.errors import StoreClosed
 from perdure.internal.threads import DaemonThreads
 from perdure.store.sqlite.group_commit import GroupCommit
-from perdure.store.sqlite.pending_call import LoopCall, PendingCall, ThreadCall, hand_out
+from perdure.store.sqlite.pending_call import LoopCall, PendingCall, ThreadCall, wake_callers
 from perdure.store.sqlite.write_queue import WriteQueue
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class Writer:
             self._group_commit.write(group, self._followers())
         finally:
             if len(group) > 1 or isinstance(first, LoopCall):
-                self._hand_out(group)
+                self._wake_callers(group)
         self._group_commit.checkpoint()
         return first.wake.union(*[call.wake for call in group[1:]])
 
@@ -99,11 +99,11 @@ class Writer:
             if time.monotonic() > until:
                 return
 
-    def _hand_out(self, group: list[PendingCall[Any]]) -> None:
+    def _wake_callers(self, group: list[PendingCall[Any]]) -> None:
         """Wake the callers of written calls. If something stopped this thread, the other calls stay queued."""
         if unwritten := [call for call in group[1:] if not call.done]:
             self._write_queue.put_back(unwritten)
-        hand_out(call for call in group if call.done)
+        wake_callers(call for call in group if call.done)
 
     def _appoint(self, leader: PendingCall[Any] | None) -> None:
         if isinstance(leader, ThreadCall):
@@ -118,7 +118,7 @@ class Writer:
         except Exception as error:
             # An unexpected error: the caller still awaits an outcome.
             call.fail(error)
-            hand_out([call])
+            wake_callers([call])
         finally:
             self._appoint(self._write_queue.leave(call))
         if wake:
