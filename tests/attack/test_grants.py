@@ -134,7 +134,7 @@ def test_a_reader(role_for: RoleFor, postgres_url: str) -> None:
         refused = run("cancel", job, "--url", url)
     assert refused.exit_code == 3
     assert "lacks INSERT, UPDATE on the table " in refused.stderr, "a worker needs no more of it"
-    assert "of the schema perdure: perdure grants prints" in refused.stderr
+    assert "of the schema perdure: run perdure grants" in refused.stderr
 
 
 def test_an_operator(role_for: RoleFor, postgres_url: str) -> None:
