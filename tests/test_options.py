@@ -1,4 +1,4 @@
-"""What a job can be asked for: each bound from both sides, each refusal by name and never with the value."""
+"""Options of a job: each bound from both sides; a refusal names the option and never shows the value."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_an_option_that_is_none_was_not_asked_for(name: str) -> None:
 
 
 def test_a_delay_and_a_moment_exclude_each_other() -> None:
-    with pytest.raises(InvalidOption, match=r"^Give delay or run_at, not both\.$"):
+    with pytest.raises(InvalidOption, match=r"^Use delay or run_at, not both\.$"):
         check(delay=60, run_at=NOON)
 
 

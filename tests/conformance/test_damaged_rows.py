@@ -1,4 +1,4 @@
-"""A row that somebody wrote by hand, and that cannot be claimed or written, stops nobody else."""
+"""A row that was edited by hand, and cannot be claimed or written, does not block others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def damage(world: World, job: Job[Any], how: str) -> None:
 def refuse_claims(
     world: World, also: str = "false", *, of: str = f"OLD.tenant = '{POISON}'", code: str = "P0001"
 ) -> None:
-    """The database itself refuses to let jobs run, of the tenant ``POISON`` alone. ``also``: what else it refuses."""
+    """Make the database refuse to run jobs of the tenant ``POISON``. ``also``: what else it refuses."""
     when = f"{of} AND (NEW.state = 'running' OR {also})"
     if world.store.dialect == "postgres":
         world.sql(
@@ -59,7 +59,7 @@ WAYS = ("token", "attempt", "payload", "checkpoint", "meta", "tenant", "not UTF-
 
 
 def enqueue_damaged(world: World, ways: Sequence[str] = WAYS) -> list[Job[Any]]:
-    """One for each way, except that PostgreSQL takes no text that is not UTF-8."""
+    """One row for each kind of damage. PostgreSQL refuses text that is not UTF-8."""
     ways = [way for way in ways if way != "not UTF-8" or world.store.dialect == "sqlite"]
     jobs = world.app.enqueue_many([world.app.tasks["work"].job() for _ in ways])
     for job, way in zip(jobs, ways, strict=True):

@@ -1,4 +1,4 @@
-"""A database that refuses some rows, or all of them for a while: nobody starves, nothing is dropped or held for it."""
+"""A database that refuses some rows, or all of them for a while: other jobs run, and no job is dropped or held."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.conformance.world import POISON, World, ids
 
 @pytest.fixture
 def other(postgres_world: World) -> Iterator[psycopg.Connection[Any]]:
-    """Somebody else's connection, whose transaction ends with the test."""
+    """A foreign connection, whose transaction ends with the test."""
     with psycopg.connect(postgres_world.url) as connection:
         yield connection
         connection.rollback()
@@ -110,7 +110,7 @@ def test_an_outcome_that_is_refused_beside_a_locked_row_stops_no_other(
 def test_outcomes_that_a_trigger_refuses_for_a_while_are_kept_one_by_one(
     postgres_world: World, code: str
 ) -> None:
-    """Told alone, as a worker does that tries again, none proves that its own row is the cause."""
+    """Sent one by one, as a worker does in a retry, no outcome proves that its own row is the cause."""
     work = postgres_world.task()
     postgres_world.app.enqueue_many([work.using(tenant=POISON).job() for _ in range(5)])
     leases: list[Lease] = [job.lease for job in postgres_world.claim(5)]

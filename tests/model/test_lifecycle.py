@@ -1,4 +1,4 @@
-"""The life of a job: whatever ends an attempt, its job goes on by the rules."""
+"""The life of a job: every outcome of an attempt changes the job by the rules."""
 
 from __future__ import annotations
 

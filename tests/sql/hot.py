@@ -118,7 +118,14 @@ def _acts() -> Mapping[str, Hot]:
         "keep_keys": {"keep": DAY},
     }
     names = (
-        *("lock_jobs", "run_jobs_now", "expire_twins", "find_twins", "record_last_attempts", "delete_jobs"),
+        *(
+            "lock_jobs",
+            "run_jobs_now",
+            "expire_key_holders",
+            "find_taken_keys",
+            "record_last_attempts",
+            "delete_jobs",
+        ),
         *("delete_attempts", "delete_events", "delete_logs", "delete_keys"),
         *more,
     )

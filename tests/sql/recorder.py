@@ -1,4 +1,4 @@
-"""Performs operations on a real store and remembers every statement they asked for."""
+"""Performs operations on a real store and records every statement."""
 
 from __future__ import annotations
 

@@ -132,9 +132,7 @@ async def test_steps_that_are_refused_are_told_with_their_cause(
         await auntil(lambda: len(heard) == 2)
     assert heard == ["retried job.steps_refused", "failed job.steps_refused"]
     retried, failed = (line for line in caplog.records if hasattr(line, "job"))
-    cause = (
-        ": Its steps could not be appended. The step b waits for nobody, which is no step of this workflow."
-    )
+    cause = ": Its steps could not be appended. The step b waits for nobody, which is not a step of this workflow."
     for line, outcome in ((retried, "retried"), (failed, "failed")):
         assert vars(line)["outcome"] == outcome
         assert line.getMessage().endswith(cause)

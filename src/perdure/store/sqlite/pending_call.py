@@ -1,4 +1,4 @@
-"""An operation on its way through the SQLite store, and how its caller gets the outcome."""
+"""Calls in the SQLite store: operations that wait or run, and how their callers get the outcome."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class PendingCall(Generic[T]):
-    """An operation, how long it may wait, and its outcome, which is final once ``done`` is set."""
+    """An operation, its deadline, and its outcome, which is final once ``done`` is set."""
 
     leads = False
     done = False
@@ -55,12 +55,12 @@ class PendingCall(Generic[T]):
 
 
 class ThreadCall(PendingCall[T]):
-    """A call whose thread waits until it is done."""
+    """A call whose caller waits in a thread."""
 
     _gate: threading.Lock | None = None
 
     def close_gate(self) -> None:
-        # A bare lock: an Event costs ten times as much. A caller that need not wait has neither.
+        # A bare lock: an Event costs ten times as much. A caller that need not wait has no lock.
         self._gate = threading.Lock()
         self._gate.acquire()
 
@@ -74,11 +74,11 @@ class ThreadCall(PendingCall[T]):
 
 
 class LoopCall(PendingCall[T]):
-    """A call that a coroutine awaits."""
+    """A call whose caller awaits it in an event loop."""
 
     def __init__(self, start: Callable[[], Op[T]], *, until: float, urgent: bool = False) -> None:
         super().__init__(start, until=until, urgent=urgent)
-        # Here, because blocking programs never import asyncio.
+        # Imported here: blocking programs never need asyncio.
         from asyncio import get_running_loop
 
         self.loop = get_running_loop()
@@ -93,13 +93,13 @@ class LoopCall(PendingCall[T]):
         await self._answered
 
     def answer(self) -> None:
-        # Its caller may have been cancelled.
+        # The caller may have been cancelled.
         if not self._answered.done():
             self._answered.set_result(None)
 
 
-def hand_out(calls: Iterable[PendingCall[Any]]) -> None:
-    """Wake the callers that wait for these; each event loop is woken once."""
+def wake_callers(calls: Iterable[PendingCall[Any]]) -> None:
+    """Wake the callers of these calls, each event loop once."""
     by_loop: dict[AbstractEventLoop, list[LoopCall[Any]]] = {}
     for call in calls:
         if isinstance(call, ThreadCall):
@@ -107,7 +107,7 @@ def hand_out(calls: Iterable[PendingCall[Any]]) -> None:
         elif isinstance(call, LoopCall):
             by_loop.setdefault(call.loop, []).append(call)
     for loop, answered in by_loop.items():
-        # A closed loop refuses: nobody waits there any more.
+        # A closed loop raises: nobody waits there any more.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(_answer, answered)
 

@@ -1,4 +1,4 @@
-"""Refuses writes that would wait for a write lock that their own thread or task holds on another connection."""
+"""Refuse writes that would wait for a write lock of their own thread or task, held by another connection."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from perdure.errors import Refused
 
 
 class SelfLock:
-    """This thread or task holds the write lock of the database at ``path``, until ``end``."""
+    """Marks that this thread or task holds the write lock of the database at ``path``, until ``end``."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.where: object | None = _here()
-        # Not reset at the end, which may come in another context: an ended lock refuses nothing.
+        # Not reset by ``end``, which may run in another context: an ended lock refuses nothing.
         _last.set(self)
 
     def end(self) -> None:
@@ -26,7 +26,7 @@ def refuse_if_self_locked(path: str) -> None:
     if lock is not None and lock.path == path and lock.where == _here():
         raise Refused(
             "ctx.transaction() holds SQLite's write lock, and this write would wait for it: "
-            "leave the block first, or give its connection as conn=.",
+            "leave the block first, or pass its connection as conn=.",
             code="store.self_locked",
         )
 
@@ -35,7 +35,7 @@ _last: ContextVar[SelfLock | None] = ContextVar("perdure_self_lock", default=Non
 
 
 def _here() -> tuple[int, object]:
-    """Not the context alone: a task that begins in the block inherits it, and may well wait for the block's end."""
+    """The current thread and task. The context is not enough: a task begun in the block inherits it, and may wait."""
     from asyncio import current_task
 
     try:
