@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
@@ -181,6 +182,11 @@ def open_store(
     raise InvalidConfig(
         "A database's URL begins with sqlite:/// (a path or :memory: follows), postgresql:// or postgres://."
     )
+
+
+def without_driver(url: str) -> str:
+    """The URL without the driver that SQLAlchemy names behind the scheme: ``postgresql+psycopg://``."""
+    return re.sub(r"^(postgresql|postgres|sqlite)\+\w+(?=:)", r"\1", url)
 
 
 def _open_sqlite(
