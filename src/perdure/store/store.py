@@ -105,6 +105,11 @@ class Store(Protocol):
         """
         ...
 
+    @property
+    def hears_others(self) -> bool:
+        """Whether a listener is notified of other processes' commits now, as far as is known."""
+        ...
+
     def lock_liveness(self, worker: str) -> Callable[[], None]:
         """Lock a file for as long as this process lives; returns a function that unlocks it."""
         ...

@@ -20,6 +20,9 @@ from perdure.worker.refusals import OUT_OF_SERVICE
 CHECK_INTERVAL = 0.25
 """The least number of seconds between two checks beside the regular heartbeats."""
 
+CANCEL_POLL = 1.0
+"""Seconds between two checks for requested cancels while jobs run and notifications do not arrive."""
+
 _log = logging.getLogger("perdure.worker")
 
 
@@ -90,12 +93,12 @@ class Heartbeat:
     def _beat_until_stopped(self) -> None:
         due = monotonic() + self._interval
         while not self._stopped.is_set():
-            requested = self._check_requested.wait(max(0.0, due - monotonic()))
+            requested = self._check_requested.wait(max(0.0, min(due - monotonic(), CANCEL_POLL)))
             self._check_requested.clear()
             if self._stopped.is_set():
                 return
             beats = monotonic() >= due
-            if not (beats or requested):
+            if not (beats or requested or self._polls):
                 continue
             asked = self._health.ask()
             try:
@@ -110,6 +113,11 @@ class Heartbeat:
                 due = monotonic() + self._interval
             else:
                 self._pause()
+
+    @property
+    def _polls(self) -> bool:
+        """Whether to look for cancels between heartbeats: nobody would tell this worker of one."""
+        return bool(self._worker.leases()) and not self._operations.store.hears_others
 
     def _ask(self, query: Callable[[str], Beat]) -> None:
         identity, before = self._worker.identity, list(self._worker.leases())

@@ -90,6 +90,10 @@ class ProcessState:
         """Notify it of other processes' commits; a database in memory has none."""
         return _nothing if self._database.in_memory else self._listener_thread.add(listener)
 
+    @property
+    def hears_others(self) -> bool:
+        return self._database.in_memory or self._listener_thread.hears
+
     def pause(self, *, timeout: float) -> bool:
         """Close every connection and open none until ``resume``; False, and nothing changed, if that took too long."""
         # In this order: the first reader waits for the writer, never the other way round.
