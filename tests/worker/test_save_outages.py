@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,41 +15,8 @@ from perdure.errors import JobFailed, StoreAway, Unavailable
 from perdure.worker.operations import WorkerOperations
 from perdure.worker.worker import Worker
 from tests.harness.waiting import auntil
-from tests.store.proxy import Proxy
 from tests.worker import process_app
-
-
-class Outage:
-    """A database that can be taken away from an app: by a lock on the file, or between app and server."""
-
-    def __init__(self, url: str) -> None:
-        self._proxy = None if url.startswith("sqlite") else Proxy(url)
-        self._file = url.removeprefix("sqlite:///")
-        self.url = url if self._proxy is None else self._proxy.url
-
-    @contextmanager
-    def begin(self) -> Iterator[None]:
-        if self._proxy is not None:
-            self._proxy.refuse()
-            yield
-            self._proxy.admit()
-            return
-        with closing(sqlite3.connect(self._file, isolation_level=None)) as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            yield
-
-    def close(self) -> None:
-        if self._proxy is not None:
-            self._proxy.__exit__(None, None, None)
-
-
-@pytest.fixture
-def outage(url: str) -> Iterator[Outage]:
-    with App(url) as app:
-        app.migrate()
-    outage = Outage(url)
-    yield outage
-    outage.close()
+from tests.worker.outage import Outage
 
 
 class Saver:
