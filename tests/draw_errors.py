@@ -96,7 +96,7 @@ FINER = {
     "store.constraint": "The tables refused a row.",
     "store.contended": "Run your transaction again.",
     "store.forbidden": "Grant the role its rights: `perdure grants` prints them ([operating](operating.md#roles)).",
-    "store.self_locked": "Use the connection of the block, or call it after the block.",
+    "store.self_locked": "Give the connection of your transaction as `conn=`, or commit first.",
     "store.left_behind": "Stop all programs that use the SQLite file, then remove its `-wal` and `-shm`.",
     "store.limit": "A limit of the database was exceeded: its log tells which.",
     "store.moved": "Use the database that the jobs were moved to, or wait for the end of the move.",

@@ -140,7 +140,7 @@ def _fail(job: Job, failure: Failed, policy: Policy, now: int, roll: float) -> P
     attempt = job.attempt
     if failure.kind == "interrupted":
         job.interruptions += 1
-        delay, decided_by = 0, "shutdown"
+        delay, decided_by = 0, "interruption"
         job.attempt -= 1
     elif final := _why_final(job, failure, policy):
         job.end("failed", now, final)

@@ -290,7 +290,7 @@ def _interrupt(job: Running, failure: Failed) -> Change:
         "attempt": max(job.attempt - 1, 0),
         "interruptions": min(job.interruptions + 1, MOST_COUNTED),
     }
-    return _retry(job, failure, 0, "shutdown", **counts)
+    return _retry(job, failure, 0, "interruption", **counts)
 
 
 def snooze(job: Running, outcome: Snoozed) -> Change:

@@ -50,7 +50,7 @@ def checked(asked: Asked) -> Options:
     if delay is not None and run_at is not None:
         raise InvalidOption("Use delay or run_at, not both.")
     timeout, tags, meta = asked.get("timeout"), asked.get("tags"), asked.get("meta")
-    return Options(
+    options = Options(
         queue=_optional("queue", asked.get("queue"), NAME_BYTES),
         priority=whole("priority", asked.get("priority"), -SMALLINT - 1, SMALLINT),
         delay=None if delay is None else duration_us("delay", delay),
@@ -67,6 +67,21 @@ def checked(asked: Asked) -> Options:
         tags=None if tags is None else msgspec.json.encode(texts("tags", tags)).decode(),
         meta=None if meta is None else _meta(meta),
     )
+    _refuse_if_never_due(options)
+    return options
+
+
+def _refuse_if_never_due(options: Options) -> None:
+    """Refuse a job that expires before it is due.
+
+    A duration and a datetime are not compared: that takes the database's clock, which nobody knows here.
+    """
+    starts = ("delay", options.delay, options.expires_in), ("run_at", options.run_at, options.expires_at)
+    for name, start, expires in starts:
+        if start and expires is not None and expires <= start:
+            raise InvalidOption(
+                f"expires must be later than {name}: no attempt starts after a job has expired."
+            )
 
 
 MEANT = {

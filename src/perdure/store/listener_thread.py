@@ -49,6 +49,11 @@ class ListenerThread(ABC):
     def listen(self, waiter: Waiter) -> None:
         """Pass notifications to ``notify``, for ever. Wait only through ``waiter``, which raises Ended."""
 
+    @property
+    def hears(self) -> bool:
+        """Whether the commits of other processes are noticed now, as far as is known."""
+        return self._waiter is not None
+
     def add(self, listener: Listener) -> Callable[[], None]:
         """Add a listener; return a function that removes it."""
         listening, remove = object(), self._listeners.add(listener)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
@@ -104,6 +105,11 @@ class Store(Protocol):
         """
         ...
 
+    @property
+    def hears_others(self) -> bool:
+        """Whether a listener is notified of other processes' commits now, as far as is known."""
+        ...
+
     def lock_liveness(self, worker: str) -> Callable[[], None]:
         """Lock a file as long as this process lives; return a function that unlocks it."""
         ...
@@ -181,6 +187,11 @@ def open_store(
     raise InvalidConfig(
         "The database URL must begin with sqlite:/// (then a path or :memory:), postgresql:// or postgres://."
     )
+
+
+def without_driver(url: str) -> str:
+    """The URL without the driver that SQLAlchemy names behind the scheme: ``postgresql+psycopg://``."""
+    return re.sub(r"^(postgresql|postgres|sqlite)\+\w+(?=:)", r"\1", url)
 
 
 def _open_sqlite(

@@ -68,6 +68,8 @@ def _classify(handler: Handler, lease: Lease, error: BaseException, redact: Reda
     if isinstance(error, OutcomeSignal):
         return _signalled(lease, error, redact)
     kind: FailureKind = "fatal" if isinstance(error, handler.fatal) else "error"
+    if isinstance(error, PerdureError) and not error.costs_attempt:
+        kind = "interrupted"
     code = _code(error.code) if isinstance(error, PerdureError) else None
     name, message = _name(error), _message(error, redact)
     return Failed(lease, kind, code, f"{name}: {message}" if message else name, _traced(error, redact))

@@ -47,7 +47,12 @@ class PostgresListener(ListenerThread):
         self._announce = announce
         self._failures = 0
         self._deaf = False
+        self._attending = False
         self._next_try = 0.0
+
+    @property
+    def hears(self) -> bool:
+        return self._attending and super().hears
 
     def listen(self, waiter: Waiter) -> None:
         while True:
@@ -60,10 +65,13 @@ class PostgresListener(ListenerThread):
                 self._note_deaf()
             except (psycopg.Error, PerdureError, OSError) as error:
                 self._note_failure(error)
+            finally:
+                self._attending = False
 
     def _attend(self, line: _ListenConnection) -> None:
         self._test(line)
         self._note_success()
+        self._attending = True
         # Notifications from before this connection are lost: wake every listener.
         self.notify(frozenset([ANYTHING]))
         while True:

@@ -222,6 +222,10 @@ class PostgresStore:
     def use_worker_patience(self) -> None:
         self._retrier.use_worker_patience()
 
+    @property
+    def hears_others(self) -> bool:
+        return self._listener_thread.hears
+
     def mark_self_locked(self) -> Callable[[], None]:
         # A transaction locks only its rows: other writes do not wait for it.
         return lambda: None

@@ -72,6 +72,11 @@ class Database:
         return Database(self.path, synchronous=self.synchronous)
 
     @property
+    def all_connections(self) -> list[sqlite3.Connection]:
+        """Also those of other stores in this process."""
+        return [each for one in _databases.now() if one.path == self.path for each in list(one.connections)]
+
+    @property
     def exists(self) -> bool:
         return self.in_memory or os.path.exists(self.path)
 

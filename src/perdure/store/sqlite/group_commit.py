@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from time import monotonic
 from typing import Any, TypeVar
 
 from perdure.errors import StoreClosed
@@ -18,6 +20,7 @@ from perdure.store.sqlite.connect import Database, Execute, executor
 from perdure.store.sqlite.errors import is_undecodable, patiently, translate
 from perdure.store.sqlite.migrate import SqliteTarget, refuse_without_tables
 from perdure.store.sqlite.pending_call import PendingCall
+from perdure.store.sqlite.self_deadlock import LOOK_AFTER, look_for_own_transaction
 
 T = TypeVar("T")
 
@@ -56,7 +59,7 @@ class GroupCommit:
         """Bring the schema up to date, or to a version; return the versions applied."""
         applied: list[int] = []
         with self._lock:
-            patiently(lambda: self._open(applied, to=to), until=until, rest=self._rest)
+            patiently(lambda: self._open(applied, to=to), until=until, rest=self._rest_with(self.look))
         return applied
 
     def pending(self, *, until: float, to: int | None = None) -> list[Work]:
@@ -103,6 +106,10 @@ class GroupCommit:
         finally:
             self._lock.release()
 
+    def look(self) -> None:
+        """Refuse a write of this thread, or task, if it waits for a transaction of its own caller."""
+        look_for_own_transaction(self._database.path, self._database.all_connections)
+
     def stop_waiting(self) -> None:
         """Raise StoreClosed in calls that wait for another process's lock."""
         self._closing.set()
@@ -143,7 +150,8 @@ class GroupCommit:
         self, group: list[PendingCall[Any]], followers: Iterable[PendingCall[Any]], *, lossy: bool = False
     ) -> None:
         (first,) = group
-        connection = patiently(self._begin, until=first.until, rest=self._rest)
+        rest = self._rest_with(lambda: first.call_back(self.look))
+        connection = patiently(self._begin, until=first.until, rest=rest)
         # The first call needs no savepoint: a rollback undoes it.
         first.run(self._execute(connection, lossy=lossy))
         for call in followers:
@@ -226,14 +234,33 @@ class GroupCommit:
         self._connection = connection
         self._prepared = self._prepared or to is None
 
+    def _rest_with(self, look: Callable[[], None]) -> Callable[[float], None]:
+        """How to rest between two tries of one call: once, after a while, ``look`` who holds the lock."""
+        look_at = monotonic() + LOOK_AFTER
+
+        def rest(seconds: float) -> None:
+            nonlocal look_at
+            if monotonic() >= look_at:
+                look_at = math.inf
+                with self._released():
+                    look()
+            self._rest(seconds)
+
+        return rest
+
     def _rest(self, seconds: float) -> None:
-        self._lock.release()
-        try:
+        with self._released():
             closing = self._closing.wait(seconds)
-        finally:
-            self._lock.acquire()
         if closing:
             raise StoreClosed
+
+    @contextmanager
+    def _released(self) -> Iterator[None]:
+        self._lock.release()
+        try:
+            yield
+        finally:
+            self._lock.acquire()
 
     def _execute(self, connection: sqlite3.Connection, *, lossy: bool = False) -> Execute:
         return executor(connection, self._statements, self._clock(), lossy=lossy)

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from perdure.ops.op import Answers, Op, RoundTrip
 from perdure.store.drive import drive
 from perdure.store.sqlite.connect import Execute
+from perdure.store.sqlite.self_deadlock import LOOK_AFTER
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
 T = TypeVar("T")
+
+CALL_BACK_SECONDS = 1.0
+"""To wait for an event loop to call a function."""
 
 
 class PendingCall(Generic[T]):
@@ -44,6 +50,10 @@ class PendingCall(Generic[T]):
         self._value = drive(self._start(), answer)
         self.wake = wake
 
+    def call_back(self, function: Callable[[], None]) -> None:
+        """Call a function where the caller waits, and raise what it raises. From the thread that writes this call."""
+        function()
+
     def fail(self, error: Exception) -> None:
         self._error = error
         self.wake = frozenset()
@@ -64,8 +74,10 @@ class ThreadCall(PendingCall[T]):
         self._gate = threading.Lock()
         self._gate.acquire()
 
-    def wait(self) -> None:
-        if self._gate is not None:
+    def wait(self, look: Callable[[], None]) -> None:
+        """``look`` is called once, if it takes long; what it raises ends the wait."""
+        if self._gate is not None and not self._gate.acquire(timeout=LOOK_AFTER):
+            look()
             self._gate.acquire()
 
     def open_gate(self) -> None:
@@ -91,6 +103,22 @@ class LoopCall(PendingCall[T]):
 
     async def wait(self) -> None:
         await self._answered
+
+    def call_back(self, function: Callable[[], None]) -> None:
+        """Not if the loop does not answer: then nobody is to be told."""
+        called: Future[None] = Future()
+
+        def call() -> None:
+            try:
+                function()
+            except Exception as error:
+                called.set_exception(error)
+            else:
+                called.set_result(None)
+
+        with suppress(RuntimeError, FutureTimeout):  # the loop is closed, or blocked
+            self.loop.call_soon_threadsafe(call)
+            called.result(CALL_BACK_SECONDS)
 
     def answer(self) -> None:
         # The caller may have been cancelled.

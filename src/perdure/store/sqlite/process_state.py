@@ -90,6 +90,10 @@ class ProcessState:
         """Notify a listener of other processes' commits. A database in memory has none."""
         return _nothing if self._database.in_memory else self._listener_thread.add(listener)
 
+    @property
+    def hears_others(self) -> bool:
+        return self._database.in_memory or self._listener_thread.hears
+
     def pause(self, *, timeout: float) -> bool:
         """Close every connection, open none until ``resume``. Return False, with no change, if that takes too long."""
         # Readers first: the first reader waits for the writer, never the reverse.

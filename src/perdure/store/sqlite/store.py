@@ -120,6 +120,10 @@ class SqliteStore:
         ends.callback(self._listeners.add(listener))
         return ends.close
 
+    @property
+    def hears_others(self) -> bool:
+        return self._process_state.hears_others
+
     def use_worker_patience(self) -> None:
         # A file is never away.
         pass

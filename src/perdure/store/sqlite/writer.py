@@ -40,7 +40,7 @@ class Writer:
         try:
             self._write_queue.enter(call)
             if not call.leads:
-                call.wait()
+                call.wait(self._group_commit.look)
             if call.leads:
                 wake = self._lead(call)
         finally:
