@@ -228,13 +228,15 @@ class WorkerOperations:
         *,
         free: bool = False,
     ) -> Plan[tuple[Finished, Batch]]:
-        """A cycle in two transactions. Outcomes that are not taken while the claim is answered are no outage."""
+        """A cycle in two transactions. If no outcome is taken, a job that is claimed proves that it is no outage."""
         try:
             finished = yield from self._recorder.record(outcomes, free=free)
         except PERHAPS_REFUSED:
-            finished = Finished([], [])
-        done = [*finished.accepted, *finished.refused]
-        return finished, (yield from self._claim_after(done, worker, tasks, n, order))
+            batch = yield from self._claim(worker, tasks=tasks, n=n, queues=order)
+            if not batch:
+                raise
+            return Finished([], []), batch
+        return finished, (yield from self._claim_after(outcomes, worker, tasks, n, order))
 
     def _claim_after(
         self,
