@@ -325,10 +325,11 @@ def operate_on_many(store: Recorder) -> None:
 def sweep_up(store: Recorder) -> None:
     store.perform(finish.finish_unlocked, [], jitter=jitter)
     store.perform(sweep.expire)
+    store.perform(sweep.expire_chosen, store.perform(sweep.find_expired))
     store.perform(sweep.retire_silent)
     store.perform(worker.retire, "ann")
     (lost, *_) = store.perform(sweep.list_orphans)
-    assert [change.id for change in store.perform(sweep.rescue_one, lost, jitter=jitter)] == [lost]
+    assert [change.id for change in store.perform(sweep.rescue_chosen, [lost], jitter=jitter, n=1)] == [lost]
     store.perform(sweep.rescue, jitter=jitter)
 
 

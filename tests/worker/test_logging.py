@@ -68,8 +68,10 @@ async def test_a_result_that_is_not_kept_is_told(app: App, caplog: pytest.LogCap
 
 
 async def test_a_result_that_only_the_database_refuses_is_told(
-    app: App, url: str, caplog: pytest.LogCaptureFixture
+    app: App, url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("perdure.worker.damaged_rows.KEEP_FOR", 0.0)
+
     @app.task(name="work")
     async def work(n: int) -> str:
         return "hunter2" if n else "fine"

@@ -61,8 +61,6 @@ class Finished(NamedTuple):
     """Workflows in which something has failed: successes of their steps must be sent again."""
     instead: Sequence[Outcome] = ()
     """What was recorded instead of outcomes that cannot be stored."""
-    unrecordable: Sequence[Lease] = ()
-    """Jobs whose rows cannot be written, whatever the outcome."""
 
 
 @operation("write", priority="urgent")

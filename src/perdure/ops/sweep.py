@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 from uuid import UUID
 
@@ -45,6 +45,18 @@ def expire(*, n: int = 500) -> Op[list[str]]:
     """Cancel expired jobs; return their ids."""
     rows = yield from ask_last("expire_jobs", n=n)
     return [row[0] for row in rows]
+
+
+@operation("read")
+def find_expired(*, n: int = 500) -> Op[list[str]]:
+    """The jobs that ``expire`` would cancel."""
+    return [row[0] for row in (yield from ask_last("find_expired_jobs", n=n))]
+
+
+@operation("write")
+def expire_chosen(ids: Sequence[str]) -> Op[list[str]]:
+    """Cancel these jobs, if they were not started in time; return the ids of those that were canceled."""
+    return [row[0] for row in (yield from ask_last("expire_chosen", ids=rows_of(ids)))]
 
 
 @operation("read")
@@ -96,14 +108,14 @@ def list_orphans(*, after: str = FIRST, n: int = 500) -> Op[list[str]]:
 
 
 @operation("write")
-def rescue_one(id: str, *, jitter: Jitter) -> Op[list[Change]]:
-    """Rescue only this job, if it is still an orphan."""
-    changes, _ = yield from _rescue(jitter, _just_before(id), 1, only=id)
+def rescue_chosen(ids: Sequence[str], *, jitter: Jitter, n: int) -> Op[list[Change]]:
+    """Rescue these of the first n orphans from the first of these on, if they are still orphans."""
+    changes, _ = yield from _rescue(jitter, _just_before(ids[0]), 1 if len(ids) == 1 else n, only=set(ids))
     return changes
 
 
 def _rescue(
-    jitter: Jitter, after: str, n: int, *, only: str | None = None
+    jitter: Jitter, after: str, n: int, *, only: Set[str] | None = None
 ) -> Op[tuple[list[Change], str | None]]:
     workflows, rows = yield from ask_all(
         Query("lock_orphan_workflows", {}), Query("find_orphans", {"after": after, "n": n})
@@ -115,7 +127,8 @@ def _rescue(
     there = (yield from _existing(unlocked)) if unlocked else set[str]()
     # A step orphaned between the two statements is left to the next sweep: its workflow is not locked. A step whose
     # workflow is gone is rescued now.
-    jobs = [job for job in found if only in (None, job.id) and job.workflow not in there]
+    chosen = found if only is None else [job for job in found if job.id in only]
+    jobs = [job for job in chosen if job.workflow not in there]
     changes = [_lose(job, jitter) for job in jobs]
     writes, wake = apply(changes), ready_topics(jobs, changes)
     ends = ends_of((job.id, job.workflow, one.state) for job, one in zip(jobs, changes, strict=True))

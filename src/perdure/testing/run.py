@@ -179,8 +179,8 @@ class WitnessedOperations(WorkerOperations):
         self._witness.begun(jobs)
         return finished, jobs
 
-    def _finish(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
-        finished = yield from super()._finish(outcomes)
+    def _finish(self, outcomes: Sequence[Outcome], *, last: bool = False) -> Plan[Finished]:
+        finished = yield from super()._finish(outcomes, last=last)
         self._witness.ended(outcomes, finished)
         return finished
 

@@ -124,6 +124,11 @@ class Attempt:
         """Seconds that its handler may take."""
         return None if self.job.timeout is None else self.job.timeout / SECOND
 
+    @property
+    def size(self) -> int:
+        """Bytes of its arguments and its outcome, about."""
+        return len(self.job.payload) + len(msgspec.json.encode(self.outcome))
+
     def final_outcome(self) -> Outcome:
         """The outcome, with the last report of its handler and what it enqueues or appends."""
         assert self.outcome is not None, "a lost lease records nothing"

@@ -22,7 +22,7 @@ from perdure.ops import worker as worker_ops
 from perdure.worker.health import Health
 from perdure.worker.hooks import Hooks
 from perdure.worker.operations import WorkerOperations
-from perdure.worker.refusals import DAMAGED, NOT_DONE, OUT_OF_SERVICE, safe_message
+from perdure.worker.refusals import DAMAGED, NOT_DONE, OUT_OF_SERVICE, PERHAPS_REFUSED, safe_message
 
 NAME = "sweeper"
 TICK = 1.0
@@ -98,8 +98,9 @@ class Sweeper:
             await asyncio.sleep(random.uniform(0.75, 1.0) * TICK)
 
     async def sweep(self) -> None:
-        """Do what is due. A duty that fails for good does not stop the others."""
+        """Do what is due. A duty that fails does not stop the others, unless the database is away."""
         leads: bool | None = None
+        outage: Exception | None = None
         for duty in self.duties:
             now = monotonic()
             if now < duty.due_at:
@@ -115,7 +116,11 @@ class Sweeper:
                 if not duty.failed:
                     duty.failed = True
                     _log.error("%s: %s", duty.failure, safe_message(error), extra={"duty": duty.name})
+            except PERHAPS_REFUSED as error:
+                outage = error
             duty.due_at = now + duty.interval
+        if outage is not None:
+            raise outage
 
     async def _rescue_lost(self) -> None:
         if failpoints.armed:

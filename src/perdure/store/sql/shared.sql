@@ -577,6 +577,19 @@ UPDATE perdure.workflow SET run = run + 1, cancel_requested_at = NULL, reason = 
 -- name: delete_workflow
 DELETE FROM perdure.workflow WHERE id = :id;
 
+-- name: find_expired_jobs
+SELECT id
+  FROM perdure.job
+ WHERE state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now AND workflow_id IS NULL
+ ORDER BY expires_at
+ LIMIT :n;
+
+-- name: expire_chosen
+UPDATE perdure.job SET {set_expired}
+ WHERE id IN ids(:ids)
+   AND state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now AND workflow_id IS NULL
+RETURNING id;
+
 -- name: find_expired_steps
 SELECT DISTINCT workflow_id
   FROM perdure.job
