@@ -41,13 +41,11 @@ class PerdureError(Exception):
 
     code: str = "perdure.error"
     category: ClassVar[str] = "internal"
-    costs_attempt = True
-    """Whether an attempt that ends by it counts: not if perdure's own database was away when the handler saved."""
+    costs_attempt = True  # False: ctx.save raised it because perdure's own database was away
 
     def __init__(self, message: str = "", *, code: str | None = None) -> None:
         super().__init__(message or (type(self).__doc__ or "").strip())
-        if code is not None:
-            self.code = code
+        self.code = code or self.code
 
     def noting(self, error: BaseException) -> Self:
         """With what was noted on the error it stands for."""
