@@ -11,7 +11,7 @@ import click
 
 import perdure
 from perdure.cli.failures import failure, printable_errors
-from perdure.cli.suggest import did_you_mean
+from perdure.cli.suggest import other_command
 from perdure.cli.target import Target, where
 
 COMMANDS = {
@@ -102,7 +102,7 @@ class Program(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            ctx.fail(f"No such command {args[0]!r}.{did_you_mean(args[0], COMMANDS)}")
+            ctx.fail(f"No such command {args[0]!r}.{other_command(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
