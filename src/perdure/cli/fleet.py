@@ -24,13 +24,13 @@ COUNTS = ("ready", "scheduled", "retrying", "running", "waiting", "open", "faile
 _LATE = {"waiting": 5, "open": 5, "canceled": 6, "succeeded": 4, "failed": 2, "scheduled": 3, "retrying": 3}
 
 QUEUES = (
-    Column("QUEUE", least=8),
+    Column("QUEUE", least=8, keep_end=True),
     *(Column(name.upper(), rank=_LATE.get(name, 0), right=True) for name in COUNTS),
     Column("LAG", rank=1, right=True),
     Column("STATUS", rank=1, least=10),
 )
 WORKERS = (
-    Column("NAME", least=8),
+    Column("NAME", least=8, keep_end=True),
     Column("ID", rank=4),
     Column("STATE"),
     Column("SLOTS", rank=3, right=True),

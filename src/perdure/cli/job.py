@@ -26,7 +26,7 @@ ATTEMPTS = (
     Column("ATTEMPT", right=True),
     Column("OUTCOME"),
     Column("TOOK", rank=1, right=True),
-    Column("WORKER", rank=3, least=8),
+    Column("WORKER", rank=3, least=8, keep_end=True),
     Column("CODE", rank=2, least=8),
     Column("MESSAGE", rank=4, least=16),
 )

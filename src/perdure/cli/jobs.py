@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 COLUMNS = (
     Column("ID"),
     Column("STATE"),
-    Column("TASK", least=12),
-    Column("QUEUE", rank=3, least=6),
+    Column("TASK", least=12, keep_end=True),
+    Column("QUEUE", rank=3, least=6, keep_end=True),
     Column("ATTEMPT", rank=4, right=True),
     Column("WHEN", rank=2),
     Column("NOTE", rank=1, least=10),

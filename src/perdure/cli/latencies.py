@@ -27,7 +27,7 @@ def show_recent(recent: RecentStats) -> None:
 
 def _show(title: str, latencies: Mapping[str, Latency]) -> None:
     columns = [
-        Column(title, least=8),
+        Column(title, least=8, keep_end=True),
         Column("ENDED", right=True),
         Column("FAILED", rank=1, right=True),
         Column("PER S", rank=3, right=True),

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 COUNTS = ("ready", "scheduled", "retrying", "running")
 COLUMNS = (
-    Column("TASK", least=12),
-    Column("QUEUE", rank=2, least=6),
+    Column("TASK", least=12, keep_end=True),
+    Column("QUEUE", rank=2, least=6, keep_end=True),
     *(
         Column(name.upper(), rank=3 if name in ("scheduled", "retrying") else 0, right=True)
         for name in COUNTS

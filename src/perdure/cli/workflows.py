@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 COLUMNS = (
     Column("ID"),
     Column("STATUS"),
-    Column("NAME", least=12),
+    Column("NAME", least=12, keep_end=True),
     Column("STEPS", rank=2, right=True),
     Column("STARTED", rank=1),
     Column("TOOK", rank=3, right=True),
