@@ -101,7 +101,10 @@ class JobMethods:
     def _count_jobs(
         self, *, queue: str | None = None, tenant: str | None = None
     ) -> Plan[dict[str, dict[str, int]]]:
-        """How many jobs each queue has in each of the states that people see, see docs/states.md."""
+        """How many jobs each queue has in each of the states that people see, see docs/states.md.
+
+        Gates of workflows are not counted: they are in no queue.
+        """
         return (
             yield from perform(
                 browse.count_jobs, queue=filter_text("queue", queue), tenant=filter_text("tenant", tenant)

@@ -111,7 +111,7 @@ def _soonest(filter: Filter, before: str | None, n: int) -> Op[list[str]]:
 
 @operation("read")
 def count_jobs(*, queue: str | None = None, tenant: str | None = None) -> Op[dict[str, dict[str, int]]]:
-    """Jobs per queue and visible state."""
+    """Jobs per queue and visible state, without gates."""
     rows = yield from ask_last("count_jobs", queue=queue, tenant=tenant)
     counts: dict[str, dict[str, int]] = {}
     for name, state, number in rows:

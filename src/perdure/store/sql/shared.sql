@@ -117,11 +117,13 @@ SELECT {each job field: COLUMN}
  ORDER BY id DESC;
 
 -- name: count_jobs
+-- Without gates: no worker runs them, and nobody chose the queue that their rows name.
 SELECT queue,
        {visible_state},
        count(*)
   FROM perdure.job
- WHERE (CAST(:queue AS text) IS NULL OR queue = CAST(:queue AS text))
+ WHERE task <> '(gate)'
+   AND (CAST(:queue AS text) IS NULL OR queue = CAST(:queue AS text))
    AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
  GROUP BY 1, 2
  ORDER BY 1, 2;
