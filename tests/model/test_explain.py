@@ -11,6 +11,7 @@ from perdure.model.advice import ADVICE, advise
 from perdure.model.coverage import Server
 from perdure.model.explain import MOST_AHEAD, Case, Parent, explain
 from perdure.model.job import SECOND, JobRow
+from perdure.model.silence import Silence
 
 NOW = 1_800_000_000 * SECOND
 HOUR = 3600 * SECOND
@@ -66,6 +67,11 @@ CASES: list[tuple[Case, str, str]] = [
         case(**RUNNING),
         "lost",
         f"It runs since {AT}, but its worker w1 is silent; the next sweep rescues it.",
+    ),
+    (
+        case({"silent": Silence("ann", NOW, NOW)}, **RUNNING),
+        "lost",
+        f"It runs since {AT}, but its worker ann has been silent since {AT}; the next sweep takes it over.",
     ),
     (case(state="waiting"), "waiting", "It waits for its parents to end."),
     (
@@ -175,6 +181,8 @@ REMARKED: list[tuple[Case, str, str]] = [
     (case({"enabled": False}), "ready", "task_disabled"),
     (case({"holder": "j2"}, state="canceled", finished_at=NOW), "ended", "unique_key_taken"),
     (case({"servers": []}, **RUNNING), "lost", "no_worker"),
+    (case({"runner": "ann", "silent": Silence("ann", NOW, NOW)}, **RUNNING), "running", "worker_silent"),
+    (case({"taken_over": Silence("ann", NOW, NOW)}), "ready", "taken_over"),
     (case({"servers": []}, expires_at=NOW), "expired", "no_worker"),
     (case({"servers": []}, **STEP, state="open", timeout=1), "gate_overdue", "no_worker"),
 ]

@@ -13,7 +13,7 @@ from perdure.cli.latencies import show_recent
 from perdure.cli.output import say
 from perdure.cli.tables import Column, facts, table
 from perdure.cli.target import Target, pass_target, where
-from perdure.model.time_text import distance, length
+from perdure.model.time_text import distance, length, stamp
 
 if TYPE_CHECKING:
     from perdure.client.stats import QueueStats, Stats
@@ -38,6 +38,7 @@ WORKERS = (
     Column("TASKS", rank=5, least=10),
     Column("STARTED", rank=3),
     Column("BEAT", rank=2),
+    Column("NOTE", rank=1, least=20),
 )
 
 
@@ -70,7 +71,9 @@ def queues(target: Target, as_json: bool) -> None:
 @where
 @pass_target
 def workers(target: Target, as_json: bool) -> None:
-    """List the workers. A silent one did not renew its lease; the next sweep retires it.
+    """List the workers.
+
+    A silent one has not renewed its lease in time. When its lease ends, another worker takes over its jobs.
 
     \b
     Examples:
@@ -80,7 +83,7 @@ def workers(target: Target, as_json: bool) -> None:
     with target.reading() as app:
         now, crew = app.views.workers()
     if as_json:
-        print_json([worker_document(worker, live=worker.expires_at > now) for worker in crew])
+        print_json([worker_document(worker, now) for worker in crew])
         return
     table(WORKERS, [_worker(worker, now) for worker in crew])
     if not crew:
@@ -164,13 +167,24 @@ def _worker(worker: WorkerRow, now: int) -> list[str]:
     return [
         worker.name,
         worker.id,
-        "live" if worker.expires_at > now else "silent",
+        "live" if worker.silence(now) is None else "silent",
         str(worker.slots),
         "every" if worker.queues is None else ", ".join(names_in(worker.queues)),
         ", ".join(names_in(worker.tasks)),
         distance(worker.started_at, now),
         distance(worker.beat_at, now),
+        _silence(worker, now),
     ]
+
+
+def _silence(worker: WorkerRow, now: int) -> str:
+    silence = worker.silence(now)
+    if silence is None:
+        return ""
+    since = f"silent since {stamp(silence.since)}"
+    if silence.until <= now:
+        return f"{since}, taken over by the next sweep of a live worker"
+    return f"{since}, taken over at {stamp(silence.until)} ({distance(silence.until, now)})"
 
 
 def _database(stats: Stats) -> list[tuple[str, str | None]]:

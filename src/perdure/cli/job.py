@@ -171,7 +171,7 @@ def _attempt(one: AttemptView) -> list[str]:
         took = length((one.finished_at - one.started_at) / 1e6)
     return [
         *(str(one.run), str(one.attempt), one.kind, took),
-        *(one.worker or "", one.code or "", one.message or ""),
+        *(one.worker_name or one.worker or "", one.code or "", one.message or ""),
     ]
 
 

@@ -56,6 +56,8 @@ class AttemptView(NamedTuple):
     finished_at: Instant | None
     delay: int | None
     decided_by: str | None
+    worker_name: str | None
+    """None if the worker is not known any more."""
 
 
 class JobView(NamedTuple):
@@ -119,7 +121,7 @@ class Views:
             )
             for one in traces.attempts
         ]
-        traces = Traces(row, attempts, traces.events, logs)
+        traces = traces._replace(job=row, attempts=attempts, logs=logs)
         history = [_shown_entry(entry, names, most) for entry in tell(traces)]
         return JobView(row, _attempts(traces), history, logs, why)
 
@@ -214,7 +216,8 @@ def _cut(text: str, most: int | None) -> str:
 
 def _attempts(traces: Traces) -> list[AttemptView]:
     """The earlier attempts, and the one in the job's row: the running one, or the last."""
-    row, earlier = traces.job, [AttemptView(*attempt) for attempt in traces.attempts]
+    row, names = traces.job, {id: worker.name for id, worker in traces.workers.items()}
+    earlier = [AttemptView(*one, worker_name=names.get(one.worker or "")) for one in traces.attempts]
     if row.started_at is None:
         return earlier
     # While it runs, the error in the row is that of the attempt before.
@@ -232,5 +235,6 @@ def _attempts(traces: Traces) -> list[AttemptView]:
         finished_at=row.finished_at,
         delay=None,
         decided_by=None,
+        worker_name=names.get(row.worker or ""),
     )
     return [*earlier, current]

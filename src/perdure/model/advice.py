@@ -48,6 +48,8 @@ ADVICE = {
     "running": "{cancel_job} asks it to stop.",
     "cancel_requested": "In a thread it ends where its handler calls ctx.check(), at the latest when its time is up.",
     "lost": "Nothing: a live worker sweeps every few seconds.",
+    "worker_silent": "See whether its process still runs, and whether it reaches the database.",
+    "taken_over": "{job_history} tells what it did before.",
     "waiting": "{explain_parent} tells what keeps the first.",
     "open": "{resolve_gate} decides it, or {resolve_otherwise}.",
     "gate_overdue": "Nothing: a live worker sweeps every few seconds.",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from perdure.errors import JobNotFound
@@ -11,6 +12,7 @@ from perdure.model.visible_state import LATER
 from perdure.ops.batch import rows_of
 from perdure.ops.find import FIRST, LAST, Due, find, find_later, longer
 from perdure.ops.op import Op, Query, ask, ask_all, ask_last, operation
+from perdure.ops.worker import WorkerRow
 from perdure.request.filter import EVERY, Filter
 
 
@@ -47,12 +49,13 @@ class LogRow(NamedTuple):
 
 
 class Traces(NamedTuple):
-    """Everything stored about one job."""
+    """Everything stored about one job. ``workers``: those that ran it, by their ids, as far as they are known."""
 
     job: JobRow
     attempts: list[AttemptRow]
     events: list[EventRow]
     logs: list[LogRow]
+    workers: Mapping[str, WorkerRow] = MappingProxyType({})
 
 
 @operation("read")
@@ -128,8 +131,11 @@ def oldest_ready(*, queue: str | None = None) -> Op[dict[str, Instant]]:
 
 @operation("read")
 def trace_job(id: str) -> Op[Traces | None]:
-    jobs, attempts, events, logs = yield from ask_all(
-        *(Query(name, {"id": id}) for name in ("get_job", "list_attempts", "list_events", "list_logs")),
+    jobs, attempts, events, logs, workers = yield from ask_all(
+        *(
+            Query(name, {"id": id})
+            for name in ("get_job", "list_attempts", "list_events", "list_logs", "list_workers_of_job")
+        ),
         final=True,
     )
     if not jobs:
@@ -139,4 +145,5 @@ def trace_job(id: str) -> Op[Traces | None]:
         [AttemptRow(*row) for row in attempts],
         [EventRow(*row) for row in events],
         [LogRow(*row) for row in logs],
+        {row[0]: WorkerRow(*row) for row in workers},
     )

@@ -50,6 +50,9 @@ task, queue, priority, run_at, run, max_attempts, timeout, payload, checkpoint, 
 -- Of a row w of the workers.
 w.retired_at IS NULL
 
+-- fragment: worker_columns
+id, name, lease, tasks, queues, slots, started_at, beat_at, expires_at, retired_at
+
 -- fragment: worker_is_gone
 -- Of a job that runs: its worker will not finish it.
 NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = worker AND {is_live})
@@ -396,9 +399,18 @@ INSERT INTO perdure.leader AS l (name, worker, expires_at) VALUES (:name, :worke
 RETURNING worker;
 
 -- name: list_workers
-SELECT id, name, lease, tasks, queues, slots, started_at, beat_at, expires_at, retired_at
+SELECT {worker_columns}
   FROM perdure.worker w
  WHERE {is_live}
+ ORDER BY started_at, id;
+
+-- name: list_workers_of_job
+-- Those that ran its attempts, also if they are retired.
+SELECT {worker_columns}
+  FROM perdure.worker w
+ WHERE id = ANY (ARRAY(SELECT worker FROM perdure.attempt WHERE job = :id AND worker IS NOT NULL
+                        UNION
+                       SELECT worker FROM perdure.job WHERE id = :id AND worker IS NOT NULL))
  ORDER BY started_at, id;
 
 -- name: list_running
