@@ -280,6 +280,7 @@ def look(store: Recorder) -> None:
     store.perform(browse.get_job, job.id)
     store.perform(browse.get_jobs, [job.id])
     store.perform(browse.trace_job, job.id)
+    store.perform(browse.find_between, job.id, job.id, n=6)
     store.perform(browse.count_jobs)
     store.perform(count.count_stretch, Filter(), "state", before=LAST, length=10)
     store.perform(browse.oldest_ready)

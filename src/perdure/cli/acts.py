@@ -22,7 +22,9 @@ from perdure.cli.target import Target, pass_target, where
 from perdure.model.time_text import distance
 
 if TYPE_CHECKING:
+    from perdure.app import App
     from perdure.client.bulk import Act, BulkResult
+    from perdure.errors import JobNotFound
 
 OUTCOMES = (Column("ID"), Column("OUTCOME"))
 ACTS = (
@@ -74,6 +76,7 @@ def acting(function: Any) -> Any:
 class JobAction(NamedTuple):
     """One act: on one job, on many, and what people call it."""
 
+    app: App
     one: Callable[..., str]
     many: Callable[..., BulkResult]
     title: str
@@ -93,7 +96,7 @@ def cancel(target: Target, reason: str | None, actor: str | None, **asked: Any) 
     """
     with target.reading() as app:
         options = {"reason": reason, "by": actor}
-        _act(JobAction(app.cancel_job, app.cancel_jobs, "Cancel", options), **asked)
+        _act(JobAction(app, app.cancel_job, app.cancel_jobs, "Cancel", options), **asked)
 
 
 @click.command()
@@ -112,7 +115,7 @@ def requeue(
     """
     with target.reading() as app:
         options = {"reason": reason, "by": actor, "keep_checkpoint": keep_checkpoint}
-        _act(JobAction(app.requeue_job, app.requeue_jobs, "Requeue", options), **asked)
+        _act(JobAction(app, app.requeue_job, app.requeue_jobs, "Requeue", options), **asked)
 
 
 @click.command("run-now")
@@ -126,7 +129,7 @@ def run_now(target: Target, actor: str | None, **asked: Any) -> None:
       perdure run-now --state retrying --queue mail
     """
     with target.reading() as app:
-        _act(JobAction(app.run_now, app.run_jobs_now, "Run now", {"by": actor}), **asked)
+        _act(JobAction(app, app.run_now, app.run_jobs_now, "Run now", {"by": actor}), **asked)
 
 
 @click.command()
@@ -142,7 +145,7 @@ def delete(target: Target, reason: str | None, actor: str | None, **asked: Any) 
     """
     with target.reading() as app:
         options = {"reason": reason, "by": actor}
-        _act(JobAction(app.delete_job, app.delete_jobs, "Delete", options), **asked)
+        _act(JobAction(app, app.delete_job, app.delete_jobs, "Delete", options), **asked)
 
 
 @click.command()
@@ -240,14 +243,16 @@ def _act(
 
 
 def _act_on_each(action: JobAction, ids: tuple[str, ...], *, as_json: bool) -> None:
-    from perdure.errors import JobNotFound, Refused, StoreBusy
+    from perdure.errors import Refused, StoreBusy
 
     outcomes: list[tuple[str, str]] = []
-    for id in ids:
+    for id, missing in _whole_ids(action.app, ids).items():
+        if missing is not None:
+            outcomes.append((id, "not_found"))
+            say(f"{id}: {missing}", err=True)
+            continue
         try:
             outcomes.append((id, action.one(id, **action.options)))
-        except JobNotFound:
-            outcomes.append((id, "not_found"))
         except Refused as error:
             outcomes.append((id, error.code.removeprefix("job.")))
             say(f"{id}: {words(error)}", err=True)
@@ -261,6 +266,19 @@ def _act_on_each(action: JobAction, ids: tuple[str, ...], *, as_json: bool) -> N
         table(OUTCOMES, outcomes)
     if any(outcome not in DONE for _, outcome in outcomes):
         raise click.exceptions.Exit(1)
+
+
+def _whole_ids(app: App, typed: tuple[str, ...]) -> dict[str, JobNotFound | None]:
+    """All of them before the first act, so that one that is ambiguous changes nothing; and why one is no job's."""
+    from perdure.errors import JobNotFound
+
+    found: dict[str, JobNotFound | None] = {}
+    for id in typed:
+        try:
+            found[app.views.whole_job_id(id)] = None
+        except JobNotFound as error:
+            found[id] = error
+    return found
 
 
 def _act_on_many(

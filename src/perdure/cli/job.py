@@ -40,7 +40,8 @@ ATTEMPTS = (
 def job(target: Target, id: str, as_json: bool) -> None:
     """Tell a job's whole story.
 
-    Its timeline, attempts, error, arguments, progress, checkpoint, result and log.
+    Its timeline, attempts, error, arguments, progress, checkpoint, result and log. The first characters of its id are
+    enough, if no other job has them.
 
     \b
     Examples:
@@ -48,7 +49,7 @@ def job(target: Target, id: str, as_json: bool) -> None:
       perdure job 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 --json | jq .result
     """
     with target.reading() as app:
-        view = app.views.job(id, most=None)
+        view = app.views.job(app.views.whole_job_id(id), most=None)
     if as_json:
         print_json(_document(view))
     else:
@@ -69,7 +70,7 @@ def explain(target: Target, id: str, as_json: bool) -> None:
       perdure explain 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 --json | jq -r .code
     """
     with target.reading() as app:
-        why = app.explain_job(id)
+        why = app.explain_job(app.views.whole_job_id(id))
     if as_json:
         print_json(_explanation(why))
         return

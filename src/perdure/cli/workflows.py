@@ -108,6 +108,8 @@ def workflows(
 def workflow(target: Target, /, id: str, act: str | None, key: str | None, **asked: Any) -> None:
     """Show a workflow as a tree, decide a gate, cancel or requeue it.
 
+    The first characters of its id are enough, if no other workflow has them.
+
     \b
     Examples:
       perdure workflow 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 --watch
@@ -118,6 +120,7 @@ def workflow(target: Target, /, id: str, act: str | None, key: str | None, **ask
     """
     _check(act, key, asked)
     with target.reading() as app:
+        id = app.views.whole_workflow_id(id)
         if act is None:
             _look(app, id, watch=asked["watch"], as_json=asked["as_json"])
             return

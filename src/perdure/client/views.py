@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from msgspec.structs import replace
 
+from perdure.client.abbreviated import whole_job_id, whole_workflow_id
 from perdure.client.jobs import JobId, job_id
 from perdure.client.timeline import Entry, tell
 from perdure.client.workflow_handle import Placed, placed
@@ -149,6 +150,14 @@ class Views:
         tasks = yield from perform(list_tasks)
         return WorkflowView(self._workflow_row(graph.workflow, tasks), [*placed(graph)], graph.now)
 
+    def _whole_job_id(self, typed: str) -> Plan[str]:
+        """The id of the job that begins so; an error if that is none, a workflow, or more than one."""
+        return (yield from whole_job_id(typed))
+
+    def _whole_workflow_id(self, typed: str) -> Plan[str]:
+        """The same for a workflow."""
+        return (yield from whole_workflow_id(typed))
+
     def _workers(self) -> Plan[WorkersNow]:
         """The workers that are not retired, and the database's time: one whose lease ran out by then is silent."""
         return (yield from perform(list_workers_now))
@@ -170,6 +179,11 @@ class Views:
     job, ajob = sync_method(_job), async_method(_job)
     workflows, aworkflows = sync_method(_workflows), async_method(_workflows)
     workflow, aworkflow = sync_method(_workflow), async_method(_workflow)
+    whole_job_id, awhole_job_id = sync_method(_whole_job_id), async_method(_whole_job_id)
+    whole_workflow_id, awhole_workflow_id = (
+        sync_method(_whole_workflow_id),
+        async_method(_whole_workflow_id),
+    )
     workers, aworkers = sync_method(_workers), async_method(_workers)
     task_queues, atask_queues = sync_method(_task_queues), async_method(_task_queues)
     migrations, amigrations = sync_method(_migrations), async_method(_migrations)

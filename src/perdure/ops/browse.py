@@ -11,7 +11,7 @@ from perdure.model.job import Instant, JobRow
 from perdure.model.visible_state import LATER
 from perdure.ops.batch import rows_of
 from perdure.ops.find import FIRST, LAST, Due, find, find_later, longer
-from perdure.ops.op import Op, Query, ask, ask_all, ask_last, operation
+from perdure.ops.op import Op, Param, Query, ask, ask_all, ask_last, operation
 from perdure.ops.worker import WorkerRow
 from perdure.request.filter import EVERY, Filter
 
@@ -110,6 +110,31 @@ def _soonest(filter: Filter, before: str | None, n: int) -> Op[list[str]]:
         ids += found
         length = longer(length, filter)
     return ids
+
+
+class JobName(NamedTuple):
+    """A job, as a list of candidates names it."""
+
+    id: str
+    task: str
+    state: str
+    workflow: str | None
+
+
+class WorkflowName(NamedTuple):
+    id: str
+    name: str
+    status: str
+
+
+@operation("read")
+def find_between(first: str, last: str, *, n: int) -> Op[tuple[list[JobName], list[WorkflowName]]]:
+    """The newest n jobs, and as many workflows, whose ids lie between these two."""
+    params: dict[str, Param] = {"first": first, "last": last, "n": n}
+    jobs, workflows = yield from ask_all(
+        Query("find_jobs_between", params), Query("find_workflows_between", params), final=True
+    )
+    return [JobName(*row) for row in jobs], [WorkflowName(*row) for row in workflows]
 
 
 @operation("read")

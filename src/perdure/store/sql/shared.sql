@@ -171,6 +171,13 @@ SELECT id, run_at, false
 -- name: find_run_at
 SELECT run_at FROM perdure.job WHERE id = :id;
 
+-- name: find_jobs_between
+SELECT id, task, state, workflow_id
+  FROM perdure.job
+ WHERE id >= :first AND id <= :last
+ ORDER BY id DESC
+ LIMIT :n;
+
 -- name: list_newest
 SELECT id, queue, task, state, run_at, started_at, finished_at
   FROM perdure.job
@@ -468,6 +475,13 @@ SELECT id, name, tenant, status, run, waiting, active, open, spoiled, total, res
    AND (CAST(:name AS text) IS NULL OR name = CAST(:name AS text))
    AND (CAST(:status AS text) IS NULL OR status = CAST(:status AS text))
    AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
+ ORDER BY id DESC
+ LIMIT :n;
+
+-- name: find_workflows_between
+SELECT id, name, status
+  FROM perdure.workflow
+ WHERE id >= :first AND id <= :last
  ORDER BY id DESC
  LIMIT :n;
 
