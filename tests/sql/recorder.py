@@ -193,6 +193,7 @@ def flow(store: Recorder) -> None:
     store.perform(workflow_actions.resolve_gate, workflow.id, "gate", "canceled")
     store.perform(workflow_actions.requeue_workflow, workflow.id, stand_in=new_id())
     store.perform(workflows.list_spoilers, workflow.id, n=1)
+    store.perform(workflows.find_failed_steps, [workflow.id])
     store.perform(workflow_actions.cancel_workflow, workflow.id)
     store.perform(workflows.get_workflow, workflow.id)
     store.perform(workflows.list_workflows)

@@ -18,7 +18,7 @@ from perdure.model.visible_state import visible_state
 
 if TYPE_CHECKING:
     from perdure.app import App
-    from perdure.client.views import WorkflowRow, WorkflowView
+    from perdure.client.views import FailedStep, WorkflowRow, WorkflowView
     from perdure.client.workflow_handle import Placed
     from perdure.model.graph import Shape
     from perdure.request.step import Resolution
@@ -27,10 +27,10 @@ COLUMNS = (
     Column("ID"),
     Column("STATUS"),
     Column("NAME", least=12, keep_end=True),
-    Column("STEPS", rank=2, right=True),
-    Column("STARTED", rank=1),
-    Column("TOOK", rank=3, right=True),
-    Column("NOTE", rank=4, least=12),
+    Column("STEPS", rank=3, right=True),
+    Column("STARTED", rank=2),
+    Column("TOOK", rank=4, right=True),
+    Column("NOTE", rank=1, least=12),
 )
 STATUSES = ("running", "open", "succeeded", "failed", "canceled")
 WHICH = ("following", "failed", "all")
@@ -69,6 +69,8 @@ def workflows(
 ) -> None:
     """List workflows, the newest first.
 
+    The note of one that failed names the first step that did, and its error.
+
     \b
     Examples:
       perdure workflows --status open
@@ -76,11 +78,12 @@ def workflows(
     """
     with target.reading() as app:
         rows = app.views.workflows(name=name, status=status, tenant=tenant, limit=limit, before=before)
+        failed = app.views.failed_steps(rows)
     if as_json:
-        print_json([workflow_document(row) for row in rows])
+        print_json([_listed(row, failed.get(row.id)) for row in rows])
         return
     now = time.time_ns() // 1000
-    table(COLUMNS, [_line(row, now) for row in rows])
+    table(COLUMNS, [_line(row, failed.get(row.id), now) for row in rows])
     if not rows:
         say("No workflows.", err=True)
     elif len(rows) == limit:
@@ -259,7 +262,11 @@ def _summary(view: WorkflowView) -> list[tuple[str, str | None]]:
     ]
 
 
-def _line(row: WorkflowRow, now: int) -> list[str]:
+def _listed(row: WorkflowRow, failed: FailedStep | None) -> dict[str, Any]:
+    return {**workflow_document(row), "failed_step": None if failed is None else failed._asdict()}
+
+
+def _line(row: WorkflowRow, failed: FailedStep | None, now: int) -> list[str]:
     done = row.total - row.waiting - row.active - row.open
     return [
         row.id,
@@ -268,8 +275,16 @@ def _line(row: WorkflowRow, now: int) -> list[str]:
         f"{done}/{row.total}",
         distance(row.created_at, now),
         _took(row, now),
-        row.reason or "",
+        row.reason or _why(failed),
     ]
+
+
+def _why(failed: FailedStep | None) -> str:
+    """The step for which a workflow failed, with its error; a gate has only a reason."""
+    if failed is None:
+        return ""
+    error = ": ".join(filter(None, (failed.code, failed.message))) or failed.reason
+    return f"{failed.key}: {error}" if error else failed.key
 
 
 def _took(row: WorkflowRow, now: int) -> str:

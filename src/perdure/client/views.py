@@ -6,6 +6,7 @@ database says.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from msgspec.structs import replace
@@ -26,8 +27,9 @@ from perdure.ops.tasks import KnownTask, list_tasks
 from perdure.ops.worker import WorkerRow as WorkerRow
 from perdure.ops.workers_read import WorkersNow, list_workers_now
 from perdure.ops.workers_read import names_in as names_in
+from perdure.ops.workflow import FailedStep as FailedStep
 from perdure.ops.workflow import WorkflowRow as WorkflowRow
-from perdure.ops.workflow import get_graph
+from perdure.ops.workflow import find_failed_steps, get_graph
 from perdure.plan.plan import Plan, async_method, in_thread, perform, sync_method
 from perdure.request.filter import Wanted
 from perdure.store.store import Store
@@ -150,6 +152,15 @@ class Views:
         tasks = yield from perform(list_tasks)
         return WorkflowView(self._workflow_row(graph.workflow, tasks), [*placed(graph)], graph.now)
 
+    def _failed_steps(self, rows: Sequence[WorkflowRow]) -> Plan[dict[str, FailedStep]]:
+        """Of the workflows among these that failed: the first step that did."""
+        ids = [row.id for row in rows if row.status == "failed"]
+        found = (yield from perform(find_failed_steps, ids)) if ids else {}
+        return {
+            id: step._replace(message=step.message and _cut(step.message, MOST_SHOWN))
+            for id, step in found.items()
+        }
+
     def _whole_job_id(self, typed: str) -> Plan[str]:
         """The id of the job that begins so; an error if that is none, a workflow, or more than one."""
         return (yield from whole_job_id(typed))
@@ -179,6 +190,7 @@ class Views:
     job, ajob = sync_method(_job), async_method(_job)
     workflows, aworkflows = sync_method(_workflows), async_method(_workflows)
     workflow, aworkflow = sync_method(_workflow), async_method(_workflow)
+    failed_steps, afailed_steps = sync_method(_failed_steps), async_method(_failed_steps)
     whole_job_id, awhole_job_id = sync_method(_whole_job_id), async_method(_whole_job_id)
     whole_workflow_id, awhole_workflow_id = (
         sync_method(_whole_workflow_id),

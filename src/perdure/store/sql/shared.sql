@@ -537,6 +537,14 @@ SELECT id, step_key, state, error_code
  ORDER BY state DESC, finished_at, id
  LIMIT :n;
 
+-- name: find_failed_step
+-- The first of a workflow.
+SELECT step_key, error_code, error_message, reason
+  FROM perdure.job
+ WHERE workflow_id = :workflow AND workflow_id IS NOT NULL AND state = 'failed'
+ ORDER BY finished_at, id
+ LIMIT 1;
+
 -- name: list_waiting
 SELECT id, step_key, task = '(gate)', deps_pending, deps_unsatisfied
   FROM perdure.job
