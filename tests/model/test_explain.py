@@ -11,6 +11,7 @@ from perdure.model.advice import ADVICE, advise
 from perdure.model.coverage import Server
 from perdure.model.explain import MOST_AHEAD, Case, Parent, explain
 from perdure.model.job import SECOND, JobRow
+from perdure.model.pause import Pause
 from perdure.model.silence import Silence
 
 NOW = 1_800_000_000 * SECOND
@@ -125,6 +126,11 @@ CASES: list[tuple[Case, str, str]] = [
     (case(**STEP, run_at=NOW + 2 * HOUR), "scheduled", f"It is scheduled for {LATER}."),
     (case(run_at=NOW + 2 * HOUR, snoozes=1), "put_off", f"Its handler has put it off until {LATER}."),
     (case({"paused": True}), "queue_paused", "Its queue mail is paused."),
+    (
+        case({"paused": True, "pause": Pause(NOW, "ann", "the gateway is down.\nSee mail")}),
+        "queue_paused",
+        "Its queue mail is paused by ann since 2027-01-15 08:00:00 UTC: the gateway is down.",
+    ),
     (
         case({"cool_until": NOW + 2 * HOUR}),
         "queue_cooling",

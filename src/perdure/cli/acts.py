@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from perdure.cli.conditions import conditions
-from perdure.cli.documents import act_document, as_json, print_json
+from perdure.cli.documents import act_document, as_json, iso, print_json
 from perdure.cli.failures import Misuse, words
+from perdure.cli.fleet import pause_text
 from perdure.cli.jobs import meant
 from perdure.cli.output import say
 from perdure.cli.tables import Column, facts, table
@@ -150,22 +151,28 @@ def delete(target: Target, reason: str | None, actor: str | None, **asked: Any) 
 
 @click.command()
 @click.argument("queue")
+@reason
 @actor
 @as_json
 @where
 @pass_target
-def pause(target: Target, queue: str, actor: str | None, as_json: bool) -> None:
+def pause(target: Target, queue: str, reason: str | None, actor: str | None, as_json: bool) -> None:
     """Hand out no more jobs of a queue. What runs goes on.
+
+    perdure queues shows who paused it, since when, and why.
 
     \b
     Examples:
       perdure pause mail
-      perdure pause mail --actor "night shift"
+      perdure pause mail --reason "the gateway is down" --actor "night shift"
     """
     with target.reading() as app:
         hint = meant(app, queue, None)
-        app.pause_queue(queue, by=actor)
-    _tell_queue(queue, paused=True, as_json=as_json)
+        app.pause_queue(queue, reason=reason, by=actor)
+    if as_json:
+        print_json({"queue": queue, "paused": True})
+    else:
+        say(f"The queue {queue} is paused.")
     if hint:
         say(f"No task has this queue.{hint}", err=True)
 
@@ -179,14 +186,26 @@ def pause(target: Target, queue: str, actor: str | None, as_json: bool) -> None:
 def resume(target: Target, queue: str, actor: str | None, as_json: bool) -> None:
     """Hand out jobs of a queue again.
 
+    Says who had paused it, since when and why, and how many jobs are ready.
+
     \b
     Examples:
       perdure resume mail
       perdure resume mail --actor "day shift"
     """
     with target.reading() as app:
-        app.resume_queue(queue, by=actor)
-    _tell_queue(queue, paused=False, as_json=as_json)
+        ended = app.resume_queue(queue, by=actor)
+        ready = app.count_jobs(queue=queue).get(queue, {}).get("ready", 0)
+        hint = "" if ended is not None else meant(app, queue, None)
+    if as_json:
+        pause = None if ended is None else {**ended._asdict(), "at": iso(ended.at)}
+        print_json({"queue": queue, "paused": False, "pause": pause, "ready": ready})
+        return
+    jobs = "1 job is ready." if ready == 1 else f"{ready:,} jobs are ready."
+    if ended is None:
+        say(f"The queue {queue} was not paused. {jobs}{hint}")
+    else:
+        say(f"The queue {queue} hands out jobs again; it was {pause_text(ended)}. {jobs}")
 
 
 @click.command()
@@ -325,13 +344,6 @@ def _bar(action: JobAction, expected: BulkResult) -> Iterator[Callable[[Counter[
 
 def _told(counts: Mapping[Any, int]) -> str:
     return ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
-
-
-def _tell_queue(queue: str, *, paused: bool, as_json: bool) -> None:
-    if as_json:
-        print_json({"queue": queue, "paused": paused})
-    else:
-        say(f"The queue {queue} is {'paused' if paused else 'not paused'}.")
 
 
 def _line(act: Act, now: int) -> list[str]:

@@ -88,6 +88,7 @@ def queue_document(name: str, queue: QueueStats, stats: Stats) -> dict[str, Any]
         "lag": queue.lag,
         "oldest_ready": iso(queue.oldest_ready),
         "paused": queue.paused,
+        "pause": None if queue.pause is None else {**queue.pause._asdict(), "at": iso(queue.pause.at)},
         "cool_until": iso(queue.cool_until),
         "unserved": [
             {"task": lost.task, "ready": lost.ready, "lacks": lost.lacks}

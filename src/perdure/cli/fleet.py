@@ -16,6 +16,7 @@ from perdure.cli.target import Target, pass_target, where
 from perdure.model.time_text import distance, length, stamp
 
 if TYPE_CHECKING:
+    from perdure.client.queues import QueuePause
     from perdure.client.stats import QueueStats, Stats
     from perdure.client.views import WorkerRow
     from perdure.model.coverage import Unserved
@@ -150,7 +151,7 @@ def _show_queues(stats: Stats) -> None:
 
 
 def _queue(name: str, queue: QueueStats, stats: Stats) -> list[str]:
-    status = ["paused"] if queue.paused else []
+    status = [] if queue.pause is None else [pause_text(queue.pause)]
     if queue.cool_until is not None:
         status.append(f"cools for {length((queue.cool_until - stats.at).total_seconds())}")
     if any(lost.queue == name for lost in stats.unserved):
@@ -159,6 +160,14 @@ def _queue(name: str, queue: QueueStats, stats: Stats) -> list[str]:
         status.append(f"{queue.held} held")
     counts = [str(queue.counts.get(count, 0) or "") for count in COUNTS]
     return [name, *counts, length(queue.lag) if queue.lag else "", ", ".join(status)]
+
+
+def pause_text(pause: QueuePause) -> str:
+    """``paused by ann since 2026-03-01 12:00:05 UTC: the gateway is down``."""
+    from perdure.model.pause import Pause
+    from perdure.request.times import to_us
+
+    return str(Pause(None if pause.at is None else to_us("at", pause.at), pause.by, pause.reason))
 
 
 def _worker(worker: WorkerRow, now: int) -> list[str]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from perdure.model.advice import ADVICE, advise
 from perdure.model.coverage import Lack, Server, lack
 from perdure.model.job import ENDED, UNCLAIMABLE, Instant, JobRow, State
+from perdure.model.pause import Pause
 from perdure.model.silence import Silence
 from perdure.model.suspect import is_suspect
 from perdure.model.time_text import distance, stamp
@@ -30,6 +31,8 @@ class Case(NamedTuple):
     now: Instant
     job: JobRow
     paused: bool = False
+    pause: Pause | None = None
+    """Of its queue, if that is paused."""
     cool_until: Instant | None = None
     servers: Sequence[Server] = ()
     runner: str | None = None
@@ -198,7 +201,8 @@ def _obstacles(case: Case) -> Iterator[Reason]:
     if job.run_at > now:
         yield _later(case)
     if case.paused:
-        yield _reason(case, "queue_paused", f"Its queue {job.queue} is paused.")
+        pause = "paused" if case.pause is None else _line(str(case.pause))
+        yield _reason(case, "queue_paused", f"Its queue {job.queue} is {pause}.")
     if case.cool_until is not None and case.cool_until > now:
         sentence = f"Its queue {job.queue} cools until {_when(case, case.cool_until)}."
         yield _reason(case, "queue_cooling", sentence)

@@ -35,6 +35,7 @@ def examine(id: str) -> Op[Case | None]:
         now,
         job,
         paused=queue is not None and bool(queue.paused),
+        pause=None if queue is None else queue.pause,
         cool_until=None if queue is None else queue.cool_until,
         servers=servers(crew, dict(running)),
         runner=next((worker.name for worker in crew if worker.id == job.worker), None),

@@ -327,6 +327,23 @@ INSERT INTO perdure.queue AS q (name, {each queue setting: COLUMN}) VALUES (:nam
     ON CONFLICT (name) DO UPDATE
        SET {each queue setting: COLUMN = CASE WHEN :set_COLUMN THEN excluded.COLUMN ELSE q.COLUMN END};
 
+-- name: pause_queue
+-- Of one that is paused already only who and why changes.
+INSERT INTO perdure.queue AS q (name, paused, paused_at, paused_by, pause_reason) VALUES (:name, true, :now, :by, :reason)
+    ON CONFLICT (name) DO UPDATE
+       SET paused = true, paused_at = CASE WHEN q.paused THEN q.paused_at ELSE excluded.paused_at END,
+           paused_by = excluded.paused_by, pause_reason = excluded.pause_reason;
+
+-- name: lock_pause
+SELECT paused_at, paused_by, pause_reason
+  FROM perdure.queue
+ WHERE name = :name AND paused
+   FOR UPDATE;
+
+-- name: resume_queue
+UPDATE perdure.queue SET paused = false, paused_at = NULL, paused_by = NULL, pause_reason = NULL
+ WHERE name = :name;
+
 -- name: cool_queue
 UPDATE perdure.queue SET throttles = :throttles, cool_until = :now + span(:cool) WHERE name = :name;
 
