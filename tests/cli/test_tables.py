@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from perdure import App
-from perdure.cli.output import one_line, printable
+from perdure.cli.output import number, one_line, printable
 from perdure.cli.tables import Column, Shown, cells, draw, layout
 from tests.harness.processes import run_cli
 
@@ -80,6 +80,22 @@ def test_wide_letters_count_twice_and_marks_not_at_all() -> None:
 def test_a_terminal_obeys_nothing_a_job_wrote() -> None:
     assert one_line(" a\n\tb\x1b[2J\x07\x9b ") == "a b�[2J��"
     assert printable("a\n\tb\x1b") == "a\n\tb�"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0"),
+        (7.0, "7"),
+        (999, "999"),
+        (12_345, "12,345"),
+        (12_345.6, "12,346"),
+        (3.14159, "3.14"),
+        (0.00012, "0.00012"),
+    ],
+)
+def test_a_number_is_written_alike_everywhere(value: float, shown: str) -> None:
+    assert number(value) == shown
 
 
 @pytest.fixture

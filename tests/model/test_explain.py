@@ -176,7 +176,7 @@ CASES: list[tuple[Case, str, str]] = [
     ),
     (case({"ahead": 1}), "behind", "One job of its queue comes before it."),
     (case({"ahead": 999}), "behind", "999 jobs of its queue come before it."),
-    (case({"ahead": MOST_AHEAD}), "behind", "1000 or more jobs of its queue come before it."),
+    (case({"ahead": MOST_AHEAD}), "behind", "1,000 or more jobs of its queue come before it."),
     (case(), "ready", "It is first in its queue; the next free worker claims it."),
 ]
 

@@ -17,7 +17,7 @@ from perdure.cli.documents import act_document, as_json, iso, print_json
 from perdure.cli.failures import Misuse, words
 from perdure.cli.fleet import pause_text
 from perdure.cli.jobs import meant
-from perdure.cli.output import say
+from perdure.cli.output import number, say
 from perdure.cli.tables import Column, facts, table
 from perdure.cli.target import Target, pass_target, where
 from perdure.model.time_text import distance
@@ -201,7 +201,7 @@ def resume(target: Target, queue: str, actor: str | None, as_json: bool) -> None
         pause = None if ended is None else {**ended._asdict(), "at": iso(ended.at)}
         print_json({"queue": queue, "paused": False, "pause": pause, "ready": ready})
         return
-    jobs = "1 job is ready." if ready == 1 else f"{ready:,} jobs are ready."
+    jobs = "1 job is ready." if ready == 1 else f"{number(ready)} jobs are ready."
     if ended is None:
         say(f"The queue {queue} was not paused. {jobs}{hint}")
     else:
@@ -317,12 +317,12 @@ def _act_on_many(
     if as_json:
         print_json({"counts": acted.counts, "act_id": acted.act_id, "dry_run": dry_run})
     elif acted.counts:
-        facts([(outcome, str(number)) for outcome, number in acted.counts.items()])
+        facts([(outcome, number(jobs)) for outcome, jobs in acted.counts.items()])
         if dry_run:
             say("Nothing was changed: this is what would come of it.", err=True)
     else:
         say("No jobs fit.", err=True)
-    undone = {outcome: number for outcome, number in acted.counts.items() if outcome not in DONE}
+    undone = {outcome: jobs for outcome, jobs in acted.counts.items() if outcome not in DONE}
     if undone and not dry_run:
         say(f"Left undone: {_told(undone)}.", err=True)
         raise click.exceptions.Exit(1)
@@ -343,7 +343,7 @@ def _bar(action: JobAction, expected: BulkResult) -> Iterator[Callable[[Counter[
 
 
 def _told(counts: Mapping[Any, int]) -> str:
-    return ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
+    return ", ".join(f"{number(jobs)} {outcome}" for outcome, jobs in counts.items())
 
 
 def _line(act: Act, now: int) -> list[str]:

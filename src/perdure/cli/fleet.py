@@ -10,7 +10,7 @@ import click
 from perdure.cli import typed
 from perdure.cli.documents import as_json, print_json, queue_document, stats_document, worker_document
 from perdure.cli.latencies import show_recent
-from perdure.cli.output import say
+from perdure.cli.output import number, say
 from perdure.cli.tables import Column, facts, table
 from perdure.cli.target import Target, pass_target, where
 from perdure.model.time_text import distance, length, stamp
@@ -137,7 +137,7 @@ def unserved_lines(unserved: Sequence[Unserved]) -> list[str]:
         "both": "no live worker that serves the queue knows the task",
     }
     return [
-        f"{lost.ready} ready in queue {lost.queue} of task {lost.task}: {said[lost.lacks]}."
+        f"{number(lost.ready)} ready in queue {lost.queue} of task {lost.task}: {said[lost.lacks]}."
         for lost in unserved
     ]
 
@@ -157,8 +157,8 @@ def _queue(name: str, queue: QueueStats, stats: Stats) -> list[str]:
     if any(lost.queue == name for lost in stats.unserved):
         status.append("unserved")
     if queue.held:
-        status.append(f"{queue.held} held")
-    counts = [str(queue.counts.get(count, 0) or "") for count in COUNTS]
+        status.append(f"{number(queue.held)} held")
+    counts = [number(found) if (found := queue.counts.get(count)) else "" for count in COUNTS]
     return [name, *counts, length(queue.lag) if queue.lag else "", ", ".join(status)]
 
 
@@ -203,12 +203,12 @@ def _database(stats: Stats) -> list[tuple[str, str | None]]:
         ("database", f"{base.dialect} {base.version}"),
         ("size", _size(base.bytes)),
         ("log", None if base.wal_bytes is None else _size(base.wal_bytes)),
-        ("dead rows", None if base.dead_rows is None else str(base.dead_rows)),
+        ("dead rows", None if base.dead_rows is None else number(base.dead_rows)),
         ("oldest snapshot", None if base.oldest_snapshot is None else length(base.oldest_snapshot)),
         ("connections", used),
         (
             "workers",
-            f"{len(stats.workers)} live, {sum(worker.slots for worker in stats.workers)} slots",
+            f"{number(len(stats.workers))} live, {number(sum(worker.slots for worker in stats.workers))} slots",
         ),
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from perdure.cli.output import say
+from perdure.cli.output import number, say
 from perdure.cli.tables import Column, table
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ RANKS = ("p50", "p95", "p99", "max")
 
 def show_recent(recent: RecentStats) -> None:
     """By queue and by task."""
-    sample = "" if recent.whole else f", among {recent.looked_at} jobs"
+    sample = "" if recent.whole else f", among {number(recent.looked_at)} jobs"
     say()
     say(f"Ended since {recent.since:%Y-%m-%d %H:%M:%S} UTC{sample}; seconds waited and run:")
     _show("QUEUE", recent.queues)
@@ -44,9 +44,9 @@ def _line(name: str, one: Latency) -> list[str]:
     ended = one.succeeded + one.failed + one.canceled
     return [
         name,
-        str(ended),
-        str(one.failed or ""),
-        f"{one.per_second:.3g}",
+        number(ended),
+        number(one.failed) if one.failed else "",
+        number(one.per_second),
         *_times(one.waited),
         *_times(one.ran),
     ]

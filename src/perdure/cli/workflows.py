@@ -10,7 +10,7 @@ import click
 from perdure.cli.acts import actor
 from perdure.cli.documents import as_json, print_json, step_document, workflow_document
 from perdure.cli.failures import Failure, Misuse
-from perdure.cli.output import say
+from perdure.cli.output import number, say
 from perdure.cli.tables import Column, facts, table, terminal_width
 from perdure.cli.target import Target, pass_target, where
 from perdure.model.time_text import distance, length, stamp
@@ -300,4 +300,4 @@ def _counts(row: WorkflowRow) -> str:
         "open": row.open,
         "waiting": row.waiting,
     }
-    return f"{row.total}: " + ", ".join(f"{number} {name}" for name, number in named.items() if number)
+    return f"{number(row.total)}: " + ", ".join(f"{number(n)} {name}" for name, n in named.items() if n)

@@ -257,7 +257,7 @@ def _busy(case: Case) -> Iterator[Reason]:
 def _behind(case: Case) -> Reason:
     if case.ahead == 1:
         return _reason(case, "behind", "One job of its queue comes before it.")
-    number = f"{case.ahead} or more" if case.ahead >= MOST_AHEAD else str(case.ahead)
+    number = f"{case.ahead:,} or more" if case.ahead >= MOST_AHEAD else f"{case.ahead:,}"
     return _reason(case, "behind", f"{number} jobs of its queue come before it.")
 
 
