@@ -108,7 +108,7 @@ def test_what_stands_ahead_is_counted_up_to_a_bound(world: World) -> None:
     work = world.task()
     world.app.enqueue_many([work.job() for _ in range(MOST_AHEAD + 5)])
     last = work.enqueue()
-    assert world.app.explain_job(last.id).sentence == "1000 or more jobs of its queue come before it."
+    assert world.app.explain_job(last.id).sentence == "1,000 or more jobs of its queue come before it."
 
 
 def test_an_ended_job_says_how(world: World) -> None:
@@ -126,7 +126,7 @@ def test_a_step_names_what_it_waits_for(flow: Flow) -> None:
     assert told.sentence == (
         f"It waits for a (running) and b (ready) to end, as step c of workflow {started.id}."
     )
-    assert told.advice == f"explain_job({a!r}) tells what keeps the first."
+    assert told.advice == f"explain_job({a!r}) says what keeps the first."
 
 
 def test_a_gate_is_open_until_its_time_runs_out(flow: Flow) -> None:

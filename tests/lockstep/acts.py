@@ -296,12 +296,11 @@ class Company:
         settings.paused_by, settings.pause_reason = by, reason
 
     def resume(self, queue: str) -> None:
-        settings = self.model.queue(queue)
-        ended = self.perform(queues.resume, queue)
-        expected = (
-            (settings.paused_at, settings.paused_by, settings.pause_reason) if settings.paused else None
-        )
-        assert ended == expected
+        ended, settings = self.perform(queues.resume, queue), self.model.queues.get(queue)
+        if settings is None or not settings.paused:
+            assert ended is None
+            return
+        assert ended == (settings.paused_at, settings.paused_by, settings.pause_reason)
         settings.paused, settings.paused_at, settings.paused_by, settings.pause_reason = (
             False,
             None,

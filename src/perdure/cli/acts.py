@@ -54,7 +54,7 @@ def _whoami() -> str | None:
 actor = click.option(
     "--actor", envvar="PERDURE_ACTOR", default=_whoami, help="Who does it.  [$PERDURE_ACTOR, then $USER]"
 )
-reason = click.option("--reason", help="Why, for whoever looks at it later.")
+reason = click.option("--reason", help="Why; the history shows it.")
 
 
 def acting(function: Any) -> Any:
@@ -220,7 +220,7 @@ def resume(target: Target, queue: str, actor: str | None, as_json: bool) -> None
 def acts(target: Target, /, limit: int, as_json: bool, **asked: Any) -> None:
     """List what operators did. To many jobs, queues, tasks and workflows, the newest first.
 
-    What was done to one job is told by: perdure job ID.
+    perdure job ID shows what was done to one job.
 
     \b
     Examples:

@@ -106,8 +106,8 @@ def workers(target: Target, as_json: bool) -> None:
 def stats(target: Target, since: float, as_json: bool) -> None:
     """Show queues, workers and the database at a glance.
 
-    How long jobs waited and ran, and how many ended in a second, is told of the newest 10,000 jobs, and of 2,000 more
-    behind the front of each queue that has a backlog.
+    How long jobs waited and ran, and how many ended per second, is measured on the newest 10,000 jobs, and on the 2,000
+    before the next one to run of each queue with a backlog.
 
     \b
     Examples:

@@ -38,7 +38,7 @@ ATTEMPTS = (
 @where
 @pass_target
 def job(target: Target, id: str, as_json: bool) -> None:
-    """Tell a job's whole story.
+    """Show everything about a job.
 
     Its timeline, attempts, error, arguments, progress, checkpoint, result and log. The first characters of its id are
     enough, if no other job has them.

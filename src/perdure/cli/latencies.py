@@ -1,4 +1,4 @@
-"""The part of ``perdure stats`` that tells how long jobs waited and ran."""
+"""The part of ``perdure stats`` that shows how long jobs waited and ran."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from perdure.cli.target import Target, pass_target, where
 
 @click.command()
 @click.argument("id")
-@click.option("--request-key", help="Whoever replays under the same key again gets the same job.")
+@click.option("--request-key", help="Another replay under this key returns the same job.")
 @click.option("--reason", help="Kept in the job's history.")
 @actor
 @as_json

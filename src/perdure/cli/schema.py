@@ -139,7 +139,7 @@ def _warnings(stats: Stats) -> list[str]:
         "file may not: use 3.51.3 or newer, or PRAGMA wal_autocheckpoint = 0 on each."
     ]
     held = [
-        f"{number(queue.held)} held in queue {name}, because workers cannot claim them: perdure explain ID tells why."
+        f"{number(queue.held)} held in queue {name}, because workers cannot claim them: perdure explain ID says why."
         for name, queue in stats.queues.items()
         if queue.held
     ]

@@ -34,7 +34,7 @@ logging.getLogger("perdure").addHandler(logging.NullHandler())
 
 
 def show(seconds: int) -> None:
-    """Play, and tell what became of the jobs."""
+    """Run the demo's jobs, and show what became of them."""
     with tempfile.TemporaryDirectory(prefix="perdure-demo-") as directory:
         app = App(f"sqlite:///{Path(directory, 'jobs.db')}")
         try:

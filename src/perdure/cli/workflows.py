@@ -102,7 +102,7 @@ def workflows(
     type=click.Choice(WHICH),
     help="What to requeue: what failed and all that is following (if left out), only what failed, or all.",
 )
-@click.option("--reason", help="Why, for whoever looks at it later.")
+@click.option("--reason", help="Why; the history shows it.")
 @actor
 @click.option("--watch", is_flag=True, help="Go on showing it until it is over.")
 @as_json

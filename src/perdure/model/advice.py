@@ -49,8 +49,8 @@ ADVICE = {
     "cancel_requested": "In a thread it ends where its handler calls ctx.check(), at the latest when its time is up.",
     "lost": "Nothing: a live worker sweeps every few seconds.",
     "worker_silent": "See whether its process still runs, and whether it reaches the database.",
-    "taken_over": "{job_history} tells what it did before.",
-    "waiting": "{explain_parent} tells what keeps the first.",
+    "taken_over": "{job_history} shows what it did before.",
+    "waiting": "{explain_parent} says what keeps the first.",
     "open": "{resolve_gate} decides it, or {resolve_otherwise}.",
     "gate_overdue": "Nothing: a live worker sweeps every few seconds.",
     "expired": "Nothing; once it is canceled, {requeue_job} starts it without an expiry.",
@@ -70,7 +70,7 @@ ADVICE = {
     "workers_busy": "It begins when one of those ends; more workers or a higher concurrency let it begin sooner.",
     "behind": "More workers let it begin sooner, or a higher priority for such jobs.",
     "ready": "Nothing.",
-    "alone": "{job_history} tells what it did before its workers died.",
+    "alone": "{job_history} shows what it did before its workers died.",
     "task_disabled": "{enable_task} allows new ones.",
 }
 """About a job, whose fields they are; of verbs see VERBS."""
