@@ -116,6 +116,13 @@ def test_every_condition_is_in_the_page_about_operating() -> None:
     assert [name for name in Wanted.__annotations__ if name not in told] == []
 
 
+def test_every_error_of_a_move_is_in_the_page_about_moving() -> None:
+    page = (ROOT / "docs" / "moving.md").read_text()
+    codes = {code for _, code in codes_in_the_package() if code.startswith("move.")}
+    assert codes
+    assert {code for code in codes if f"| `{code}` |" not in page} == set()
+
+
 def test_the_drawings_of_workflows_are_those_of_the_builder() -> None:
     program, space = blocks("docs/workflows.md")[0], dict[str, Any]()
     exec(program, space)

@@ -109,6 +109,7 @@ FINER_CODES = """
     Refused                move.other
     Refused                move.same
     Refused                move.workers
+    Refused                request.ambiguous_id
     Refused                store.moved
     Refused                store.self_locked
     Refused                testing.limit

@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 
 from perdure.request import ids
-from perdure.request.ids import new_id, new_ids
+from perdure.request.ids import id_range, new_id, new_ids
 
 MILLISECOND = 1_000_000
 
@@ -176,3 +176,22 @@ def test_a_forked_child_makes_other_ids_than_its_parent() -> None:
     childs, parents = forked.stdout.split()
     assert childs != parents
     assert uuid.UUID(childs).version == uuid.UUID(parents).version == 7
+
+
+@pytest.mark.parametrize(
+    ("prefix", "first", "last"),
+    [
+        ("0199", "01990000-0000-0000-0000-000000000000", "0199ffff-ffff-ffff-ffff-ffffffffffff"),
+        ("01990C5E-6", "01990c5e-6000-0000-0000-000000000000", "01990c5e-6fff-ffff-ffff-ffffffffffff"),
+        ("", "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"),
+    ],
+)
+def test_a_prefix_is_a_range_of_ids(prefix: str, first: str, last: str) -> None:
+    assert id_range(prefix) == (first, last)
+
+
+def test_a_whole_id_is_a_range_of_one_and_other_texts_are_none() -> None:
+    id = new_id()
+    assert id_range(id) == (id, id)
+    for text in (f"{id}0", "x", "01 99", "٠١٩٩", "0x12", "01990c5e\n"):
+        assert id_range(text) is None

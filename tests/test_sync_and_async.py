@@ -28,7 +28,10 @@ METHODS = {
         oldest_ready pause_queue replay_job requeue_job requeue_jobs requeue_workflow resolve_gate
         resume_queue run_jobs_now run_now save_tasks set_queue set_task start_workflow stats warm_queue
     """,
-    Views: "job jobs migration_sql migrations task_queues workers workflow workflows",
+    Views: """
+        failed_steps job jobs migration_sql migrations task_queues whole_job_id whole_workflow_id workers workflow
+        workflows
+    """,
     Job: "cancel get join refresh requeue",
     Enqueuer: "delay enqueue",
     WorkerOperations: "claim cycle expire finish heartbeat lead peek register report rescue retire",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -166,10 +168,44 @@ def test_queues_are_paused_and_resumed(shop: Shop) -> None:
     result = shop.run("pause", "mail")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "The queue mail is paused.\n", "")
     assert shop.app.stats().queues["mail"].paused
-    assert shop.run("resume", "mail").stdout == "The queue mail is not paused.\n"
+    again = shop.run("resume", "mail").stdout
+    assert re.fullmatch(
+        r"The queue mail hands out jobs again; it was paused by ann since [-\d]+ [:\d]+ UTC. 1 job is ready.\n",
+        again,
+    )
     assert not shop.app.stats().queues["mail"].paused
     slip = shop.run("pause", "mial")
     assert (slip.exit_code, slip.stderr) == (0, "No task has this queue. Did you mean 'mail'?\n")
+
+
+def test_a_pause_has_a_reason_that_is_shown_until_it_ends(shop: Shop) -> None:
+    for _ in range(2):
+        shop.send.enqueue()
+    shop.run("pause", "mail", "--reason", "the gateway is down", "--actor", "bob")
+    (queue,) = shop.json("queues")
+    assert (queue["paused"], queue["pause"]["by"], queue["pause"]["reason"]) == (
+        True,
+        "bob",
+        "the gateway is down",
+    )
+    since = f"{datetime.fromisoformat(queue['pause']['at']):%Y-%m-%d %H:%M:%S} UTC"
+    why = f"paused by bob since {since}: the gateway is down"
+    assert f"  {why}, unserved" in shop.run("queues").stdout
+    job = shop.app.list_jobs()[0]
+    assert shop.run("explain", job.id).stdout.startswith(
+        f"Its queue mail is {why}. perdure resume mail hands out"
+    )
+    assert shop.json("acts")[0]["detail"] == {"reason": "the gateway is down"}
+    told = shop.run("resume", "mail").stdout
+    assert told == f"The queue mail hands out jobs again; it was {why}. 2 jobs are ready.\n"
+    assert shop.run("resume", "mail").stdout == "The queue mail was not paused. 2 jobs are ready.\n"
+    slip = shop.run("resume", "mial")
+    assert slip.stdout == "The queue mial was not paused. 0 jobs are ready. Did you mean 'mail'?\n"
+    assert [one["name"] for one in shop.json("queues")] == ["mail"], "a slip leaves no queue behind"
+    shop.run("pause", "mail", "--actor", "bob")
+    ended = shop.json("resume", "mail")
+    assert (ended["pause"]["by"], ended["pause"]["reason"], ended["ready"]) == ("bob", None, 2)
+    assert shop.json("resume", "mail")["pause"] is None
 
 
 def test_acts_are_listed_with_who_did_them(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

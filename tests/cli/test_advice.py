@@ -13,7 +13,7 @@ from perdure.model.advice import ACTIONS, ADVICE, advise
 from perdure.model.lifecycle import Failed, Succeeded
 from tests.cli.shop import Shop
 
-COMMAND = re.compile(r"perdure (.+?) (?:makes|hands|starts|decides|asks|tells|and|ends)\b")
+COMMAND = re.compile(r"perdure (.+?) (?:makes|hands|starts|decides|asks|says|shows|and|ends)\b")
 
 
 def advised(said: str) -> list[str]:
@@ -55,7 +55,7 @@ def test_explain_names_commands_that_do_what_it_says(shop: Shop) -> None:
     assert claimed.id == later.id
     assert advised(shop.json("explain", later.id)["advice"]) == ["cancel", later.id]
     shop.app.operations.finish([Succeeded(claimed.lease)])
-    assert advised(follow(shop, f"perdure explain {later.id} tells")) == ["replay", later.id]
+    assert advised(follow(shop, f"perdure explain {later.id} says")) == ["replay", later.id]
     shop.app.cancel_jobs(all=True)
     failed = shop.end(Failed, "fatal")
     assert "requeued" in follow(shop, shop.run("explain", failed.id).stdout)

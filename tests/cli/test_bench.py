@@ -15,10 +15,10 @@ import psycopg
 import pytest
 
 from perdure import App
-from perdure.cli.bench.report import lines, verdict
+from perdure.cli.bench.report import lines, tell, verdict
 from perdure.cli.bench.tables import Place, drivers_errors
 from perdure.cli.bench.worker import another_worker
-from perdure.cli.bench.workloads import Figures
+from perdure.cli.bench.workloads import Figures, Range
 from perdure.cli.failures import Failure
 from perdure.client.database import DatabaseSettings
 from perdure.errors import StoreFull
@@ -31,6 +31,17 @@ FIGURES = Figures(
     ours={"singles": 1000.0, "callers": 8000.0, "bulk": 50_000.0, "drain": 12_500.0},
     bare={"singles": 1250.0, "bulk": 100_000.0, "drain": 25_000.0},
     pick_up={50: 0.0031, 99: 0.0122},
+    ours_range={
+        "singles": Range(900.0, 1100.0),
+        "callers": Range(7000.0, 8100.0),
+        "bulk": Range(40_000.0, 60_000.0),
+        "drain": Range(12_000.0, 12_600.0),
+    },
+    bare_range={
+        "singles": Range(1200.0, 1300.0),
+        "bulk": Range(90_000.0, 110_000.0),
+        "drain": Range(20_000.0, 30_000.0),
+    },
 )
 
 
@@ -60,6 +71,19 @@ def has_run_jobs(url: str) -> bool:
             return bool(connection_.execute(ended.format("perdure_")).fetchone())
     except (psycopg.Error, sqlite3.Error, ValueError):
         return False  # the tables are not there yet
+
+
+def test_a_file_that_does_not_exist_is_told(tmp_path: Path) -> None:
+    with started("--url", f"sqlite:///{tmp_path}/typo.db", "--seconds", "2", "--json") as process:
+        out, err = process.communicate(timeout=SOON)
+    assert (process.returncode, err) == (
+        0,
+        f"There is no file {tmp_path}/typo.db: bench measures the disk of its directory.\nMeasuring\n",
+    )
+    first = json.loads(out.splitlines()[0])
+    assert first["low"] <= first["value"] <= first["high"]
+    assert first["bare_low"] <= first["bare"] <= first["bare_high"]
+    assert list(tmp_path.iterdir()) == []
 
 
 @contextmanager
@@ -227,22 +251,36 @@ def test_the_figures_are_compared_with_the_bare_databases() -> None:
     assert told["enqueue one by one"] == {
         "figure": "enqueue one by one",
         "value": 1000.0,
+        "low": 900.0,
+        "high": 1100.0,
         "unit": "jobs/s",
         "bare": 1250.0,
+        "bare_low": 1200.0,
+        "bare_high": 1300.0,
         "ratio": 0.8,
     }
     assert told["a commit"]["value"] == 0.8
 
 
+def test_the_table_shows_how_far_the_rounds_differ(capsys: pytest.CaptureFixture[str]) -> None:
+    tell(FIGURES, "sqlite 3.51.3", as_json=False)
+    told = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "workload perdure range bare SQL range ratio" in told
+    assert "enqueue one by one 1,000 jobs/s 900 to 1,100 1,250 jobs/s 1,200 to 1,300 80%" in told
+    assert "enqueue by 50 callers 8,000 jobs/s 7,000 to 8,100" in told
+    assert "pick-up, p50 3.1 ms" in told
+    assert "A rate is the median of 3 rounds; its range goes from the slowest to the fastest one." in told
+
+
 def test_the_verdict_is_a_sentence_for_each() -> None:
     assert list(verdict(FIGURES)) == [
-        "A commit takes 0.8 ms here; nobody who waits for each enqueues more than 1,250 jobs a second.",
+        "A commit takes 0.8 ms here; a caller that waits for each enqueues at most 1,250 jobs a second.",
         "One by one, perdure enqueues 1,000 a second, 80% of what bare SQL does.",
         "50 callers of one process together enqueue 8.0 times as many as one.",
         "In bulk it is 50,000 a second, 50% of what bare SQL does.",
         "One worker with 100 slots runs 12,500 empty jobs a second, 50% of what bare SQL does: 80 µs for each, "
         "besides what your code takes.",
-        "An idle worker begins a job 3.1 ms after the call that enqueues it, half the time; "
+        "An idle worker begins a job 3.1 ms after the call that enqueues it, half of the time; "
         "99 times of 100 within 12.2 ms.",
     ]
     slow = FIGURES._replace(bare={**FIGURES.bare, "singles": 100.0})
@@ -252,5 +290,8 @@ def test_the_verdict_is_a_sentence_for_each() -> None:
 def test_no_limit_is_told_that_perdure_has_passed() -> None:
     fast = FIGURES._replace(ours={**FIGURES.ours, "singles": 1300.0})
     first, second, *_ = verdict(fast)
-    assert first == "A commit took 0.8 ms, but not each time: so unsteady a disk wants more --seconds."
+    assert (
+        first
+        == "A commit took 0.8 ms, but not every time: the disk is unsteady, so measure with more --seconds."
+    )
     assert second == "One by one, perdure enqueues 1,300 a second, 104% of what bare SQL does."

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import secrets
 import sqlite3
+from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 
 import psycopg
@@ -14,6 +16,7 @@ from perdure import App
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Failed
 from perdure.store.schema.files import migrations
+from perdure.store.statements import render
 from tests.cli.shop import Shop, run
 from tests.postgres import with_database
 
@@ -31,7 +34,7 @@ def test_queues_are_counted(shop: Shop) -> None:
     assert (idle["name"], idle["counts"], idle["lag"], idle["paused"]) == ("idle", {}, 0, True)
     title, *rows = shop.run("queues").stdout.splitlines()
     assert title.split()[:4] == ["QUEUE", "READY", "SCHEDULED", "RETRYING"]
-    assert rows[0].split() == ["idle", "paused"]
+    assert rows[0].split()[:3] == ["idle", "paused", "since"]
     assert rows[1].split()[:4] == ["mail", "1", "1", "1"]
 
 
@@ -75,6 +78,28 @@ def test_workers_are_listed(shop: Shop) -> None:
     rows = sorted(line.split() for line in shop.run("workers").stdout.splitlines()[1:])
     assert rows[0][:6] == ["ann", "ann-1", "live", "7", "mail,", "slow"]
     assert rows[1][:5] == ["gone", "gone", "silent", "1", "every"]
+    assert (ann["silent_since"], gone["silent_since"]) == (None, gone["beat_at"])
+    since = datetime.fromisoformat(gone["beat_at"])
+    note = f"silent since {since:%Y-%m-%d %H:%M:%S} UTC, taken over by the next sweep of a live worker"
+    assert " ".join(rows[1]).endswith(note)
+
+
+def test_a_worker_that_misses_its_beat_is_silent_before_its_lease_ends(shop: Shop) -> None:
+    shop.serve(name="ann")
+    with closing(shop.app.store.connect()) as connection:
+        late = "beat_at = beat_at - span(301000000), expires_at = expires_at - span(301000000)"
+        connection.execute(render(f"UPDATE perdure.worker SET {late}", shop.app.store.dialect))
+        connection.commit()
+    (ann,) = shop.json("workers")
+    assert (ann["live"], ann["silent_since"]) == (True, ann["beat_at"])
+    until = datetime.fromisoformat(ann["expires_at"])
+    line = " ".join(shop.run("workers").stdout.splitlines()[-1].split())
+    assert (
+        f" silent since {datetime.fromisoformat(ann['beat_at']):%Y-%m-%d %H:%M:%S} UTC, taken over at "
+        in line
+    )
+    assert f"{until:%Y-%m-%d %H:%M:%S} UTC (in " in line
+    assert shop.json("stats")["workers"][0]["silent_since"] == ann["beat_at"]
 
 
 def test_stats_are_told_in_one_document(shop: Shop) -> None:

@@ -214,8 +214,11 @@ def test_explain_says_why_and_what_else(shop: Shop) -> None:
     first, *others = shop.run("explain", job.id).stdout.splitlines()
     assert first.startswith("It is scheduled for 20")
     assert first.endswith(f" perdure run-now {job.id} makes it due.")
+    (queue,) = shop.app.list_queues()
+    assert queue.pause is not None
+    since = f"{queue.pause.at:%Y-%m-%d %H:%M:%S} UTC"
     assert others == [
-        "Also: Its queue mail is paused. perdure resume mail lets workers claim its jobs again.",
+        f"Also: Its queue mail is paused since {since}. perdure resume mail lets workers claim its jobs again.",
         "Also: No worker is live. Start one: perdure worker MODULE:APP.",
     ]
     told = shop.json("explain", job.id)

@@ -11,6 +11,7 @@ import pytest
 
 from perdure import App
 from perdure.cli import COMMANDS
+from perdure.cli.suggest import OTHER_TOOLS
 from perdure.store.store import open_store
 from tests.cli.shop import NOBODY, Shop, run, send
 from tests.harness.processes import run_cli
@@ -73,6 +74,31 @@ def test_a_slip_of_the_pen_gets_a_suggestion() -> None:
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1] == "Error: No such command 'jbos'. Did you mean 'jobs'?"
     assert run("xyzzy").stderr.splitlines()[-1] == "Error: No such command 'xyzzy'."
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("retry", "perdure requeue starts a new run of jobs that failed or were canceled; "
+         "perdure run-now makes jobs due that wait for a retry."),
+        ("prune", "perdure delete --state succeeded --finished-before 30d deletes old jobs."),
+        ("Purge", "perdure delete --state succeeded --finished-before 30d deletes old jobs."),
+        ("start", "perdure worker MODULE:APP runs jobs."),
+        ("status", "perdure stats shows queues, workers and the database; perdure job ID shows one job."),
+    ],
+)  # fmt: skip
+def test_a_command_of_another_queue_gets_the_one_of_ours(word: str, said: str) -> None:
+    result = run(word, "01990c5e")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == f"Error: No such command {word!r}. {said}"
+
+
+def test_every_suggested_command_exists() -> None:
+    for sentence in set(OTHER_TOOLS.values()):
+        words = re.findall(r"perdure ([\w-]+)", sentence)
+        assert words
+        assert set(words) <= COMMANDS.keys()
+    assert not OTHER_TOOLS.keys() & COMMANDS.keys()
 
 
 def test_the_target_may_stand_before_the_verb_or_behind_it(shop: Shop) -> None:

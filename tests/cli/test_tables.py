@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from perdure import App
-from perdure.cli.output import one_line, printable
-from perdure.cli.tables import Column, cells, draw, layout
+from perdure.cli.output import number, one_line, printable
+from perdure.cli.tables import Column, Shown, cells, draw, layout
 from tests.harness.processes import run_cli
 
 COLUMNS = [
@@ -46,6 +46,16 @@ def test_long_cells_are_cut_first() -> None:
     assert drawn(30)[1] == "a-long-id  mail…  12  a note …"
 
 
+def test_a_name_keeps_its_end() -> None:
+    columns = [Column("ID"), Column("TASK", least=4, keep_end=True)]
+    rows = [["a", "shop.orders.mail.send"], ["b", "shop.orders.日本語"]]
+    assert draw(columns, rows, layout(columns, rows, 14)) == ["ID  TASK", "a   …mail.send", "b   …rs.日本語"]
+    assert draw(columns, rows, layout(columns, rows, None))[1] == "a   shop.orders.mail.send"
+    for width in range(4, 30):
+        shown = draw(columns, rows, [Shown(0, 2), Shown(1, width - 4 or 1)])
+        assert max(map(cells, shown[1:])) <= max(width, 5)
+
+
 def test_then_columns_go_by_rank() -> None:
     assert drawn(26) == ["ID         TASK        N", "a-long-id  mail.send  12", "b          x           3"]
     assert drawn(17)[1] == "a-long-id  mail.…"
@@ -70,6 +80,22 @@ def test_wide_letters_count_twice_and_marks_not_at_all() -> None:
 def test_a_terminal_obeys_nothing_a_job_wrote() -> None:
     assert one_line(" a\n\tb\x1b[2J\x07\x9b ") == "a b�[2J��"
     assert printable("a\n\tb\x1b") == "a\n\tb�"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0"),
+        (7.0, "7"),
+        (999, "999"),
+        (12_345, "12,345"),
+        (12_345.6, "12,346"),
+        (3.14159, "3.14"),
+        (0.00012, "0.00012"),
+    ],
+)
+def test_a_number_is_written_alike_everywhere(value: float, shown: str) -> None:
+    assert number(value) == shown
 
 
 @pytest.fixture
@@ -121,6 +147,17 @@ def test_a_terminal_gets_what_fits(home: Path, columns: int, rich: bool) -> None
     assert ("a-queue-with-a-long-name" in lines[1]) is (columns == 200)
     assert ("ATTEMPT" in lines[0]) is (columns == 200)
     assert "NOTE" in lines[0], "why something failed is wanted before all that"
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_a_terminal_gets_the_end_of_a_long_name(tmp_path: Path, rich: bool) -> None:
+    app = App(f"sqlite:///{tmp_path / 'perdure.db'}")
+    app.task(name="shop.customers.orders.mail.send")(lambda: None)
+    app.enqueue("shop.customers.orders.mail.send")
+    app.close()
+    last = re.sub(r"\x1b\[[\d;]*m", "", in_terminal(tmp_path, 60, rich=rich)).splitlines()[-1]
+    assert re.search(r" …[a-z.]*mail\.send *$", last)
+    assert "shop" not in last
 
 
 def test_a_pipe_gets_everything_and_no_colours(home: Path) -> None:

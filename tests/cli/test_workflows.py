@@ -44,6 +44,35 @@ def test_workflows_are_listed_filtered_and_paged(shop: Shop) -> None:
     assert shop.json("workflows", "--status", "failed") == shop.json("workflows", "--name", "x") == []
 
 
+def test_the_list_says_why_a_workflow_failed(shop: Shop) -> None:
+    shop.serve()
+    started = publish(shop)
+    run(shop, 1)
+    run(shop, 2, fail=True)
+    gated = Workflow("ask")
+    gated.gate("approve")
+    rejected, waits = shop.app.start_workflow(gated), publish(shop)
+    shop.app.resolve_gate(rejected.id, "approve", "failed", reason="too dear")
+    run(shop, 3)
+    _, *rows = shop.run("workflows").stdout.splitlines()
+    notes = {line.split()[0]: line.split(maxsplit=8)[8:] for line in rows}
+    (why,) = notes[started.id]
+    assert why.endswith("resize-200: job.fatal: no�[31m disk")
+    assert notes[rejected.id][0].endswith("approve: too dear")
+    assert not any(":" in note for note in notes[waits.id])
+    told = {one["id"]: one["failed_step"] for one in shop.json("workflows")}
+    assert told == {
+        waits.id: None,
+        rejected.id: {"key": "approve", "code": None, "message": None, "reason": "too dear"},
+        started.id: {
+            "key": "resize-200",
+            "code": "job.fatal",
+            "message": "no\x1b[31m disk",
+            "reason": "fatal",
+        },
+    }
+
+
 def test_a_workflow_is_a_tree_with_states_and_what_they_wait_for(shop: Shop) -> None:
     shop.serve()
     started = publish(shop)

@@ -108,7 +108,7 @@ def test_what_stands_ahead_is_counted_up_to_a_bound(world: World) -> None:
     work = world.task()
     world.app.enqueue_many([work.job() for _ in range(MOST_AHEAD + 5)])
     last = work.enqueue()
-    assert world.app.explain_job(last.id).sentence == "1000 or more jobs of its queue come before it."
+    assert world.app.explain_job(last.id).sentence == "1,000 or more jobs of its queue come before it."
 
 
 def test_an_ended_job_says_how(world: World) -> None:
@@ -184,6 +184,51 @@ def test_a_job_under_which_workers_died(world: World) -> None:
     told = world.app.explain_job(job.id)
     assert (told.code, told.also[0].code) == ("ready", "alone")
     assert told.also[0].sentence.startswith("Workers or processes died under it 2 times")
+
+
+def test_a_worker_that_falls_silent_is_told_until_its_job_runs_elsewhere(world: World) -> None:
+    serve(world)
+    job = world.task().enqueue()
+    world.claim_one()
+    assert world.app.explain_job(job.id).also == []
+    world.advance(LEASE / SECOND / 2 + 1)
+    told = world.app.explain_job(job.id)
+    assert (told.code, [reason.code for reason in told.also]) == ("running", ["worker_silent"])
+    assert told.also[0].sentence == (
+        "Its worker ann has been silent since 2027-01-15 08:00:00 UTC (16 s ago); if it stays so, its jobs are taken "
+        "over at 2027-01-15 08:00:30 UTC (in 14 s)."
+    )
+    world.advance(LEASE / SECOND / 2)
+    told = world.app.explain_job(job.id)
+    assert told.code == "lost"
+    assert told.sentence == (
+        "It runs since 2027-01-15 08:00:00 UTC (31 s ago), but its worker ann has been silent since "
+        "2027-01-15 08:00:00 UTC (31 s ago); the next sweep takes it over."
+    )
+    world.operations.rescue()
+    world.operations.register("other", name="bob", lease=LEASE, tasks=["work"])
+    world.worker = "other"
+    for claim in (False, True):
+        if claim:
+            world.claim_one()
+        told = world.app.explain_job(job.id)
+        assert (told.code, told.also[-1].code) == ("running" if claim else "ready", "taken_over")
+        assert told.also[-1].sentence == (
+            "It was taken over from the worker ann at 2027-01-15 08:00:31 UTC (0 s ago), which had been silent since "
+            "2027-01-15 08:00:00 UTC (31 s ago)."
+        )
+
+
+def test_a_worker_that_stopped_in_order_was_never_silent(world: World) -> None:
+    serve(world)
+    job = world.task().enqueue()
+    world.claim_one()
+    world.operations.retire(world.worker)
+    world.operations.register("other", name="bob", lease=LEASE, tasks=["work"])
+    told = world.app.explain_job(job.id)
+    assert told.code == "lost", "until the next sweep"
+    assert "silent since" not in told.sentence
+    assert [reason.code for reason in told.also] == []
 
 
 def test_nobody_is_there_to_rescue_it(world: World) -> None:

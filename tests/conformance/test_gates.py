@@ -243,3 +243,15 @@ def test_gates_can_be_appended_too(flow: Flow) -> None:
         flow.app.resolve_gate(started.id, key, "succeeded")
     assert flow.run_all() == [["late"]]
     assert flow.status(started) == "succeeded"
+
+
+def test_gates_are_in_no_queue_that_people_see(flow: Flow) -> None:
+    started = flow.start(flow.of(gate=[], gate_b=["gate"]))
+    assert (flow.app.count_jobs(), flow.app.stats().queues) == ({}, {})
+    flow.work.using(queue="gates").enqueue()
+    assert flow.app.count_jobs() == {"gates": {"ready": 1}}, "a queue of this name may belong to somebody"
+    flow.run()
+    flow.app.resolve_gate(started.id, "gate", "succeeded")
+    recent = flow.app.stats().recent
+    assert recent is not None
+    assert ([*recent.queues], [*recent.tasks], recent.queues["gates"].succeeded) == (["gates"], ["work"], 1)

@@ -62,7 +62,7 @@ def test_a_job_that_runs_names_its_worker(world: World) -> None:
     job = world.task().enqueue(1)
     world.claim_one()
     *_, started = world.app.job_history(job.id)
-    assert (started.what, started.detail) == ("started", {"attempt": 1, "worker": world.worker})
+    assert (started.what, started.detail) == ("started", {"attempt": 1, "worker": "one"})
 
 
 def test_attempts_that_failed_are_told_with_what_decided_the_wait(world: World) -> None:
@@ -72,7 +72,7 @@ def test_attempts_that_failed_are_told_with_what_decided_the_wait(world: World) 
     attempt(world, 1, Failed, "timeout", message="too slow")
     assert story(world, job) == ["0 enqueued", "1 started", "3 error", "64 started", "65 failed"]
     _, started, error, _, failed = world.app.job_history(job.id)
-    assert started.detail == {"attempt": 1, "worker": world.worker}
+    assert started.detail == {"attempt": 1, "worker": "one"}
     assert error.detail == {
         "attempt": 1,
         "code": "http.503",
@@ -99,7 +99,7 @@ def test_what_is_put_off_is_told_and_the_next_attempt_has_its_number(
     attempt(world, 1, end, *args)
     assert story(world, job) == ["0 enqueued", "1 started", f"2 {what}"]
     started, put_off = world.app.job_history(job.id)[1:]
-    assert started.detail == {"attempt": 1, "worker": world.worker}
+    assert started.detail == {"attempt": 1, "worker": "one"}
     waited = put_off.detail.pop("delay")
     assert waited == delay if delay is not None else 0 <= waited <= 3
     assert put_off.detail == {"attempt": 1, "decided_by": decided_by}
@@ -233,12 +233,30 @@ def test_what_was_said_with_the_end_stands_before_it(world: World, end: Any, tol
 def test_a_lost_worker_is_told_with_its_name(world: World) -> None:
     job = world.task().enqueue(1)
     world.claim_one()
-    worker = world.worker
     world.lose_worker()
     assert story(world, job) == ["0 enqueued", "0 started", "30 lost"]
     started, lost = world.app.job_history(job.id)[1:]
-    assert started.detail["worker"] == worker
+    assert started.detail["worker"] == "one"
+    assert lost.detail["silent_since"] == "2027-01-15 08:00:00 UTC"
     assert (lost.detail["decided_by"], lost.detail["delay"]) == ("first loss", 0.0)
+
+
+def test_a_worker_that_is_not_known_any_more_is_told_by_its_id(world: World) -> None:
+    job = world.task().enqueue(1)
+    world.claim_one()
+    id = world.worker
+    world.lose_worker()
+    world.sql("DELETE FROM perdure.worker WHERE id = :id", id=id)
+    started, lost = world.app.job_history(job.id)[1:]
+    assert (started.detail["worker"], "silent_since" in lost.detail) == (id, False)
+
+
+def test_an_attempt_that_its_own_worker_recorded_as_lost_names_no_silence(world: World) -> None:
+    job = world.task().enqueue(1)
+    attempt(world, 1, Failed, "lost")
+    world.advance(300)
+    world.operations.rescue()
+    assert "silent_since" not in world.app.job_history(job.id)[2].detail
 
 
 @pytest.mark.parametrize("id", ["0198a1b2-0000-7000-8000-000000000000", "no id at all", ""])

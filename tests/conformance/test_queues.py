@@ -10,6 +10,7 @@ from perdure.errors import InvalidOption
 from perdure.model.backoff import Backoff
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Throttled
+from perdure.request.times import from_us
 from tests.conformance.world import World, ids
 
 
@@ -75,6 +76,37 @@ def test_a_paused_queue_gives_nothing_until_it_is_resumed(world: World) -> None:
     assert [(queue.name, queue.paused) for queue in world.app.list_queues()] == [("a", False)]
 
 
+def test_a_pause_says_since_when_by_whom_and_why(world: World) -> None:
+    begin = from_us(world.now)
+    world.app.pause_queue("a", reason="the gateway is down", by="ann")
+    world.advance(60)
+    assert world.app.list_queues()[0].pause == (begin, "ann", "the gateway is down")
+    world.app.pause_queue("a", reason="and a deploy", by="bob")
+    assert world.app.list_queues()[0].pause == (begin, "bob", "and a deploy"), "it is paused since then"
+    assert [act.detail for act in world.app.list_acts()] == [
+        {"reason": "and a deploy"},
+        {"reason": "the gateway is down"},
+    ]
+    assert world.app.resume_queue("a", by="eve") == (begin, "bob", "and a deploy")
+    assert (world.app.list_queues()[0].pause, world.app.resume_queue("a")) == (None, None)
+    world.app.pause_queue("a")
+    assert world.app.list_queues()[0].pause == (from_us(world.now), None, None)
+
+
+def test_to_resume_a_queue_that_nobody_paused_changes_nothing(world: World) -> None:
+    assert world.app.resume_queue("a") is None
+    assert world.app.list_queues() == []
+
+
+def test_a_queue_that_was_paused_before_that_was_recorded_has_no_time(world: World) -> None:
+    world.app.pause_queue("a")
+    world.sql("UPDATE perdure.queue SET paused_at = NULL")
+    assert world.app.list_queues()[0].pause == (None, None, None)
+    job = world.task(queue="a").enqueue()
+    assert world.app.explain_job(job.id).sentence == "Its queue a is paused."
+    assert world.app.resume_queue("a") == (None, None, None)
+
+
 def test_a_queue_may_be_paused_before_it_has_jobs_and_what_runs_goes_on(world: World) -> None:
     running = fill(world, "a")
     (claimed,) = world.claim()
@@ -113,9 +145,10 @@ def test_settings_of_a_queue_are_listed(world: World) -> None:
 def test_a_setting_that_is_not_given_stays_as_it_is(world: World) -> None:
     world.app.set_queue("a", backoff=7)
     world.app.pause_queue("a")
-    assert world.app.list_queues() == [("a", True, None, 0, Backoff(7, 900))]
+    pause = (from_us(world.now), None, None)
+    assert world.app.list_queues() == [("a", True, None, 0, Backoff(7, 900), pause)]
     world.app.set_queue("a", backoff=8)
-    assert world.app.list_queues() == [("a", True, None, 0, Backoff(8, 900))]
+    assert world.app.list_queues() == [("a", True, None, 0, Backoff(8, 900), pause)]
     fill(world, "a")
     world.app.resume_queue("a")
     world.attempt(Throttled, None)

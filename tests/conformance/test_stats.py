@@ -32,14 +32,15 @@ def test_queues_have_counts_and_lag(world: World) -> None:
     work.enqueue()
     world.advance(2)
     world.task("play").enqueue()
-    world.app.pause_queue("idle")
+    world.app.pause_queue("idle", reason="a deploy", by="ann")
     stats = world.app.stats()
     default, idle = stats.queues["default"], stats.queues["idle"]
     assert list(stats.queues) == ["default", "idle"]
     assert default.counts == {"ready": 2, "retrying": 1, "scheduled": 1}
     assert (default.lag, default.oldest_ready) == (2.0, from_us(NOON))
     assert (default.paused, default.cool_until) == (False, None)
-    assert idle == ({}, 0.0, None, True, None, 0)
+    assert idle == ({}, 0.0, None, True, None, 0, (from_us(world.now), "ann", "a deploy"))
+    assert default.pause is None
 
 
 def test_a_cooling_queue_is_told_for_as_long_as_it_cools(world: World) -> None:

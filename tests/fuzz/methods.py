@@ -167,7 +167,7 @@ VERBS: dict[str, Values] = {
     ),
     "migrate": some(to=mostly(None, integers)),
     "oldest_ready": some(queue=name),
-    "pause_queue": also(asked(name=name), by=said),
+    "pause_queue": also(asked(name=name), reason=said, by=said),
     "replay_job": also(asked(id=job), request_key=mostly(None, SECRET, texts), reason=said, by=said),
     "requeue_job": also(asked(id=job), run=number, keep_checkpoint=flag, reason=said, by=said, conn=conn),
     "requeue_jobs": many(keep_checkpoint=flag, reason=said),

@@ -285,15 +285,28 @@ class Company:
 
     def pause_or_resume(self, draw: Draw) -> None:
         queue = draw(st.sampled_from(requests.QUEUES))
-        if self.model.queue(queue).paused:
+        settings = self.model.queue(queue)
+        if settings.paused and draw(st.integers(0, 3)):
             self.resume(queue)
-        else:
-            self.perform(queues.pause, queue)
-            self.model.queue(queue).paused = True
+            return
+        reason, by = draw(st.sampled_from([None, "a deploy"])), draw(st.sampled_from([None, "ann"]))
+        self.perform(queues.pause, queue, reason=reason, by=by)
+        if not settings.paused:
+            settings.paused, settings.paused_at = True, self.model.now
+        settings.paused_by, settings.pause_reason = by, reason
 
     def resume(self, queue: str) -> None:
-        self.perform(queues.resume, queue)
-        self.model.queue(queue).paused = False
+        ended, settings = self.perform(queues.resume, queue), self.model.queues.get(queue)
+        if settings is None or not settings.paused:
+            assert ended is None
+            return
+        assert ended == (settings.paused_at, settings.paused_by, settings.pause_reason)
+        settings.paused, settings.paused_at, settings.paused_by, settings.pause_reason = (
+            False,
+            None,
+            None,
+            None,
+        )
 
     def set_backoff(self, draw: Draw) -> None:
         queue, backoff = draw(st.sampled_from(requests.QUEUES)), draw(requests.BACKOFFS)

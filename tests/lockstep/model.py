@@ -46,6 +46,9 @@ class Queue:
     cool_until: int | None = None
     throttles: int = 0
     backoff: Backoff | None = None
+    paused_at: int | None = None
+    paused_by: str | None = None
+    pause_reason: str | None = None
 
 
 @dataclass

@@ -144,8 +144,8 @@ def look() -> Op[Seen]:
         attempts={Lease(job, token): Past(*past) for job, token, *past in attempts},
         events=[tuple(row) for row in events],
         queues={
-            name: Queue(bool(paused), cool_until, throttles, backoff and load_backoff(backoff))
-            for name, paused, cool_until, throttles, backoff in queues
+            name: Queue(bool(paused), cool_until, throttles, backoff and load_backoff(backoff), *pause)
+            for name, paused, cool_until, throttles, backoff, *pause in queues
         },
         workers={row.id: row.expires_at for row in itertools.starmap(WorkerRow, workers)},
         counts={(queue, view): number for queue, view, number in counts},

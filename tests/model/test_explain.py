@@ -11,6 +11,8 @@ from perdure.model.advice import ADVICE, advise
 from perdure.model.coverage import Server
 from perdure.model.explain import MOST_AHEAD, Case, Parent, explain
 from perdure.model.job import SECOND, JobRow
+from perdure.model.pause import Pause
+from perdure.model.silence import Silence
 
 NOW = 1_800_000_000 * SECOND
 HOUR = 3600 * SECOND
@@ -67,6 +69,11 @@ CASES: list[tuple[Case, str, str]] = [
         "lost",
         f"It runs since {AT}, but its worker w1 is silent; the next sweep rescues it.",
     ),
+    (
+        case({"silent": Silence("ann", NOW, NOW)}, **RUNNING),
+        "lost",
+        f"It runs since {AT}, but its worker ann has been silent since {AT}; the next sweep takes it over.",
+    ),
     (case(state="waiting"), "waiting", "It waits for its parents to end."),
     (
         case({"parents": PARENTS[:1]}, **STEP, state="waiting"),
@@ -120,6 +127,11 @@ CASES: list[tuple[Case, str, str]] = [
     (case(run_at=NOW + 2 * HOUR, snoozes=1), "put_off", f"Its handler postponed it until {LATER}."),
     (case({"paused": True}), "queue_paused", "Its queue mail is paused."),
     (
+        case({"paused": True, "pause": Pause(NOW, "ann", "the gateway is down.\nSee mail")}),
+        "queue_paused",
+        "Its queue mail is paused by ann since 2027-01-15 08:00:00 UTC: the gateway is down.",
+    ),
+    (
         case({"cool_until": NOW + 2 * HOUR}),
         "queue_cooling",
         f"Its queue mail cools down until {LATER}.",
@@ -164,7 +176,7 @@ CASES: list[tuple[Case, str, str]] = [
     ),
     (case({"ahead": 1}), "behind", "One job of its queue comes before it."),
     (case({"ahead": 999}), "behind", "999 jobs of its queue come before it."),
-    (case({"ahead": MOST_AHEAD}), "behind", "1000 or more jobs of its queue come before it."),
+    (case({"ahead": MOST_AHEAD}), "behind", "1,000 or more jobs of its queue come before it."),
     (case(), "ready", "It is first in its queue; the next free worker claims it."),
 ]
 
@@ -175,6 +187,8 @@ REMARKED: list[tuple[Case, str, str]] = [
     (case({"enabled": False}), "ready", "task_disabled"),
     (case({"holder": "j2"}, state="canceled", finished_at=NOW), "ended", "unique_key_taken"),
     (case({"servers": []}, **RUNNING), "lost", "no_worker"),
+    (case({"runner": "ann", "silent": Silence("ann", NOW, NOW)}, **RUNNING), "running", "worker_silent"),
+    (case({"taken_over": Silence("ann", NOW, NOW)}), "ready", "taken_over"),
     (case({"servers": []}, expires_at=NOW), "expired", "no_worker"),
     (case({"servers": []}, **STEP, state="open", timeout=1), "gate_overdue", "no_worker"),
 ]

@@ -63,7 +63,7 @@ def _live(flow: Flow) -> None:
     world.app.requeue_job(again.id)
     world.app.cancel_job(work.enqueue(5).id, reason=ODD)
     world.app.set_task("work", enabled=True)
-    world.app.pause_queue("slow")
+    world.app.pause_queue("slow", reason=ODD, by="ann")
 
 
 def _flow(flow: Flow) -> None:

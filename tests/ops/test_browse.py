@@ -73,5 +73,6 @@ def test_all_about_a_job_is_one_round_trip() -> None:
     assert traces is not None
     assert (traces.job.id, traces.attempts, traces.events) == (A, [], [])
     assert traces.logs == [(1, "info", "hi", 5)]
-    assert (script.asked, script.final) == ([["get_job", "list_attempts", "list_events", "list_logs"]], True)
+    names = ["get_job", "list_attempts", "list_events", "list_logs", "list_workers_of_job"]
+    assert (script.asked, script.final) == ([names], True)
     assert Script().play(browse.trace_job(A)) is None

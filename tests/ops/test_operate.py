@@ -131,15 +131,15 @@ def test_delete_of_a_running_job_asks_it_to_stop() -> None:
 
 
 def test_a_resumed_queue_is_woken() -> None:
-    for operation, name, woken in (
-        (queues.pause("mail"), "set_queue", set()),
-        (queues.resume("mail"), "set_queue", {"queue/mail"}),
-        (queues.set_queue("mail", {"backoff": Backoff(1, 2)}), "set_queue", set()),
-        (queues.set_queue("mail", {"backoff": None}), "set_queue", set()),
+    for operation, names, woken in (
+        (queues.pause("mail"), ["pause_queue"], set()),
+        (queues.resume("mail"), ["lock_pause", "resume_queue"], {"queue/mail"}),
+        (queues.set_queue("mail", {"backoff": Backoff(1, 2)}), ["set_queue"], set()),
+        (queues.set_queue("mail", {"backoff": None}), ["set_queue"], set()),
     ):
         script = Script()
         script.play(operation)
-        assert (script.asked, script.final, script.woken) == ([[name, "record_act"]], True, woken)
+        assert (script.asked, script.final, script.woken) == ([[*names, "record_act"]], True, woken)
 
 
 def test_tasks_are_written_in_the_order_of_their_names() -> None:

@@ -103,7 +103,7 @@ async def test_what_would_end_a_program_ends_an_attempt(ends: Any, error: BaseEx
 async def test_a_handler_that_cancels_itself_has_failed(ends: Any) -> None:
     job = await ends(throwing(asyncio.CancelledError()), state="ready")
     assert failure(job) in (
-        ("error", "job.cancelled_itself"),
+        ("error", "job.canceled_itself"),
         ("error", "job.error"),
     )  # on the loop, in a thread
     assert "CancelledError" in job.error.message

@@ -11,15 +11,15 @@ import click
 
 import perdure
 from perdure.cli.failures import failure, printable_errors
-from perdure.cli.suggest import did_you_mean
+from perdure.cli.suggest import other_command
 from perdure.cli.target import Target, where
 
 COMMANDS = {
-    "demo": ("demo", "Run a few hundred jobs and tell what became of them."),
-    "worker": ("worker", "Run jobs until told to stop."),
+    "demo": ("demo", "Run a few hundred jobs and show what became of them."),
+    "worker": ("worker", "Run jobs until stopped."),
     "enqueue": ("enqueue", "Enqueue a job of TASK."),
     "jobs": ("jobs", "List jobs, the newest first, or count them."),
-    "job": ("job", "Tell a job's whole story."),
+    "job": ("job", "Show everything about a job."),
     "explain": ("job", "Say why a job is not running, in a sentence."),
     "cancel": ("acts", "Cancel jobs, by their ids or all that fit."),
     "requeue": ("acts", "Start a new run of jobs that failed or were canceled."),
@@ -76,7 +76,7 @@ def _run() -> None:
 
 
 class Program(click.Group):
-    """Finds commands by name, suggests one for a slip of the pen, and turns our errors into a line and an exit code."""
+    """Finds commands by name, suggests one for a typo, and turns our errors into a line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -102,7 +102,7 @@ class Program(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            ctx.fail(f"No such command {args[0]!r}.{did_you_mean(args[0], COMMANDS)}")
+            ctx.fail(f"No such command {args[0]!r}.{other_command(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

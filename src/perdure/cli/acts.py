@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from perdure.cli.conditions import conditions
-from perdure.cli.documents import act_document, as_json, print_json
+from perdure.cli.documents import act_document, as_json, iso, print_json
 from perdure.cli.failures import Misuse, words
+from perdure.cli.fleet import pause_text
 from perdure.cli.jobs import meant
-from perdure.cli.output import say
+from perdure.cli.output import number, say
 from perdure.cli.tables import Column, facts, table
 from perdure.cli.target import Target, pass_target, where
 from perdure.model.time_text import distance
 
 if TYPE_CHECKING:
+    from perdure.app import App
     from perdure.client.bulk import Act, BulkResult
+    from perdure.errors import JobNotFound
 
 OUTCOMES = (Column("ID"), Column("OUTCOME"))
 ACTS = (
@@ -51,7 +54,7 @@ def _whoami() -> str | None:
 actor = click.option(
     "--actor", envvar="PERDURE_ACTOR", default=_whoami, help="Who does it.  [$PERDURE_ACTOR, then $USER]"
 )
-reason = click.option("--reason", help="Why, for whoever looks at it later.")
+reason = click.option("--reason", help="Why; the history shows it.")
 
 
 def acting(function: Any) -> Any:
@@ -74,6 +77,7 @@ def acting(function: Any) -> Any:
 class JobAction(NamedTuple):
     """One act: on one job, on many, and what people call it."""
 
+    app: App
     one: Callable[..., str]
     many: Callable[..., BulkResult]
     title: str
@@ -93,7 +97,7 @@ def cancel(target: Target, reason: str | None, actor: str | None, **asked: Any) 
     """
     with target.reading() as app:
         options = {"reason": reason, "by": actor}
-        _act(JobAction(app.cancel_job, app.cancel_jobs, "Cancel", options), **asked)
+        _act(JobAction(app, app.cancel_job, app.cancel_jobs, "Cancel", options), **asked)
 
 
 @click.command()
@@ -112,7 +116,7 @@ def requeue(
     """
     with target.reading() as app:
         options = {"reason": reason, "by": actor, "keep_checkpoint": keep_checkpoint}
-        _act(JobAction(app.requeue_job, app.requeue_jobs, "Requeue", options), **asked)
+        _act(JobAction(app, app.requeue_job, app.requeue_jobs, "Requeue", options), **asked)
 
 
 @click.command("run-now")
@@ -126,7 +130,7 @@ def run_now(target: Target, actor: str | None, **asked: Any) -> None:
       perdure run-now --state retrying --queue mail
     """
     with target.reading() as app:
-        _act(JobAction(app.run_now, app.run_jobs_now, "Run now", {"by": actor}), **asked)
+        _act(JobAction(app, app.run_now, app.run_jobs_now, "Run now", {"by": actor}), **asked)
 
 
 @click.command()
@@ -142,27 +146,33 @@ def delete(target: Target, reason: str | None, actor: str | None, **asked: Any) 
     """
     with target.reading() as app:
         options = {"reason": reason, "by": actor}
-        _act(JobAction(app.delete_job, app.delete_jobs, "Delete", options), **asked)
+        _act(JobAction(app, app.delete_job, app.delete_jobs, "Delete", options), **asked)
 
 
 @click.command()
 @click.argument("queue")
+@reason
 @actor
 @as_json
 @where
 @pass_target
-def pause(target: Target, queue: str, actor: str | None, as_json: bool) -> None:
+def pause(target: Target, queue: str, reason: str | None, actor: str | None, as_json: bool) -> None:
     """Hand out no more jobs of a queue. What runs goes on.
+
+    perdure queues shows who paused it, since when, and why.
 
     \b
     Examples:
       perdure pause mail
-      perdure pause mail --actor "night shift"
+      perdure pause mail --reason "the gateway is down" --actor "night shift"
     """
     with target.reading() as app:
         hint = meant(app, queue, None)
-        app.pause_queue(queue, by=actor)
-    _tell_queue(queue, paused=True, as_json=as_json)
+        app.pause_queue(queue, reason=reason, by=actor)
+    if as_json:
+        print_json({"queue": queue, "paused": True})
+    else:
+        say(f"The queue {queue} is paused.")
     if hint:
         say(f"No task has this queue.{hint}", err=True)
 
@@ -176,14 +186,26 @@ def pause(target: Target, queue: str, actor: str | None, as_json: bool) -> None:
 def resume(target: Target, queue: str, actor: str | None, as_json: bool) -> None:
     """Hand out jobs of a queue again.
 
+    Says who had paused it, since when and why, and how many jobs are ready.
+
     \b
     Examples:
       perdure resume mail
       perdure resume mail --actor "day shift"
     """
     with target.reading() as app:
-        app.resume_queue(queue, by=actor)
-    _tell_queue(queue, paused=False, as_json=as_json)
+        ended = app.resume_queue(queue, by=actor)
+        ready = app.count_jobs(queue=queue).get(queue, {}).get("ready", 0)
+        hint = "" if ended is not None else meant(app, queue, None)
+    if as_json:
+        pause = None if ended is None else {**ended._asdict(), "at": iso(ended.at)}
+        print_json({"queue": queue, "paused": False, "pause": pause, "ready": ready})
+        return
+    jobs = "1 job is ready." if ready == 1 else f"{number(ready)} jobs are ready."
+    if ended is None:
+        say(f"The queue {queue} was not paused. {jobs}{hint}")
+    else:
+        say(f"The queue {queue} hands out jobs again; it was {pause_text(ended)}. {jobs}")
 
 
 @click.command()
@@ -198,7 +220,7 @@ def resume(target: Target, queue: str, actor: str | None, as_json: bool) -> None
 def acts(target: Target, /, limit: int, as_json: bool, **asked: Any) -> None:
     """List what operators did. To many jobs, queues, tasks and workflows, the newest first.
 
-    What was done to one job is told by: perdure job ID.
+    perdure job ID shows what was done to one job.
 
     \b
     Examples:
@@ -240,14 +262,16 @@ def _act(
 
 
 def _act_on_each(action: JobAction, ids: tuple[str, ...], *, as_json: bool) -> None:
-    from perdure.errors import JobNotFound, Refused, StoreBusy
+    from perdure.errors import Refused, StoreBusy
 
     outcomes: list[tuple[str, str]] = []
-    for id in ids:
+    for id, missing in _whole_ids(action.app, ids).items():
+        if missing is not None:
+            outcomes.append((id, "not_found"))
+            say(f"{id}: {missing}", err=True)
+            continue
         try:
             outcomes.append((id, action.one(id, **action.options)))
-        except JobNotFound:
-            outcomes.append((id, "not_found"))
         except Refused as error:
             outcomes.append((id, error.code.removeprefix("job.")))
             say(f"{id}: {words(error)}", err=True)
@@ -261,6 +285,19 @@ def _act_on_each(action: JobAction, ids: tuple[str, ...], *, as_json: bool) -> N
         table(OUTCOMES, outcomes)
     if any(outcome not in DONE for _, outcome in outcomes):
         raise click.exceptions.Exit(1)
+
+
+def _whole_ids(app: App, typed: tuple[str, ...]) -> dict[str, JobNotFound | None]:
+    """All of them before the first act, so that one that is ambiguous changes nothing; and why one is no job's."""
+    from perdure.errors import JobNotFound
+
+    found: dict[str, JobNotFound | None] = {}
+    for id in typed:
+        try:
+            found[app.views.whole_job_id(id)] = None
+        except JobNotFound as error:
+            found[id] = error
+    return found
 
 
 def _act_on_many(
@@ -280,12 +317,12 @@ def _act_on_many(
     if as_json:
         print_json({"counts": acted.counts, "act_id": acted.act_id, "dry_run": dry_run})
     elif acted.counts:
-        facts([(outcome, str(number)) for outcome, number in acted.counts.items()])
+        facts([(outcome, number(jobs)) for outcome, jobs in acted.counts.items()])
         if dry_run:
             say("Nothing was changed: this is what would come of it.", err=True)
     else:
         say("No jobs fit.", err=True)
-    undone = {outcome: number for outcome, number in acted.counts.items() if outcome not in DONE}
+    undone = {outcome: jobs for outcome, jobs in acted.counts.items() if outcome not in DONE}
     if undone and not dry_run:
         say(f"Left undone: {_told(undone)}.", err=True)
         raise click.exceptions.Exit(1)
@@ -306,14 +343,7 @@ def _bar(action: JobAction, expected: BulkResult) -> Iterator[Callable[[Counter[
 
 
 def _told(counts: Mapping[Any, int]) -> str:
-    return ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
-
-
-def _tell_queue(queue: str, *, paused: bool, as_json: bool) -> None:
-    if as_json:
-        print_json({"queue": queue, "paused": paused})
-    else:
-        say(f"The queue {queue} is {'paused' if paused else 'not paused'}.")
+    return ", ".join(f"{number(jobs)} {outcome}" for outcome, jobs in counts.items())
 
 
 def _line(act: Act, now: int) -> list[str]:

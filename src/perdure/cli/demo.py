@@ -8,7 +8,7 @@ import click
 @click.command()
 @click.option("--seconds", default=50, show_default=True, help="When to stop waiting for the last ones.")
 def demo(seconds: int) -> None:
-    """Run a few hundred jobs and tell what became of them.
+    """Run a few hundred jobs and show what became of them.
 
     On an SQLite file that is gone afterwards; nothing else is touched.
 

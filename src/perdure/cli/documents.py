@@ -65,8 +65,15 @@ def act_document(act: Act) -> dict[str, Any]:
     return {**act._asdict(), "at": iso(act.at)}
 
 
-def worker_document(row: WorkerRow, *, live: bool) -> dict[str, Any]:
-    return {**_document(row._asdict()), "live": live}
+def worker_document(row: WorkerRow, now: int) -> dict[str, Any]:
+    from perdure.request.times import from_us
+
+    silence = row.silence(now)
+    return {
+        **_document(row._asdict()),
+        "live": row.expires_at > now,
+        "silent_since": None if silence is None else iso(from_us(silence.since)),
+    }
 
 
 def entry_document(entry: Entry) -> dict[str, Any]:
@@ -81,6 +88,7 @@ def queue_document(name: str, queue: QueueStats, stats: Stats) -> dict[str, Any]
         "lag": queue.lag,
         "oldest_ready": iso(queue.oldest_ready),
         "paused": queue.paused,
+        "pause": None if queue.pause is None else {**queue.pause._asdict(), "at": iso(queue.pause.at)},
         "cool_until": iso(queue.cool_until),
         "unserved": [
             {"task": lost.task, "ready": lost.ready, "lacks": lost.lacks}
@@ -91,13 +99,15 @@ def queue_document(name: str, queue: QueueStats, stats: Stats) -> dict[str, Any]
 
 
 def stats_document(stats: Stats) -> dict[str, Any]:
+    from perdure.request.times import to_us
+
     facts = stats.connections
     return {
         "at": iso(stats.at),
         "database": stats.database._asdict(),
         "connections": {"open": facts.connections, "busy": facts.busy, "most": facts.most},
         "queues": [queue_document(name, queue, stats) for name, queue in stats.queues.items()],
-        "workers": [worker_document(worker, live=True) for worker in stats.workers],
+        "workers": [worker_document(worker, to_us("at", stats.at)) for worker in stats.workers],
         "unserved": [lost._asdict() for lost in stats.unserved],
         "recent": None if stats.recent is None else _recent_document(stats.recent),
     }

@@ -10,12 +10,13 @@ import click
 from perdure.cli import typed
 from perdure.cli.documents import as_json, print_json, queue_document, stats_document, worker_document
 from perdure.cli.latencies import show_recent
-from perdure.cli.output import say
+from perdure.cli.output import number, say
 from perdure.cli.tables import Column, facts, table
 from perdure.cli.target import Target, pass_target, where
-from perdure.model.time_text import distance, length
+from perdure.model.time_text import distance, length, stamp
 
 if TYPE_CHECKING:
+    from perdure.client.queues import QueuePause
     from perdure.client.stats import QueueStats, Stats
     from perdure.client.views import WorkerRow
     from perdure.model.coverage import Unserved
@@ -24,13 +25,13 @@ COUNTS = ("ready", "scheduled", "retrying", "running", "waiting", "open", "faile
 _LATE = {"waiting": 5, "open": 5, "canceled": 6, "succeeded": 4, "failed": 2, "scheduled": 3, "retrying": 3}
 
 QUEUES = (
-    Column("QUEUE", least=8),
+    Column("QUEUE", least=8, keep_end=True),
     *(Column(name.upper(), rank=_LATE.get(name, 0), right=True) for name in COUNTS),
     Column("LAG", rank=1, right=True),
     Column("STATUS", rank=1, least=10),
 )
 WORKERS = (
-    Column("NAME", least=8),
+    Column("NAME", least=8, keep_end=True),
     Column("ID", rank=4),
     Column("STATE"),
     Column("SLOTS", rank=3, right=True),
@@ -38,6 +39,7 @@ WORKERS = (
     Column("TASKS", rank=5, least=10),
     Column("STARTED", rank=3),
     Column("BEAT", rank=2),
+    Column("NOTE", rank=1, least=20),
 )
 
 
@@ -70,7 +72,9 @@ def queues(target: Target, as_json: bool) -> None:
 @where
 @pass_target
 def workers(target: Target, as_json: bool) -> None:
-    """List the workers. A silent one did not renew its lease; the next sweep retires it.
+    """List the workers.
+
+    A silent one has not renewed its lease in time. When its lease ends, another worker takes over its jobs.
 
     \b
     Examples:
@@ -80,7 +84,7 @@ def workers(target: Target, as_json: bool) -> None:
     with target.reading() as app:
         now, crew = app.views.workers()
     if as_json:
-        print_json([worker_document(worker, live=worker.expires_at > now) for worker in crew])
+        print_json([worker_document(worker, now) for worker in crew])
         return
     table(WORKERS, [_worker(worker, now) for worker in crew])
     if not crew:
@@ -102,8 +106,8 @@ def workers(target: Target, as_json: bool) -> None:
 def stats(target: Target, since: float, as_json: bool) -> None:
     """Show queues, workers and the database at a glance.
 
-    How long jobs waited and ran, and how many ended in a second, is told of the newest 10,000 jobs, and of 2,000 more
-    behind the front of each queue that has a backlog.
+    How long jobs waited and ran, and how many ended per second, is measured on the newest 10,000 jobs, and on the 2,000
+    before the next one to run of each queue with a backlog.
 
     \b
     Examples:
@@ -133,7 +137,7 @@ def unserved_lines(unserved: Sequence[Unserved]) -> list[str]:
         "both": "no live worker that serves the queue knows the task",
     }
     return [
-        f"{lost.ready} ready in queue {lost.queue} of task {lost.task}: {said[lost.lacks]}."
+        f"{number(lost.ready)} ready in queue {lost.queue} of task {lost.task}: {said[lost.lacks]}."
         for lost in unserved
     ]
 
@@ -147,15 +151,23 @@ def _show_queues(stats: Stats) -> None:
 
 
 def _queue(name: str, queue: QueueStats, stats: Stats) -> list[str]:
-    status = ["paused"] if queue.paused else []
+    status = [] if queue.pause is None else [pause_text(queue.pause)]
     if queue.cool_until is not None:
         status.append(f"cools for {length((queue.cool_until - stats.at).total_seconds())}")
     if any(lost.queue == name for lost in stats.unserved):
         status.append("unserved")
     if queue.held:
-        status.append(f"{queue.held} held")
-    counts = [str(queue.counts.get(count, 0) or "") for count in COUNTS]
+        status.append(f"{number(queue.held)} held")
+    counts = [number(found) if (found := queue.counts.get(count)) else "" for count in COUNTS]
     return [name, *counts, length(queue.lag) if queue.lag else "", ", ".join(status)]
+
+
+def pause_text(pause: QueuePause) -> str:
+    """``paused by ann since 2026-03-01 12:00:05 UTC: the gateway is down``."""
+    from perdure.model.pause import Pause
+    from perdure.request.times import to_us
+
+    return str(Pause(None if pause.at is None else to_us("at", pause.at), pause.by, pause.reason))
 
 
 def _worker(worker: WorkerRow, now: int) -> list[str]:
@@ -164,13 +176,24 @@ def _worker(worker: WorkerRow, now: int) -> list[str]:
     return [
         worker.name,
         worker.id,
-        "live" if worker.expires_at > now else "silent",
+        "live" if worker.silence(now) is None else "silent",
         str(worker.slots),
         "every" if worker.queues is None else ", ".join(names_in(worker.queues)),
         ", ".join(names_in(worker.tasks)),
         distance(worker.started_at, now),
         distance(worker.beat_at, now),
+        _silence(worker, now),
     ]
+
+
+def _silence(worker: WorkerRow, now: int) -> str:
+    silence = worker.silence(now)
+    if silence is None:
+        return ""
+    since = f"silent since {stamp(silence.since)}"
+    if silence.until <= now:
+        return f"{since}, taken over by the next sweep of a live worker"
+    return f"{since}, taken over at {stamp(silence.until)} ({distance(silence.until, now)})"
 
 
 def _database(stats: Stats) -> list[tuple[str, str | None]]:
@@ -180,12 +203,12 @@ def _database(stats: Stats) -> list[tuple[str, str | None]]:
         ("database", f"{base.dialect} {base.version}"),
         ("size", _size(base.bytes)),
         ("log", None if base.wal_bytes is None else _size(base.wal_bytes)),
-        ("dead rows", None if base.dead_rows is None else str(base.dead_rows)),
+        ("dead rows", None if base.dead_rows is None else number(base.dead_rows)),
         ("oldest snapshot", None if base.oldest_snapshot is None else length(base.oldest_snapshot)),
         ("connections", used),
         (
             "workers",
-            f"{len(stats.workers)} live, {sum(worker.slots for worker in stats.workers)} slots",
+            f"{number(len(stats.workers))} live, {number(sum(worker.slots for worker in stats.workers))} slots",
         ),
     ]
 

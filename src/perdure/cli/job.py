@@ -26,7 +26,7 @@ ATTEMPTS = (
     Column("ATTEMPT", right=True),
     Column("OUTCOME"),
     Column("TOOK", rank=1, right=True),
-    Column("WORKER", rank=3, least=8),
+    Column("WORKER", rank=3, least=8, keep_end=True),
     Column("CODE", rank=2, least=8),
     Column("MESSAGE", rank=4, least=16),
 )
@@ -38,9 +38,10 @@ ATTEMPTS = (
 @where
 @pass_target
 def job(target: Target, id: str, as_json: bool) -> None:
-    """Tell a job's whole story.
+    """Show everything about a job.
 
-    Its timeline, attempts, error, arguments, progress, checkpoint, result and log.
+    Its timeline, attempts, error, arguments, progress, checkpoint, result and log. The first characters of its id are
+    enough, if no other job has them.
 
     \b
     Examples:
@@ -48,7 +49,7 @@ def job(target: Target, id: str, as_json: bool) -> None:
       perdure job 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 --json | jq .result
     """
     with target.reading() as app:
-        view = app.views.job(id, most=None)
+        view = app.views.job(app.views.whole_job_id(id), most=None)
     if as_json:
         print_json(_document(view))
     else:
@@ -69,7 +70,7 @@ def explain(target: Target, id: str, as_json: bool) -> None:
       perdure explain 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 --json | jq -r .code
     """
     with target.reading() as app:
-        why = app.explain_job(id)
+        why = app.explain_job(app.views.whole_job_id(id))
     if as_json:
         print_json(_explanation(why))
         return
@@ -171,7 +172,7 @@ def _attempt(one: AttemptView) -> list[str]:
         took = length((one.finished_at - one.started_at) / 1e6)
     return [
         *(str(one.run), str(one.attempt), one.kind, took),
-        *(one.worker or "", one.code or "", one.message or ""),
+        *(one.worker_name or one.worker or "", one.code or "", one.message or ""),
     ]
 
 

@@ -10,7 +10,7 @@ import click
 from perdure.cli.conditions import conditions
 from perdure.cli.documents import as_json, job_document, print_json
 from perdure.cli.failures import Misuse
-from perdure.cli.output import say
+from perdure.cli.output import number, say
 from perdure.cli.suggest import did_you_mean
 from perdure.cli.tables import Column, table
 from perdure.cli.target import Target, pass_target, where
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 COLUMNS = (
     Column("ID"),
     Column("STATE"),
-    Column("TASK", least=12),
-    Column("QUEUE", rank=3, least=6),
+    Column("TASK", least=12, keep_end=True),
+    Column("QUEUE", rank=3, least=6, keep_end=True),
     Column("ATTEMPT", rank=4, right=True),
     Column("WHEN", rank=2),
     Column("NOTE", rank=1, least=10),
@@ -85,10 +85,10 @@ def _count(app: App, by: str, wanted: dict[str, Any], *, as_json: bool) -> None:
     name = by.replace("-", "_")
     numbers = app.count_jobs_by(cast("By", name), **wanted)
     if as_json:
-        print_json([{name: value, "jobs": number} for value, number in numbers.items()])
+        print_json([{name: value, "jobs": jobs} for value, jobs in numbers.items()])
         return
     columns = (Column(by.upper().replace("-", " "), least=12), Column("JOBS", right=True))
-    table(columns, [[value or "-", str(number)] for value, number in numbers.items()])
+    table(columns, [[value or "-", number(jobs)] for value, jobs in numbers.items()])
     if not numbers:
         say(f"No jobs.{meant(app, wanted['queue'], wanted['task'])}", err=True)
 

@@ -1,11 +1,11 @@
-"""The part of ``perdure stats`` that tells how long jobs waited and ran."""
+"""The part of ``perdure stats`` that shows how long jobs waited and ran."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from perdure.cli.output import say
+from perdure.cli.output import number, say
 from perdure.cli.tables import Column, table
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ RANKS = ("p50", "p95", "p99", "max")
 
 def show_recent(recent: RecentStats) -> None:
     """By queue and by task."""
-    sample = "" if recent.whole else f", among {recent.looked_at} jobs"
+    sample = "" if recent.whole else f", among {number(recent.looked_at)} jobs"
     say()
     say(f"Ended since {recent.since:%Y-%m-%d %H:%M:%S} UTC{sample}; seconds waited and run:")
     _show("QUEUE", recent.queues)
@@ -27,7 +27,7 @@ def show_recent(recent: RecentStats) -> None:
 
 def _show(title: str, latencies: Mapping[str, Latency]) -> None:
     columns = [
-        Column(title, least=8),
+        Column(title, least=8, keep_end=True),
         Column("ENDED", right=True),
         Column("FAILED", rank=1, right=True),
         Column("PER S", rank=3, right=True),
@@ -44,9 +44,9 @@ def _line(name: str, one: Latency) -> list[str]:
     ended = one.succeeded + one.failed + one.canceled
     return [
         name,
-        str(ended),
-        str(one.failed or ""),
-        f"{one.per_second:.3g}",
+        number(ended),
+        number(one.failed) if one.failed else "",
+        number(one.per_second),
         *_times(one.waited),
         *_times(one.ran),
     ]

@@ -12,7 +12,7 @@ import click
 from perdure.cli import typed
 from perdure.cli.documents import as_json, print_json
 from perdure.cli.failures import Misuse
-from perdure.cli.output import say
+from perdure.cli.output import number, say
 from perdure.cli.tables import Column, table
 from perdure.cli.target import Target, pass_target, where
 
@@ -109,8 +109,8 @@ def _tell(moved: Moved | None) -> None:
         say("All was moved before; nothing was to be done.")
         return
     columns = (Column("TABLE"), Column("ROWS", right=True), Column("SHA256", rank=1, least=8))
-    table(columns, [(name, f"{rows}", moved.checksums[name]) for name, rows in moved.rows.items()])
-    say(f"Moved {sum(moved.rows.values())} rows, the same on both sides. The source takes no more.")
+    table(columns, [(name, number(rows), moved.checksums[name]) for name, rows in moved.rows.items()])
+    say(f"Moved {number(sum(moved.rows.values()))} rows, the same on both sides. The source takes no more.")
 
 
 @contextmanager

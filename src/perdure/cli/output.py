@@ -32,6 +32,11 @@ def exact(text: str, *, end: str = "\n") -> None:
     click.echo(text + end, nl=False)
 
 
+def number(value: float) -> str:
+    """A count or a rate for people: ``12,345``, and three digits of what is smaller than 100."""
+    return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:.3g}"
+
+
 def line(text: str) -> str:
     """Without control characters and line breaks."""
     return text if text.isprintable() else "".join(map(_harmless, text))

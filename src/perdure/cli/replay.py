@@ -12,7 +12,7 @@ from perdure.cli.target import Target, pass_target, where
 
 @click.command()
 @click.argument("id")
-@click.option("--request-key", help="Whoever replays under the same key again gets the same job.")
+@click.option("--request-key", help="Another replay under this key returns the same job.")
 @click.option("--reason", help="Kept in the job's history.")
 @actor
 @as_json
@@ -36,7 +36,7 @@ def replay(
       perdure replay 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 --request-key ticket-42 --json | jq .created
     """
     with target.reading() as app:
-        job = app.replay_job(id, request_key=request_key, reason=reason, by=actor)
+        job = app.replay_job(app.views.whole_job_id(id), request_key=request_key, reason=reason, by=actor)
         if as_json:
             row = job.refresh().row
             assert row is not None, "it was just looked at"

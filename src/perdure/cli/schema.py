@@ -9,7 +9,7 @@ import click
 from perdure.cli.documents import as_json, print_json, print_sql
 from perdure.cli.failures import Failure, failure
 from perdure.cli.fleet import unserved_lines
-from perdure.cli.output import say
+from perdure.cli.output import number, say
 from perdure.cli.tables import facts
 from perdure.cli.target import Target, check_schema, pass_target, where
 
@@ -139,7 +139,7 @@ def _warnings(stats: Stats) -> list[str]:
         "file may not: use 3.51.3 or newer, or PRAGMA wal_autocheckpoint = 0 on each."
     ]
     held = [
-        f"{queue.held} held in queue {name}, because workers cannot claim them: perdure explain ID tells why."
+        f"{number(queue.held)} held in queue {name}, because workers cannot claim them: perdure explain ID says why."
         for name, queue in stats.queues.items()
         if queue.held
     ]

@@ -24,14 +24,17 @@ from perdure.request.job import JobRequest
 from perdure.request.signals import Fatal, Retry, Snooze
 
 LOOK = 0.2
-BAR = 40
-"""Letters of the progress bar."""
+BAR = 16
+"""Characters of the progress bar."""
+WIDTH = 79
+"""Characters of a line at most, so that neither a terminal nor a log of 80 columns breaks it."""
+UNFINISHED = ("running", "ready", "retrying", "scheduled")
 
 logging.getLogger("perdure").addHandler(logging.NullHandler())
 
 
 def show(seconds: int) -> None:
-    """Play, and tell what became of the jobs."""
+    """Run the demo's jobs, and show what became of them."""
     with tempfile.TemporaryDirectory(prefix="perdure-demo-") as directory:
         app = App(f"sqlite:///{Path(directory, 'jobs.db')}")
         try:
@@ -62,7 +65,7 @@ async def _play(app: App, seconds: int) -> list[Job[Any]]:
         ends = time.monotonic() + seconds
         while await _show(app, len(jobs)) and time.monotonic() < ends:  # noqa: ASYNC110
             await asyncio.sleep(LOOK)
-    say()
+    say()  # ends the line of the progress bar in a terminal
     return jobs
 
 
@@ -87,12 +90,12 @@ async def _enqueue(app: App) -> list[Job[Any]]:
         return f"sent at attempt {ctx.attempt}"
 
     @app.task(name="demo.doomed", queue="imports", max_attempts=3, backoff=0.3)
-    def doomed(line: int) -> None:
-        raise ValueError(f"line {line} is no date")
+    def doomed() -> None:
+        raise ValueError("no date")
 
     @app.task(name="demo.fatal", queue="imports")
     async def fatal() -> None:
-        raise Fatal("the customer does not exist", code="customer.unknown")
+        raise Fatal("unknown customer", code="customer.unknown")
 
     @app.task(name="demo.patient", queue="reports")
     async def patient(*, ctx: Context = CONTEXT) -> str:
@@ -105,7 +108,7 @@ async def _enqueue(app: App) -> list[Job[Any]]:
         *(quick.job(number) for number in range(200)),
         *(slow.job(tossed.randint(5, 30)) for _ in range(20)),
         *(flaky.job(tossed.randint(1, 3)) for _ in range(30)),
-        *(doomed.job(line) for line in range(10)),
+        *(doomed.job() for _ in range(10)),
         *(fatal.job() for _ in range(5)),
         *(patient.job() for _ in range(5)),
         *(quick.using(delay=timedelta(seconds=3)).job(number) for number in range(30)),
@@ -122,9 +125,12 @@ async def _show(app: App, total: int) -> bool:
             counts[state] = counts.get(state, 0) + number
     done = sum(counts.get(state, 0) for state in ENDED)
     full = BAR * done // total
-    shown = "  ".join(f"{state} {counts[state]}" for state in sorted(counts))
-    end = "\r" if sys.stdout.isatty() else "\n"
-    say(f"[{'#' * full}{'.' * (BAR - full)}] {shown:70.70}".rstrip(), end=end)
+    shown = "".join(f"  {state} {counts[state]}" for state in UNFINISHED if counts.get(state))
+    text = f"[{'#' * full}{'.' * (BAR - full)}] {done} of {total}{shown}"
+    if sys.stdout.isatty():
+        say(f"{text:{WIDTH}}", end="\r")
+    else:
+        say(text)
     return done < total
 
 

@@ -30,12 +30,16 @@ _STYLES = {
 
 
 class Column(NamedTuple):
-    """``rank``: the highest is left out first, 0 never. ``least``: may be cut to so many letters, None never."""
+    """``rank``: the highest is left out first, 0 never. ``least``: may be cut to so many letters, None never.
+
+    ``keep_end``: cut at the start. Names differ at their ends: ``shop.orders.mail.send``.
+    """
 
     title: str
     rank: int = 0
     least: int | None = None
     right: bool = False
+    keep_end: bool = False
 
 
 class Shown(NamedTuple):
@@ -92,9 +96,7 @@ def draw(columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Sequen
     """The lines of a table as plain text."""
     titles = [column.title for column in columns]
     return [
-        (" " * GAP)
-        .join(_fit(row[place], width, right=columns[place].right) for place, width in shown)
-        .rstrip()
+        (" " * GAP).join(_fit(row[place], width, columns[place]) for place, width in shown).rstrip()
         for row in (titles, *rows)
     ]
 
@@ -122,14 +124,19 @@ def _total(widths: Iterable[int]) -> int:
     return sum(each) + GAP * (len(each) - 1)
 
 
-def _fit(text: str, width: int, *, right: bool) -> str:
-    if cells(text) > width:
-        text = text[: width - 1]
-        while cells(text) >= width:
-            text = text[:-1]
-        text += "…"
+def _fit(text: str, width: int, column: Column) -> str:
+    text = _cut(text, width, keep_end=column.keep_end)
     space = " " * (width - cells(text))
-    return space + text if right else text + space
+    return space + text if column.right else text + space
+
+
+def _cut(text: str, width: int, *, keep_end: bool) -> str:
+    if cells(text) <= width:
+        return text
+    text = text[1 - width :] if keep_end and width > 1 else text[: width - 1]
+    while cells(text) >= width:
+        text = text[1:] if keep_end else text[:-1]
+    return f"…{text}" if keep_end else f"{text}…"
 
 
 def _has_rich() -> bool:
@@ -152,7 +159,15 @@ def _draw_with_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], sh
             title, width=width, no_wrap=True, overflow="ellipsis", justify="right" if right else "left"
         )
     for row in rows:
-        drawn.add_row(*(Text(row[place], style=_STYLES.get(row[place], "")) for place, _ in shown))
+        drawn.add_row(
+            *(
+                Text(
+                    _cut(row[place], width, keep_end=columns[place].keep_end),
+                    style=_STYLES.get(row[place], ""),
+                )
+                for place, width in shown
+            )
+        )
     # At least as wide as what must not be cut: rich would cut it.
     needed = _total(width for _, width in shown)
     console = Console(highlight=False)

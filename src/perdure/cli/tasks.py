@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perdure.cli.documents import as_json, iso, print_json
-from perdure.cli.output import say
+from perdure.cli.output import number, say
 from perdure.cli.tables import Column, table
 from perdure.cli.target import Target, pass_target, where
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 COUNTS = ("ready", "scheduled", "retrying", "running")
 COLUMNS = (
-    Column("TASK", least=12),
-    Column("QUEUE", rank=2, least=6),
+    Column("TASK", least=12, keep_end=True),
+    Column("QUEUE", rank=2, least=6, keep_end=True),
     *(
         Column(name.upper(), rank=3 if name in ("scheduled", "retrying") else 0, right=True)
         for name in COUNTS
@@ -59,7 +59,7 @@ def _line(task: TaskFacts) -> list[str]:
     return [
         task.name,
         task.defaults.queue if task.defaults else "",
-        *(str(task.counts.get(count, 0) or "") for count in COUNTS),
+        *(number(found) if (found := task.counts.get(count)) else "" for count in COUNTS),
         status,
         ", ".join(task.served_by),
         "" if task.config is None else encode(task.config).decode(),

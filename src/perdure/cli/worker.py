@@ -69,7 +69,7 @@ def worker(
     log_level: str,
     log_format: str,
 ) -> None:
-    """Run jobs until told to stop.
+    """Run jobs until stopped.
 
     \b
     Examples:

@@ -10,7 +10,7 @@ import click
 from perdure.cli.acts import actor
 from perdure.cli.documents import as_json, print_json, step_document, workflow_document
 from perdure.cli.failures import Failure, Misuse
-from perdure.cli.output import say
+from perdure.cli.output import number, say
 from perdure.cli.tables import Column, facts, table, terminal_width
 from perdure.cli.target import Target, pass_target, where
 from perdure.model.time_text import distance, length, stamp
@@ -18,7 +18,7 @@ from perdure.model.visible_state import visible_state
 
 if TYPE_CHECKING:
     from perdure.app import App
-    from perdure.client.views import WorkflowRow, WorkflowView
+    from perdure.client.views import FailedStep, WorkflowRow, WorkflowView
     from perdure.client.workflow_handle import Placed
     from perdure.model.graph import Shape
     from perdure.request.step import Resolution
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 COLUMNS = (
     Column("ID"),
     Column("STATUS"),
-    Column("NAME", least=12),
-    Column("STEPS", rank=2, right=True),
-    Column("STARTED", rank=1),
-    Column("TOOK", rank=3, right=True),
-    Column("NOTE", rank=4, least=12),
+    Column("NAME", least=12, keep_end=True),
+    Column("STEPS", rank=3, right=True),
+    Column("STARTED", rank=2),
+    Column("TOOK", rank=4, right=True),
+    Column("NOTE", rank=1, least=12),
 )
 STATUSES = ("running", "open", "succeeded", "failed", "canceled")
 WHICH = ("following", "failed", "all")
@@ -69,6 +69,8 @@ def workflows(
 ) -> None:
     """List workflows, the newest first.
 
+    The note of one that failed names the first step that did, and its error.
+
     \b
     Examples:
       perdure workflows --status open
@@ -76,11 +78,12 @@ def workflows(
     """
     with target.reading() as app:
         rows = app.views.workflows(name=name, status=status, tenant=tenant, limit=limit, before=before)
+        failed = app.views.failed_steps(rows)
     if as_json:
-        print_json([workflow_document(row) for row in rows])
+        print_json([_listed(row, failed.get(row.id)) for row in rows])
         return
     now = time.time_ns() // 1000
-    table(COLUMNS, [_line(row, now) for row in rows])
+    table(COLUMNS, [_line(row, failed.get(row.id), now) for row in rows])
     if not rows:
         say("No workflows.", err=True)
     elif len(rows) == limit:
@@ -99,7 +102,7 @@ def workflows(
     type=click.Choice(WHICH),
     help="What to requeue: what failed and all that is following (if left out), only what failed, or all.",
 )
-@click.option("--reason", help="Why, for whoever looks at it later.")
+@click.option("--reason", help="Why; the history shows it.")
 @actor
 @click.option("--watch", is_flag=True, help="Go on showing it until it is over.")
 @as_json
@@ -107,6 +110,8 @@ def workflows(
 @pass_target
 def workflow(target: Target, /, id: str, act: str | None, key: str | None, **asked: Any) -> None:
     """Show a workflow as a tree, decide a gate, cancel or requeue it.
+
+    The first characters of its id are enough, if no other workflow has them.
 
     \b
     Examples:
@@ -118,6 +123,7 @@ def workflow(target: Target, /, id: str, act: str | None, key: str | None, **ask
     """
     _check(act, key, asked)
     with target.reading() as app:
+        id = app.views.whole_workflow_id(id)
         if act is None:
             _look(app, id, watch=asked["watch"], as_json=asked["as_json"])
             return
@@ -256,7 +262,11 @@ def _summary(view: WorkflowView) -> list[tuple[str, str | None]]:
     ]
 
 
-def _line(row: WorkflowRow, now: int) -> list[str]:
+def _listed(row: WorkflowRow, failed: FailedStep | None) -> dict[str, Any]:
+    return {**workflow_document(row), "failed_step": None if failed is None else failed._asdict()}
+
+
+def _line(row: WorkflowRow, failed: FailedStep | None, now: int) -> list[str]:
     done = row.total - row.waiting - row.active - row.open
     return [
         row.id,
@@ -265,8 +275,16 @@ def _line(row: WorkflowRow, now: int) -> list[str]:
         f"{done}/{row.total}",
         distance(row.created_at, now),
         _took(row, now),
-        row.reason or "",
+        row.reason or _why(failed),
     ]
+
+
+def _why(failed: FailedStep | None) -> str:
+    """The step for which a workflow failed, with its error; a gate has only a reason."""
+    if failed is None:
+        return ""
+    error = ": ".join(filter(None, (failed.code, failed.message))) or failed.reason
+    return f"{failed.key}: {error}" if error else failed.key
 
 
 def _took(row: WorkflowRow, now: int) -> str:
@@ -282,4 +300,4 @@ def _counts(row: WorkflowRow) -> str:
         "open": row.open,
         "waiting": row.waiting,
     }
-    return f"{row.total}: " + ", ".join(f"{number} {name}" for name, number in named.items() if number)
+    return f"{number(row.total)}: " + ", ".join(f"{number(n)} {name}" for name, n in named.items() if n)

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 from msgspec import UNSET, UnsetType
 
 from perdure.client.job import Job
-from perdure.client.queues import QueueChanges, QueueSettings, checked_changes, show_queue
+from perdure.client.queues import (
+    QueueChanges,
+    QueuePause,
+    QueueSettings,
+    checked_changes,
+    show_pause,
+    show_queue,
+)
 from perdure.client.stats import Stats, show
 from perdure.client.tasks import TaskFacts, show_task
 from perdure.client.timeline import Entry, tell
@@ -101,7 +108,10 @@ class JobMethods:
     def _count_jobs(
         self, *, queue: str | None = None, tenant: str | None = None
     ) -> Plan[dict[str, dict[str, int]]]:
-        """How many jobs each queue has in each of the states that people see, see docs/states.md."""
+        """How many jobs each queue has in each of the states that people see, see docs/states.md.
+
+        Gates of workflows are not counted: they are in no queue.
+        """
         return (
             yield from perform(
                 browse.count_jobs, queue=filter_text("queue", queue), tenant=filter_text("tenant", tenant)
@@ -168,13 +178,15 @@ class JobMethods:
         keep, reason, by = self.keep_keys_for, optional_text("reason", reason), optional_text("by", by)
         return (yield from perform(job_actions.delete, job_id(id), keep_key=keep, reason=reason, by=by))
 
-    def _pause_queue(self, name: str, *, by: str | None = None) -> Plan[None]:
+    def _pause_queue(self, name: str, *, reason: str | None = None, by: str | None = None) -> Plan[None]:
         """Hand out nothing from this queue; what runs goes on."""
-        yield from perform(queues.pause, text("queue", name), by=optional_text("by", by))
+        queue, reason, by = text("queue", name), optional_text("reason", reason), optional_text("by", by)
+        yield from perform(queues.pause, queue, reason=reason, by=by)
 
-    def _resume_queue(self, name: str, *, by: str | None = None) -> Plan[None]:
-        """Hand out jobs from this queue again."""
-        yield from perform(queues.resume, text("queue", name), by=optional_text("by", by))
+    def _resume_queue(self, name: str, *, by: str | None = None) -> Plan[QueuePause | None]:
+        """Hand out jobs from this queue again. Return the pause that this ends; None if it was not paused."""
+        ended = yield from perform(queues.resume, text("queue", name), by=optional_text("by", by))
+        return show_pause(ended)
 
     def _warm_queue(self, name: str, *, by: str | None = None) -> Plan[bool]:
         """End the cool-down of a queue, and start the next one short again. Returns whether the queue did cool."""

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict
 
 from perdure.errors import InvalidOption
 from perdure.model.backoff import Backoff, as_backoff
+from perdure.model.pause import Pause
 from perdure.ops.queues import Queue
 from perdure.request.options import unknown_option
 from perdure.request.times import from_us
+
+
+class QueuePause(NamedTuple):
+    """``at`` is None for a queue that was paused before migration 0007."""
+
+    at: datetime | None
+    by: str | None
+    reason: str | None
 
 
 class QueueSettings(NamedTuple):
@@ -20,6 +29,7 @@ class QueueSettings(NamedTuple):
     cool_until: datetime | None
     throttles: int
     backoff: Backoff | None
+    pause: QueuePause | None
 
 
 class QueueChanges(TypedDict, total=False):
@@ -29,10 +39,20 @@ class QueueChanges(TypedDict, total=False):
 
 
 def show_queue(queue: Queue) -> QueueSettings:
-    settings: dict[str, Any] = queue._asdict()
-    if queue.cool_until is not None:
-        settings["cool_until"] = from_us(queue.cool_until)
-    return QueueSettings(**settings)
+    return QueueSettings(
+        queue.name,
+        queue.paused,
+        None if queue.cool_until is None else from_us(queue.cool_until),
+        queue.throttles,
+        queue.backoff,
+        show_pause(queue.pause),
+    )
+
+
+def show_pause(pause: Pause | None) -> QueuePause | None:
+    if pause is None:
+        return None
+    return QueuePause(None if pause.at is None else from_us(pause.at), pause.by, pause.reason)
 
 
 def checked_changes(asked: QueueChanges) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
+from perdure.client.queues import QueuePause, show_pause
 from perdure.model.coverage import Unserved
 from perdure.model.job import SECOND, Instant
 from perdure.model.latency import Latency
@@ -27,6 +28,7 @@ class QueueStats(NamedTuple):
     paused: bool
     cool_until: datetime | None
     held: int
+    pause: QueuePause | None
 
 
 class DatabaseStats(NamedTuple):
@@ -98,4 +100,5 @@ def _queue(queue: QueueNumbers, now: Instant) -> QueueStats:
         queue.paused,
         from_us(cool) if cool is not None and cool > now else None,
         queue.counts.get("held", 0),
+        show_pause(queue.pause),
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from perdure.model.job import Instant
 from perdure.model.json_text import shown_json
+from perdure.model.time_text import stamp
 from perdure.ops.browse import AttemptRow, EventRow, LogRow, Traces
+from perdure.ops.worker import WorkerRow
 from perdure.request.times import from_us
 
 SAID = ("stage", "progress dropped", "log")
@@ -31,7 +34,7 @@ def tell(traces: Traces) -> list[Entry]:
         )
     ]
     for attempt in traces.attempts:
-        entries += _attempt(attempt)
+        entries += _attempt(attempt, traces.workers)
     entries += _current(traces)
     entries += map(_event, traces.events)
     entries += map(_log, traces.logs)
@@ -44,7 +47,22 @@ def _rank(what: str) -> int:
     return 0 if what == "started" else 1 if what in SAID else 2
 
 
-def _attempt(attempt: AttemptRow) -> list[Entry]:
+def _name(worker: str | None, workers: Mapping[str, WorkerRow]) -> str | None:
+    """A worker's name; its id if it is not known any more."""
+    known = workers.get(worker or "")
+    return worker if known is None else known.name
+
+
+def _silent_since(attempt: AttemptRow, workers: Mapping[str, WorkerRow]) -> str | None:
+    """Of an attempt that was taken over from a worker that died."""
+    worker = workers.get(attempt.worker or "")
+    if attempt.kind != "lost" or worker is None or attempt.finished_at < worker.expires_at:
+        return None
+    silence = worker.silence(attempt.finished_at)
+    return None if silence is None else stamp(silence.since)
+
+
+def _attempt(attempt: AttemptRow, workers: Mapping[str, WorkerRow]) -> list[Entry]:
     told = []
     if attempt.started_at is not None:
         told.append(
@@ -54,7 +72,7 @@ def _attempt(attempt: AttemptRow) -> list[Entry]:
                 attempt.run,
                 attempt.token,
                 attempt=attempt.attempt,
-                worker=attempt.worker,
+                worker=_name(attempt.worker, workers),
             )
         )
     told.append(
@@ -66,6 +84,7 @@ def _attempt(attempt: AttemptRow) -> list[Entry]:
             attempt=attempt.attempt,
             code=attempt.code,
             message=attempt.message,
+            silent_since=_silent_since(attempt, workers),
             delay=None if attempt.delay is None else attempt.delay / 1e6,
             decided_by=attempt.decided_by,
         )
@@ -80,9 +99,8 @@ def _current(traces: Traces) -> list[Entry]:
     error: dict[str, str | None] = {}
     if job.started_at is not None:
         error = {"code": job.error_code, "message": job.error_message}
-        told.append(
-            _entry(job.started_at, "started", job.run, job.token, attempt=job.attempt, worker=job.worker)
-        )
+        worker = _name(job.worker, traces.workers)
+        told.append(_entry(job.started_at, "started", job.run, job.token, attempt=job.attempt, worker=worker))
     acted = any((event.kind, event.run) == (job.state, job.run) for event in traces.events)
     if job.finished_at is not None and not acted:
         told.append(_entry(job.finished_at, job.state, job.run, job.token, **error, reason=job.reason))

@@ -6,10 +6,12 @@ database says.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from msgspec.structs import replace
 
+from perdure.client.abbreviated import whole_job_id, whole_workflow_id
 from perdure.client.jobs import JobId, job_id
 from perdure.client.timeline import Entry, tell
 from perdure.client.workflow_handle import Placed, placed
@@ -25,8 +27,9 @@ from perdure.ops.tasks import KnownTask, list_tasks
 from perdure.ops.worker import WorkerRow as WorkerRow
 from perdure.ops.workers_read import WorkersNow, list_workers_now
 from perdure.ops.workers_read import names_in as names_in
+from perdure.ops.workflow import FailedStep as FailedStep
 from perdure.ops.workflow import WorkflowRow as WorkflowRow
-from perdure.ops.workflow import get_graph
+from perdure.ops.workflow import find_failed_steps, get_graph
 from perdure.plan.plan import Plan, async_method, in_thread, perform, sync_method
 from perdure.request.filter import Wanted
 from perdure.store.store import Store
@@ -56,6 +59,8 @@ class AttemptView(NamedTuple):
     finished_at: Instant | None
     delay: int | None
     decided_by: str | None
+    worker_name: str | None
+    """None if the worker is not known any more."""
 
 
 class JobView(NamedTuple):
@@ -119,7 +124,7 @@ class Views:
             )
             for one in traces.attempts
         ]
-        traces = Traces(row, attempts, traces.events, logs)
+        traces = traces._replace(job=row, attempts=attempts, logs=logs)
         history = [_shown_entry(entry, names, most) for entry in tell(traces)]
         return JobView(row, _attempts(traces), history, logs, why)
 
@@ -147,6 +152,23 @@ class Views:
         tasks = yield from perform(list_tasks)
         return WorkflowView(self._workflow_row(graph.workflow, tasks), [*placed(graph)], graph.now)
 
+    def _failed_steps(self, rows: Sequence[WorkflowRow]) -> Plan[dict[str, FailedStep]]:
+        """Of the workflows among these that failed: the first step that did."""
+        ids = [row.id for row in rows if row.status == "failed"]
+        found = (yield from perform(find_failed_steps, ids)) if ids else {}
+        return {
+            id: step._replace(message=step.message and _cut(step.message, MOST_SHOWN))
+            for id, step in found.items()
+        }
+
+    def _whole_job_id(self, typed: str) -> Plan[str]:
+        """The id of the job that begins so; an error if that is none, a workflow, or more than one."""
+        return (yield from whole_job_id(typed))
+
+    def _whole_workflow_id(self, typed: str) -> Plan[str]:
+        """The same for a workflow."""
+        return (yield from whole_workflow_id(typed))
+
     def _workers(self) -> Plan[WorkersNow]:
         """The workers that are not retired, and the database's time: one whose lease ran out by then is silent."""
         return (yield from perform(list_workers_now))
@@ -168,6 +190,12 @@ class Views:
     job, ajob = sync_method(_job), async_method(_job)
     workflows, aworkflows = sync_method(_workflows), async_method(_workflows)
     workflow, aworkflow = sync_method(_workflow), async_method(_workflow)
+    failed_steps, afailed_steps = sync_method(_failed_steps), async_method(_failed_steps)
+    whole_job_id, awhole_job_id = sync_method(_whole_job_id), async_method(_whole_job_id)
+    whole_workflow_id, awhole_workflow_id = (
+        sync_method(_whole_workflow_id),
+        async_method(_whole_workflow_id),
+    )
     workers, aworkers = sync_method(_workers), async_method(_workers)
     task_queues, atask_queues = sync_method(_task_queues), async_method(_task_queues)
     migrations, amigrations = sync_method(_migrations), async_method(_migrations)
@@ -214,7 +242,8 @@ def _cut(text: str, most: int | None) -> str:
 
 def _attempts(traces: Traces) -> list[AttemptView]:
     """The earlier attempts, and the one in the job's row: the running one, or the last."""
-    row, earlier = traces.job, [AttemptView(*attempt) for attempt in traces.attempts]
+    row, names = traces.job, {id: worker.name for id, worker in traces.workers.items()}
+    earlier = [AttemptView(*one, worker_name=names.get(one.worker or "")) for one in traces.attempts]
     if row.started_at is None:
         return earlier
     # While it runs, the error in the row is that of the attempt before.
@@ -232,5 +261,6 @@ def _attempts(traces: Traces) -> list[AttemptView]:
         finished_at=row.finished_at,
         delay=None,
         decided_by=None,
+        worker_name=names.get(row.worker or ""),
     )
     return [*earlier, current]

@@ -70,7 +70,7 @@ def _run(loop: asyncio.AbstractEventLoop, worker: Worker, serving: asyncio.Task[
                 with suppress(RuntimeError):  # the loop was closed
                     serving.cancel()
     if serving.cancelled():
-        _log.error("The worker was cancelled from inside: it has ended")
+        _log.error("The worker was canceled from inside: it has ended")
         return Exit.CRASHED
     return serving.result()
 

@@ -48,6 +48,8 @@ ADVICE = {
     "running": "{cancel_job} asks it to stop.",
     "cancel_requested": "A handler in a thread ends where it calls ctx.check(), or when its timeout expires.",
     "lost": "Nothing: a live worker sweeps every few seconds.",
+    "worker_silent": "Check whether its process still runs, and whether it reaches the database.",
+    "taken_over": "{job_history} shows what it did before.",
     "waiting": "{explain_parent} shows why the first of them has not ended.",
     "open": "{resolve_gate} resolves it, or {resolve_otherwise}.",
     "gate_overdue": "Nothing: a live worker sweeps every few seconds.",

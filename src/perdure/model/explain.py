@@ -8,6 +8,8 @@ from typing import NamedTuple
 from perdure.model.advice import ADVICE, advise
 from perdure.model.coverage import Lack, Server, lack
 from perdure.model.job import ENDED, UNCLAIMABLE, Instant, JobRow, State
+from perdure.model.pause import Pause
+from perdure.model.silence import Silence
 from perdure.model.suspect import is_suspect
 from perdure.model.time_text import distance, stamp
 
@@ -29,10 +31,16 @@ class Case(NamedTuple):
     now: Instant
     job: JobRow
     paused: bool = False
+    pause: Pause | None = None
+    """Of its queue, if that is paused."""
     cool_until: Instant | None = None
     servers: Sequence[Server] = ()
     runner: str | None = None
     """The name of the live worker that runs it."""
+    silent: Silence | None = None
+    """If the worker that runs it does not renew its lease."""
+    taken_over: Silence | None = None
+    """If the worker of the attempt before died."""
     enabled: bool | None = True
     """Whether its task is enabled; None if the database does not know the task."""
     ahead: int = 0
@@ -102,6 +110,7 @@ def _remarks(case: Case) -> Iterator[Reason]:
     if case.enabled is False and job.state == "ready":
         sentence = f"Its task {job.task} is disabled; jobs that were enqueued before still run."
         yield _reason(case, "task_disabled", sentence)
+    yield from _worker_remarks(case)
 
 
 def _reason(case: Case, code: str, sentence: str, *, advice: str | None = None) -> Reason:
@@ -131,6 +140,10 @@ def _ended(case: Case) -> Reason:
 def _running(case: Case) -> Reason:
     job = case.job
     since = f"since {_when(case, job.started_at)}"
+    if case.runner is None and case.silent is not None:
+        silent = f"{case.silent.worker} has been silent since {_when(case, case.silent.since)}"
+        sentence = f"It runs {since}, but its worker {silent}; the next sweep takes it over."
+        return _reason(case, "lost", sentence)
     if case.runner is None:
         sentence = f"It runs {since}, but its worker {job.worker} is silent; the next sweep rescues it."
         return _reason(case, "lost", sentence)
@@ -139,6 +152,22 @@ def _running(case: Case) -> Reason:
         sentence = f"It runs on {case.runner} and was asked to stop at {asked}."
         return _reason(case, "cancel_requested", sentence)
     return _reason(case, "running", f"It runs on {case.runner} {since}.")
+
+
+def _worker_remarks(case: Case) -> Iterator[Reason]:
+    """That its worker does not renew its lease, or that the one before died."""
+    if (silent := case.silent) is not None and case.runner is not None:
+        sentence = (
+            f"Its worker {silent.worker} has been silent since {_when(case, silent.since)}; if it stays so, its jobs "
+            f"are taken over at {_when(case, silent.until)}."
+        )
+        yield _reason(case, "worker_silent", sentence)
+    if (before := case.taken_over) is not None:
+        sentence = (
+            f"It was taken over from the worker {before.worker} at {_when(case, before.until)}, which had been silent "
+            f"since {_when(case, before.since)}."
+        )
+        yield _reason(case, "taken_over", sentence)
 
 
 def _open(case: Case) -> Iterator[Reason]:
@@ -174,7 +203,8 @@ def _obstacles(case: Case) -> Iterator[Reason]:
     if job.run_at > now:
         yield _later(case)
     if case.paused:
-        yield _reason(case, "queue_paused", f"Its queue {job.queue} is paused.")
+        pause = "paused" if case.pause is None else _line(str(case.pause))
+        yield _reason(case, "queue_paused", f"Its queue {job.queue} is {pause}.")
     if cools and not _cools_longest(case):
         yield _cooling(case)
     missing = lack(job.queue, job.task, case.servers)
@@ -239,7 +269,7 @@ def _busy(case: Case) -> Iterator[Reason]:
 def _behind(case: Case) -> Reason:
     if case.ahead == 1:
         return _reason(case, "behind", "One job of its queue comes before it.")
-    number = f"{case.ahead} or more" if case.ahead >= MOST_AHEAD else str(case.ahead)
+    number = f"{case.ahead:,} or more" if case.ahead >= MOST_AHEAD else f"{case.ahead:,}"
     return _reason(case, "behind", f"{number} jobs of its queue come before it.")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from perdure.errors import JobNotFound
@@ -10,7 +11,8 @@ from perdure.model.job import Instant, JobRow
 from perdure.model.visible_state import LATER
 from perdure.ops.batch import rows_of
 from perdure.ops.find import FIRST, LAST, Due, find, find_later, longer
-from perdure.ops.op import Op, Query, ask, ask_all, ask_last, operation
+from perdure.ops.op import Op, Param, Query, ask, ask_all, ask_last, operation
+from perdure.ops.worker import WorkerRow
 from perdure.request.filter import EVERY, Filter
 
 
@@ -47,12 +49,13 @@ class LogRow(NamedTuple):
 
 
 class Traces(NamedTuple):
-    """Everything stored about one job."""
+    """Everything stored about one job. ``workers``: those that ran it, by their ids, as far as they are known."""
 
     job: JobRow
     attempts: list[AttemptRow]
     events: list[EventRow]
     logs: list[LogRow]
+    workers: Mapping[str, WorkerRow] = MappingProxyType({})
 
 
 @operation("read")
@@ -109,9 +112,34 @@ def _soonest(filter: Filter, before: str | None, n: int) -> Op[list[str]]:
     return ids
 
 
+class JobName(NamedTuple):
+    """A job, as a list of candidates names it."""
+
+    id: str
+    task: str
+    state: str
+    workflow: str | None
+
+
+class WorkflowName(NamedTuple):
+    id: str
+    name: str
+    status: str
+
+
+@operation("read")
+def find_between(first: str, last: str, *, n: int) -> Op[tuple[list[JobName], list[WorkflowName]]]:
+    """The newest n jobs, and as many workflows, whose ids lie between these two."""
+    params: dict[str, Param] = {"first": first, "last": last, "n": n}
+    jobs, workflows = yield from ask_all(
+        Query("find_jobs_between", params), Query("find_workflows_between", params), final=True
+    )
+    return [JobName(*row) for row in jobs], [WorkflowName(*row) for row in workflows]
+
+
 @operation("read")
 def count_jobs(*, queue: str | None = None, tenant: str | None = None) -> Op[dict[str, dict[str, int]]]:
-    """Jobs per queue and visible state."""
+    """Jobs per queue and visible state, without gates."""
     rows = yield from ask_last("count_jobs", queue=queue, tenant=tenant)
     counts: dict[str, dict[str, int]] = {}
     for name, state, number in rows:
@@ -128,8 +156,11 @@ def oldest_ready(*, queue: str | None = None) -> Op[dict[str, Instant]]:
 
 @operation("read")
 def trace_job(id: str) -> Op[Traces | None]:
-    jobs, attempts, events, logs = yield from ask_all(
-        *(Query(name, {"id": id}) for name in ("get_job", "list_attempts", "list_events", "list_logs")),
+    jobs, attempts, events, logs, workers = yield from ask_all(
+        *(
+            Query(name, {"id": id})
+            for name in ("get_job", "list_attempts", "list_events", "list_logs", "list_workers_of_job")
+        ),
         final=True,
     )
     if not jobs:
@@ -139,4 +170,5 @@ def trace_job(id: str) -> Op[Traces | None]:
         [AttemptRow(*row) for row in attempts],
         [EventRow(*row) for row in events],
         [LogRow(*row) for row in logs],
+        {row[0]: WorkerRow(*row) for row in workers},
     )

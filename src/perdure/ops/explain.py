@@ -7,19 +7,22 @@ from typing import NamedTuple
 
 from perdure.model.explain import Case, Parent
 from perdure.model.job import ENDED, Instant, JobRow
+from perdure.model.silence import Silence
 from perdure.ops.op import Op, Param, Query, ask_all, operation
 from perdure.ops.queues import read_queue
+from perdure.ops.worker import WorkerRow
 from perdure.ops.workers_read import live, servers
 
 
 @operation("read")
 def examine(id: str) -> Op[Case | None]:
-    clock, jobs, queues, workers, running = yield from ask_all(
+    clock, jobs, queues, workers, running, runners = yield from ask_all(
         Query("read_clock", {}),
         Query("get_job", {"id": id}),
         Query("list_queues", {}),
         Query("list_workers", {}),
         Query("count_running", {}),
+        Query("list_workers_of_job", {"id": id}),
     )
     if not jobs:
         return None
@@ -31,11 +34,26 @@ def examine(id: str) -> Op[Case | None]:
         now,
         job,
         paused=queue is not None and queue.paused,
+        pause=None if queue is None else queue.pause,
         cool_until=None if queue is None else queue.cool_until,
         servers=servers(live_workers, dict(running)),
         runner=next((worker.name for worker in live_workers if worker.id == job.worker), None),
+        **_silences(job, [WorkerRow(*row) for row in runners], now)._asdict(),
         **(yield from _look_around(job, now))._asdict(),
     )
+
+
+class Silences(NamedTuple):
+    silent: Silence | None
+    taken_over: Silence | None
+
+
+def _silences(job: JobRow, runners: Sequence[WorkerRow], now: Instant) -> Silences:
+    """Of the worker that runs the job, and of the one from which its attempt before was taken over."""
+    silent = next((worker.silence(now) for worker in runners if worker.id == job.worker), None)
+    died = [worker.silence(now) for worker in runners if worker.retired_at and worker.id != job.worker]
+    last = max(filter(None, died), key=lambda silence: silence.until, default=None)
+    return Silences(silent, last if job.error_kind == "lost" else None)
 
 
 class Around(NamedTuple):

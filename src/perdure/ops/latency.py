@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from perdure.model.graph import GATE
 from perdure.model.job import Instant
 from perdure.model.latency import Ended
 from perdure.ops.find import LAST
@@ -48,4 +49,6 @@ def sample(after: Instant, lagging: Sequence[str]) -> Op[Sample]:
 
 
 def _ended(rows: Rows, after: Instant) -> list[Ended]:
-    return [Ended(*row) for row in rows if row[-1] is not None and row[-1] >= after]
+    """Without gates, which no worker runs."""
+    jobs = [Ended(*row) for row in rows if row[-1] is not None and row[-1] >= after]
+    return [job for job in jobs if job.task != GATE]

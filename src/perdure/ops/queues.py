@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from perdure.model.backoff import Backoff, dump_backoff
 from perdure.model.job import Instant
+from perdure.model.pause import Pause
 from perdure.ops.audit import act
 from perdure.ops.op import Op, Query, Row, ask_all, ask_last, operation
 from perdure.ops.running import read_policy
@@ -21,23 +22,38 @@ class Queue(NamedTuple):
     cool_until: Instant | None
     throttles: int
     backoff: Backoff | None
+    paused_at: Instant | None
+    paused_by: str | None
+    pause_reason: str | None
+
+    @property
+    def pause(self) -> Pause | None:
+        return Pause(self.paused_at, self.paused_by, self.pause_reason) if self.paused else None
 
 
-SETTINGS: Mapping[str, Any] = {"paused": False, "backoff": None}
-"""The columns that operators can set, with their defaults."""
+SETTINGS: Mapping[str, Any] = {"backoff": None}
+"""The columns that ``set_queue`` sets, with their defaults."""
 
 
 @operation("write")
-def pause(name: str, *, by: str | None = None) -> Op[None]:
+def pause(name: str, *, reason: str | None = None, by: str | None = None) -> Op[None]:
     """Stop claims from this queue. Running jobs continue."""
-    done = act("pause_queue", f"queue {name}", by)
-    yield from ask_all(_set(name, {"paused": True}), done, final=True)
+    done = act("pause_queue", f"queue {name}", by, reason=reason)
+    write = Query("pause_queue", {"name": name, "reason": reason, "by": by})
+    yield from ask_all(write, done, final=True)
 
 
 @operation("write")
-def resume(name: str, *, by: str | None = None) -> Op[None]:
-    done = act("resume_queue", f"queue {name}", by)
-    yield from ask_all(_set(name, {"paused": False}), done, final=True, wake=queue_topics([name]))
+def resume(name: str, *, by: str | None = None) -> Op[Pause | None]:
+    """Hand out jobs of this queue again. Return the pause that this ends; None if it was not paused."""
+    before, _, _ = yield from ask_all(
+        Query("lock_pause", {"name": name}),
+        Query("resume_queue", {"name": name}),
+        act("resume_queue", f"queue {name}", by),
+        final=True,
+        wake=queue_topics([name]),
+    )
+    return Pause(*before[0]) if before else None
 
 
 @operation("write")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from perdure.model.coverage import Unserved, unserved
 from perdure.model.job import Instant, Span
 from perdure.model.latency import Ended, Latency, latency
+from perdure.model.pause import Pause
 from perdure.ops.latency import sample
 from perdure.ops.op import Op, Query, ask_all, operation
 from perdure.ops.queues import read_queue
@@ -20,6 +21,7 @@ class QueueNumbers(NamedTuple):
     oldest_ready: Instant | None
     paused: bool
     cool_until: Instant | None
+    pause: Pause | None
 
 
 class Recent(NamedTuple):
@@ -77,6 +79,7 @@ def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Nu
                 oldest.get(name),
                 paused=name in queues and queues[name].paused,
                 cool_until=queues[name].cool_until if name in queues else None,
+                pause=queues[name].pause if name in queues else None,
             )
             for name in sorted(counts)
         },

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from perdure.errors import InvalidLease, WorkerRetired
 from perdure.model.job import Instant, Lease, Span
+from perdure.model.silence import Silence, is_silent
 from perdure.ops.batch import rows_of
 from perdure.ops.op import Op, Query, Rows, ask_all, ask_last, operation
 
@@ -34,6 +35,15 @@ class WorkerRow(NamedTuple):
     beat_at: Instant
     expires_at: Instant
     retired_at: Instant | None
+
+    def silence(self, now: Instant) -> Silence | None:
+        """If it does not renew its lease, or died: since when, and when its jobs are or were taken over."""
+        if self.retired_at is not None:
+            # One that stopped in order was retired before its lease ended.
+            died = self.expires_at <= self.retired_at
+            return Silence(self.name, self.beat_at, self.retired_at) if died else None
+        silent = is_silent(beat_at=self.beat_at, lease=self.lease, expires_at=self.expires_at, now=now)
+        return Silence(self.name, self.beat_at, self.expires_at) if silent else None
 
 
 @operation("write", priority="heartbeat")

@@ -78,6 +78,15 @@ class Spoiler(NamedTuple):
     code: str | None
 
 
+class FailedStep(NamedTuple):
+    """``reason``: what was said at the gate, or why there was no further attempt."""
+
+    key: str
+    code: str | None
+    message: str | None
+    reason: str | None
+
+
 class Graph(NamedTuple):
     """A workflow, its steps in the order they were added, and its edges: parent, child, mode."""
 
@@ -137,6 +146,15 @@ def list_spoilers(id: str, *, n: int) -> Op[list[Spoiler]]:
     """The steps that made a workflow fail, without those that were only canceled as a consequence."""
     rows = yield from ask_last("list_spoilers", workflow=id, n=n)
     return [Spoiler(*row) for row in rows]
+
+
+@operation("read")
+def find_failed_steps(workflows: Sequence[str]) -> Op[dict[str, FailedStep]]:
+    """The first step that failed, by workflow; one round trip."""
+    answers = yield from ask_all(
+        *(Query("find_failed_step", {"workflow": id}) for id in workflows), final=True
+    )
+    return {id: FailedStep(*rows[0]) for id, rows in zip(workflows, answers, strict=True) if rows}
 
 
 @operation("read")

@@ -10,9 +10,11 @@ import os
 import threading
 import time
 from random import SystemRandom, getrandbits
+from uuid import UUID
 
 _TAIL = 74
 """Random bits of a UUIDv7."""
+_DIGITS = frozenset("0123456789abcdef")
 _LAST_GROUP = (1 << 48) - 1
 """The last twelve digits."""
 
@@ -36,6 +38,16 @@ def new_ids(n: int) -> list[str]:
         return [_spell(first + i) for i in range(n)]
     # Only the last twelve digits differ.
     return [f"{rest}{last:012x}" for last in range(start, start + n)]
+
+
+def id_range(prefix: str) -> tuple[str, str] | None:
+    """The first and the last id that begin with these hexadecimal digits, with or without hyphens; None if they are
+    none."""
+    digits = prefix.replace("-", "").lower()
+    if len(digits) > 32 or not _DIGITS.issuperset(digits):
+        return None
+    first, last = (f"{digits:{filler}<32}" for filler in "0f")
+    return str(UUID(first)), str(UUID(last))
 
 
 def _take(n: int) -> int:

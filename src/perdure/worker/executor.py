@@ -38,11 +38,11 @@ from perdure.worker.reports import Reports
 from perdure.worker.slots import Slots
 
 NOT_COMMITTED = "job.success_not_committed"
-CANCELLED_ITSELF = "job.cancelled_itself"
+CANCELED_ITSELF = "job.canceled_itself"
 WORKER_STOPPED = "Its worker stopped."
 SAVE_WAITED = "Its time ran out while ctx.save() waited for the database."
 NOT_RENEWED = "Its worker could not renew its lease, because the database did not answer it."
-LOOP_STOPPED = "Its worker's event loop was cancelled or stopped from inside, perhaps by this handler."
+LOOP_STOPPED = "Its worker's event loop was canceled or stopped from inside, perhaps by this handler."
 
 _log = logging.getLogger("perdure.worker")
 
@@ -213,7 +213,7 @@ class Executor:
         """The worker itself is cancelled. A handler that ended as cancelled a moment ago was cancelled with it."""
         for attempt in self.attempts.values():
             outcome = attempt.outcome
-            if attempt.ended and isinstance(outcome, Failed) and outcome.code == CANCELLED_ITSELF:
+            if attempt.ended and isinstance(outcome, Failed) and outcome.code == CANCELED_ITSELF:
                 attempt.stop_reason, attempt.outcome = reason, None
             attempt.stop(reason)
 
@@ -244,8 +244,8 @@ def classify(attempt: Attempt, outcome: Outcome | None, now: float) -> Outcome |
         return _uncommitted(attempt)  # refused if it was committed after all
     if context.cancel_requested:  # ctx.save() may have learned it before the handler was stopped
         return Canceled(attempt.lease, "cancel requested")
-    message = "CancelledError: the handler cancelled itself."
-    return Failed(attempt.lease, "error", CANCELLED_ITSELF, message)
+    message = "CancelledError: the handler canceled itself."
+    return Failed(attempt.lease, "error", CANCELED_ITSELF, message)
 
 
 def stopped(attempt: Attempt) -> Outcome:

@@ -1,4 +1,4 @@
-"""``perdure bench``: the command; what it measures is in bench_work.py, what it says of it in bench_told.py."""
+"""``perdure bench``: the command. workloads.py measures, report.py prints."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def bench(target: Target, seconds: float, as_json: bool) -> None:
     """Measure perdure and the bare database, side by side.
 
     In tables of its own, which are gone afterwards: a new schema on PostgreSQL, for which the role needs the right to
-    create one; a new file beside the given one on SQLite. Your own tables and jobs are not touched, but whoever uses
-    the database meanwhile feels it.
+    create one; a new file beside the given one on SQLite. Your own tables and jobs are not touched, but other users of
+    the database notice it. A rate is the median of three rounds; the slowest and the fastest are shown, too.
 
     \b
     Examples:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from perdure.cli.bench.workloads import CALLERS, SLOTS, Figures
+from perdure.cli.bench.workloads import CALLERS, ROUNDS, SLOTS, Figures
 from perdure.cli.output import exact, say
 from perdure.cli.tables import Column, table
 
@@ -31,23 +31,32 @@ def tell(figures: Figures, database: str, *, as_json: bool) -> None:
     say(f"{database}; what bench made there is gone.")
     say()
     rows = [
-        [line["figure"], _said(line["value"], line["unit"]), _bare(line), _part(line)]
+        [line["figure"], _said(line["value"], line["unit"]), _range(line), *_bare(line), _part(line)]
         for line in lines(figures)
         if line["figure"] != COMMIT
     ]
-    right = [Column(title, right=True) for title in ("perdure", "bare SQL", "ratio")]
-    table([Column("workload"), *right], rows)
+    titles = ("perdure", "range", "bare SQL", "range", "ratio")
+    table([Column("workload"), *(Column(title, right=True) for title in titles)], rows)
     say()
+    say(f"A rate is the median of {ROUNDS} rounds; its range goes from the slowest to the fastest one.")
     for sentence in verdict(figures):
         say(sentence)
 
 
 def lines(figures: Figures) -> Iterator[dict[str, Any]]:
-    """Each figure; ``bare`` is what the database does without perdure, ``ratio`` how near perdure comes."""
+    """Each figure, with its slowest and fastest round.
+
+    ``bare`` is what the database does without perdure, ``ratio`` how near perdure comes.
+    """
     for name, title in TITLES.items():
-        rate, bare = figures.ours[name], figures.bare.get(name)
-        compared = {} if bare is None else {"bare": _short(bare), "ratio": _short(rate / bare)}
-        yield {"figure": title, "value": _short(rate), "unit": "jobs/s", **compared}
+        rate, (low, high) = figures.ours[name], figures.ours_range[name]
+        line = {"value": _short(rate), "low": _short(low), "high": _short(high), "unit": "jobs/s"}
+        compared = {}
+        if (bare := figures.bare.get(name)) is not None:
+            low, high = figures.bare_range[name]
+            compared = {"bare": _short(bare), "bare_low": _short(low), "bare_high": _short(high)}
+            compared["ratio"] = _short(rate / bare)
+        yield {"figure": title, **line, **compared}
     for at, seconds in figures.pick_up.items():
         yield {"figure": f"pick-up, p{at}", "value": _short(seconds * 1000), "unit": "ms"}
     yield {"figure": COMMIT, "value": _short(_commit(figures) * 1000), "unit": "ms"}
@@ -57,11 +66,11 @@ def verdict(figures: Figures) -> Iterator[str]:
     ours, bare, commit = figures.ours, figures.bare, _commit(figures)
     if ours["singles"] <= bare["singles"]:
         yield (
-            f"A commit takes {_ms(commit)} here; nobody who waits for each enqueues more than "
+            f"A commit takes {_ms(commit)} here; a caller that waits for each enqueues at most "
             f"{_count(bare['singles'])} jobs a second."
         )
     else:
-        yield f"A commit took {_ms(commit)}, but not each time: so unsteady a disk wants more --seconds."
+        yield f"A commit took {_ms(commit)}, but not every time: the disk is unsteady, so measure with more --seconds."
     yield f"One by one, perdure enqueues {_count(ours['singles'])} a second, {_percent(ours, bare, 'singles')}."
     times = ours["callers"] / ours["singles"]
     yield f"{CALLERS} callers of one process together enqueue {times:.1f} times as many as one."
@@ -72,7 +81,7 @@ def verdict(figures: Figures) -> Iterator[str]:
     )
     begins = figures.pick_up
     yield (
-        f"An idle worker begins a job {_ms(begins[50])} after the call that enqueues it, half the time; "
+        f"An idle worker begins a job {_ms(begins[50])} after the call that enqueues it, half of the time; "
         f"99 times of 100 within {_ms(begins[99])}."
     )
     if commit > FAR:
@@ -88,8 +97,17 @@ def _percent(ours: dict[str, float], bare: dict[str, float], name: str) -> str:
     return f"{_short(ours[name] / bare[name]):.0%} of what bare SQL does"
 
 
-def _bare(line: dict[str, Any]) -> str:
-    return _said(line["bare"], line["unit"]) if "bare" in line else ""
+def _bare(line: dict[str, Any]) -> list[str]:
+    """The database's own rate, and its range."""
+    if "bare" not in line:
+        return ["", ""]
+    return [_said(line["bare"], line["unit"]), _range(line, "bare_")]
+
+
+def _range(line: dict[str, Any], prefix: str = "") -> str:
+    if f"{prefix}low" not in line:
+        return ""
+    return f"{_count(line[f'{prefix}low'])} to {_count(line[f'{prefix}high'])}"
 
 
 def _part(line: dict[str, Any]) -> str:

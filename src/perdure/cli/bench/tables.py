@@ -56,7 +56,10 @@ def throw_away(theirs: App) -> Iterator[Place]:
             with _schema(settings) as app:
                 yield Place(settings, app, app.store, address)
         else:
-            file = _beside(url.removeprefix("sqlite:///"), name)
+            path = url.removeprefix("sqlite:///")
+            file = _beside(path, name)
+            if not os.path.exists(path):
+                say(f"There is no file {path}: bench measures the disk of its directory.", err=True)
             # Whether it is a database at all; in which state its tables are, if there are any, is no matter here.
             with suppress(SchemaError, StoreBusy):
                 theirs.check_schema()

@@ -30,13 +30,23 @@ LOOK = 0.01
 TO, SUBJECT = "user@example.com", "Welcome aboard"
 
 
+class Range(NamedTuple):
+    """The slowest and the fastest round of a workload."""
+
+    low: float
+    high: float
+
+
 class Figures(NamedTuple):
     """Jobs a second by workload, perdure's and the bare database's; seconds until an idle worker begins a job."""
 
     ours: dict[str, float]
+    """The median of the rounds."""
     bare: dict[str, float]
     pick_up: dict[int, float]
     """By percentile."""
+    ours_range: dict[str, Range]
+    bare_range: dict[str, Range]
 
 
 class Step(NamedTuple):
@@ -100,10 +110,14 @@ class Work:
         yield Step("pick-up", 3, self._pick_up)
 
     def figures(self) -> Figures:
-        ours = {name: median(rates) for name, rates in self._ours.items()}
-        bare = {name: median(rates) for name, rates in self._theirs.items()}
         points = quantiles(self._waits, n=100, method="inclusive")
-        return Figures(ours, bare, {at: points[at - 1] for at in (50, 99)})
+        return Figures(
+            {name: median(rates) for name, rates in self._ours.items()},
+            {name: median(rates) for name, rates in self._theirs.items()},
+            {at: points[at - 1] for at in (50, 99)},
+            {name: Range(min(rates), max(rates)) for name, rates in self._ours.items()},
+            {name: Range(min(rates), max(rates)) for name, rates in self._theirs.items()},
+        )
 
     def _warm_up(self, seconds: float) -> None:
         """Connections open, statements get prepared."""

@@ -50,6 +50,9 @@ task, queue, priority, run_at, run, max_attempts, timeout, payload, checkpoint, 
 -- Whether the worker of row w is live.
 w.retired_at IS NULL
 
+-- fragment: worker_columns
+id, name, lease, tasks, queues, slots, started_at, beat_at, expires_at, retired_at
+
 -- fragment: worker_is_gone
 -- Whether the worker of a running job is not live, so that it will not finish the job.
 NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = worker AND {is_live})
@@ -117,11 +120,13 @@ SELECT {each job field: COLUMN}
  ORDER BY id DESC;
 
 -- name: count_jobs
+-- Without gates: no worker runs them, and nobody chose the queue that their rows name.
 SELECT queue,
        {visible_state},
        count(*)
   FROM perdure.job
- WHERE (CAST(:queue AS text) IS NULL OR queue = CAST(:queue AS text))
+ WHERE task <> '(gate)'
+   AND (CAST(:queue AS text) IS NULL OR queue = CAST(:queue AS text))
    AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
  GROUP BY 1, 2
  ORDER BY 1, 2;
@@ -165,6 +170,13 @@ SELECT id, run_at, false
 
 -- name: find_run_at
 SELECT run_at FROM perdure.job WHERE id = :id;
+
+-- name: find_jobs_between
+SELECT id, task, state, workflow_id
+  FROM perdure.job
+ WHERE id >= :first AND id <= :last
+ ORDER BY id DESC
+ LIMIT :n;
 
 -- name: list_newest
 SELECT id, queue, task, state, run_at, started_at, finished_at
@@ -315,6 +327,23 @@ INSERT INTO perdure.queue AS q (name, {each queue setting: COLUMN}) VALUES (:nam
     ON CONFLICT (name) DO UPDATE
        SET {each queue setting: COLUMN = CASE WHEN :set_COLUMN THEN excluded.COLUMN ELSE q.COLUMN END};
 
+-- name: pause_queue
+-- Of one that is paused already only who and why changes.
+INSERT INTO perdure.queue AS q (name, paused, paused_at, paused_by, pause_reason) VALUES (:name, true, :now, :by, :reason)
+    ON CONFLICT (name) DO UPDATE
+       SET paused = true, paused_at = CASE WHEN q.paused THEN q.paused_at ELSE excluded.paused_at END,
+           paused_by = excluded.paused_by, pause_reason = excluded.pause_reason;
+
+-- name: lock_pause
+SELECT paused_at, paused_by, pause_reason
+  FROM perdure.queue
+ WHERE name = :name AND paused
+   FOR UPDATE;
+
+-- name: resume_queue
+UPDATE perdure.queue SET paused = false, paused_at = NULL, paused_by = NULL, pause_reason = NULL
+ WHERE name = :name;
+
 -- name: cool_queue
 UPDATE perdure.queue SET throttles = :throttles, cool_until = :now + span(:cool) WHERE name = :name;
 
@@ -397,9 +426,18 @@ INSERT INTO perdure.leader AS l (name, worker, expires_at) VALUES (:name, :worke
 RETURNING worker;
 
 -- name: list_workers
-SELECT id, name, lease, tasks, queues, slots, started_at, beat_at, expires_at, retired_at
+SELECT {worker_columns}
   FROM perdure.worker w
  WHERE {is_live}
+ ORDER BY started_at, id;
+
+-- name: list_workers_of_job
+-- Those that ran its attempts, also if they are retired.
+SELECT {worker_columns}
+  FROM perdure.worker w
+ WHERE id = ANY (ARRAY(SELECT worker FROM perdure.attempt WHERE job = :id AND worker IS NOT NULL
+                        UNION
+                       SELECT worker FROM perdure.job WHERE id = :id AND worker IS NOT NULL))
  ORDER BY started_at, id;
 
 -- name: list_running
@@ -460,6 +498,13 @@ SELECT id, name, tenant, status, run, waiting, active, open, spoiled, total, res
  ORDER BY id DESC
  LIMIT :n;
 
+-- name: find_workflows_between
+SELECT id, name, status
+  FROM perdure.workflow
+ WHERE id >= :first AND id <= :last
+ ORDER BY id DESC
+ LIMIT :n;
+
 -- name: find_workflow_key
 SELECT id, CAST(request AS text)
   FROM perdure.workflow
@@ -511,6 +556,14 @@ SELECT id, step_key, state, error_code
    AND (state = 'failed' OR (state = 'canceled' AND deps_unsatisfied = 0))
  ORDER BY state DESC, finished_at, id
  LIMIT :n;
+
+-- name: find_failed_step
+-- The first of a workflow.
+SELECT step_key, error_code, error_message, reason
+  FROM perdure.job
+ WHERE workflow_id = :workflow AND workflow_id IS NOT NULL AND state = 'failed'
+ ORDER BY finished_at, id
+ LIMIT 1;
 
 -- name: list_waiting
 SELECT id, step_key, task = '(gate)', deps_pending, deps_unsatisfied

@@ -1,0 +1,21 @@
+"""The pause of a queue: since when, by whom, and why."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from perdure.model.job import Instant
+from perdure.model.time_text import stamp
+
+
+class Pause(NamedTuple):
+    """``at`` is None for a queue that was paused before its database recorded it."""
+
+    at: Instant | None
+    by: str | None
+    reason: str | None
+
+    def __str__(self) -> str:
+        by = f" by {self.by}" if self.by else ""
+        since = f" since {stamp(self.at)}" if self.at is not None else ""
+        return f"paused{by}{since}" + (f": {self.reason}" if self.reason else "")
