@@ -13,7 +13,7 @@ from perdure.model.advice import ACTIONS, ADVICE, advise
 from perdure.model.lifecycle import Failed, Succeeded
 from tests.cli.shop import Shop
 
-COMMAND = re.compile(r"perdure (.+?) (?:makes|hands|starts|decides|asks|says|shows|and|ends)\b")
+COMMAND = re.compile(r"perdure (.+?) (?:makes|lets|starts|resolves|asks|shows|and|ends)\b")
 
 
 def advised(said: str) -> list[str]:
@@ -34,7 +34,7 @@ def test_every_verb_is_a_command_where_there_is_one() -> None:
     assert "job" in commands
 
 
-def test_advice_quotes_its_arguments_in_either_tongue_and_nothing_else() -> None:
+def test_advice_quotes_its_arguments_in_either_language_and_nothing_else() -> None:
     told = advise("Of {queue} and {step}: {resume_queue}", queue="it's {id}", step="{resume_queue}")
     assert told == """Of it's {id} and {resume_queue}: resume_queue("it's {id}")"""
     assert told.shell == """Of it's {id} and {resume_queue}: perdure resume 'it'"'"'s {id}'"""
@@ -55,7 +55,7 @@ def test_explain_names_commands_that_do_what_it_says(shop: Shop) -> None:
     assert claimed.id == later.id
     assert advised(shop.json("explain", later.id)["advice"]) == ["cancel", later.id]
     shop.app.operations.finish([Succeeded(claimed.lease)])
-    assert advised(follow(shop, f"perdure explain {later.id} says")) == ["replay", later.id]
+    assert advised(follow(shop, f"perdure explain {later.id} shows")) == ["replay", later.id]
     shop.app.cancel_jobs(all=True)
     failed = shop.end(Failed, "fatal")
     assert "requeued" in follow(shop, shop.run("explain", failed.id).stdout)
