@@ -15,7 +15,7 @@ from hypothesis.strategies import SearchStrategy
 
 from perdure.model.job import Claimed, Lease, NewJob
 from perdure.model.lifecycle import Outcome, Released, Succeeded
-from perdure.ops import bulk_actions, enqueue, job_actions, queues, tasks
+from perdure.ops import bulk_actions, enqueue, job_actions, queues, set_aside, tasks
 from perdure.ops.find import Found
 from perdure.ops.finish import Finished
 from perdure.ops.op import Op, Operation, operation
@@ -88,6 +88,7 @@ class Company:
 
     def wait(self, span: int) -> None:
         self.pair.clock.now = self.model.now = self.model.now + span
+        self.ask(lambda operations: operations.bring_back(page=2))
 
     # Producers
 
@@ -232,6 +233,10 @@ class Company:
 
     def expire(self, _: Draw) -> None:
         assert self.ask(lambda operations: operations.expire(page=2)) == self.model.expire()
+
+    def set_aside(self, _: Draw) -> None:
+        """Nobody sees a difference."""
+        self.perform(set_aside.set_aside, n=3, few=0)
 
     # Operators
 

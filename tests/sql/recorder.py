@@ -33,6 +33,7 @@ from perdure.ops import (
     replay,
     report,
     results,
+    set_aside,
     stats,
     sweep,
     tasks,
@@ -325,6 +326,8 @@ def operate_on_many(store: Recorder) -> None:
 def sweep_up(store: Recorder) -> None:
     store.perform(finish.finish_unlocked, [], jitter=jitter)
     store.perform(sweep.expire)
+    store.perform(set_aside.set_aside)
+    store.perform(set_aside.bring_back)
     store.perform(sweep.retire_silent)
     store.perform(worker.retire, "ann")
     (lost, *_) = store.perform(sweep.list_orphans)

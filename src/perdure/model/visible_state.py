@@ -32,7 +32,7 @@ def visible_state(state: State, *, held: str | None, due: bool, error_kind: str 
     """One for each job. ``held``: no worker claims it, due or not."""
     if state != "ready":
         return state
-    if held is not None:
+    if held not in (None, "later"):
         return "held"
     if due:
         return "ready"

@@ -15,6 +15,7 @@ from perdure.model.lifecycle import Change, Outcome
 from perdure.ops import claim as claim_ops
 from perdure.ops import finish as finish_ops
 from perdure.ops import report as report_ops
+from perdure.ops import set_aside as set_aside_ops
 from perdure.ops import sweep as sweep_ops
 from perdure.ops import worker as worker_ops
 from perdure.ops.claim import ClaimRequest, Claims
@@ -35,6 +36,9 @@ CLAIM_ROUNDS = 5
 
 MOST_EXPIRED = 10_000
 """How many expired jobs are remembered until they are reported; a program without a worker reports none."""
+
+MOST_PAGES_ASIDE = 20
+"""How many pages of jobs are set aside in one go."""
 
 Queues = Sequence[str] | Mapping[str, float] | None
 """Strict order, weights, or every queue."""
@@ -315,6 +319,27 @@ class WorkerOperations:
         self.expired += expired
         return len(expired)
 
+    def _set_aside(self, *, page: int = 5000) -> Plan[int]:
+        """Set aside jobs that are due much later; a bounded number, so that the other duties need not wait."""
+        total, after = 0, ""
+        for _ in range(MOST_PAGES_ASIDE):
+            done = yield from perform(set_aside_ops.set_aside, after=after, n=page)
+            total += done.n
+            if done.n < page:
+                if done.last is None:
+                    break
+                after = done.last
+        return total
+
+    def _bring_back(self, *, page: int = 1000) -> Plan[int]:
+        """Bring back every job that was set aside and is due soon."""
+        total = 0
+        while True:
+            n = yield from perform(set_aside_ops.bring_back, n=page)
+            total += n
+            if n < page:
+                return total
+
     register, aregister = sync_method(_register), async_method(_register)
     heartbeat, aheartbeat = sync_method(_heartbeat), async_method(_heartbeat)
     lead, alead = sync_method(_lead), async_method(_lead)
@@ -326,6 +351,8 @@ class WorkerOperations:
     report, areport = sync_method(_report), async_method(_report)
     rescue, arescue = sync_method(_rescue), async_method(_rescue)
     expire, aexpire = sync_method(_expire), async_method(_expire)
+    set_aside, aset_aside = sync_method(_set_aside), async_method(_set_aside)
+    bring_back, abring_back = sync_method(_bring_back), async_method(_bring_back)
 
     def _steady_since(self) -> Instant | None:
         """On SQLite leases are judged by this host's clock, which may have been set; PostgreSQL judges by its own."""

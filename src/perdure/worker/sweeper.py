@@ -29,6 +29,8 @@ TICK = 1.0
 """Seconds between two sweeps."""
 PAGE = 100
 """Expired jobs that are read at once to report them."""
+SET_ASIDE = 5.0
+"""Seconds between two looks for jobs that are due much later."""
 LEASE = 5.0
 """Seconds the lead lasts without renewal: within these another worker takes over."""
 
@@ -76,6 +78,8 @@ class Sweeper:
         self.duties = [
             Duty("retire dead", self._retire_dead, "Dead workers cannot be retired", leader_only=False),
             Duty("rescue", self._rescue_lost, "Lost jobs cannot be rescued"),
+            Duty("bring back", operations.abring_back, "Jobs that are due soon cannot be brought back"),
+            Duty("set aside", operations.aset_aside, "Jobs cannot be set aside", interval=SET_ASIDE),
             Duty("expire", operations.aexpire, "Expired jobs cannot be canceled"),
             Duty("report expired", self.report_expired, "Expired jobs cannot be reported", leader_only=False),
         ]
