@@ -1,4 +1,4 @@
-"""All that an error carries along: what it was raised from or while handling, its group, its notes."""
+"""Everything that an error carries: its causes, its contexts, its group, its notes."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tests.postgres import Server, ServerHandle, with_database
 
 SERVER = pytest.StashKey[Server]()
 
-# A busy machine is no reason for a test to fail; a hang is the business of pytest-timeout.
+# A busy machine must not make a test fail; pytest-timeout handles hangs.
 hypothesis.settings.register_profile("perdure", deadline=None)
 hypothesis.settings.load_profile("perdure")
 
@@ -45,7 +45,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs the server, so that ``-m "not postgres"`` starts none."""
+    """Mark tests that need the server, so that ``-m "not postgres"`` starts none."""
     for item in items:
         if (
             "postgres_server" in getattr(item, "fixturenames", ())
@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """How much was tried, where a test counts it: in the processes of xdist nothing that is printed is seen."""
+    """Print what tests have counted: output of xdist's processes is not shown."""
     reports = [one for one in terminalreporter.getreports("passed") if one.when == "call"]
     examples = [value for one in reports for name, value in one.user_properties if name == "examples"]
     if examples:

@@ -18,13 +18,13 @@ MEANING: dict[State, str] = {
     "open": "It waits for the outside: a gate for somebody to resolve it, a job for an event.",
     "succeeded": "The handler returned.",
     "failed": "The attempts are used up, or one of them was fatal.",
-    "canceled": "Somebody asked for it, the handler gave up, it expired, or a parent ended otherwise.",
+    "canceled": "Somebody asked for it, the handler gave up, it expired, or a parent did not end as required.",
 }
 
 CAUSE = {
     "enqueue": "A request is stored: `waiting` if it has parents that have not ended, `open` if it is a gate.",
     "release": "The last parent ended as required; a gate becomes `open`.",
-    "doom": "A parent ended otherwise than required.",
+    "doom": "A parent ended in a state that the step does not accept.",
     "cancel": "Somebody cancels it, or its handler raises `Cancel`; a running job is only asked to stop.",
     "expire": "No attempt had begun by `expires`, or after a failed one not the next.",
     "claim": "A worker takes it; the attempt counts and the token grows.",

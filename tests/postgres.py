@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests and benchmarks: started on demand, gone when its owner is gone.
+"""A real PostgreSQL server for tests and benchmarks: started on demand, removed when its owner has ended.
 
 The server belongs to a keeper, a small process of its own (`postgres_keeper.py`) that stops it and removes
 its data as soon as the owner closes its end of a pipe. If the owner is killed, the kernel closes it.

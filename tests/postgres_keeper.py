@@ -32,7 +32,7 @@ START_SECONDS = 60
 
 
 class Failed(Exception):
-    """The server cannot be started; the message is for whoever asked."""
+    """The server cannot be started; the message is for the caller."""
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
                 return
             connection, _ = listener.accept()
             answer = answer or json.dumps(_start(order, cleanup)).encode()
-            # Whoever asked may be gone by now.
+            # The caller may have ended by now.
             with connection, contextlib.suppress(OSError):
                 connection.sendall(answer)
 

@@ -109,11 +109,67 @@ def test_an_empty_url_is_not_taken_for_none() -> None:
         App("")
 
 
-def test_the_environment_may_name_a_driver_as_sqlalchemy_does(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("url", "dialect"),
+    [
+        ("postgresql://nobody@nowhere.invalid/nothing", "postgres"),
+        ("postgres://nobody@nowhere.invalid/nothing", "postgres"),
+        ("postgresql+psycopg://nobody@nowhere.invalid/nothing", "postgres"),
+        ("postgres+asyncpg://nobody@nowhere.invalid/nothing", "postgres"),
+        ("sqlite:///jobs.db", "sqlite"),
+        ("sqlite+aiosqlite:///jobs.db", "sqlite"),
+    ],
+)
+@pytest.mark.parametrize("where", ["url", "PERDURE_URL", "DATABASE_URL"])
+def test_a_url_may_name_a_driver_wherever_it_is_given(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str, url: str, dialect: str
+) -> None:
+    for name in ("PERDURE_URL", "DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    if where != "url":
+        monkeypatch.setenv(where, url)
+    with App(url if where == "url" else None, listen_url=url) as app:
+        assert app.store.dialect == dialect
+        assert app.store.address.startswith(("postgresql://nowhere.invalid:5432/nothing", "sqlite:////"))
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("url", ["sqlite:shop.db", "sqlite://shop.db", "postgresql:shop", "sqlite+x:shop.db"])
+def test_a_url_of_ours_in_the_environment_that_cannot_be_read_is_refused(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
     monkeypatch.delenv("PERDURE_URL", raising=False)
-    monkeypatch.setenv("DATABASE_URL", "postgresql+psycopg://nobody@nowhere.invalid/nothing")
+    monkeypatch.setenv("DATABASE_URL", url)
+    with pytest.raises(InvalidConfig, match="begins with"):
+        App().list_jobs()
+
+
+def test_another_kind_of_database_in_the_environment_is_ignored_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PERDURE_URL", raising=False)
+    monkeypatch.setenv("DATABASE_URL", "mysql://root:hunter2@localhost/shop")
     with App() as app:
-        assert app.store.dialect == "postgres"
+        app.list_jobs()
+        app.list_jobs()
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    for word in ("$DATABASE_URL", "$PERDURE_URL", str(tmp_path / "perdure.db")):
+        assert word in said
+    assert "hunter2" not in caplog.text
+
+
+@pytest.mark.parametrize("chosen", [{"PERDURE_URL": "sqlite:///own.db"}, {}])
+def test_a_program_that_names_its_database_is_not_warned_about_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, chosen: dict[str, str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PERDURE_URL", raising=False)
+    for name, value in {"DATABASE_URL": "mysql://localhost/shop", **chosen}.items():
+        monkeypatch.setenv(name, value)
+    with App(None if chosen else "sqlite:///own.db") as app:
+        app.list_jobs()
+    assert caplog.records == []
 
 
 def test_a_generator_is_no_task() -> None:

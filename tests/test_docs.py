@@ -1,4 +1,4 @@
-"""The documentation tells the truth: what is drawn is drawn from the code, what is shown runs as shown."""
+"""The documentation is true: generated pages match the code, and examples run as shown."""
 
 from __future__ import annotations
 

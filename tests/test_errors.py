@@ -1,4 +1,4 @@
-"""Every error, its code and its category: clients rely on them, so a change must be meant."""
+"""Every error, its code and its category: clients rely on them, so they must not change by accident."""
 
 from __future__ import annotations
 

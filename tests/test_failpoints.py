@@ -1,4 +1,4 @@
-"""Failpoints: what can be asked for, when it happens, and that it costs nothing where nobody asked."""
+"""Failpoints: the actions, when they happen, and that unset ones cost nothing."""
 
 from __future__ import annotations
 

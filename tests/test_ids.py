@@ -1,4 +1,4 @@
-"""Ids grow within a process, whatever the clock does, and no two processes make the same."""
+"""Ids increase within a process, whatever the clock does, and no two processes make the same."""
 
 from __future__ import annotations
 

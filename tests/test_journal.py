@@ -1,4 +1,4 @@
-"""The journal: one file for each process, one line for each note, and none where nobody asked for it."""
+"""The journal: one file for each process, one line for each note, and nothing unless it is enabled."""
 
 from __future__ import annotations
 

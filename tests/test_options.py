@@ -1,16 +1,17 @@
-"""What a job can be asked for: each bound from both sides, each refusal by name and never with the value."""
+"""Options of a job: each bound from both sides; a refusal names the option and never shows the value."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
 
-from perdure import App
+from perdure import App, Workflow
 from perdure.errors import InvalidOption, InvalidTask
 from perdure.model.canonical import Request, canonical
 from perdure.model.job import Options
@@ -130,8 +131,64 @@ def test_an_option_that_is_none_was_not_asked_for(name: str) -> None:
 
 
 def test_a_delay_and_a_moment_exclude_each_other() -> None:
-    with pytest.raises(InvalidOption, match=r"^Give delay or run_at, not both\.$"):
+    with pytest.raises(InvalidOption, match=r"^Use delay or run_at, not both\.$"):
         check(delay=60, run_at=NOON)
+
+
+NEVER_DUE = [
+    {"delay": 5, "expires": 1},
+    {"delay": 5, "expires": 5},
+    {"delay": timedelta(minutes=1), "expires": 59},
+    {"delay": 1e-6, "expires": 0},
+    {"run_at": NOON, "expires": NOON},
+    {"run_at": NOON, "expires": NOON - timedelta(hours=1)},
+]
+
+
+@pytest.mark.parametrize("asked", NEVER_DUE, ids=str)
+def test_a_job_that_would_expire_before_it_is_due_is_refused(asked: dict[str, Any]) -> None:
+    start = next(iter(asked))
+    with pytest.raises(InvalidOption, match=rf"^expires must be later than {start}\b"):
+        check(**asked)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"delay": 5, "expires": 5.000_001},
+        {"delay": 0, "expires": 0},
+        {"run_at": NOON, "expires": NOON + timedelta(microseconds=1)},
+        # Which of these comes first only the database's clock can say.
+        {"delay": 5, "expires": NOON},
+        {"run_at": NOON, "expires": 1},
+    ],
+    ids=str,
+)
+def test_a_job_that_may_be_due_before_it_expires_is_taken(asked: dict[str, Any]) -> None:
+    check(**asked)
+
+
+def test_every_way_to_give_options_refuses_a_job_that_is_never_due(sqlite_url: str) -> None:
+    with App(sqlite_url) as app:
+
+        @app.task(name="work")
+        def work() -> None: ...
+
+        never: Asked = {"delay": 5, "expires": 1}
+        ways: list[Callable[[], object]] = [
+            lambda: work.using(**never),
+            lambda: work.using(delay=5).using(expires=1),
+            lambda: work.using(expires=1).using(delay=5),
+            lambda: app.enqueue(work, **never),
+            lambda: app.enqueue("work", **never),
+            lambda: app.enqueue("unknown here", **never),
+            lambda: app.enqueue_many([work.using(**never).job()]),
+            lambda: Workflow("flow").step("a", work.using(**never).job()),
+        ]
+        for way in ways:
+            with pytest.raises(InvalidOption, match="expires must be later than delay"):
+                way()
+        assert app.list_jobs() == []
 
 
 @pytest.mark.parametrize(

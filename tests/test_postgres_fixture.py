@@ -1,4 +1,4 @@
-"""The PostgreSQL that other tests rely on: real, recent, unprivileged, and gone afterwards."""
+"""The PostgreSQL server of the tests: real, recent, unprivileged, and removed afterwards."""
 
 from __future__ import annotations
 

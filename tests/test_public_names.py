@@ -1,4 +1,4 @@
-"""What ``perdure`` offers by name, and what it costs to import."""
+"""The public names of ``perdure``, and the cost of importing it."""
 
 from __future__ import annotations
 

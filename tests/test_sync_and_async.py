@@ -1,4 +1,4 @@
-"""Every method that waits is there twice, blocking and async, from one definition."""
+"""Every method that waits exists twice, blocking and async, from one definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing typed wrongly passes and nothing typed rightly is refused: mypy and pyright agree on samples."""
+"""Type checks: mypy and pyright accept the correct samples and refuse the wrong ones."""
 
 from __future__ import annotations
 

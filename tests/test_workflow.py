@@ -35,8 +35,8 @@ def built(build: Callable[[Workflow], object], **options: Any) -> Workflow:
         (lambda flow: flow.step(" ", task.job()), "must not be blank"),
         (lambda flow: flow.step("a", task.job(), after=["a"]), "a waits for itself"),
         (lambda flow: flow.step("a", task.job(), after=["b"]), "a waits for b"),
-        (lambda flow: flow.step("a", task.job(), after="b"), "after of the step a is a list"),
-        (lambda flow: flow.step("a", 7), "a takes what task.job"),
+        (lambda flow: flow.step("a", task.job(), after="b"), "after of the step a must be a list"),
+        (lambda flow: flow.step("a", 7), "a needs what task.job"),
         (lambda flow: flow.gate("a", task.job()), "a is a gate"),
         (lambda flow: flow.gate("a", on_timeout="done"), "on_timeout of the gate a"),
         (lambda flow: flow.step("a", task.using(idempotency_key="k").job()), "a has an idempotency_key"),
@@ -48,7 +48,7 @@ def built(build: Callable[[Workflow], object], **options: Any) -> Workflow:
         ),
         (
             lambda flow: flow.step("b", task.job(flow.step("a", task.job()).result)),
-            "b uses the result of a, which is none of its ancestors",
+            "b uses the result of a, which is not one of its ancestors",
         ),
     ],
 )
@@ -69,14 +69,14 @@ def test_an_unknown_result_step_is_refused() -> None:
 def test_no_text_can_be_made_of_a_result_that_is_not_there() -> None:
     result: object = Step("a", task.job()).result
     for text in (lambda: str(result), lambda: f"{result}", lambda: f"{result:>9}", lambda: "%s" % result):  # noqa: UP031
-        with pytest.raises(InvalidWorkflow, match="The result of a is not there yet"):
+        with pytest.raises(InvalidWorkflow, match="The result of a does not exist yet"):
             text()
     assert repr(result) == "<the result of a>"
 
 
 def test_the_result_of_a_step_is_no_argument_of_a_job_alone() -> None:
     step = Step("a", task.job())
-    with pytest.raises(InvalidOption, match="an argument of a step behind it"):
+    with pytest.raises(InvalidOption, match="an argument of a later step"):
         task.enqueue(step.result)
 
 

@@ -41,6 +41,8 @@ class PerdureError(Exception):
 
     code: str = "perdure.error"
     category: ClassVar[str] = "internal"
+    costs_attempt = True
+    """Whether an attempt that ends by it counts: not if perdure's own database was away when the handler saved."""
 
     def __init__(self, message: str = "", *, code: str | None = None) -> None:
         super().__init__(message or (type(self).__doc__ or "").strip())

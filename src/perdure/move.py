@@ -15,7 +15,7 @@ from perdure.store.move.marks import refuse_kept
 from perdure.store.move.move import Moved, Progress
 from perdure.store.move.side import Side, open_side
 from perdure.store.statements import DEFAULT_SCHEMA
-from perdure.store.store import Store, open_store
+from perdure.store.store import Store, open_store, without_driver
 
 __all__ = ["Moved", "Progress", "abandon", "keep", "move"]
 
@@ -57,6 +57,7 @@ def move(
     """
     refuse_in_event_loop("move", "use asyncio.to_thread(move, …)")
     target_schema = target_schema or schema
+    source, target = without_driver(source), without_driver(target)
     _refuse_memory(source, target)
     with ExitStack() as stack:
         old = stack.enter_context(_open(source, schema))
@@ -104,6 +105,7 @@ def keep(target: str, *, schema: str = DEFAULT_SCHEMA) -> bool:
 
 @contextmanager
 def _marked(url: str, schema: str) -> Iterator[Side]:
+    url = without_driver(url)
     with _open(url, schema) as store:
         _check(store)
         with open_side(store, url, schema, patience=PATIENCE) as side:

@@ -1,1 +1,1 @@
-"""Attacks on the whole: what a hostile neighbour, row, name or input can do."""
+"""Attacks on the whole system: what a hostile role, row, name or input can do."""

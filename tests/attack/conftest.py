@@ -1,4 +1,4 @@
-"""A database of each kind, made quickly, and no setting of the machine's own."""
+"""A database of each kind, created quickly, without settings from the environment."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from perdure import CONTEXT, App, Context
 from tests.worker import fan
 
 FLOOD = "flood"
-"""The queue of the floods; the innocent are in the default one."""
+"""The queue of the flooding jobs. Ordinary jobs are in the default queue."""
 
 
 async def innocent(n: int) -> int:

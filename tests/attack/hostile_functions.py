@@ -1,4 +1,4 @@
-"""Functions and operators of an attacker, named like those our statements use, for every combination of their types.
+"""An attacker's functions and operators, named like those our statements use, for every combination of their types.
 
 A role that may create objects in ``public`` plants them. PostgreSQL prefers an exact match of the argument types
 over one that needs a conversion, whatever schema it is in: a call that has no exact match in pg_catalog goes to
@@ -20,7 +20,7 @@ from perdure.store.statements import load, render
 
 PACKAGE = Path(perdure.__file__).parent
 
-# What our columns, parameters and expressions are.
+# The types of our columns, parameters and expressions.
 TYPES = (
     *(
         "smallint",
@@ -36,7 +36,7 @@ TYPES = (
     *("boolean", "json", "jsonb", "name", "oid", '"char"', "regclass", "smallint[]", "text[]", "uuid[]"),
     *("timestamptz[]", "bigint[]"),
 )
-# Third arguments are few.
+# Few functions have a third argument.
 FEW = ("text", "integer", "bigint", "boolean")
 
 _LITERAL = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"")
@@ -45,14 +45,14 @@ _OPERATOR = re.compile(r"[-+*/<>=~!@#^&|]+")
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """Every text we send to PostgreSQL, and where it is from: statements, migrations, SQL that stands in Python."""
+    """Every text we send to PostgreSQL, and where it is from: statements, migrations, SQL in Python code."""
     yield from load("postgres").items()
     yield "history.sql", history("postgres")
     yield from ((one.name, one.text) for one in migrations("postgres"))
     for module in [*PACKAGE.glob("store/**/*.py"), *PACKAGE.glob("cli/bench/*.py")]:
         for node in ast.walk(ast.parse(module.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and _SQL.match(node.value):
-                # What both databases are asked is rendered for each.
+                # Shared statements are rendered for each database.
                 shared = "perdure." in node.value
                 yield module.name, render(node.value, "postgres") if shared else node.value
 
@@ -78,7 +78,7 @@ def _code(text: str) -> str:
 
 
 def names() -> tuple[set[str], set[str]]:
-    """Whatever could be a function or an operator in them; the server knows which of these are."""
+    """All words that could be functions or operators; the server knows which ones are."""
     functions: set[str] = set()
     operators: set[str] = set()
     for _, text in texts():
@@ -88,11 +88,11 @@ def names() -> tuple[set[str], set[str]]:
 
 
 def plant(attacker_url: str) -> tuple[set[str], set[str]]:
-    """Create every one there can be; tell of which functions and operators there are some."""
+    """Create every possible one; return the functions and operators for which that worked."""
     functions, operators = names()
     with psycopg.connect(attacker_url, autocommit=True) as attacker:
         attacker.execute("ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")
-        # Not to be caught by its own.
+        # So that the attacker does not call its own functions.
         attacker.execute("SET search_path = pg_catalog")
         settings = {"functions": functions, "operators": operators, "types": TYPES, "few": FEW}
         for name, values in settings.items():

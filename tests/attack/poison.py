@@ -1,4 +1,4 @@
-"""Values at the bounds of every column and beyond, and a database in which somebody has written them by hand."""
+"""Values at and beyond the bounds of every column, and a database in which they were written by hand."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ TABLES = (
 )
 
 COUNTED: Sequence[Column] = (("event", "id"), ("log", "id"), ("act", "id"))
-"""Which the database itself counts: behind the last number SQLite takes no further row, and says that it is full."""
+"""Columns that the database numbers. After the last number SQLite accepts no further row, and says that it is full."""
 
 MEGABYTES = 9
-"""Above what a claim reads."""
+"""Larger than a claim reads."""
 
 TEXTS: Sequence[str] = (
     *("", "\x1b[31mred", "two\nlines", "\u202eright to left", "x" * 5000, "'; DROP TABLE job; --"),
@@ -37,18 +37,18 @@ DOCUMENTS: Sequence[str] = (
     *("[" * 3000 + "]" * 3000, '{"n": {"perdure.result": "a"}}', '{"n": ' + "9" * 400 + "}", '{"base": -1}'),
 )
 BROKEN: Sequence[str] = ("", "{", "NaN", "\x00", "{not json")
-"""What only SQLite takes for a document."""
+"""What only SQLite accepts as a document."""
 SMALL = (-(2**15), -1, 0, 1, 2**15 - 1)
 INTEGERS = (-(2**31), -1, 0, 1, 2**31 - 2, 2**31 - 1)
 LARGE = (-(2**63), -(2**31), -1, 0, 1, 2**31, 2**63 - 2, 2**63 - 1)
 TIMES = ("-infinity", "infinity", "4713-01-01 00:00:00 BC", "294276-12-31", "epoch", "9999-12-31 23:59:59Z")
 UUIDS = ("00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff")
 BYTES = (b"\xff\xfe", b"ok \xc3", b"\xed\xa0\x80")
-"""No UTF-8, which only SQLite keeps in a text."""
+"""Not UTF-8: only SQLite stores it as a text."""
 
 
 class Bad(NamedTuple):
-    """A value for a column. ``spelling``: how it stands in a statement."""
+    """A value for a column. ``spelling``: its form in a statement."""
 
     column: Column
     value: Any
@@ -72,7 +72,7 @@ def columns(connection: Connection) -> Mapping[Column, str]:
 
 
 def values_for(column: Column, kind: str, dialect: Dialect) -> Iterator[Bad]:
-    """The bounds of its type and what lies beyond what perdure writes."""
+    """The bounds of its type, and values beyond what perdure writes."""
     yield Bad(column, None)
     numbers = {"smallint": SMALL, "integer": LARGE if dialect == "sqlite" else INTEGERS, "bigint": LARGE}
     for values in (numbers.get(kind, ()), TIMES if kind.startswith("timestamp") else ()):
@@ -109,7 +109,7 @@ _DOCUMENTS = frozenset(
 
 
 class Connection:
-    """Somebody with a shell of the database's."""
+    """A person with a database shell."""
 
     def __init__(self, url: str) -> None:
         self.dialect: Dialect = "sqlite" if url.startswith("sqlite") else "postgres"
@@ -131,7 +131,7 @@ class Connection:
             return cursor.fetchall() if cursor.description else []
 
     def write(self, bad: Bad, where: str, *params: Any) -> bool:
-        """Whether the database took it, for some row."""
+        """Whether the database accepted it, for some row."""
         table, column = bad.column
         text = f"UPDATE perdure.{table} SET {column} = {bad.spelling} WHERE {where}"
         if self.dialect == "postgres":
@@ -152,7 +152,7 @@ class Connection:
 
 
 class Scene:
-    """Twenty innocent jobs and workflows, and others for somebody to write into."""
+    """Twenty ordinary jobs and workflows, and others that will be damaged."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -173,7 +173,7 @@ class Scene:
         self.innocents += [job.id for job in self.app.enqueue_many([self.calm.job(i) for i in range(n)])]
 
     def victim(self, kind: str) -> list[str]:
-        """The rows that somebody will write into: their ids."""
+        """The ids of the rows that will be damaged."""
         match kind:
             case "ready":
                 if not self._ready:
@@ -210,7 +210,7 @@ class Scene:
         )
 
     def poison(self, bad: Bad, ids: Sequence[str], which: int = 0) -> bool:
-        """Write it where it concerns these jobs; whether the database took it."""
+        """Write the value into rows of these jobs; return whether the database accepted it."""
         table, id = bad.column[0], ids[which % len(ids)]
         if table in ("attempt", "event", "log"):
             self._note(table, id)

@@ -1,4 +1,4 @@
-"""Databases and plain roles of PostgreSQL, gone at the end of a test."""
+"""PostgreSQL databases and plain roles, removed at the end of a test."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Flooded:
         self._before = self._peak()
 
     def finish_innocents(self, n: int = 50) -> None:
-        """Jobs that have nothing to do with the flood are done."""
+        """Jobs outside the flood are done."""
         jobs = self.app.enqueue_many([self.app.tasks["innocent"].job(i) for i in range(n)])
         assert self.result_of(jobs[-1]) == n - 1
 
@@ -59,7 +59,7 @@ class Flooded:
         return job.error.message
 
     def check(self, *, slack: int = SLACK) -> None:
-        """It lives, does its work, and has not grown."""
+        """The worker is alive, does its work, and has not grown."""
         self.finish_innocents()
         assert self._hand.process.poll() is None, self._hand.log
         assert "of this worker ended" not in self._hand.log, self._hand.log
@@ -67,7 +67,7 @@ class Flooded:
         assert grown < slack, f"{grown / MB:.0f} MB more"
 
     def _peak(self) -> int:
-        """The most that the process has ever held."""
+        """The peak memory of the process."""
         status = Path(f"/proc/{self._hand.process.pid}/status").read_text()
         found = re.search(r"VmHWM:\s+(\d+) kB", status)
         assert found is not None
@@ -76,7 +76,7 @@ class Flooded:
 
 @pytest.fixture
 def tasks(monkeypatch: pytest.MonkeyPatch) -> int:
-    """As many tasks has the app, in every process."""
+    """The number of tasks of the app, in every process."""
     monkeypatch.setenv("FLOOD_TASKS", "1000")
     return 1000
 
@@ -107,7 +107,7 @@ def test_a_flood_of_log_lines_and_progress(worker: Flooded) -> None:
         assert worker.result_of(job) == n
     worker.check()
     for job in jobs[:3]:
-        # Those that were dropped are counted in a line of their own.
+        # A separate line counts the dropped ones.
         assert 0 < sum(entry.what == "log" for entry in worker.app.job_history(job.id)) < n
 
 
@@ -135,7 +135,7 @@ def test_thousands_of_tasks_queues_and_tenants(tasks: int, worker: Flooded) -> N
     app = worker.app
     few = [app.tasks[f"one-of-many-{i}"].using(tenant=f"tenant-{i}").job(i) for i in range(tasks)]
     jobs = app.enqueue_many(few)
-    # Nobody serves these: they must not stand in anybody's way.
+    # No worker serves these: they must not block others.
     strangers = app.tasks["innocent"]
     app.enqueue_many([strangers.using(queue=f"queue-{i}", tenant=f"t-{i}").job(i) for i in range(3_000)])
     assert [worker.result_of(job) for job in jobs] == [*range(tasks)]
@@ -158,7 +158,7 @@ def test_a_flood_of_cancels_and_notifications(worker: Flooded, url: str) -> None
 
 
 def notify(app: App, url: str) -> None:
-    """What anybody who may connect can do, and then some that is no topic of ours."""
+    """Notifications that any role may send, some of them not topics of ours."""
     store = app.store
     if not isinstance(store, PostgresStore):
         return

@@ -1,4 +1,4 @@
-"""Roles with exactly the rights that ``perdure grants`` prints: they suffice, and a missing one is named."""
+"""Roles with exactly the rights that ``perdure grants`` prints: they suffice, and an error names a missing one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def nothing(n: int = 0) -> None: ...
 
 @pytest.fixture
 def role_for(postgres_url: str) -> RoleFor:
-    """The URL of a role with the rights printed for a purpose, but for what is revoked."""
+    """The URL of a role with the rights printed for a purpose, except those revoked."""
     with closing(App(postgres_url)) as app:
         app.migrate()
 
@@ -134,7 +134,7 @@ def test_a_reader(role_for: RoleFor, postgres_url: str) -> None:
         refused = run("cancel", job, "--url", url)
     assert refused.exit_code == 3
     assert "lacks INSERT, UPDATE on the table " in refused.stderr, "a worker needs no more of it"
-    assert "of the schema perdure: perdure grants prints" in refused.stderr
+    assert "of the schema perdure: run perdure grants" in refused.stderr
 
 
 def test_an_operator(role_for: RoleFor, postgres_url: str) -> None:

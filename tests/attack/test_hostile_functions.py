@@ -72,7 +72,7 @@ def ground(postgres_server: str) -> Iterator[Ground]:
 def test_hostile_functions_are_called_where_pg_catalog_has_no_exact_match(
     ground: Ground, statement: str
 ) -> None:
-    """Else nothing below would mean anything."""
+    """Otherwise the tests below would prove nothing."""
     with psycopg.connect(ground.worker, autocommit=True) as connection:
         assert _refusal(connection, Statement(statement.encode(), b"", ("x",) * ("$1" in statement)))
 
@@ -138,7 +138,7 @@ def _refusal(connection: psycopg.Connection[Any], statement: Statement) -> str |
     return None
 
 
-# pg_depend tells of everything that an object refers to; what is in pg_catalog is not written down.
+# pg_depend lists everything that an object refers to, except objects of pg_catalog.
 _DEPENDS = """
 SELECT pg_describe_object(classid, objid, objsubid), pg_describe_object(refclassid, refobjid, refobjsubid)
   FROM pg_depend

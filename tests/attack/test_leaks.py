@@ -58,7 +58,7 @@ def assert_hidden(text: str, where: object) -> None:
 
 
 def add_vault(app: App) -> None:
-    """Handlers that give away what they were given, each in another way."""
+    """Handlers that leak their arguments, each in another way."""
 
     def task(function: Callable[..., Any]) -> None:
         app.task(name=function.__name__, max_attempts=1, redact=["password"])(function)

@@ -1,4 +1,4 @@
-"""Rows written by hand, every column at its bounds and beyond: no worker dies of one, and nobody else suffers."""
+"""Rows written by hand, with every column at and beyond its bounds: no worker dies, and other jobs run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def scene(url: str) -> Iterator[Scene]:
 
 
 def run_fleet(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    """A worker does what there is to do, lives, and says nothing in the words of Python or of a driver."""
+    """A worker does its work, stays alive, and logs no error of Python or of a driver."""
     caplog.clear()
     with caplog.at_level(logging.INFO, "perdure"):
         assert scene.app.run_worker(burst=True) == 0, caplog.text
@@ -47,11 +47,11 @@ def run_fleet(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def judge(scene: Scene, ids: list[str]) -> None:
-    """The innocent have succeeded; each of the others has ended, is held, or is explained."""
+    """The ordinary jobs have succeeded; each of the others has ended, is held, or is explained."""
     jobs = scene.app.get_jobs([*scene.innocents, *ids])
     assert {job and job.state for job in jobs[: len(scene.innocents)]} == {"succeeded"}
     for job in jobs[len(scene.innocents) :]:
-        # Of some the id was overwritten.
+        # The id of some rows was overwritten.
         if job is None or job.row is None or job.state in ENDED:
             continue
         told = scene.app.explain_job(job.id)
@@ -62,7 +62,7 @@ def judge(scene: Scene, ids: list[str]) -> None:
 
 
 def read_everything(scene: Scene, ids: list[str], *, verbose: bool = True) -> None:
-    """As operators do. What is refused is refused in perdure's own words."""
+    """Do what operators do. A refusal is always an error of perdure."""
     app = scene.app
     for read in (
         app.list_jobs,

@@ -1,4 +1,4 @@
-"""What an enqueue is given does not reach the PostgreSQL server's log, whatever refuses it."""
+"""Arguments of an enqueue never reach the PostgreSQL server's log, whatever refuses the enqueue."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def shop(server: Server) -> Iterator[Shop]:
 
 
 def send(password: str) -> str:
-    """Succeeds or fails, and says what it was given either way."""
+    """Succeeds or fails, and shows its arguments either way."""
     if len(password) % 2:
         return password
     raise Fatal(password)
@@ -117,7 +117,7 @@ def test_a_task_that_is_unknown_or_disabled(shop: Shop, refused: Callable[[Shop]
     with pytest.raises((TaskDisabled, UnknownTask)):
         refused(shop)
     said = shop.log.read_bytes()[before:].decode()
-    # The server has refused it, not we: else there would be nothing to see.
+    # The server refused it, not we: otherwise there would be nothing to see.
     assert "null value in column" in said
     assert SECRET not in said
 

@@ -1,4 +1,4 @@
-"""Whatever jobs, names, messages and arguments contain, no command does more to a terminal than write letters.
+"""Commands only write letters to a terminal, whatever jobs, names, messages and arguments contain.
 
 Hostile text stands in every field that takes text. Every command of the tree is run on it; a new one has to be given
 an invocation here.
@@ -52,7 +52,7 @@ def assert_harmless(text: str, what: object) -> None:
 
 
 class Planted:
-    """An app whose every name is hostile, and what was done with it."""
+    """An app whose names are all hostile, with jobs and their history."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -170,7 +170,7 @@ INVOCATIONS: dict[str, Callable[[Planted], list[list[str]]]] = {
     "demo": lambda it: [["--seconds", HOSTILE]],
     "bench": lambda it: [["--seconds", HOSTILE]],
 }  # fmt: skip
-"""For each command what it is called with. What takes seconds, runs of ``demo`` and ``bench``, is below."""
+"""The arguments of each command. Runs of ``demo`` and ``bench``, which take seconds, are below."""
 
 
 def commands(group: click.Group = program) -> Iterator[str]:

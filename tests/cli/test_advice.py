@@ -9,7 +9,7 @@ from typing import Any
 
 from perdure import Workflow
 from perdure.cli import COMMANDS
-from perdure.model.advice import ADVICE, VERBS, advise
+from perdure.model.advice import ACTIONS, ADVICE, advise
 from perdure.model.lifecycle import Failed, Succeeded
 from tests.cli.shop import Shop
 
@@ -29,7 +29,7 @@ def follow(shop: Shop, said: str) -> Any:
 
 
 def test_every_verb_is_a_command_where_there_is_one() -> None:
-    commands = [shell.split()[1] for _, shell in VERBS.values() if shell.startswith("perdure ")]
+    commands = [shell.split()[1] for _, shell in ACTIONS.values() if shell.startswith("perdure ")]
     assert {*commands} < {*COMMANDS}
     assert "job" in commands
 
@@ -69,7 +69,7 @@ def test_explain_names_commands_of_workflows(shop: Shop) -> None:
     first = shop.run("explain", steps["after"]).stdout
     assert advised(first) == ["explain", steps["may it?"]]
     told = follow(shop, first)
-    assert told.endswith("--approve decides it, or --reject.\n")
+    assert told.endswith("--approve resolves it, or --reject.\n")
     follow(shop, told)
     shop.run("cancel", steps["after"])
     for command in ("explain", "requeue"):

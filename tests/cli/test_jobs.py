@@ -215,7 +215,7 @@ def test_explain_says_why_and_what_else(shop: Shop) -> None:
     assert first.startswith("It is scheduled for 20")
     assert first.endswith(f" perdure run-now {job.id} makes it due.")
     assert others == [
-        "Also: Its queue mail is paused. perdure resume mail hands out its jobs again.",
+        "Also: Its queue mail is paused. perdure resume mail lets workers claim its jobs again.",
         "Also: No worker is live. Start one: perdure worker MODULE:APP.",
     ]
     told = shop.json("explain", job.id)

@@ -111,13 +111,13 @@ def test_a_failure_is_one_line_and_an_exit_code(shop: Shop, args: list[str], cod
         (
             "sqlite:///no/such/directory/jobs.db",
             4,
-            "There is no such database file, nor its directory; create that one, then run perdure migrate. "
+            "Neither the database file nor its directory exists; create the directory, then run perdure migrate. "
             "Looked at sqlite:///{here}/no/such/directory/jobs.db. [schema.missing]",
         ),
         (
             "sqlite:///typo.db",
             4,
-            "There is no such database file; call app.migrate() or run perdure migrate to make it. "
+            "There is no such database file; call app.migrate() or run perdure migrate to create it. "
             "Looked at sqlite:///{here}/typo.db. [schema.missing]",
         ),
     ],

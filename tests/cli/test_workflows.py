@@ -160,5 +160,5 @@ def test_explain_names_what_a_step_waits_for(shop: Shop) -> None:
     shop.serve()
     run(shop, 3)
     assert shop.app.explain_job(steps["approve"]).sentence.startswith(
-        "It is open: it waits for somebody outside, as step approve"
+        "It is open: it waits to be resolved, as step approve"
     )

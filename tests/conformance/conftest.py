@@ -1,4 +1,4 @@
-"""A fresh ledger for each test, made quickly: SQLite's is a copy, PostgreSQL's is emptied before each use."""
+"""A fresh database for each test, created quickly: SQLite's is a copy, PostgreSQL's is emptied before each use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def migrated_postgres(postgres_server: str) -> Iterator[str]:
 
 @pytest.fixture
 def postgres_url(migrated_postgres: str) -> str:
-    """As new: the rows of the test before are gone, and so is what it did to the schema."""
+    """Reset the database: delete the rows of the previous test, and undo its changes of the schema."""
     with psycopg.connect(migrated_postgres, autocommit=True) as connection:
         connection.execute("SET lock_timeout = '10s'")
         connection.execute("DROP FUNCTION IF EXISTS perdure.refuse CASCADE")
@@ -67,7 +67,7 @@ def world(url: str) -> Iterator[World]:
 
 @pytest.fixture
 def postgres_world(postgres_url: str) -> Iterator[World]:
-    """Where others hold rows for as long as they like."""
+    """A database on which other transactions may hold row locks."""
     world = World(postgres_url)
     yield world
     world.close()

@@ -1,4 +1,4 @@
-"""A world in which workflows run: each step ends as the test says."""
+"""Runs workflows in a ``World``: each step ends as the test says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.conformance.world import World
 
 
 class Flow:
-    """Workflows of one task, ``work(n)``, run by hand."""
+    """Workflows of one task, ``work(n)``, whose steps the test runs."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -26,7 +26,7 @@ class Flow:
     def of(
         self, name: str = "flow", /, *, options: dict[str, Any] | None = None, **steps: Sequence[str]
     ) -> Workflow:
-        """A workflow whose steps come after others: ``a=[], b=["a"]``; a mark in front asks only for an end: "~a"."""
+        """A workflow whose steps come after others: ``a=[], b=["a"]``; "~a" means ``after_done``."""
         flow = Workflow(name, **options or {})
         for key, parents in steps.items():
             after = [parent for parent in parents if not parent.startswith("~")]
@@ -41,14 +41,14 @@ class Flow:
         return self.world.claim(n)
 
     def run(self, *, fail: Sequence[str] = (), n: int = 1000) -> list[str]:
-        """Run what is ready; return the keys of the steps that ran."""
+        """Run all ready steps; return the keys of those that ran."""
         jobs = self.claim(n)
         finished = self.world.finish(*(outcome(job, failed=job.step_key in fail) for job in jobs))
         assert finished.refused == []
         return sorted(job.step_key or "" for job in jobs)
 
     def run_all(self, *, fail: Sequence[str] = ()) -> list[list[str]]:
-        """Round after round, until nothing is ready."""
+        """Run round after round, until nothing is ready."""
         rounds: list[list[str]] = []
         while ran := self.run(fail=fail):
             rounds.append(ran)
@@ -65,7 +65,7 @@ class Flow:
         return {step.key: step.reason for step in workflow.steps() if step.reason is not None}
 
     def check(self, workflow: StartedWorkflow) -> None:
-        """What the workflow has counted is what its steps say."""
+        """The counts of the workflow equal those of its steps."""
         states = [*self.states(workflow).values()]
         row = workflow.refresh().row
         assert row is not None

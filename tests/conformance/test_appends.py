@@ -1,4 +1,4 @@
-"""Steps that a step adds: with its success or at once, and once more when it runs again."""
+"""Steps that a step appends: with its success or at once, and not twice when it runs again."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_steps_that_do_not_fit_fail_the_attempt_which_says_why(flow: Flow) -> No
     assert row.error_code == "job.steps_refused"
     assert row.error_message == "Its steps could not be appended. There are two steps named b."
     assert (flow.world.row(second.id).error_message or "").endswith(
-        "The step x waits for nobody, which is no step of this workflow."
+        "The step x waits for nobody, which is not a step of this workflow."
     )
     assert flow.states(started) == {"a": "ready", "b": "waiting", "c": "ready"}
 

@@ -1,4 +1,4 @@
-"""The same life through the async twins of the verbs."""
+"""The life of a job through the async methods."""
 
 from __future__ import annotations
 

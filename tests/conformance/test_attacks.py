@@ -1,4 +1,4 @@
-"""Ways in which a job was once lost, doubled or held up; each stays closed."""
+"""Regressions: ways in which a job was once lost, duplicated or blocked."""
 
 from __future__ import annotations
 

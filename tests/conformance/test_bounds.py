@@ -1,4 +1,4 @@
-"""The last values inside the bounds of every option are stored. Those outside: tests/test_options.py."""
+"""The extreme allowed values of every option are stored. tests/test_options.py tests those outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tasks there are, and what operators set for them."""
+"""The catalog of tasks, and what operators set for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claim: what is taken, in which order, and what a claim writes."""
+"""Claims: which jobs, in which order, and what a claim writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.conformance.world import NOON, World, ids
 
 @pytest.fixture(autouse=True, params=["learned", "window first"])
 def window(request: pytest.FixtureRequest) -> None:
-    """Whichever statement is asked first, the answers are the same."""
+    """The answers are the same, whichever statement runs first."""
     if request.param == "window first":
         request.getfixturevalue("window_first")
 

@@ -1,4 +1,4 @@
-"""A claim with a window takes nothing that a claim without one would not take first."""
+"""A claim with a window takes only jobs that a claim without one would take first."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_named_queue_that_stands_before_comes_first(world: World) -> None:
 
 @pytest.fixture
 def as_it_is(window_first: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No window is tried where nothing is known."""
+    """Without knowledge of the queue, no window is tried."""
     monkeypatch.setattr("perdure.worker.operations.ClaimWindowTracker", claim_window.ClaimWindowTracker)
 
 
@@ -202,7 +202,7 @@ def test_that_claims_are_slow_is_not_forgotten_in_a_full_streak(
 def test_a_whole_look_for_some_tasks_does_not_put_off_the_one_for_others(
     postgres_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker has two lanes, one for handlers in processes. What that one looks at tells nothing of the other."""
+    """A worker has two lanes, one for handlers in processes. The window of one says nothing about the other."""
     world = postgres_world
     monkeypatch.setattr(claim_window, "SLOW_CLAIM", -1.0)
     now = monotonic()
@@ -218,7 +218,7 @@ def test_where_claims_are_slow_a_transaction_of_a_second_is_not_waited_for(
     postgres_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = postgres_world
-    monkeypatch.setattr(claim_window, "SLOW_CLAIM", -1.0)  # as where the server is far away
+    monkeypatch.setattr(claim_window, "SLOW_CLAIM", -1.0)  # as if the server were far away
     late = committed_late(world, seconds=1)
     assert ids(world.claim(1, polls=True)) == ids([late])
 

@@ -1,4 +1,4 @@
-"""The same life by the database's own clock, which no test moves."""
+"""The life of a job by the database's own clock, which no test moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows come as tuples: the columns of a statement are the fields of its record, in the same order."""
+"""The columns of each statement are the fields of its record, in the same order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts by every condition, on both databases: what a list would show, however many pages it has."""
+"""Counts by every condition equal what a list shows over all its pages, on both databases."""
 
 from __future__ import annotations
 

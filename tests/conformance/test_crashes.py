@@ -1,4 +1,4 @@
-"""Attempts that took their worker down: panics and losses."""
+"""Attempts that ended their worker: panics and losses."""
 
 from __future__ import annotations
 

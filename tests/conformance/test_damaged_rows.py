@@ -1,4 +1,4 @@
-"""A row that somebody wrote by hand, and that cannot be claimed or written, stops nobody else."""
+"""A row that was edited by hand, and cannot be claimed or written, does not block others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def damage(world: World, job: Job[Any], how: str) -> None:
 def refuse_claims(
     world: World, also: str = "false", *, of: str = f"OLD.tenant = '{POISON}'", code: str = "P0001"
 ) -> None:
-    """The database itself refuses to let jobs run, of the tenant ``POISON`` alone. ``also``: what else it refuses."""
+    """Make the database refuse to run jobs of the tenant ``POISON``. ``also``: what else it refuses."""
     when = f"{of} AND (NEW.state = 'running' OR {also})"
     if world.store.dialect == "postgres":
         world.sql(
@@ -59,7 +59,7 @@ WAYS = ("token", "attempt", "payload", "checkpoint", "meta", "tenant", "not UTF-
 
 
 def enqueue_damaged(world: World, ways: Sequence[str] = WAYS) -> list[Job[Any]]:
-    """One for each way, except that PostgreSQL takes no text that is not UTF-8."""
+    """One row for each kind of damage. PostgreSQL refuses text that is not UTF-8."""
     ways = [way for way in ways if way != "not UTF-8" or world.store.dialect == "sqlite"]
     jobs = world.app.enqueue_many([world.app.tasks["work"].job() for _ in ways])
     for job, way in zip(jobs, ways, strict=True):
@@ -369,9 +369,10 @@ def test_an_outcome_that_the_database_refuses_is_to_be_told_again(
     world.poison(code)
     with caplog.at_level(logging.ERROR, "perdure.worker"):
         finished = world.finish(*(Succeeded(lease, "1") for lease in leases))
-        assert (finished.unrecordable, finished.refused) == ([], [])
+        assert finished.refused == []
         assert finished.accepted == [*leases[:2], *leases[3:]]
-        assert not world.finish(Succeeded(leases[2], "1")).unrecordable
+        again = world.finish(Succeeded(leases[2], "1"))
+        assert (again.accepted, again.refused) == ([], [])
     (said,) = caplog.messages
     assert jobs[2].id in said
     world.cure()
@@ -389,26 +390,32 @@ def test_outcomes_that_all_fail_alike_are_to_be_told_again(
     world.poison(code)
     with caplog.at_level(logging.ERROR, "perdure.worker"):
         finished = world.finish(*(Succeeded(lease, "1") for lease in leases))
-    assert (finished.accepted, finished.refused, finished.unrecordable) == ([], [], [])
+    assert (finished.accepted, finished.refused) == ([], [])
     assert len(caplog.messages) == 11
     world.cure()
     assert len(world.finish(*(Succeeded(lease, "1") for lease in leases)).accepted) == len(jobs)
 
 
-def test_an_outcome_that_its_row_never_takes_is_given_up_and_stops_no_other(
-    world: World, caplog: pytest.LogCaptureFixture
+def test_an_outcome_that_its_row_never_takes_is_kept_and_stops_no_other(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if world.store.dialect == "sqlite":
         return  # which has no constraint that holds for new versions of rows alone
+    monkeypatch.setattr("perdure.worker.damaged_rows.KEEP_FOR", 0.0)
     jobs, leases = claim_five(world)
     world.poison("23514")
     with caplog.at_level(logging.ERROR, "perdure.worker"):
         finished = world.finish(*(Succeeded(lease, "1") for lease in leases))
-        assert (finished.unrecordable, finished.accepted) == ([], [*leases[:2], *leases[3:]])
-        assert world.finish(Succeeded(leases[2], "1")).unrecordable == [leases[2]], "at the second try"
-    assert all(jobs[2].id in said for said in caplog.messages)
+        assert (finished.refused, finished.accepted) == ([], [*leases[:2], *leases[3:]])
+        for _ in range(2):
+            again = world.finish(Succeeded(leases[2], "1"))
+            assert (again.accepted, again.refused) == ([], []), "nor as a failure"
+    (said,) = caplog.messages
+    assert jobs[2].id in said
     batch: Batch = world.claim(1)
     assert batch == []
+    world.cure()
+    assert world.finish(Succeeded(leases[2], "1")).accepted == [leases[2]]
 
 
 def test_texts_that_are_not_utf_8_are_read_as_far_as_they_go(world: World) -> None:

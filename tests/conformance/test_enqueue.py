@@ -1,4 +1,4 @@
-"""Enqueue one job: what is stored, what the caller holds, what is refused."""
+"""Enqueue one job: what is stored, what the caller gets, what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that were not started in time: never handed out, canceled by whoever meets them."""
+"""Expired jobs are never claimed, and any operation that finds one cancels it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.conformance.world import NOON, World, ids
 
 @pytest.fixture(autouse=True, params=["learned", "window first"])
 def window(request: pytest.FixtureRequest) -> None:
-    """Whichever statement is asked first, the answers are the same."""
+    """The answers are the same, whichever statement runs first."""
     if request.param == "window first":
         request.getfixturevalue("window_first")
 

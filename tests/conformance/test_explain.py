@@ -126,7 +126,7 @@ def test_a_step_names_what_it_waits_for(flow: Flow) -> None:
     assert told.sentence == (
         f"It waits for a (running) and b (ready) to end, as step c of workflow {started.id}."
     )
-    assert told.advice == f"explain_job({a!r}) tells what keeps the first."
+    assert told.advice == f"explain_job({a!r}) shows why the first of them has not ended."
 
 
 def test_a_gate_is_open_until_its_time_runs_out(flow: Flow) -> None:
@@ -137,7 +137,7 @@ def test_a_gate_is_open_until_its_time_runs_out(flow: Flow) -> None:
     (gate,) = (step.id for step in started.steps())
     told = flow.app.explain_job(gate)
     assert told.code == "open"
-    assert told.sentence.startswith("It is open: it waits for somebody outside until 2027-01-15 08:01:00 UTC")
+    assert told.sentence.startswith("It is open: it waits to be resolved until 2027-01-15 08:01:00 UTC")
     flow.world.advance(60)
     late = flow.app.explain_job(gate)
     assert (late.code, [reason.code for reason in late.also]) == ("gate_overdue", ["no_worker"])
@@ -209,7 +209,7 @@ def test_a_requeue_that_a_unique_key_forbids_is_told_beforehand(world: World) ->
 
 
 def test_advice_can_be_followed(world: World) -> None:
-    """Where it names a verb, that verb does what it says."""
+    """An action that the advice names does what the advice says."""
     serve(world)
     work = world.task(max_attempts=1)
 

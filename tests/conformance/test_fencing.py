@@ -1,4 +1,4 @@
-"""At most one recorder: who may write about a running job, and until when."""
+"""Fencing: who may write about a running job, and until when."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SUCCESSES = {"success", "reported success"}
 
 
 def start(world: World, **options: Any) -> dict[str, Lease]:
-    """One running job for each ending, in a queue of its own."""
+    """One running job for each outcome, each in its own queue."""
     work = world.task(**options)
     world.app.enqueue_many([work.using(queue=ending).job() for ending in ENDINGS])
     return claim_all(world)
@@ -52,7 +52,7 @@ def claim_all(world: World) -> dict[str, Lease]:
 
 
 def finish_all(world: World, leases: dict[str, Lease]) -> dict[str, str]:
-    """End every job its own way, each in a call of its own: how that was received."""
+    """Send each outcome in a separate call; return which were accepted."""
     received = {}
     for ending, lease in leases.items():
         finished = world.finish(ENDINGS[ending](lease))

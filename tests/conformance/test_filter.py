@@ -1,4 +1,4 @@
-"""Lists by every condition, on both databases: all of them hold, and a text means itself."""
+"""Lists by every condition, on both databases: all conditions must hold, and a text is taken literally."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_a_task_stands_for_its_name(world: World) -> None:
         ({"state": ["failed"]}, "state must be one of"),
         ({"created_after": datetime(2026, 1, 1)}, "created_after must be a datetime with a time zone."),
         ({"finished_before": "yesterday"}, "finished_before must be a datetime with a time zone."),
-        ({"colour": "red"}, "colour is no condition: use queue, task, state"),
+        ({"colour": "red"}, "colour is not a condition: use queue, task, state"),
         (
             {"created_after": from_us(NOON), "created_before": from_us(NOON)},
             "created_after must be earlier than created_before",

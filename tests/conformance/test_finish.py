@@ -1,4 +1,4 @@
-"""How an attempt ends and what becomes of its job: the row, the ledger of attempts, the counters."""
+"""What each outcome does to its job: the row, the ledger of attempts, the counters."""
 
 from __future__ import annotations
 

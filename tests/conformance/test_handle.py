@@ -1,4 +1,4 @@
-"""A job in the caller's hands: look again, wait, get the result."""
+"""The ``Job`` that a caller gets: refresh it, wait for it, get its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job's history, told from row, attempts, events and log: nothing twice, nothing left out."""
+"""A job's history, built from row, attempts, events and log: nothing twice, nothing left out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def story(world: World, job: Job[Any]) -> list[str]:
 
 
 def attempt(world: World, seconds: float, end: Any, *args: Any, **options: Any) -> None:
-    """Claim a second from now, and end so after as many seconds."""
+    """Claim a second from now, and end with this outcome after so many seconds."""
     world.advance(1)
     (job,) = world.claim()
     world.advance(seconds)

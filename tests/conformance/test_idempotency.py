@@ -1,4 +1,4 @@
-"""An idempotency key: the same request gives the same job, a different one is refused by its field."""
+"""Idempotency keys: the same request returns the same job; for a different one, the error names the field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acts on all jobs that fit a filter: in batches, never on what the act does not take, and always with an end."""
+"""Bulk actions on all jobs that match a filter: in batches, only on allowed states, and always finite."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HOSTILE = "x'); DELETE FROM perdure.job; --"
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stretches of seven jobs at first, batches of three."""
+    """Scan ranges of seven jobs at first, batches of three."""
     monkeypatch.setattr(bulk, "BATCH", 3)
     monkeypatch.setattr(bulk, "CHUNK", 7)
 

@@ -1,4 +1,4 @@
-"""What an operator does to a job: each act compares before it sets, and says what came of it."""
+"""An operator's actions on a job: each checks the job's state and returns what it did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads in each other's way: no job twice, no deadlock, no lost answer."""
+"""Concurrent threads: no job twice, no deadlock, no lost answer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def at_once(*acts: Callable[[], Any]) -> list[Any]:
 
 
 def deadlocks(url: str) -> int:
-    """How many PostgreSQL has seen in this database, once all who could tell it are gone."""
+    """How many deadlocks PostgreSQL has counted in this database, once all connections are closed."""
     if url.startswith("sqlite"):
         return 0
     with psycopg.connect(url, autocommit=True) as connection:
@@ -106,7 +106,7 @@ def test_opposite_batches_never_deadlock(url: str, keys: Sequence[str]) -> None:
 
 @pytest.mark.parametrize("key", ["idempotency_key", "unique_key"])
 def test_opposite_batches_that_meet_in_the_middle_never_deadlock(postgres_url: str, key: str) -> None:
-    """Somebody holds the key in the middle until both have come as far as they can."""
+    """Another transaction holds the key in the middle until both have come as far as they can."""
     before = deadlocks(postgres_url)
     world = World(postgres_url)
     work = world.task()
@@ -115,7 +115,7 @@ def test_opposite_batches_that_meet_in_the_middle_never_deadlock(postgres_url: s
     work.using(**asked[10]).enqueue()
     table = "perdure.key" if key == "idempotency_key" else "perdure.job"
     with psycopg.connect(postgres_url) as middle, psycopg.connect(postgres_url, autocommit=True) as watcher:
-        # A delete that is taken back: whoever inserts this key waits to see whether it is free.
+        # A delete that will be rolled back: an insert of this key waits to see whether it is free.
         middle.execute(f"DELETE FROM {table}".encode())
 
         def let_go() -> None:
@@ -137,7 +137,7 @@ SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wai
 
 
 def test_keyed_rows_are_inserted_in_the_order_of_keys_whatever_the_plan(postgres_url: str) -> None:
-    """On a caller's connection the plan is not ours: joined to the tasks by a hash, rows come in reverse."""
+    """On a caller's connection we do not control the plan: a hash join with the tasks reverses the rows."""
     world = World(postgres_url)
     work = world.task()
     world.app.save_tasks()
@@ -155,7 +155,7 @@ def test_keyed_rows_are_inserted_in_the_order_of_keys_whatever_the_plan(postgres
 
 
 def test_a_unique_key_that_is_freed_while_others_ask_leaves_one_active_job(world: World) -> None:
-    """The job in the way may end between the conflict with it and the look at it."""
+    """The conflicting job may end between the conflict and the read of it."""
     work = world.task().using(unique_key="u")
     for _ in range(15):
         work.enqueue()

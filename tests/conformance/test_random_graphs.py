@@ -1,4 +1,4 @@
-"""Random graphs on real databases, with random ends and lost workers: they come to what ten lines say they must."""
+"""Random graphs on real databases, with random outcomes and lost workers, end as a model of ten lines says."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def random_graph(flow: Flow, rng: random.Random, most: int) -> Workflow:
 
 
 def run(flow: Flow, started: StartedWorkflow, fails: set[str], rng: random.Random) -> None:
-    """End what is ready and open, some at a time; now and then a worker is lost with all that it runs."""
+    """End ready and open steps, some at a time. Now and then a worker is lost with all its jobs."""
     while True:
         jobs = flow.claim(rng.randint(1, 30))
         if jobs and rng.random() < 0.1:

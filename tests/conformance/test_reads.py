@@ -1,4 +1,4 @@
-"""The read side: jobs one by one, in pages, counted, and the lag of queues."""
+"""Reads: single jobs, pages, counts, and the lag of queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad arguments and options are refused at the door: nothing is written, not even the task."""
+"""Bad arguments and options are refused before anything is written, even the task."""
 
 from __future__ import annotations
 

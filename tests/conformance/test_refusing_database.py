@@ -1,4 +1,4 @@
-"""A database that refuses some rows, or all of them for a while: nobody starves, nothing is dropped or held for it."""
+"""A database that refuses some rows, or all of them for a while: other jobs run, and no job is dropped or held."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.conformance.world import POISON, World, ids
 
 @pytest.fixture
 def other(postgres_world: World) -> Iterator[psycopg.Connection[Any]]:
-    """Somebody else's connection, whose transaction ends with the test."""
+    """A foreign connection, whose transaction ends with the test."""
     with psycopg.connect(postgres_world.url) as connection:
         yield connection
         connection.rollback()
@@ -102,7 +102,7 @@ def test_an_outcome_that_is_refused_beside_a_locked_row_stops_no_other(
     assert finished.refused == []
     other.rollback()
     postgres_world.cure()
-    rest = [one for one in (leases[0], leases[2]) if one not in finished.unrecordable]
+    rest = [leases[0], leases[2]]
     assert sorted(postgres_world.finish(*map(Succeeded, rest)).accepted) == sorted(rest)
 
 
@@ -110,15 +110,16 @@ def test_an_outcome_that_is_refused_beside_a_locked_row_stops_no_other(
 def test_outcomes_that_a_trigger_refuses_for_a_while_are_kept_one_by_one(
     postgres_world: World, code: str
 ) -> None:
-    """Told alone, as a worker does that tries again, none proves that its own row is the cause."""
+    """Sent one by one, as a worker does in a retry, no outcome proves that its own row is the cause."""
     work = postgres_world.task()
     postgres_world.app.enqueue_many([work.using(tenant=POISON).job() for _ in range(5)])
     leases: list[Lease] = [job.lease for job in postgres_world.claim(5)]
     postgres_world.poison(code)
-    assert postgres_world.finish(*(Succeeded(lease, "1") for lease in leases)).unrecordable == []
+    finished = postgres_world.finish(*(Succeeded(lease, "1") for lease in leases))
+    assert (finished.accepted, finished.refused) == ([], [])
     for lease in leases:
         finished = postgres_world.finish(Succeeded(lease, "1"))
-        assert (finished.accepted, finished.unrecordable) == ([], [])
+        assert (finished.accepted, finished.refused) == ([], [])
     postgres_world.cure()
     for lease in leases:
         assert postgres_world.finish(Succeeded(lease, "1")).accepted == [lease]
@@ -194,18 +195,22 @@ def test_an_outcome_that_is_refused_once_keeps_its_result(world: World) -> None:
     leases = [job.lease for job in world.claim(2)]
     refuse_claims(world, "NEW.result IS NOT NULL")  # without its result it would be taken
     finished = world.finish(*(Succeeded(lease, "1") for lease in leases))
-    assert (finished.accepted, [*finished.unrecordable]) == ([leases[1]], [])
+    assert (finished.accepted, finished.refused) == ([leases[1]], [])
     world.cure()
     assert world.finish(Succeeded(leases[0], "1")).accepted == [leases[0]]
     assert [world.row(job).result for job in jobs] == ["1", "1"]
 
 
-def test_an_outcome_is_given_up_once_a_turn_records_others(postgres_world: World) -> None:
+def test_an_outcome_costs_its_attempt_once_a_turn_records_others(
+    postgres_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.worker.damaged_rows.KEEP_FOR", 0.0)
     work = postgres_world.task()
-    postgres_world.app.enqueue_many([work.using(tenant=POISON).job(), work.job()])
+    job, _ = postgres_world.app.enqueue_many([work.using(tenant=POISON).job(), work.job()])
     refused, other = (job.lease for job in postgres_world.claim(2))
-    postgres_world.poison("23514")
+    refuse_claims(postgres_world, "NEW.state = 'succeeded'", code="23514")
     for _ in range(2):
-        assert postgres_world.finish(Succeeded(refused)).unrecordable == []
+        assert postgres_world.finish(Succeeded(refused)).accepted == []
     postgres_world.operations.cycle(postgres_world.worker, [Succeeded(other)], tasks=["work"], n=1)
-    assert postgres_world.finish(Succeeded(refused)).unrecordable == [refused]
+    assert postgres_world.finish(Succeeded(refused)).accepted == [refused]
+    assert postgres_world.row(job).error_code == "job.outcome_refused"

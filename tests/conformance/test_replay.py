@@ -1,4 +1,4 @@
-"""A new job from one that succeeded."""
+"""Replay: a new job from one that succeeded."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_only_what_succeeded_is_replayed(world: World) -> None:
     work = world.task(max_attempts=1, backoff=0)
     jobs: dict[str, Job[Any]] = {"ready": work.enqueue()}
     said = refused("job.not_succeeded", lambda: world.app.replay_job(jobs["ready"].id))
-    assert said == "Only a job that succeeded is replayed, and this one is ready: it has not ended yet."
+    assert said == "Only a job that succeeded can be replayed, and this one is ready: it has not ended yet."
     world.claim_one()
     assert "running: it has not ended" in refused(
         "job.not_succeeded", lambda: world.app.replay_job(jobs["ready"].id)
@@ -184,7 +184,7 @@ def test_a_unique_key_that_another_job_has(world: World) -> None:
     old = succeeded(world, unique_key="u")
     holder = world.app.tasks["work"].using(unique_key="u").enqueue(8)
     said = refused("job.unique_key_taken", lambda: world.app.replay_job(old.id, request_key="k"))
-    assert said == f"Job {holder.id} has its unique key and is ready: wait for its end, or cancel it."
+    assert said == f"Job {holder.id} has its unique key and is ready: wait until it ends, or cancel it."
     assert (world.count("key"), world.count("event")) == (0, 0)
     holder.cancel()
     new = world.app.replay_job(old.id, request_key="k")

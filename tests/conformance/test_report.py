@@ -1,4 +1,4 @@
-"""What a running job says about itself: what it omits keeps its value, and the merged pair must be true."""
+"""Reports of a running job: omitted values stay, and progress must be consistent after the merge."""
 
 from __future__ import annotations
 

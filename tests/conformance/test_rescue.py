@@ -1,4 +1,4 @@
-"""Rescue: the jobs of silent workers and of nobody else; a row that cannot be written stops no other."""
+"""Rescue: only the jobs of silent workers; a row that cannot be written does not block others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a failed attempt waits for the next, and who decides."""
+"""Retries: how long a job waits for its next attempt, and who decides that."""
 
 from __future__ import annotations
 

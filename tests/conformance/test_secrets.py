@@ -1,4 +1,4 @@
-"""No error that is raised shows what was in it: arguments, keys, tenants, results, the URL."""
+"""No error shows arguments, keys, tenants, results or the URL."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ HALF = f"{SECRET}\ud800"
 
 
 class Shown:
-    """What an error would tell that quotes it."""
+    """What an error that quotes it would show."""
 
     def __repr__(self) -> str:
         return SECRET

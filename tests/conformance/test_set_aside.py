@@ -8,6 +8,8 @@ import pytest
 
 from perdure.model.job import SECOND
 from perdure.ops import set_aside
+from perdure.plan.plan import run
+from perdure.worker import set_aside as worker_set_aside
 from tests.conformance.world import World
 
 MANY = set_aside.FEW + 1
@@ -22,6 +24,14 @@ def schedule(world: World, queues: int = MANY, *, delay: float = 3600, n: int = 
     return [job.id for job in jobs]
 
 
+def run_set_aside(world: World, **options: int) -> int:
+    return run(world.operations.store, worker_set_aside.set_aside(**options))
+
+
+def run_bring_back(world: World, **options: int) -> int:
+    return run(world.operations.store, worker_set_aside.bring_back(**options))
+
+
 def aside(world: World) -> int:
     """How many are set aside."""
     return sum(row.held == "later" for row in rows(world))
@@ -34,17 +44,17 @@ def rows(world: World) -> list[Any]:
 def test_many_idle_queues_are_set_aside_and_a_few_are_not(world: World) -> None:
     world.task()
     schedule(world, set_aside.FEW)
-    assert world.operations.set_aside() == 0
+    assert run_set_aside(world) == 0
     schedule(world, MANY)
-    assert world.operations.set_aside() == aside(world) == set_aside.FEW + MANY
-    assert world.operations.set_aside() == 0
+    assert run_set_aside(world) == aside(world) == set_aside.FEW + MANY
+    assert run_set_aside(world) == 0
 
 
 def test_many_idle_priorities_are_set_aside(world: World) -> None:
     work = world.task()
     due = work.enqueue()
     world.app.enqueue_many([work.using(priority=i, delay=3600).job() for i in range(1, MANY + 1)])
-    assert world.operations.set_aside() == MANY
+    assert run_set_aside(world) == MANY
     assert world.claim_one().id == due.id
 
 
@@ -54,25 +64,25 @@ def test_a_queue_with_something_due_soon_is_left_alone(world: World) -> None:
     work.using(queue="busy").enqueue()
     work.using(queue="soon", delay=set_aside.ASIDE / SECOND).enqueue()
     late = [work.using(queue=queue, delay=3600).enqueue().id for queue in ("busy", "soon")]
-    assert world.operations.set_aside() == MANY
+    assert run_set_aside(world) == MANY
     assert [world.row(id).held for id in late] == [None, None]
 
 
 def test_it_goes_on_page_by_page_while_many_are_idle(world: World) -> None:
     world.task()
     schedule(world, MANY + 20)
-    assert world.operations.set_aside(page=7) == 21
+    assert run_set_aside(world, page=7) == 21
     assert aside(world) == 21
 
 
 def test_they_are_back_before_they_are_due(world: World) -> None:
     world.task()
     soon, later = schedule(world, delay=100), schedule(world, delay=3600)
-    world.operations.set_aside()
+    run_set_aside(world)
     world.advance(69)
-    assert world.operations.bring_back() == 0
+    assert run_bring_back(world) == 0
     world.advance(1)
-    assert world.operations.bring_back(page=10) == len(soon)
+    assert run_bring_back(world, page=10) == len(soon)
     assert world.claim(1) == [], "they are not due"
     world.advance(30)
     assert sorted(job.id for job in world.claim(1000)) == sorted(soon)
@@ -83,13 +93,13 @@ def test_those_that_nobody_brought_back_count_as_ready_and_are_announced(world: 
     """All workers were down for an hour."""
     world.task()
     schedule(world)
-    world.operations.set_aside()
+    run_set_aside(world)
     world.advance(3600)
     assert world.app.count_jobs()["q00000"] == {"ready": 1}
     assert world.app.stats().queues["q00000"].oldest_ready is not None
     assert len(world.app.oldest_ready()) == MANY
     assert world.claim(1) == []
-    assert world.operations.bring_back() == MANY
+    assert run_bring_back(world) == MANY
     assert len(world.claim(1000)) == MANY
 
 
@@ -103,7 +113,7 @@ def test_people_see_no_difference(world: World) -> None:
     )
     explained = world.app.explain_job(ids[0])
     tasks = world.app.list_tasks()
-    assert world.operations.set_aside() == len(ids)
+    assert run_set_aside(world) == len(ids)
     assert before == (
         world.app.count_jobs(),
         world.app.stats().queues,
@@ -119,7 +129,7 @@ def test_people_see_no_difference(world: World) -> None:
 def test_an_operator_may_run_cancel_and_delete_them(world: World, many: bool) -> None:
     world.task()
     now, canceled, deleted, *_ = schedule(world)
-    world.operations.set_aside()
+    run_set_aside(world)
     if many:
         assert world.app.run_jobs_now(queue="q00000").counts == {"due_now": 1}
         assert world.app.cancel_jobs(queue="q00001").counts == {"canceled": 1}
@@ -130,7 +140,7 @@ def test_an_operator_may_run_cancel_and_delete_them(world: World, many: bool) ->
         assert world.app.delete_job(deleted) == "deleted"
     assert world.claim_one().id == now
     world.advance(3600)
-    world.operations.bring_back()
+    run_bring_back(world)
     assert len(world.claim(1000)) == MANY - 3
     world.app.requeue_job(canceled)
     assert world.claim_one().id == canceled
@@ -140,7 +150,7 @@ def test_an_expired_one_is_canceled_by_the_sweeper(world: World) -> None:
     work = world.task()
     schedule(world)
     late = work.using(queue="other", delay=3600, expires=3700).enqueue()
-    world.operations.set_aside()
+    run_set_aside(world)
     world.advance(4000)
     assert world.operations.expire() == 1
     assert world.row(late).state == "canceled"

@@ -1,4 +1,4 @@
-"""The state of a database at a glance."""
+"""Statistics of a database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens inside a job is made storable and never blocks an outcome, its own or another's."""
+"""Texts and results of handlers are made storable, and never block an outcome."""
 
 from __future__ import annotations
 

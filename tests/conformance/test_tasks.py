@@ -1,4 +1,4 @@
-"""How the tasks of the code reach the database: additively, and never against an operator's word."""
+"""Sync of tasks to the database: it only adds, and never overrides an operator."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_first_enqueue_writes_the_tasks_and_later_ones_do_not(world: World) 
 
 
 def test_tasks_that_the_database_has_lost_are_written_again(world: World) -> None:
-    """Its tables were made anew, or restored from before there were these."""
+    """The tables were created again, or restored from an old backup without these tasks."""
     work, other = world.task("work"), world.task("other", aliases=["another"])
     work.enqueue()
     world.sql("DELETE FROM perdure.job")

@@ -1,4 +1,4 @@
-"""A unique key: at most one active job, whatever its arguments."""
+"""Unique keys: at most one active job per key, whatever its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people are shown: redacted, and bounded in size, whoever asks."""
+"""What people see is redacted and limited in size, through every method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The states that people see: each job has one, and every count, list, filter and command tells the same."""
+"""The states that people see: each job has one, and every count, list, filter and command shows the same."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROWS: list[dict[str, Any]] = [
     for run_at in (-HOUR, 0, 1, HOUR)
     for error in (None, "error")
 ]
-"""Everything that a visible state depends on, also what no job of ours would have at once."""
+"""Everything that a visible state depends on, including combinations that no job has."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Waiting for a job: woken by what is heard, never deaf in between, and polling where nothing is heard."""
+"""Waiting for a job: notifications wake the waiter, none is missed, and it polls where none arrive."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def while_somebody_waits(world: World, act: Callable[[], object]) -> Callable[[]
 
 @contextmanager
 def looks(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """When somebody looked at a job."""
+    """The times at which a job was read."""
     times: list[float] = []
     perform = world.store.perform
 
@@ -208,7 +208,7 @@ def test_other_topics_wake_nobody(no_polling: None, world: World, monkeypatch: p
         assert calls == []
         end_and_notify(world)
 
-    # A listener thread that has just started tells of anything, at a time of its own: not what is asked here.
+    # A listener thread that has just started announces ANYTHING at some time. That is not tested here.
     monkeypatch.setattr(world.store, "listen", world.store.subscribe)
     monkeypatch.setattr(Wakeup, "set", counted)
     with meanwhile(while_somebody_waits(world, announce)):

@@ -1,4 +1,4 @@
-"""Who is woken by a commit: once per queue, only where there is something to do, never by a refusal."""
+"""Wake-ups by a commit: once per queue, only if there is something to do, never after a refusal."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_what_can_no_longer_run_is_canceled_and_names_the_parent(flow: Flow) -> 
 
 
 def test_a_step_is_not_doomed_before_all_its_parents_ended(flow: Flow) -> None:
-    """Or what cleans up behind it would run while another parent still works."""
+    """Otherwise a clean-up step would run while another parent still works."""
     started = flow.start(flow.of(a=[], b=[], c=["a", "b"], tidy=["~c"]))
     first, second = flow.claim()
     flow.world.finish(outcome(first, failed=True))
@@ -332,7 +332,7 @@ def test_a_step_that_is_released_rings_here_and_elsewhere(postgres_world: World)
     elsewhere: list[frozenset[str]] = []
     with App(flow.world.url) as other:
         end = other.store.listen(elsewhere.append)
-        # What is heard first is that it listens.
+        # The first notification says that it listens.
         until(lambda: elsewhere or flow.world.store.perform(notify, frozenset(["queue/test"])))
         flow.world.finish(outcome(a))
         until(lambda: any("queue/default" in topics for topics in elsewhere))

@@ -59,7 +59,7 @@ class World:
         return self.app.task(name=name, **options)(work)
 
     def producer(self) -> App:
-        """A program on the same database that has no tasks of its own."""
+        """A program on the same database without tasks."""
         app = App(self.url)
         app._store = self.store
         return app
@@ -78,13 +78,13 @@ class World:
         return self.operations.finish(outcomes)
 
     def attempt(self, end: Callable[..., Outcome], *args: Any, **options: Any) -> Claimed:
-        """Claim one job and end its attempt so; the outcome must be accepted."""
+        """Claim one job and end its attempt with this outcome, which must be accepted."""
         job = self.claim_one()
         assert self.finish(end(job.lease, *args, **options)).refused == []
         return job
 
     def new_worker(self, *, lease: int = LEASE) -> str:
-        """A worker that has just registered; the next claims are its own."""
+        """Register a new worker, which makes the next claims."""
         self.workers += 1
         self.worker = f"worker-{self.workers}"
         self.operations.register(self.worker, name="one", lease=lease)
@@ -123,12 +123,12 @@ class World:
         return number
 
     def listen(self) -> list[frozenset[str]]:
-        """What is woken from here on: one entry for each commit that wakes anybody."""
+        """Records wake-ups from here on: one entry for each commit that wakes anybody."""
         self.woken.clear()
         return self.woken
 
     def sql(self, text: str, **params: object) -> list[tuple[Any, ...]]:
-        """Whatever no verb does, on a connection of its own."""
+        """Run SQL on a separate connection, for what no method does."""
         if self.store.dialect == "postgres":
             with psycopg.connect(self.url, autocommit=True) as connection:
                 cursor = connection.execute(render(text, "postgres").encode(), params or None)

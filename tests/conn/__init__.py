@@ -1,1 +1,1 @@
-"""Every kind of connection that ``conn=`` takes, opened as an application would, and what must hold for each."""
+"""Tests of ``conn=``: every kind of connection, opened as an application would."""

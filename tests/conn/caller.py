@@ -1,4 +1,4 @@
-"""Somebody with a connection of their own: in a thread, with an event loop where the driver wants one."""
+"""A caller with a connection of its own, in a thread, with an event loop if the driver needs one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 
 class Caller:
-    """What is the same for all: subclasses say how their library opens, begins and ends.
+    """The part common to all drivers. Subclasses define how their library opens, begins and ends.
 
     The methods that subclasses override run in the caller's thread, and may be coroutines.
     """
@@ -30,7 +30,7 @@ class Caller:
         self._thread = ThreadPoolExecutor(1)
         self._wait(self.open)
 
-    # What a library does its own way.
+    # What differs between libraries.
 
     def open(self) -> Any:
         raise NotImplementedError
@@ -52,12 +52,12 @@ class Caller:
         return self.say("BEGIN")
 
     async def nested(self, act: Callable[[], Any]) -> None:
-        """Act inside a savepoint of the library's, and roll that back."""
+        """Run the action inside a savepoint of the library, and roll it back."""
         await done(self.say("SAVEPOINT theirs"))
         await done(act())
         await done(self.say("ROLLBACK TO SAVEPOINT theirs"))
 
-    # What a test does.
+    # For tests.
 
     def does(self, act: Callable[..., Any], *args: Any) -> Any:
         return self._wait(act, *args)
@@ -66,7 +66,7 @@ class Caller:
         self._wait(self.say, f"INSERT INTO {theirs(self.url)} VALUES ({id})")
 
     def verb(self, subject: Any, verb: str, *args: Any, **options: Any) -> Any:
-        """A verb of perdure's, or its twin, whichever goes with the connection."""
+        """Call a method, or its async version, whichever fits the connection."""
         return self.starts(subject, verb, *args, **options).result(60)
 
     def starts(self, subject: Any, verb: str, *args: Any, **options: Any) -> Future[Any]:
@@ -74,7 +74,7 @@ class Caller:
         return self._thread.submit(self._run, lambda: getattr(subject, name)(*args, **options))
 
     def wrong_verb(self, subject: Any, verb: str, *args: Any, **options: Any) -> Any:
-        """The other one. Blocking verbs run where no loop is, async ones in one."""
+        """Call the one that does not fit. Blocking methods run outside an event loop, async ones inside."""
 
         def act() -> Any:
             if self.mode == "async":
@@ -125,7 +125,7 @@ class Caller:
     def _nested(self, act: Callable[[], Any]) -> Any:
         if self.mode == "async":
             return self.nested(act)
-        # Nothing in it waits: one step is all of it.
+        # Nothing in it waits, so it ends after one step.
         try:
             self.nested(act).send(None)
         except StopIteration:
@@ -142,7 +142,7 @@ class Caller:
 
 
 def theirs(url: str) -> str:
-    """A table of the callers' own, outside perdure's schema."""
+    """A table of the caller, outside perdure's schema."""
     return "theirs" if url.startswith("sqlite") else "public.theirs"
 
 

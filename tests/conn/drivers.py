@@ -77,7 +77,7 @@ class Pg8000(Caller):
 
 
 class Asyncpg(Caller):
-    """With codecs that make json unreadable to whoever does not go around them."""
+    """With codecs that garble json unless they are bypassed."""
 
     mode = "async"
 

@@ -1,4 +1,4 @@
-"""A call on the caller's connection that is given up, at whatever moment: it alone is undone, or it is done."""
+"""A cancelled call on the caller's connection, at any moment: either it is done, or only this call is undone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever connection is given as ``conn=``: a job commits with its transaction, and vanishes with it."""
+"""With every kind of ``conn=``, a job commits or rolls back with the caller's transaction."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def work(world: World, caller: Caller) -> Any:
 
 
 def rows(world: World) -> tuple[int, int]:
-    """How many of ours, how many of theirs."""
+    """The number of jobs, and of rows in the caller's table."""
     [(number,)] = world.sql(f"SELECT count(*) FROM {theirs(world.url)}")
     return world.count("job"), number
 
@@ -143,7 +143,7 @@ def test_a_refusal_leaves_the_transaction_usable(world: World, caller: Caller, w
 
 
 def test_an_error_of_the_database_leaves_it_usable_too(world: World, caller: Caller, work: Any) -> None:
-    """A disabled task breaks the insert's NOT NULL; on PostgreSQL that fails all up to the savepoint."""
+    """A disabled task violates a NOT NULL of the insert; on PostgreSQL that fails everything since the savepoint."""
     caller.inserts(1)
     caller.does(caller.commit)
     world.app.set_task("work", enabled=False)
@@ -284,7 +284,7 @@ def test_two_race_for_a_key(world: World, caller: Caller, work: Any, other: str,
 
 
 def waits(world: World) -> bool:
-    """Whether somebody waits for somebody else's transaction."""
+    """Whether a transaction waits for another one."""
     held = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     return bool(world.sql(held))
 

@@ -1,4 +1,4 @@
-"""What the connections of every driver do with an operation, and which of its states are refused, with which code."""
+"""Operations on the connections of every driver, and the refused states of a connection with their codes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def say(caller: Caller, sql: str) -> None:
     caller.does(caller.say, sql)
 
 
-# What does not depend on the driver is tried on one of each kind.
+# What does not depend on the driver is tested with one driver of each kind.
 
 
 @on_one_of_each_kind
@@ -226,7 +226,7 @@ def test_no_driver_is_imported_to_look_at_a_connection() -> None:
     assert run_script(script) == "set()\n"
 
 
-# What every driver does in its own way.
+# What differs between drivers.
 
 
 def test_rows_and_times_are_what_stores_return(

@@ -31,7 +31,7 @@ MAIL = frozenset({"queue/mail"})
 
 
 class Caller:
-    """Somebody with a connection of their own and a transaction on it."""
+    """A caller with a connection and a transaction on it."""
 
     def __init__(self, connection: Any, store: Store) -> None:
         self.connection, self.store = connection, store
@@ -143,7 +143,7 @@ async def test_a_deadlock_asks_for_the_whole_transaction_again(
     for id in ("a", "b"):
         client.store.perform(insert, id)
     async with await psycopg.AsyncConnection.connect(postgres_url) as other:
-        # The victim is whoever notices first; the other side never looks.
+        # The side that notices the deadlock first is the victim; the other side never checks.
         await other.execute("SET deadlock_timeout = '1min'")
         await other.execute("UPDATE perdure_thing SET note = 'b' WHERE id = 'b'")
         await client.perform(run, "update", id="a", note="x")

@@ -1,1 +1,1 @@
-"""Everything a user can pass, and what others may have written: accepted and kept, or refused by an error of ours."""
+"""Fuzzing: everything a user can pass, and rows that others wrote, is accepted and kept, or refused with our error."""

@@ -1,4 +1,4 @@
-"""Whether two values are the same, in type too: what is promised of arguments, said once more and more simply."""
+"""Whether two values are the same, also in type: the promise for arguments, in a second, simpler implementation."""
 
 from __future__ import annotations
 

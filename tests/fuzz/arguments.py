@@ -1,4 +1,4 @@
-"""Arguments: what arrives is what was sent, in type too, or the enqueue is refused with the argument's path."""
+"""Arguments arrive as they were sent, also in type, or the enqueue is refused with the argument's path."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ SUBJECTS: dict[str, Subject] = {
 
 
 def _elsewhere(ground: Ground, arguments: Any) -> None:
-    """Only what JSON itself tells apart: nobody here knows the signature."""
+    """Only values that JSON represents exactly: the signature is not known here."""
     answer = ground.ask(lambda: ground.app.enqueue("elsewhere", arguments))
     if not isinstance(answer, Exception):
         payload = msgspec.json.decode(answer.refresh().row.payload)

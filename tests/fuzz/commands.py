@@ -1,4 +1,4 @@
-"""The command line and its environment: whatever is typed, an answer or a line on stderr and a known exit code."""
+"""The command line and its environment: any input gets an answer, or a line on stderr and a known exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens inside a job is made storable and never blocks the outcome, and whoever looks can read it."""
+"""Texts and results of handlers are made storable, never block the outcome, and can be read by every method."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def explore(ground: Ground, subject: Subject, most: int) -> int:
         derandomize=seed is None,
         database=None,
         deadline=None,
-        # What is drawn is too strange for it to be made smaller.
+        # The examples are too unusual for Hypothesis to shrink.
         phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )

@@ -1,4 +1,4 @@
-"""One app on one database for all the fuzzing, and the rule that every call of it keeps."""
+"""One app on one database for all fuzzing, and the rule that every call must keep."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.sql.tally import TABLES
 from tests.test_errors import CLASSES, codes_in_the_package
 
 MOST_JOBS = 300
-"""Rows are thrown away beyond: what is looked through for each example must stay small."""
+"""With more rows, they are deleted: the tables that each example reads must stay small."""
 
 _COUNT = "SELECT " + ", ".join(f"(SELECT count(*) FROM perdure.{table})" for table in TABLES)
 
@@ -40,7 +40,7 @@ class Ground:
         self.driver_error = sqlite3.Error if self.dialect == "sqlite" else psycopg.Error
         self.app = App(url, synchronous="normal")
         self.work = self.app.task(name="work", queue="default")(_work)
-        # Known to the database, and not to the app that is asked.
+        # Known to the database, but not to the app.
         with App(url) as elsewhere:
             elsewhere.task(name="elsewhere")(lambda **_: None)
             elsewhere.save_tasks()
@@ -55,7 +55,7 @@ class Ground:
         self.app.close()
 
     def sql(self, text: str, *params: Any) -> list[tuple[Any, ...]]:
-        """As somebody else does, on a connection of its own. Parameters are ``?``."""
+        """Run SQL as another program would, on a separate connection. Parameters are ``?``."""
         text = render(text, self.dialect)
         if self.dialect == "postgres":
             text = text.replace("?", "%s")
@@ -82,7 +82,7 @@ class Ground:
         return getattr(self.app, method)(**asked)
 
     def ask(self, do: Callable[[], Any]) -> Any:
-        """The answer; or the refusal, which is one of ours, helps, tells no secret and has changed nothing."""
+        """The answer, or the refusal: a perdure error that helps, shows no secret and has changed nothing."""
         self.tidy()
         before = self.rows()
         try:
@@ -112,7 +112,7 @@ class Ground:
 
 def judge(error: PerdureError) -> None:
     assert error.code in codes(), f"{error.code} is not in docs/errors.md"
-    # Something is wrong with us, never with what was passed.
+    # These are errors of perdure itself, never of the input.
     assert error.code not in ("perdure.internal", "perdure.error", "store.refused", "store.constraint")
     assert len(str(error)) > 10
     assert SECRET not in shown(error)

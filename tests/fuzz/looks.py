@@ -1,4 +1,4 @@
-"""Every way to look at a job: none of them may stumble over what it finds there."""
+"""Every way to read a job: none may fail on what it finds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PRINTS = (("job", "{}"), ("job", "{}", "--json"), ("jobs",), ("jobs", "--json"),
 
 
 def look_at(ground: Ground, id: str, printed: tuple[str, ...] | None = None) -> None:
-    """By every verb of the app, and by one of the command line."""
+    """Read with every method of the app, and with a command."""
     for verb in READS:
         str(getattr(ground.app, verb)(id))
     job = ground.app.get_job(id)
@@ -35,7 +35,7 @@ def look_at(ground: Ground, id: str, printed: tuple[str, ...] | None = None) -> 
 
 
 def run(ground: Ground, *args: str, env: dict[str, str] | None = None) -> Any:
-    """The command line in this process. What is no answer of its own is raised."""
+    """Run the command line in this process. Unexpected errors are raised."""
     result = CliRunner().invoke(
         program, args, prog_name="perdure", env={"PERDURE_URL": ground.url, **(env or {})}
     )

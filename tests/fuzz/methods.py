@@ -1,4 +1,4 @@
-"""What each method of the app is asked, a line for each. ``tests/test_sync_and_async.py`` knows which there are."""
+"""The arguments of each method of the app, one line per method. ``tests/test_sync_and_async.py`` lists the methods."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.fuzz.odd import (
 
 
 class Mark:
-    """Stands for something of the ground's that exists when the verb is called."""
+    """Stands for an object of the ``Ground`` that exists when the method is called."""
 
     def __init__(self, what: str) -> None:
         self.what = what

@@ -50,7 +50,7 @@ class Count(int): ...
 
 
 class Loud(str):
-    """Whose own methods lie."""
+    """Its methods return wrong values."""
 
     def __str__(self) -> str:
         raise RuntimeError(SECRET)
@@ -101,7 +101,7 @@ class Torn(Sequence[Any]):
 
 
 class Hostile:
-    """Raises whatever one asks it."""
+    """Raises, whatever is called."""
 
     def __eq__(self, other: object) -> bool:
         raise RuntimeError(SECRET)
@@ -149,7 +149,7 @@ SPELLINGS = (
 )  # fmt: skip
 
 texts: Values = st.sampled_from(SPELLINGS) | st.text(_LETTERS, max_size=20)
-"""Every letter there is, and some that are none."""
+"""Every character, and some invalid ones."""
 
 _NUMBERS = (
     0, 1, -1, 2, 100, 1000, 1001, 32_767, 32_768, -32_768, -32_769, 2**31 - 1, 2**31, 2**53, 2**53 + 1, 2**63 - 1,

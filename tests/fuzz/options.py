@@ -1,4 +1,4 @@
-"""Options of jobs, tasks, apps, workers and workflows: stored as they were asked, or refused by their names."""
+"""Options of jobs, tasks, apps, workers and workflows: stored as requested, or refused by name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.fuzz.odd import (
 
 
 def _using(ground: Ground, asked: dict[str, Any]) -> None:
-    """What was accepted is stored as it was asked."""
+    """Accepted options are stored as requested."""
     job = ground.ask(lambda: ground.work.using(**asked).enqueue(1))
     if isinstance(job, Exception):
         return

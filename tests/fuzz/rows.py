@@ -1,4 +1,4 @@
-"""Rows that somebody else has written: each verb, the command line and a worker cope with what they find."""
+"""Rows that another program wrote: each method, the command line and a worker can handle them."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _tamper(ground: Ground, example: tuple[str, dict[str, tuple[Any, ...]], tupl
 
 
 def _write(ground: Ground, id: str, column: str, *values: Any) -> None:
-    """As far as the tables let them."""
+    """As far as the tables accept them."""
     said, document, instant, number, span, small = values
     postgres = ground.dialect == "postgres"
     if column in TEXTS:

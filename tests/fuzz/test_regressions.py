@@ -1,4 +1,4 @@
-"""What the fuzz has found; each stays closed."""
+"""Regressions that the fuzzing found."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_json_that_cannot_be_read_is_shown_as_it_stands(ground: Ground, printed:
     look_at(ground, job.id, printed)
     damaged = ground.app.get_job(job.id)
     for fact in ("meta", "tags", "result"):
-        with pytest.raises(InternalError, match="perdure has not written it") as refusal:
+        with pytest.raises(InternalError, match="perdure did not write it") as refusal:
             getattr(damaged, fact)
         assert (refusal.value.code, refusal.value.__context__) == ("job.damaged", None)
     ground.sql("DELETE FROM perdure.job")

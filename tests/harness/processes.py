@@ -1,4 +1,4 @@
-"""Programs beside a test: started as users start them, signalled, killed; what they print is read."""
+"""Programs beside a test: start them as users do, signal them, kill them, read their output."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(*args: object, cwd: Path = ROOT, env: Environment | None = None) -> subp
 
 
 def run_script(script: str, *args: object, options: tuple[str, ...] = ()) -> str:
-    """Run a script that succeeds without a complaint; returns what it printed."""
+    """Run a script that must succeed without warnings; return its output."""
     ran = run(*options, "-c", script, *args)
     assert (ran.returncode, ran.stderr) == (0, "")
     return ran.stdout
@@ -85,7 +85,7 @@ def read_line(program: subprocess.Popen[str]) -> str:
 
 
 class Process:
-    """A program that runs for long, with all that it prints in a file."""
+    """A long-running program whose output goes to a file."""
 
     def __init__(self, *args: object, log: Path, cwd: Path = ROOT, env: Environment | None = None) -> None:
         self.path = log
@@ -112,7 +112,7 @@ class Process:
         return self.process.poll() is None
 
     def wait_for(self, text: str) -> None:
-        """Return once it has printed this; fail if it ends without."""
+        """Return once it has printed this; fail if it ends before."""
         until(lambda: text in self.log or not self.alive)
         assert text in self.log, f"never printed {text!r}:\n{self.log}"
 
@@ -125,21 +125,21 @@ class Process:
         return self.end()
 
     def kill(self) -> None:
-        """With SIGKILL. It may not have ended by itself before."""
+        """Kill it with SIGKILL. It must not have ended by itself."""
         self.process.kill()
         self.expect(KILLED)
 
     def end(self) -> int:
-        """Wait until it is gone; its exit code."""
+        """Wait until it has ended; return its exit code."""
         return self.process.wait(NEVER)
 
     def expect(self, code: int) -> None:
-        """Wait until it is gone, with this exit code."""
+        """Wait until it has ended; its exit code must be this."""
         ended = self.end()
         assert ended == code, f"ended with {ended}:\n{self.log}"
 
     def remove(self) -> None:
-        """At the end of a test, whatever state it is in."""
+        """End it at the end of a test, whatever its state."""
         if self.alive:
             self.process.kill()
             self.end()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 NEVER = 60.0
-"""Seconds after which it will not happen any more: long, because only a test that fails waits so long."""
+"""The timeout in seconds: long, because only a failing test waits that long."""
 
 
 def until(condition: Callable[[], object], *, seconds: float = NEVER) -> None:
@@ -20,7 +20,7 @@ def until(condition: Callable[[], object], *, seconds: float = NEVER) -> None:
 
 
 async def auntil(condition: Callable[[], object | Awaitable[object]], *, seconds: float = NEVER) -> None:
-    """The same, while the event loop runs on; the condition may be a coroutine function."""
+    """The same without blocking the event loop. The condition may be a coroutine function."""
     async with asyncio.timeout(seconds):
         while not await _value(condition()):  # noqa: ASYNC110 - what is awaited is elsewhere
             await asyncio.sleep(0.002)

@@ -1,1 +1,1 @@
-"""Real workers and a real producer, killed wherever they are; their journals are held against the ledger."""
+"""Real workers and a real producer are killed at any point; their journals are compared with the ledger."""

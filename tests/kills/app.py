@@ -17,7 +17,7 @@ EFFECTS = "effect"
 """The table into which handlers write beside their success."""
 STEPS, RUNS = 3, 3
 
-# A process that is killed loses nothing that was written; only the machine's end could take it.
+# A killed process loses nothing that was written; only a crash of the machine would.
 app = App(lease=float(os.environ.get(LEASE, "1")), synchronous="normal")
 tough = app.task(max_attempts=10_000, max_crashes=None, backoff=Backoff(base=0.01, cap=0.1))
 

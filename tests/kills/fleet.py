@@ -22,12 +22,12 @@ class Participant(Process):
         return notes_of(self._history, self.pid)
 
     def identities(self) -> set[str]:
-        """Under which it has started jobs: more than one if it was believed dead."""
+        """The worker ids under which it has started jobs: more than one if it was taken for dead."""
         return {note.worker for note in self.notes() if note.worker is not None}
 
 
 class Fleet:
-    """All that run; nobody is left behind."""
+    """The running processes. All are stopped at the end."""
 
     def __init__(self, url: str, directory: Path) -> None:
         self.history = directory / "history"
@@ -50,7 +50,7 @@ class Fleet:
         return self._start(failpoint, "tests.kills.producer", str(seed), str(self.enough))
 
     def survivors(self) -> list[int]:
-        """Who still runs with our environment, also as somebody's child."""
+        """The processes that still run with our environment, including children."""
         mark = f"{journal.VARIABLE}={self.history}\0".encode()
         return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if _has(path, mark)]
 

@@ -1,4 +1,4 @@
-"""What processes wrote into their journals (see perdure/internal/journal.py), read back."""
+"""Read the journals of processes (see perdure/internal/journal.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.model.job import Lease
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """One line. Which of the fields mean something depends on what it tells."""
+    """One line. Which fields are set depends on its kind."""
 
     what: str
     jobs: list[str] = []
@@ -59,7 +59,7 @@ class History:
         return [note.lease for note in self.all(what)]
 
     def by_job(self, what: str) -> Mapping[str, set[int]]:
-        """The tokens of which this was noted, for each job."""
+        """By job, the tokens for which this was noted."""
         tokens: dict[str, set[int]] = defaultdict(set)
         for job, token in self.leases(what):
             tokens[job].add(token)

@@ -54,7 +54,7 @@ def backlog() -> int:
 def produce(rng: random.Random) -> None:
     match rng.randrange(5):
         case 0:
-            # Others ask for the same: whoever was killed may or may not have been answered.
+            # Other producers use the same keys: one that was killed may or may not have got an answer.
             key = rng.randrange(KEYS)
             tasks.quick.using(idempotency_key=f"key {key}").enqueue(key)
         case 1:

@@ -20,7 +20,7 @@ Role: TypeAlias = Literal["worker", "stopping worker", "sweeper", "producer"]
 
 
 class Stage(NamedTuple):
-    """A place, who dies there, and how often it may be passed before."""
+    """A failpoint, the process that dies there, and how often the place may be passed before."""
 
     place: Place
     role: Role = "worker"
@@ -53,10 +53,10 @@ STAGES = [
     Stage("while_draining", "stopping worker"),
     Stage("before_retirement", "stopping worker"),
 ]
-"""Every place there is."""
+"""Every failpoint."""
 
 DEAF = "before_heartbeat:sleep=4@2"
-"""For a worker with a lease of a second: it is believed dead while it works on."""
+"""For a worker with a lease of a second: it is taken for dead while it still works."""
 
 
 class Rounds:
@@ -81,7 +81,7 @@ class Rounds:
         self._workers = [hand for hand in hands[:3] if hand is not victim]
 
     def kill_at(self, stage: Stage) -> None:
-        """Where it is told to; whoever does not come by there fails the test."""
+        """Let it die at its failpoint. If the process does not reach it, the test fails."""
         failpoint = f"{stage.place}:kill@{self._rng.randint(1, stage.most)}"
         if stage.role == "producer":
             self._producer.kill()
@@ -101,7 +101,7 @@ class Rounds:
             self._workers.append(self._fleet.start_worker())
 
     def deafen(self) -> None:
-        """One loses its leases without knowing, and goes on under another name; then it is killed, too."""
+        """A worker loses its leases without knowing, continues under another name, and is then killed too."""
         deaf = self._fleet.start_worker(DEAF)
         until(lambda: len(deaf.identities()) > 1)
         deaf.kill()
@@ -139,5 +139,5 @@ class Rounds:
 
 
 def live_workers(store: Store) -> set[str]:
-    """By their names: those that are at work, and those whose death nobody has noticed yet."""
+    """By name: the workers that are alive, and those whose death was not noticed yet."""
     return {worker.name for worker in store.perform(worker_ops.list_workers)}

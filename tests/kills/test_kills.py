@@ -68,7 +68,7 @@ def kill_and_judge(
 
 
 def drain(fleet: Fleet, store: Store) -> None:
-    """Fresh workers finish what is left, and bury the dead."""
+    """New workers finish what is left, and rescue the jobs of dead ones."""
     fresh = [fleet.start_worker() for _ in range(2)]
     names = {worker.name for worker in fresh}
     until(lambda: all_ended(store) and live_workers(store) == names)

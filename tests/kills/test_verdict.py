@@ -1,4 +1,4 @@
-"""Each rule of the verdict finds what breaks it, in a story that is otherwise true."""
+"""Each rule of the verdict finds a violation in an otherwise correct history."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Story:
         self.notes.append(Note(what=what, jobs=[*jobs], **more))
 
     def forget(self, what: str, job: str, token: int = 0) -> None:
-        """Somebody has torn out a page."""
+        """A line of a journal is missing."""
         kept = [note for note in self.notes if (note.what, note.jobs, note.token) != (what, [job], token)]
         assert len(kept) < len(self.notes)
         self.notes = kept

@@ -1,4 +1,4 @@
-"""Do the journals of all processes and the ledger tell the same story?
+"""Compare the journals of all processes with the ledger.
 
 ``verdict(directory, url)`` reads both, once everything has ended, and returns what contradicts: nothing, if all is
 well. Each rule is a function from both to violations. They hold whoever was killed, and wherever; they do not
@@ -163,7 +163,7 @@ def what_was_accepted_is_recorded(history: History, books: Books) -> Iterator[Fi
 
 
 def what_was_refused_is_lost(history: History, books: Books) -> Iterator[Finding]:
-    """Nothing but a rescue takes a lease away, and that is what the ledger tells of it."""
+    """Only a rescue takes a lease away, and the ledger records it."""
     for job, token in history.leases("refused"):
         told = tell(books[job], token) if job in books else None
         if told not in ("lost", "canceled"):
@@ -180,7 +180,7 @@ def what_is_recorded_was_started(history: History, books: Books) -> Iterator[Fin
 
 
 def executions_are_explained(history: History, books: Books) -> Iterator[Finding]:
-    """Each start is told by the ledger; each other token was given back. The row counts what was put off."""
+    """The ledger has each start; every other token was given back. The row counts postponed attempts."""
     started, released = history.by_job("started"), history.by_job("released")
     turned_away: dict[str, set[int]] = defaultdict(set)
     for note in history.all("ended"):
@@ -227,7 +227,7 @@ def attempts_are_counted(history: History, books: Books) -> Iterator[Finding]:
 
 
 def only_the_dead_lose_jobs(history: History, books: Books) -> Iterator[Finding]:
-    """Or those believed dead: a worker is retired first, and then its jobs are taken away."""
+    """Or workers taken for dead: a worker is retired first, and then its jobs are rescued."""
     for id, trace in books.items():
         for attempt in trace.attempts:
             since = books.retired.get(attempt.worker or "")

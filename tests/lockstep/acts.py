@@ -1,4 +1,4 @@
-"""Everything that producers, workers, operators and a sweeper do, asked of both stores and of the model."""
+"""Everything that producers, workers, operators and a sweeper do, performed on both stores and on the model."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from perdure.ops.finish import Finished
 from perdure.ops.op import Op, Operation, operation
 from perdure.ops.report import JobReport
 from perdure.ops.topics import queue_topics, worker_topic
+from perdure.plan.plan import run
 from perdure.request.filter import Filter
 from perdure.worker.operations import WorkerOperations
+from perdure.worker.set_aside import bring_back
 from tests.lockstep import requests
 from tests.lockstep.endings import YEAR, Job
 from tests.lockstep.model import Model
@@ -56,14 +58,14 @@ class Draw(Protocol):
 
 @dataclass
 class Worker:
-    """What a worker's process has in memory."""
+    """The memory of a worker's process."""
 
     id: str
     leases: list[Lease] = field(default_factory=list)
 
 
 class Company:
-    """Each act asks both stores and the model, and compares what they say."""
+    """Each action runs on both stores and on the model, and compares the answers."""
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
@@ -76,7 +78,7 @@ class Company:
         self.asked: list[requests.Asked] = []
         self.batches: list[list[NewJob]] = []
         self.leases: list[Lease] = []
-        """All that were ever given out; the workers know which of them are theirs."""
+        """All leases ever claimed; the workers know which of them are theirs."""
         self.told: list[Outcome] = []
 
     # The world
@@ -88,7 +90,7 @@ class Company:
 
     def wait(self, span: int) -> None:
         self.pair.clock.now = self.model.now = self.model.now + span
-        self.ask(lambda operations: operations.bring_back(page=2))
+        self.ask(lambda operations: run(operations.store, bring_back(page=2)))
 
     # Producers
 
@@ -96,7 +98,7 @@ class Company:
         self.order(draw(requests.BATCHES))
 
     def ask_again(self, draw: Draw) -> None:
-        """As another process that wants the same."""
+        """Repeat a request as another process."""
         if keyed := [asked for asked in self.asked if asked.keyed]:
             self.order([draw(st.sampled_from(keyed))])
 
@@ -132,7 +134,7 @@ class Company:
             self.settle([draw(requests.ENDINGS).of(lease) for lease in leases])
 
     def fare_alike(self, draw: Draw) -> None:
-        """Round after round, whatever is taken ends in the same way."""
+        """Claim round after round, and end all claimed jobs in the same way."""
         worker, ending, span = self.some_worker(draw), draw(requests.RETURNS), draw(requests.TICKS)
         for _ in range(4):
             if leases := self.take(worker, EVERYTHING):
@@ -153,7 +155,7 @@ class Company:
             self.settle([draw(requests.ENDINGS).of(lease) for lease in leases])
 
     def finish_late(self, draw: Draw) -> None:
-        """As one who slept while others took over."""
+        """A worker sends outcomes after others took over its jobs."""
         late = [lease for lease in self.leases if not self.model.holder(lease)]
         taken = [
             lease for lease in late if lease.job in self.model.jobs and self.model.jobs[lease.job].worker
@@ -196,17 +198,17 @@ class Company:
             self.settle([Released(lease) for lease in unheard])
 
     def crash(self, draw: Draw) -> None:
-        """All it knew is gone; its leases are not."""
+        """The worker forgets everything; its leases remain."""
         self.replace(self.some_worker(draw))
 
     def retire(self, draw: Draw) -> None:
-        """In order: it may still tell how its attempts ended."""
+        """Retire a worker. It may still send outcomes."""
         worker = self.some_worker(draw)
         self.ask(lambda operations: operations.retire(worker.id))
         self.model.retire(worker.id)
 
     def change_hands(self, draw: Draw) -> None:
-        """What one worker holds is taken from it and given to another; only then it tells how it ended."""
+        """The jobs of one worker are rescued and claimed by another; only then the first one sends their outcomes."""
         one, other = draw(st.permutations(self.workers))[:2]
         self.take(one, EVERYTHING)
         late = list(one.leases)
@@ -221,7 +223,7 @@ class Company:
     # The sweeper
 
     def fall_silent(self, _: Draw) -> None:
-        """Nobody beats until the leases of all are just over."""
+        """No worker sends a heartbeat until all leases have just expired."""
         self.wait(requests.LEASE)
         self.rescue()
 
@@ -327,7 +329,7 @@ class Company:
         self.pair.woken = frozenset()
 
     def run_dry(self) -> None:
-        """Take away what is in the way, and let every job end."""
+        """Remove all obstacles, and let every job end."""
         for queue in requests.QUEUES:
             self.resume(queue)
         self.wait(2 * YEAR)

@@ -1,4 +1,4 @@
-"""What the ending of an attempt makes of a job: told once more, from the design and not from the code."""
+"""What each outcome does to a job, implemented a second time, from the design and not from the code."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _fail(job: Job, failure: Failed, policy: Policy, now: int, roll: float) -> P
     attempt = job.attempt
     if failure.kind == "interrupted":
         job.interruptions += 1
-        delay, decided_by = 0, "shutdown"
+        delay, decided_by = 0, "interruption"
         job.attempt -= 1
     elif final := _why_final(job, failure, policy):
         job.end("failed", now, final)
@@ -175,7 +175,7 @@ def _go_on(job: Job, outcome: Continued, now: int) -> Past:
 
 
 def _put_off(job: Job, kind: str, delay: int, decided_by: str, now: int) -> Past:
-    """Later, at no cost: the next attempt has the same number."""
+    """Run again later. The attempt does not count: the next one has the same number."""
     past = Past(job.run, job.attempt, kind, None, min(delay, YEAR), decided_by)
     _give_back(job, delay, now)
     return past
@@ -198,7 +198,7 @@ def longest_pause(backoff: Backoff, n: int) -> int:
 
 
 def tell(job: Job, report: Report, *, lenient: bool) -> bool:
-    """Take over what a handler says; of a pair that cannot be true, nothing or (lenient) all the rest."""
+    """Store a handler's report. With contradictory progress, store nothing or (lenient) all the rest."""
     done = job.progress_done if report.done is None else report.done
     total = job.progress_total if report.total is None else report.total
     true = 0 <= (done or 0) <= (total if total is not None else done or 0)

@@ -1,4 +1,4 @@
-"""One act after another, and after each a look at everything."""
+"""Performs one action after another, and compares everything after each."""
 
 from __future__ import annotations
 

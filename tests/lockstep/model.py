@@ -1,4 +1,4 @@
-"""The ledger as a few dicts: what both stores must do, with no SQL, no transaction and nobody else around."""
+"""The model: the ledger as a few dicts, without SQL, transactions or concurrency."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Worker:
 
 
 class Model:
-    """The machine sets the time and the random number; every verb answers as the stores should."""
+    """The machine sets the time and the random number; every method answers as the stores should."""
 
     def __init__(self, tasks: Iterable[TaskDefinition], *, now: int, roll: float) -> None:
         self.now = now
@@ -196,7 +196,7 @@ class Model:
         return not settings.paused and (settings.cool_until is None or settings.cool_until <= self.now)
 
     def finish(self, outcomes: Sequence[Outcome]) -> dict[Lease, bool | None]:
-        """Whether each outcome stands: written now, or by a call whose answer was lost. None: nobody can tell."""
+        """Whether each outcome stands: written now, or by a call whose answer was lost. None: unknown."""
         told: dict[Lease, Outcome] = {}
         for outcome in outcomes:
             told.setdefault(outcome.lease, outcome)
@@ -229,7 +229,7 @@ class Model:
             if (type(outcome), _kind(outcome)) != (type(recorded), _kind(recorded)):
                 return False
         elif type(outcome) is not type(recorded):
-            # Under a cancel these leave nothing behind that tells one from another.
+            # After a cancel the row does not show which of these it was.
             return None
         # A requeue takes the lease away; what it leaves behind may still tell that the outcome was recorded.
         return True if job.run == run else None

@@ -1,4 +1,4 @@
-"""The two stores side by side: what one is asked the other is asked, and both must say the same."""
+"""The two stores: every operation runs on both, and both must return the same."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Pair:
         self.rng = FixedRandom()
         self.both = self._begin_both(stores)
         self.woken: frozenset[str] = frozenset()
-        """What was announced since somebody last emptied it."""
+        """The topics announced since it was last cleared."""
         self._heard: list[frozenset[str]] = [frozenset()] * len(stores)
         for i, store in enumerate(stores):
             store.subscribe(self._listener(i))
@@ -81,7 +81,7 @@ class Pair:
         return self.ask(lambda operations: operations.store.perform(operation, *args, **kwargs))
 
     def look(self) -> Seen:
-        """What is stored: the same on both."""
+        """The stored rows, which must be the same on both."""
         sqlite, postgres = [operations.store.perform(look) for operations in self.both]
         assert sqlite == postgres
         return sqlite

@@ -1,4 +1,4 @@
-"""The promises that hold from one look at the ledger to the next, whatever happened in between."""
+"""Promises that must hold between any two states of the ledger."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perdure.ops.topics import queue_topic
 
 
 class Witness:
-    """Remembers what it saw and who was given what."""
+    """Remembers the last rows, and which worker got each lease."""
 
     def __init__(self) -> None:
         self._last: Mapping[str, JobRow] = {}
@@ -25,7 +25,7 @@ class Witness:
         self._last = rows
 
     def see_wakes(self, rows: Mapping[str, JobRow], now: int, topics: frozenset[str]) -> None:
-        """Whatever could be claimed all of a sudden was announced."""
+        """Every job that became claimable was announced."""
         for id in _due(rows, now) - _due(self._last, now):
             assert queue_topic(rows[id].queue) in topics
 

@@ -1,4 +1,4 @@
-"""What the machine asks for: jobs, claims, endings and reports, few enough of each that they meet."""
+"""Strategies for jobs, claims, outcomes and reports, with few enough values that they collide."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ LONG = settings(SHORT, max_examples=300, stateful_step_count=50)
 
 @pytest.fixture
 def merging(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server joins by sorting: rows come back in an order that is nobody's."""
+    """Force sort joins on the server: rows come back in an arbitrary order."""
     monkeypatch.setenv("PGOPTIONS", "-c enable_nestloop=off -c enable_hashjoin=off")
 
 

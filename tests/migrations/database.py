@@ -1,4 +1,4 @@
-"""A database of either kind that is migrated and looked at, from here or from a process that may be killed."""
+"""A database of either kind, migrated and read here or in a process that may be killed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHAPES: dict[Dialect, list[str]] = {
 
 
 class Database:
-    """Reached afresh for every act."""
+    """Opened again for every action."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -63,7 +63,7 @@ class Database:
 
     @contextmanager
     def connection(self) -> Iterator[Any]:
-        """A plain one, of somebody who knows nothing of perdure."""
+        """A plain connection, without perdure."""
         if self.dialect == "postgres":
             with psycopg.connect(self.url, autocommit=True) as connection:
                 yield connection
@@ -85,7 +85,7 @@ class Database:
         return self.run("SELECT version, finished FROM perdure.migration ORDER BY version")
 
     def shape(self) -> list[list[tuple[Any, ...]]]:
-        """All that migrations make, and what they wrote."""
+        """Everything that migrations create, and the rows they wrote."""
         shape = [self.run(sql) for sql in SHAPES[self.dialect]]
         for table in ("migration", "more"):
             if any(table in str(row[0]) for row in shape[0]):
@@ -95,7 +95,7 @@ class Database:
 
 
 def start(url: str, *, failpoint: str = "") -> subprocess.Popen[str]:
-    """A process that migrates once it is given a line, and tells the versions that it finished."""
+    """A process that migrates when it receives a line, and prints the versions that it finished."""
     return processes.start("-m", "tests.migrations.program", url, env={VARIABLE: failpoint})
 
 

@@ -1,4 +1,4 @@
-"""What a process does that is started to migrate: ``python -m tests.migrations.program URL``."""
+"""A program that migrates a database: ``python -m tests.migrations.program URL``."""
 
 from __future__ import annotations
 

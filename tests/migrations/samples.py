@@ -51,5 +51,5 @@ def online(dialect: Dialect) -> Migration:
 
 
 def samples(dialect: Dialect) -> Sequence[Migration]:
-    """Those of this version, and the two."""
+    """The migrations of this version, and these two."""
     return [*migrations(dialect), plain(dialect), online(dialect)]

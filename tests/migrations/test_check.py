@@ -1,4 +1,4 @@
-"""The check only looks, whatever it finds."""
+"""The check changes nothing, whatever it finds."""
 
 from __future__ import annotations
 

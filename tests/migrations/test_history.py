@@ -1,4 +1,4 @@
-"""A history that does not fit is refused, by the check and by the migration, and nothing is changed."""
+"""The check and the migration refuse a history that does not fit, and change nothing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ UNFINISHED = "UPDATE perdure.migration SET finished = (1 = 0)"
             ["DELETE FROM perdure.migration WHERE version = 1"],
             SchemaDirty,
             "schema.gap",
-            "while others write, but not all of 0001 ledger before it; restore",
+            "while others write, but 0001 ledger before it is not complete; restore",
             id="partial",
         ),
         pytest.param(
@@ -116,7 +116,7 @@ def test_a_table_of_somebody_else_is_left_alone(database: Database) -> None:
             connection.execute("CREATE TABLE perdure_job (salary integer)")
     for act in (database.check, database.migrate):
         with pytest.raises(
-            SchemaForeign, match=r"job that perdure did not make, or .* a place of its own\.$"
+            SchemaForeign, match=r"job that perdure did not make, or .* a schema or file of its own\.$"
         ):
             act()
     assert database.run("SELECT salary FROM perdure.job") == []
@@ -138,7 +138,7 @@ def test_histories_of_others_beside_ours_do_not_matter(database: Database, table
 
 
 def test_what_comes_next_is_known_by_the_statements_that_were_run() -> None:
-    """The rest of a file that was begun may be mended; what was run may not."""
+    """The rest of a file that was begun may change; the statements that were run may not."""
     from perdure.store.schema.pending import outstanding
 
     begun = Migration(1, "x", "-- online\nSELECT 1; SELECT 2; SELECT 3;")

@@ -1,4 +1,4 @@
-"""A process that is killed at any statement of a migration leaves nothing that the next one cannot go on from."""
+"""After a process was killed at any statement of a migration, the next one can continue."""
 
 from __future__ import annotations
 

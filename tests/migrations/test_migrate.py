@@ -1,4 +1,4 @@
-"""Migrations: applied once, in order; what fails leaves nothing behind and says where it failed."""
+"""Migrations are applied once, in order. A failed one leaves nothing behind, and the error says where it failed."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_migration_that_fails_says_where_and_leaves_nothing_of_that_transactio
         return
     with pytest.raises(SchemaOutdated, match="after 3 of 4 statements"):
         database.check([*shipped, broken])
-    # A later release mends the statement that failed; those before it are not run again.
+    # A later release repairs the statement that failed; those before it are not run again.
     mended = broken._replace(
         text=broken.text.replace("TABLE perdure.more (id integer);", "TABLE perdure.most (id integer);")
     )
@@ -130,7 +130,7 @@ def test_an_existing_schema_asks_for_no_right_to_create_one(postgres_url: str) -
 
 
 def test_a_table_s_lock_is_not_waited_for_long(postgres: Database) -> None:
-    """Whoever needs the table would wait behind us."""
+    """Others that need the table would wait behind us."""
     shipped = migrations("postgres")
     alter = Migration(len(shipped) + 1, "one more", "ALTER TABLE perdure.job ADD COLUMN more text;")
     postgres.migrate(shipped)

@@ -1,4 +1,4 @@
-"""Constraints and indexes on tables that are in use: others write meanwhile, and what was interrupted is cleaned up."""
+"""Constraints and indexes on tables in use: others write meanwhile, and an interrupted build is cleaned up."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def before(postgres: Database) -> Database:
 
 @pytest.fixture
 def writer(before: Database) -> Iterator[psycopg.Connection[Any]]:
-    """Somebody whose transaction is not at its end; the index is next, and will wait for it."""
+    """Another transaction is still open; the index is next, and will wait for it."""
     with fork_server(before.url) as run:
         assert run("before_migration_statement:kill@4") == (-9, [])
     with psycopg.connect(before.url) as writer:

@@ -1,4 +1,4 @@
-"""SQL for others to run makes the same tables, and the check is content with it."""
+"""The SQL scripts create the same tables, and the check accepts them."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def pid(database: PostgresTarget) -> int:
 
 
 def has_turn(database: Database) -> bool:
-    """Whether somebody else migrates now."""
+    """Whether another process migrates now."""
     if database.dialect == "postgres":
         locks = database.run(
             "SELECT count(*) FROM pg_locks JOIN pg_database ON database = pg_database.oid"

@@ -1,4 +1,4 @@
-"""What must come of a graph of steps."""
+"""A reference implementation of how a graph of steps must end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments arrive as they were sent, in type too, or are refused with their place."""
+"""Arguments arrive as they were sent, also in type, or are refused with their path."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ TASK = ArgumentCodec(Signature.of(task, object()))
 
 
 def identical(one: Any, other: Any) -> bool:
-    """The test's own idea of the same, written apart from the codec's."""
+    """The test's own definition of equality, independent of the codec's."""
     if type(one) is not type(other):
         return False
     match one:
@@ -698,7 +698,7 @@ class TestAlways:
         st.sampled_from([f"{SECRET} - at `$.x`", f"`{SECRET}`", SECRET, f"Expected `int`, got `{SECRET}"]),
     )
     def test_no_message_shows_a_value(self, data, secret):
-        """Whatever is sent to whatever annotation, and whatever is stored for it."""
+        """Any value for any annotation, and any stored text for it."""
         bad = data.draw(
             st.sampled_from(
                 [

@@ -1,4 +1,4 @@
-"""Rules beside the way of one attempt: crashes that add up, queues that cool, progress that must be true."""
+"""Rules beyond a single attempt: crashes that add up, queues that cool down, consistent progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rule that chooses the sentence."""
+"""The rules that choose the reason why a job does not run."""
 
 from __future__ import annotations
 
@@ -86,17 +86,17 @@ CASES: list[tuple[Case, str, str]] = [
     (
         case(**STEP, state="open"),
         "open",
-        "It is open: it waits for somebody outside, as step push of workflow f1.",
+        "It is open: it waits to be resolved, as step push of workflow f1.",
     ),
     (
         case(**STEP, state="open", timeout=1, run_at=NOW + 2 * HOUR),
         "open",
-        f"It is open: it waits for somebody outside until {LATER}, as step push of workflow f1.",
+        f"It is open: it waits to be resolved until {LATER}, as step push of workflow f1.",
     ),
     (
         case(**STEP, state="open", timeout=1),
         "gate_overdue",
-        f"Its time ran out at {AT}, as step push of workflow f1; the next sweep decides it.",
+        f"Its timeout passed at {AT}, as step push of workflow f1; a sweep resolves it soon.",
     ),
     (
         case(**STEP, state="succeeded", finished_at=NOW),
@@ -117,12 +117,12 @@ CASES: list[tuple[Case, str, str]] = [
         f"It waits for its retry at {LATER}; attempt 2 of 8 ended with smtp.down (no route).",
     ),
     (case(**STEP, run_at=NOW + 2 * HOUR), "scheduled", f"It is scheduled for {LATER}."),
-    (case(run_at=NOW + 2 * HOUR, snoozes=1), "put_off", f"Its handler has put it off until {LATER}."),
+    (case(run_at=NOW + 2 * HOUR, snoozes=1), "put_off", f"Its handler postponed it until {LATER}."),
     (case({"paused": True}), "queue_paused", "Its queue mail is paused."),
     (
         case({"cool_until": NOW + 2 * HOUR}),
         "queue_cooling",
-        f"Its queue mail cools until {LATER}.",
+        f"Its queue mail cools down until {LATER}.",
     ),
     (case({"servers": []}), "no_worker", "No worker is live."),
     (
@@ -155,12 +155,12 @@ CASES: list[tuple[Case, str, str]] = [
     (
         case({"servers": [ANYBODY._replace(slots=2, running=2), OTHER]}),
         "workers_busy",
-        "The worker that takes it runs 2 jobs, and no slot of 2 is free.",
+        "The worker that takes it runs 2 jobs, and none of the 2 slots is free.",
     ),
     (
         case({"servers": [ANYBODY._replace(running=1), ANYBODY._replace(slots=2, running=3)]}),
         "workers_busy",
-        "The 2 workers that take it run 4 jobs, and no slot of 3 is free.",
+        "The 2 workers that take it run 4 jobs, and none of the 3 slots is free.",
     ),
     (case({"ahead": 1}), "behind", "One job of its queue comes before it."),
     (case({"ahead": 999}), "behind", "999 jobs of its queue come before it."),

@@ -1,4 +1,4 @@
-"""Graphs of steps: refusals that name the step, births, cascades, the status, and what runs again."""
+"""Graphs of steps: refusals that name the step, initial states, cascades, the status, and requeues."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.model.reference import reference
     [
         ([Shape("a"), Shape("a")], "two steps named a"),
         ([Shape("a", ["a"])], "a waits for itself"),
-        ([Shape("a", ["b"])], "a waits for b, which is no step"),
+        ([Shape("a", ["b"])], "a waits for b, which is not a step"),
         ([Shape("a"), Shape("b", ["a"], ["a"])], "b names a twice"),
         (
             [Shape("x"), Shape("a", ["c"]), Shape("b", ["a"]), Shape("c", ["b"]), Shape("d", ["c"])],

@@ -1,4 +1,4 @@
-"""The life of a job: whatever ends an attempt, its job goes on by the rules."""
+"""The life of a job: every outcome of an attempt changes the job by the rules."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class TestAttempts:
     ) -> None:
         change = settle(job, outcome, roll=roll)
         assert (change.state, change.attempt, change.crashes) == ("ready", job.attempt - 1, job.crashes)
-        assert (change.delay, change.decided_by) == (0, "shutdown")
+        assert (change.delay, change.decided_by) == (0, "interruption")
 
     @given(jobs(cancel_requested=False), failures("error", "fatal", "timeout", "lost", "panic"), rolls)
     def test_a_failure_costs_one(self, job: Running, outcome: Outcome, roll: float) -> None:
@@ -233,7 +233,7 @@ class TestWaiting:
             ("panic", 0, 7, "code"),
             ("lost", 0, 0, "first loss"),
             ("lost", 1, 7, "code"),
-            ("interrupted", 0, 0, "shutdown"),
+            ("interrupted", 0, 0, "interruption"),
         ],
     )
     def test_the_code_of_a_failure_whose_handler_named_none_counts_as_well(

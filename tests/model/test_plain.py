@@ -1,4 +1,4 @@
-"""The short way of a call into JSON says what the long way says, or leaves it the word."""
+"""The fast path from a call to JSON gives the same result as the slow path, or leaves the call to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""References to results inside payloads: nobody's own values are taken for one."""
+"""References to results inside payloads: a user's own values are never taken for one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens inside a job is made storable and never blocks its outcome."""
+"""Texts and results of handlers are made storable, and never block the outcome."""
 
 from __future__ import annotations
 

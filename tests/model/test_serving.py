@@ -1,4 +1,4 @@
-"""Which ready jobs no live worker would claim."""
+"""Coverage: which ready jobs no live worker would claim."""
 
 from __future__ import annotations
 

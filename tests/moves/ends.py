@@ -1,4 +1,4 @@
-"""Where jobs are moved from, and where to."""
+"""The source and the target of a move."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def is_open(url: str) -> bool:
 
 
 def refuses(url: str) -> str:
-    """The sentence with which whoever looks before he writes is refused."""
+    """The message of the refusal for a program that checks before it writes."""
     with closing(App(url)) as app, pytest.raises(Refused) as refusal:
         app.check_schema()
     assert refusal.value.code == "store.moved"

@@ -1,4 +1,4 @@
-"""A small store in which there is something of everything, and a look at all of it that does not go through perdure."""
+"""A small store with rows of every kind, and a way to read all of it without perdure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.conformance.flow import Flow
 from tests.conformance.world import World
 
 ODD: Final = "naïve \U0001f600 %s {} ' \" \\ \t\n\r\x01"
-"""A text with all that an encoding or a format could stumble over."""
+"""A text with everything that is difficult for an encoding or a format."""
 
 
 def fill(url: str) -> None:
@@ -79,7 +79,7 @@ def _flow(flow: Flow) -> None:
 
 
 def _by_hand(world: World) -> None:
-    """What no verb writes, times at both ends, and workers that are dead by any clock."""
+    """Values that no method writes, extreme times, and workers that are dead by any clock."""
     world.sql(
         "UPDATE perdure.job SET expires_at = instant(:late) WHERE expires_at IS NOT NULL", late=9 * 10**15 - 1
     )
@@ -105,7 +105,7 @@ def contents(url: str, schema: str = "perdure") -> dict[str, list[tuple[Any, ...
 
 
 def run(url: str, sql: str, *, schema: str = "perdure", **params: Any) -> list[tuple[Any, ...]]:
-    """A statement of somebody who knows nothing of moves."""
+    """A statement of a program that knows nothing of moves."""
     if url.startswith("sqlite"):
         with closing(
             sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, timeout=10)

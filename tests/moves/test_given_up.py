@@ -1,4 +1,4 @@
-"""Moves that are given up, at whatever moment: the jobs are open at one side, and no side is closed for ever."""
+"""Moves that are given up at any moment: one side can be written to, and no side stays closed for ever."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_mover_whose_source_was_opened_stops_before_it_arrives(
 def test_a_target_that_refuses_opens_the_source(
     ends: Ends, monkeypatch: pytest.MonkeyPatch, killed: bool
 ) -> None:
-    """Somebody writes to the target after it was found empty, and before it is sealed."""
+    """Another process writes to the target after it was found empty, and before it is sealed."""
     large_store.make(ends.source, 20)
     begin = mover._begin
 

@@ -1,4 +1,4 @@
-"""A mover that is killed, wherever that is: the next one goes on, and nobody writes to the wrong database meanwhile."""
+"""A move that is killed at any point: the next run continues, and meanwhile nobody can write to the wrong database."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_meanwhile_nobody_else_writes_to_either(ends: Ends, monkeypatch: pytest.
             task.enqueue(1)
         assert refusal.value.code == "store.moved"
     assert f"are being moved to {address(ends.target)}" in refuses(ends.source)
-    assert "are being moved here, and not all have come" in refuses(ends.target)
+    assert "are being moved here, and not all have arrived" in refuses(ends.target)
     move(*ends)
     refuse_everything(ends.source)
     assert small_store.contents(ends.target) == before == small_store.contents(ends.source)
@@ -205,7 +205,7 @@ def test_what_has_arrived_is_not_given_up(ends: Ends, monkeypatch: pytest.Monkey
 
 
 def test_two_movers_do_not_mix(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second one begins while the first is at work, and whoever finds the other's traces stops."""
+    """A second move begins while the first is running; the one that finds the other's traces stops."""
     large_store.make(ends.source, 20)
     monkeypatch.setattr(mover, "_MOST_ROWS", 7)
     write = mover._write
@@ -284,7 +284,7 @@ MISFITS = {
 
 @pytest.mark.parametrize("misfit", MISFITS)
 def test_a_row_that_does_not_fit_is_told_by_its_id(misfit: str, tmp_path: Path, postgres_url: str) -> None:
-    """Others have written it: what we write fits everywhere."""
+    """Another program wrote this row: what perdure writes fits everywhere."""
     ends = Ends(f"sqlite:///{tmp_path / 'jobs.db'}", postgres_url)
     large_store.make(ends.source, 40)
     sql, told = MISFITS[misfit]

@@ -1,4 +1,4 @@
-"""A store that has something of everything goes to another database and comes back."""
+"""A store with rows of every kind is moved to another database and back."""
 
 from __future__ import annotations
 

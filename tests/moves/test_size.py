@@ -1,4 +1,4 @@
-"""A store of 200,000 jobs goes there and back, interrupted twice each way."""
+"""A store of 200,000 jobs is moved to another database and back, interrupted twice each way."""
 
 from __future__ import annotations
 

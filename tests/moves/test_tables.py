@@ -1,4 +1,4 @@
-"""Every table has a rule, and every column a way across."""
+"""Every table is moved or excluded with a reason, and every type of column can be moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver that feeds an operation scripted rows, and remembers what it asked."""
+"""A driver that feeds scripted rows to an operation, and records its statements."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Script:
 
     @property
     def final(self) -> bool:
-        """Whether COMMIT travels with the last step."""
+        """Whether COMMIT is sent with the last round trip."""
         return any(trip.final for trip in self.steps)
 
     @property
@@ -59,7 +59,7 @@ class Script:
         return {topic for trip in self.steps for topic in trip.wake}
 
     def params(self, name: str) -> list[Any]:
-        """What a statement was given, each time it was asked."""
+        """The parameters of a statement, for each time it ran."""
         return [dict(query.params) for query in self._queries if query.name == name]
 
     @property

@@ -1,4 +1,4 @@
-"""Reads: one final step each."""
+"""Reads: one final round trip each."""
 
 from __future__ import annotations
 

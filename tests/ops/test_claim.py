@@ -1,4 +1,4 @@
-"""Claim: one final step; the order is made from rows in any order."""
+"""Claim: one final round trip; rows may arrive in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Enqueue without keys: one step, and it is the final one."""
+"""Enqueue without keys: one round trip, the final one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finish: one step where all succeeded, two where something must be decided, three where a queue cools."""
+"""Finish: one round trip if all succeeded, two if something must be decided, three if a queue cools down."""
 
 from __future__ import annotations
 

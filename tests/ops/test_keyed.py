@@ -1,4 +1,4 @@
-"""Enqueue with keys: keys first, in key order; what vanishes is looked for again; refusals before the end."""
+"""Enqueue with keys: keys first, in key order; vanished rows are searched again; refusals before the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_free_key_is_taken_before_the_job_is_inserted() -> None:
 
 
 def test_the_insert_is_never_the_final_step() -> None:
-    """It may still have to refuse: what COMMIT travels with cannot be taken back."""
+    """The operation may still refuse: a round trip that is sent with COMMIT cannot be undone."""
     script = Script(show_isolation=[COMMITTED], insert_jobs=[[(A, "mail", False)]])
     script.play(enqueue_keyed([new_job(A, unique_key="u")]))
     assert [step.final for step in script.steps if step.queries] == [False] * 2

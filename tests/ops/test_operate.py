@@ -1,4 +1,4 @@
-"""Operators' acts: lock, decide, write; what is refused writes nothing and wakes nobody."""
+"""Operators' actions: lock, decide, write. A refused action writes nothing and wakes nobody."""
 
 from __future__ import annotations
 

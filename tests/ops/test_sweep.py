@@ -52,14 +52,14 @@ def test_no_orphans_are_nothing_to_write() -> None:
 
 def test_one_orphan_is_rescued_alone() -> None:
     script = Script(find_orphans=[[running(B)]])
-    assert [change.id for change in script.play(sweep.rescue_one(B, jitter=half))] == [B]
+    assert [change.id for change in script.play(sweep.rescue_chosen([B], jitter=half, n=500))] == [B]
     assert script.params("find_orphans") == [{"after": A, "n": 1}]
     assert [row["id"] for row in changes(script)] == [B]
 
 
 def test_another_orphan_in_its_place_is_left_alone() -> None:
     script = Script(find_orphans=[[running(C)]])
-    assert script.play(sweep.rescue_one(B, jitter=half)) == []
+    assert script.play(sweep.rescue_chosen([B], jitter=half, n=500)) == []
     assert script.asked == [["lock_orphan_workflows", "find_orphans"]]
 
 

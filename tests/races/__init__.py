@@ -1,1 +1,1 @@
-"""Several processes and threads at one database, all at once."""
+"""Concurrent processes and threads on one database."""

@@ -1,4 +1,4 @@
-"""What each process did, told outside the database: a line is written before the next thing is done."""
+"""A record outside the database of what each process did: a line is written before the next action."""
 
 from __future__ import annotations
 

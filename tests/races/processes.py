@@ -1,4 +1,4 @@
-"""Processes that begin anew, with nothing inherited, and may be killed at any moment."""
+"""Fresh processes that inherit nothing and may be killed at any moment."""
 
 from __future__ import annotations
 

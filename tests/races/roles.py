@@ -34,7 +34,7 @@ DEFINITION = TaskDefinition(
 
 
 def open_operations(url: str, seed: int = 0) -> WorkerOperations:
-    """A process that is killed loses nothing that was written; only the machine's end could take it."""
+    """A killed process loses nothing that was written; only a crash of the machine would."""
     return WorkerOperations(open_store(url, synchronous="normal"), rng=random.Random(seed))
 
 
@@ -63,7 +63,7 @@ def claim_until_empty(url: str, journals: Path, start: Barrier, seed: int) -> No
     worker = hire(operations)
     start.wait()
     jobs = operations.claim(worker, tasks=[TASK], n=rng.randint(1, 20))
-    start.wait()  # nobody goes on before all have some
+    start.wait()  # no process continues before all have some
     while jobs:
         journal.note("claimed", [job.lease for job in jobs])
         outcomes = [Succeeded(job.lease) for job in jobs]

@@ -1,4 +1,4 @@
-"""Processes that claim from one queue share it: nobody gets what another has, and nothing is left."""
+"""Processes that claim from one queue share it: no job is claimed twice, and none is left."""
 
 from __future__ import annotations
 

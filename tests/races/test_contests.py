@@ -1,4 +1,4 @@
-"""Two who want different things of one job at one moment: whoever is first, the promises hold."""
+"""Two processes act differently on one job at the same moment: the promises hold, whichever is first."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def row_of(store: Store, id: str) -> JobRow:
 
 
 def record(operations: WorkerOperations, outcome: Outcome) -> bool:
-    """Without the second look of ``WorkerOperations.finish``, which forgives one who finds his outcome recorded."""
+    """Without the second check of ``WorkerOperations.finish``, which accepts an outcome that is recorded already."""
     return bool(operations.store.perform(finish.finish, [outcome], jitter=lambda: 0.5).accepted)
 
 
@@ -145,7 +145,7 @@ def test_a_job_that_is_canceled_while_it_is_rescued_never_runs_again(sides: Side
         lease = claimed(left, worker)
         left.retire(worker)
         cancel, _ = at_once(partial(left.store.perform, job_actions.cancel, lease.job), right.rescue)
-        # A sweep passes by what somebody holds; the next one sees it.
+        # A sweep skips locked rows; the next one sees them.
         right.rescue()
         assert cancel in ("canceled", "cancel_requested")
         assert row_of(left.store, lease.job).state == "canceled"

@@ -1,4 +1,4 @@
-"""Processes that ask for one key at one moment get one job."""
+"""Processes that use one key at the same moment get one job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_one_process_creates_the_job_of_a_key_and_the_others_get_it(url: str, tm
 
 
 def check_idempotency_key(journals: Journals, key: str) -> None:
-    """One creates it, who asks for the same gets it, who asks for something else is refused."""
+    """One process creates the job, the same request gets it, a different request is refused."""
     answers = [answer for asked, *answer in journals.all("answered") if asked == key]
     ((winner, id),) = [(payload, id) for payload, id, created in answers if created]
     assert sorted(answers) == [[winner, id, False], [winner, id, True]]
@@ -34,7 +34,7 @@ def check_idempotency_key(journals: Journals, key: str) -> None:
 
 
 def check_unique_key(journals: Journals, key: str) -> None:
-    """One creates it and all get it, whatever they asked for."""
+    """One process creates the job and all get it, whatever they requested."""
     answers = [answer for asked, *answer in journals.all("unique") if asked == key]
     (id,) = [id for id, created in answers if created]
     assert sorted(answers) == [[id, False]] * 3 + [[id, True]]

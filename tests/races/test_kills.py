@@ -1,4 +1,4 @@
-"""Processes are killed wherever they are; what was promised before holds after."""
+"""Processes are killed at any point; all promises still hold."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def check_acceptances(rows: dict[str, JobRow], pasts: dict[str, Past], journals:
 
 
 def check_refusals(rows: dict[str, JobRow], pasts: dict[str, Past], journals: Journals) -> None:
-    """Nobody but a rescue takes a lease away here, and nobody writes under another's."""
+    """Only a rescue takes a lease away here, and nobody writes under another's lease."""
     for id, token, _ in [one for many in journals.all("refused") for one in many]:
         row, attempt = rows[id], pasts[id].get(token)
         assert attempt.kind == "lost" if attempt else (row.token, row.error_kind) == (token, "lost")

@@ -1,4 +1,4 @@
-"""Everybody does anything to the same few jobs: nobody waits in a circle, and every call gets its answer."""
+"""Random concurrent actions on the same few jobs: no deadlock, and every call gets its answer."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Trouble:
             self.store.perform(enqueue.enqueue, [NewJob(id=new_id(), task=TASK, payload="{}")])
 
     def lose(self) -> None:
-        """Fall silent, be rescued, begin anew."""
+        """A worker falls silent, its jobs are rescued, and it registers again."""
         self.operations.retire(self.worker)
         self.operations.rescue()
         self.worker = hire(self.operations)

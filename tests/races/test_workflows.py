@@ -1,4 +1,4 @@
-"""Many processes on one workflow: the last parents end at once, and everybody meddles."""
+"""Many processes on one workflow: the last parents end at the same time, while others act on it."""
 
 from __future__ import annotations
 

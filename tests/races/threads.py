@@ -33,7 +33,7 @@ def at_once(*acts: Callable[[], Any]) -> list[Any]:
 
 
 def count_deadlocks(url: str) -> int:
-    """How many PostgreSQL broke in this database; a connection tells of its own when it ends."""
+    """How many deadlocks PostgreSQL resolved in this database. A connection reports its own when it ends."""
     with psycopg.connect(url, autocommit=True) as connection:
         until(lambda: connection.execute(OTHERS).fetchone() == (0,))
         (number,) = connection.execute(DEADLOCKS).fetchone() or (0,)

@@ -1,4 +1,4 @@
-"""A table as it looks after a year: what there is to do is little, what lies around it is much.
+"""A table as it looks after a year: little work to do among many other rows.
 
     part                      of the backlog   what a claim must not do with it
     finished                  50 %             read it

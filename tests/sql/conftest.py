@@ -1,4 +1,4 @@
-"""A server that does nothing but what is counted."""
+"""A server that runs only the counted statements."""
 
 from __future__ import annotations
 

@@ -104,7 +104,9 @@ def _sweeps() -> Mapping[str, Hot]:
         "find_orphans": Hot("find_orphans", {"after": job_id(0, 0), "n": RUNNING}, RUNNING),
         "expire_jobs": Hot("expire_jobs", {"n": 2 * EXPIRED}, EXPIRED),
         "list_running": Hot("list_running", {"worker": "worker-0"}, RUNNING // WORKERS),
-        "bring_back": Hot("bring_back", {"ahead": DAY, "n": 100}, GROUPS),
+        "find_due_soon": Hot(
+            "find_due_soon", {"ahead": DAY, "n": 100, "due": 0, "after": job_id(0, 0)}, GROUPS
+        ),
         "beat_worker": Hot("beat_worker", {"worker": "worker-0"}, 1),
     }
 
@@ -119,7 +121,14 @@ def _acts() -> Mapping[str, Hot]:
         "keep_keys": {"keep": DAY},
     }
     names = (
-        *("lock_jobs", "run_jobs_now", "expire_twins", "find_twins", "record_last_attempts", "delete_jobs"),
+        *(
+            "lock_jobs",
+            "run_jobs_now",
+            "expire_key_holders",
+            "find_taken_keys",
+            "record_last_attempts",
+            "delete_jobs",
+        ),
         *("delete_attempts", "delete_events", "delete_logs", "delete_keys"),
         *more,
     )

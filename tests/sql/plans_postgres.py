@@ -1,4 +1,4 @@
-"""What PostgreSQL does for a statement: the plan it has chosen, carried out and counted."""
+"""What PostgreSQL does for a statement: its actual plan, with counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What SQLite does for a statement: its plan, and the steps of its machine, alike on every computer."""
+"""What SQLite does for a statement: its plan, and the steps of its virtual machine, equal on every computer."""
 
 from __future__ import annotations
 

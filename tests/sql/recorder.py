@@ -1,4 +1,4 @@
-"""Performs operations on a real store and remembers every statement they asked for."""
+"""Performs operations on a real store and records every statement."""
 
 from __future__ import annotations
 
@@ -326,12 +326,15 @@ def operate_on_many(store: Recorder) -> None:
 def sweep_up(store: Recorder) -> None:
     store.perform(finish.finish_unlocked, [], jitter=jitter)
     store.perform(sweep.expire)
+    expired = store.perform(sweep.find_expired)
+    store.perform(sweep.expire_chosen, expired)
     store.perform(set_aside.set_aside)
-    store.perform(set_aside.bring_back)
+    store.perform(set_aside.find_due_soon)
+    store.perform(set_aside.bring_back, [])
     store.perform(sweep.retire_silent)
     store.perform(worker.retire, "ann")
     (lost, *_) = store.perform(sweep.list_orphans)
-    assert [change.id for change in store.perform(sweep.rescue_one, lost, jitter=jitter)] == [lost]
+    assert [change.id for change in store.perform(sweep.rescue_chosen, [lost], jitter=jitter, n=1)] == [lost]
     store.perform(sweep.rescue, jitter=jitter)
 
 

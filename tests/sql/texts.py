@@ -1,4 +1,4 @@
-"""The statements as they stand in their files, and the names by which operations ask for them."""
+"""The statements in their files, and the names that operations use."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ OPS = PACKAGE / "ops"
 
 ABSENT: dict[Dialect, dict[str, str]] = {
     "sqlite": {
-        "claim_window": "A statement costs nothing before its first row, so a worker asks for no less than claim_jobs.",
-        "claim_unlocked": "Nobody holds a row while another writes, so claim_jobs never meets a locked one.",
-        "succeed_steps": "There are no round trips to save, so a worker takes the long way.",
-        "show_isolation": "One writer at a time sees what is committed: a query for servers only.",
-        "lock_unlocked_workflows": "Nobody else holds a lock: a query for servers only.",
+        "claim_window": "Starting a statement costs nothing, so a worker always runs claim_jobs.",
+        "claim_unlocked": "There is one writer at a time, so claim_jobs never meets a locked row.",
+        "succeed_steps": "There are no round trips to save, so a worker uses the general path.",
+        "show_isolation": "The only writer sees everything that is committed: for servers only.",
+        "lock_unlocked_workflows": "There are no row locks: for servers only.",
     },
-    "postgres": {"count_down": "release_steps does both at once: a query for embedded stores only."},
+    "postgres": {"count_down": "release_steps does both: for embedded stores only."},
 }
-"""The statements that a dialect does not need, and therefore does not have; each with the reason."""
+"""The statements that a dialect does not have, with the reason."""
 
 ASKS = {"Query", "ask", "ask_last"}
 

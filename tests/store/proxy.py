@@ -1,4 +1,4 @@
-"""A network to misbehave: a TCP proxy in front of PostgreSQL that counts, freezes, cuts and swallows."""
+"""A faulty network: a TCP proxy in front of PostgreSQL that counts, freezes, cuts and drops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a database is, for people: never who logs in, and with what."""
+"""A database's address for people to read: never with user or password."""
 
 from __future__ import annotations
 

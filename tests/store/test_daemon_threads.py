@@ -1,4 +1,4 @@
-"""Threads that are started when they are needed, no more than allowed, and never in the way of an exit."""
+"""Daemon threads start when needed, at most as many as allowed, and never delay an exit."""
 
 from __future__ import annotations
 

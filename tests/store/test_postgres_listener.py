@@ -1,4 +1,4 @@
-"""What others announce is heard, through cuts and silence, and where nothing arrives the log says so once."""
+"""Notifications of others arrive, also after lost connections. If none arrive, the log says so once."""
 
 from __future__ import annotations
 

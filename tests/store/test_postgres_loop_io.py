@@ -1,4 +1,4 @@
-"""Operations of one round trip are carried out by the event loop itself."""
+"""The event loop itself performs operations of one round trip."""
 
 from __future__ import annotations
 

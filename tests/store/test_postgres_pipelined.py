@@ -1,4 +1,4 @@
-"""A turn may be sent behind the one under way: on one connection, and each with its own answer."""
+"""A pipelined operation may be sent behind the one in flight, on one connection; each gets its own answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that end, fork or forget: nothing hangs, nothing warns, nobody's connection breaks."""
+"""Programs that end, fork or never close a store: nothing hangs, nothing warns, no connection breaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operation is run again when that is the cure, and its caller is told when it is not."""
+"""An operation is retried when that helps; otherwise its caller gets the error."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ def test_a_server_without_a_connection_to_spare_is_asked_again(
     admin.execute("CREATE ROLE lonely LOGIN PASSWORD 'x' CONNECTION LIMIT 0")
     try:
         store = postgres_store(_as(postgres_url, "lonely", "x"), patience=0.2)
-        with pytest.raises(StoreAway, match="no connection left"):
+        with pytest.raises(StoreAway, match="no free connections"):
             store.perform(run, "one")
         store.close()
     finally:

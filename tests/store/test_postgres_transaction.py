@@ -1,4 +1,4 @@
-"""One operation is one transaction, in as few round trips as its steps allow."""
+"""One operation is one transaction, in as few round trips as possible."""
 
 from __future__ import annotations
 

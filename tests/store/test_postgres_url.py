@@ -1,4 +1,4 @@
-"""What is wrong in a URL for good is told at once and by its name; what may change is waited for, with a reason."""
+"""A permanent mistake in a URL is an error at once, by the option's name; a condition that may change is retried."""
 
 from __future__ import annotations
 
@@ -95,14 +95,17 @@ def test_a_wrong_value_in_the_environment_is_none_of_the_url_s(
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
-        ("sslmode=require", "The server does not support SSL, which sslmode asks for"),
-        ("target_session_attrs=standby", "The server is no standby, which target_session_attrs asks for"),
-        ("target_session_attrs=read-only", "The server can be written to, and target_session_attrs"),
+        ("sslmode=require", "The server does not support SSL, which sslmode requires"),
+        (
+            "target_session_attrs=standby",
+            "The server is not a standby, but target_session_attrs requires one",
+        ),
+        ("target_session_attrs=read-only", "The server is writable, which target_session_attrs"),
         (
             "channel_binding=require",
-            "The server does not offer what channel_binding or require_auth asks for",
+            "The server does not offer what channel_binding or require_auth requires",
         ),
-        ("require_auth=gss", "The server does not offer what channel_binding or require_auth asks for"),
+        ("require_auth=gss", "The server does not offer what channel_binding or require_auth requires"),
     ],
 )
 async def test_what_may_change_is_waited_for_and_told_with_its_reason(

@@ -1,4 +1,4 @@
-"""What a statement is given and what it returns are the same whatever the database stores them as."""
+"""Parameters and returned values are the same on every database."""
 
 from __future__ import annotations
 

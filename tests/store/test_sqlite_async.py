@@ -1,4 +1,4 @@
-"""Coroutines share the writer with threads and never hold up their loop."""
+"""Coroutines share the writer with threads and never block their event loop."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_meanings(name: str, kind: type[PerdureError], caplog: pytest.LogCapture
         meaning = translate(sqlite_error(name))
     assert type(meaning) is kind
     assert "secret" not in str(meaning)
-    assert caplog.messages == [f"SQLite answered {name}"]
+    assert caplog.messages == [f"SQLite returned the error {name}"]
 
 
 def test_a_missing_table_is_a_missing_schema() -> None:

@@ -1,4 +1,4 @@
-"""A fork, at whatever moment, leaves parent and child each with a store that works."""
+"""After a fork at any moment, the store works in parent and child."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that wait share a commit, and none of them notices the others."""
+"""Waiting calls share a commit, and do not affect each other."""
 
 from __future__ import annotations
 

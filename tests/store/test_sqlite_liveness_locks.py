@@ -1,4 +1,4 @@
-"""A worker that died on this host is noticed by the lock it held, at once and by one who asks."""
+"""The lock of a worker that died on this host shows its death at once, to one caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may read an SQLite file: its owner alone, unless it was there before, or the owner says otherwise."""
+"""Only its owner may read a new SQLite file; an existing file keeps its mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Network file systems are told from local ones by the table of mounts."""
+"""Network file systems are recognized by the table of mounts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes on one file: nobody is told that it is busy, and what was acknowledged is there."""
+"""Several processes on one file: no call fails as busy, and every acknowledged write is there."""
 
 from __future__ import annotations
 

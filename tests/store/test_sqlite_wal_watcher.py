@@ -1,4 +1,4 @@
-"""Another process's commit is heard at once; our own are not told twice; a watcher leaves nothing behind."""
+"""Another process's commit is noticed at once, our own is not reported twice, and a watcher leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Those of a kind that live in this process."""
+"""The weak registry of live objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An upgrade while work goes on: workers of a release and of today on one database, migrated under both."""
+"""An upgrade without downtime: workers of a release and of this version on one database that is migrated meanwhile."""
 
 from __future__ import annotations
 

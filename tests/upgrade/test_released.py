@@ -1,4 +1,4 @@
-"""What was released stays as it is: databases it has made, and programs that still run it."""
+"""Compatibility with releases: databases that they created, and programs that still run them."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from perdure import App
 from tests.conformance.conftest import migrated_postgres, migrated_sqlite, postgres_url, sqlite_url
 from tests.worker import hostile
 from tests.worker.fleet import Fleet
+from tests.worker.outage import Outage
 
 __all__ = ["migrated_postgres", "migrated_sqlite", "postgres_url", "sqlite_url"]
 
@@ -45,3 +46,13 @@ def fleet(url: str, tmp_path: Path) -> Iterator[Fleet]:
     fleet = Fleet(url, tmp_path)
     yield fleet
     fleet.close()
+
+
+@pytest.fixture
+def outage(url: str) -> Iterator[Outage]:
+    """A database with perdure's tables that the test can take away."""
+    with App(url) as app:
+        app.migrate()
+    outage = Outage(url)
+    yield outage
+    outage.close()

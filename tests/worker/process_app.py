@@ -148,6 +148,15 @@ def save_late(note_to: str, *, ctx: Context = CONTEXT) -> None:
         raise
 
 
+def save_when(begun: str, go_on: str, *, ctx: Context = CONTEXT) -> int:
+    """Says that it has begun, and saves once it is told to."""
+    note(begun, "begun")
+    while not Path(go_on).exists():
+        time.sleep(0.01)
+    ctx.save(1)
+    return ctx.attempt
+
+
 def parent(*, ctx: Context = CONTEXT) -> str:
     (child,) = ctx.enqueue(app.tasks["pid"].job())
     return child
@@ -198,6 +207,7 @@ def make(url: str | None = None, **options: Any) -> App:
     ):
         app.task(name=function.__name__, run_in="process", backoff=QUICK)(function)
     app.task(name="fail", run_in="process", max_attempts=1)(fail)
+    app.task(name="save_when", run_in="process", max_attempts=1)(save_when)
     app.task(name="swell", run_in="process", max_attempts=1)(swell)
     app.task(name="die", run_in="process", max_attempts=1)(die)
     app.task(name="remain", run_in="process", max_attempts=1, timeout=REMAIN)(remain)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perdure import CONTEXT, App, Context
-from tests.harness.waiting import until
+from perdure.store.postgres import listener
+from perdure.store.sqlite.wal_watcher import WalWatcher
+from perdure.worker import heartbeat
+from tests.harness.waiting import auntil, until
+from tests.store.proxy import Proxy
 from tests.worker.fleet import Fleet
 from tests.worker.waiting import until_state
 
@@ -49,6 +54,72 @@ async def test_a_cancel_that_nobody_announced_arrives_with_the_heartbeat(
         await other.acancel_job(job.id)
         await until_state(job, "canceled")
     await other.aclose()
+
+
+@pytest.fixture
+def deaf_url(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """No notification passes: as behind a pooler, or on a file system that reports no changes."""
+    if url.startswith("sqlite"):
+        monkeypatch.setattr(WalWatcher, "add", lambda self, listener: lambda: None)
+        yield url
+        return
+    monkeypatch.setattr(listener, "ANSWER_SECONDS", 0.5)
+    with Proxy(url) as proxy:
+        proxy.on_reply = lambda data: b"" if data.startswith(b"A") else data
+        yield proxy.url
+
+
+async def test_a_cancel_reaches_a_worker_that_hears_no_notifications(url: str, deaf_url: str) -> None:
+    # The next heartbeat is twenty minutes away.
+    async with App(deaf_url, lease=3600) as app, App(url) as other:
+
+        @app.task(name="rest")
+        async def rest() -> None:
+            await asyncio.sleep(60)
+
+        async with app.worker(drain=0):
+            job = await rest.aenqueue()
+            await until_state(job, "running")
+            await other.acancel_job(job.id)
+            await until_state(job, "canceled")
+
+
+@pytest.mark.parametrize("deaf", [True, False])
+async def test_only_a_deaf_worker_that_runs_jobs_looks_for_cancels(
+    request: pytest.FixtureRequest, url: str, deaf: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    async with App(request.getfixturevalue("deaf_url") if deaf else url, lease=3600) as app:
+        peek = app.operations.peek
+
+        def counted(worker: str) -> Any:
+            looks.append(worker)
+            return peek(worker)
+
+        monkeypatch.setattr(app.operations, "peek", counted, raising=False)
+        monkeypatch.setattr(heartbeat, "CANCEL_POLL", 0.05)
+        go_on = asyncio.Event()
+
+        @app.task(name="wait")
+        async def wait() -> None:
+            await go_on.wait()
+
+        async with app.worker():
+            await auntil(lambda: app.store.hears_others is not deaf)
+            looks.clear()
+            await asyncio.sleep(0.5)
+            assert looks == []
+            job = await wait.aenqueue()
+            await until_state(job, "running")
+            await asyncio.sleep(0.5)  # the commits of this process are noticed, too
+            looks.clear()
+            if deaf:
+                await auntil(lambda: len(looks) > 3)
+            else:
+                await asyncio.sleep(0.5)
+                assert looks == []
+            go_on.set()
+            await job.aget(30)
 
 
 async def test_a_cancel_leaves_others_alone(app: App) -> None:

@@ -68,8 +68,10 @@ async def test_a_result_that_is_not_kept_is_told(app: App, caplog: pytest.LogCap
 
 
 async def test_a_result_that_only_the_database_refuses_is_told(
-    app: App, url: str, caplog: pytest.LogCaptureFixture
+    app: App, url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("perdure.worker.damaged_rows.KEEP_FOR", 0.0)
+
     @app.task(name="work")
     async def work(n: int) -> str:
         return "hunter2" if n else "fine"
@@ -132,9 +134,7 @@ async def test_steps_that_are_refused_are_told_with_their_cause(
         await auntil(lambda: len(heard) == 2)
     assert heard == ["retried job.steps_refused", "failed job.steps_refused"]
     retried, failed = (line for line in caplog.records if hasattr(line, "job"))
-    cause = (
-        ": Its steps could not be appended. The step b waits for nobody, which is no step of this workflow."
-    )
+    cause = ": Its steps could not be appended. The step b waits for nobody, which is not a step of this workflow."
     for line, outcome in ((retried, "retried"), (failed, "failed")):
         assert vars(line)["outcome"] == outcome
         assert line.getMessage().endswith(cause)

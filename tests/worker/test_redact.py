@@ -55,6 +55,14 @@ def say_fatal(password: str) -> None:
     raise Fatal(password)
 
 
+def say_fatal_code(password: str) -> None:
+    raise Fatal("no entry", code=password)
+
+
+def say_retry_code(password: str) -> None:
+    raise Retry("no entry", code=password)
+
+
 def say_cancel(password: str) -> None:
     raise Cancel(password)
 
@@ -92,7 +100,8 @@ async def leave_a_callback(password: str) -> None:
 UNCAUGHT: list[Callable[..., Any]] = [leave_a_task, leave_a_future, leave_a_callback]
 
 HANDLERS: list[Callable[..., Any]] = [
-    shout, quote, quote_at_the_cut, shout_in_a_chain, say_fatal, say_cancel, talk, talk_async, *UNCAUGHT,
+    shout, quote, quote_at_the_cut, shout_in_a_chain, say_fatal, say_fatal_code, say_retry_code, say_cancel,
+    talk, talk_async, *UNCAUGHT,
 ]  # fmt: skip
 
 

@@ -24,7 +24,7 @@ SCHEMA = "vanishing"
 """The other one is for other tests, too."""
 
 GONE = "The SQLite file was moved, deleted or replaced while it was in use."
-LEFT_BEHIND = "The -wal and -shm files beside the SQLite file belong to the one that was there before"
+LEFT_BEHIND = "The -wal and -shm files beside the SQLite file belong to an earlier file at this path"
 
 
 def drop_tables(url: str) -> None:

@@ -65,7 +65,7 @@ def _schema(target: Target) -> str:
 
     app = load_app(target.path) if target.url is None and target.path is not None else None
     url = target.url or (os.environ.get("PERDURE_URL") if app is None else app.database.url)
-    if url is not None and url.startswith("sqlite:"):
+    if url is not None and url.startswith(("sqlite:", "sqlite+")):
         raise Misuse(
             "SQLite has no roles: the permissions of the file and its directory decide who may do what."
         )

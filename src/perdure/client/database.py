@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from typing import Literal, NamedTuple, Self
@@ -9,7 +10,12 @@ from typing import Literal, NamedTuple, Self
 from perdure.errors import InvalidConfig
 from perdure.request.options import text
 from perdure.store.statements import DEFAULT_SCHEMA
-from perdure.store.store import Store, open_store
+from perdure.store.store import Store, open_store, without_driver
+
+DEFAULT_FILE = "perdure.db"
+"""In the working directory: the database of ``App()`` where the environment names none."""
+
+_log = logging.getLogger("perdure")
 
 
 class DatabaseSettings(NamedTuple):
@@ -47,6 +53,12 @@ class DatabaseSettings(NamedTuple):
 
     def open(self) -> Store:
         """The store. It connects at its first use."""
+        if self.url is None and self._from_environment is None and os.environ.get("DATABASE_URL"):
+            _log.warning(
+                "$DATABASE_URL names neither an SQLite nor a PostgreSQL database, so it is ignored, and jobs are kept "
+                "in the file %s. Set $PERDURE_URL, or give App a URL, to choose another database.",
+                os.path.abspath(DEFAULT_FILE),
+            )
         return open_store(
             self.found_url,
             schema=self.schema,
@@ -54,15 +66,18 @@ class DatabaseSettings(NamedTuple):
             prepare=self.prepare,
             patience=self.patience,
             patience_away=self.patience_away,
-            listen_url=self.listen_url,
+            listen_url=None if self.listen_url is None else without_driver(self.listen_url),
         )
 
     @property
     def found_url(self) -> str:
         """The URL given, $PERDURE_URL, $DATABASE_URL if it is one of ours, or a file in the working directory."""
-        if url := self.url or os.environ.get("PERDURE_URL"):
+        return without_driver(self.url or self._from_environment or f"sqlite:///{DEFAULT_FILE}")
+
+    @property
+    def _from_environment(self) -> str | None:
+        """A URL that is ours but cannot be read is returned too: to use another database instead would hide that."""
+        if url := os.environ.get("PERDURE_URL"):
             return url
-        # SQLAlchemy names a driver behind the scheme.
-        url = re.sub(r"^(postgresql|sqlite)\+\w+:", r"\1:", os.environ.get("DATABASE_URL", ""))
-        ours = url.startswith(("postgresql://", "postgres://", "sqlite://"))
-        return url if ours else "sqlite:///perdure.db"
+        url = os.environ.get("DATABASE_URL", "")
+        return url if re.match(r"(postgresql|postgres|sqlite)[+:]", url) else None

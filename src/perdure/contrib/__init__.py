@@ -1,1 +1,1 @@
-"""perdure beside other libraries."""
+"""Integrations with other libraries."""

@@ -1,10 +1,10 @@
-"""Alembic beside perdure: ``alembic revision --autogenerate`` sees none of perdure's tables, so it drops none.
+"""Alembic: keep ``alembic revision --autogenerate`` from seeing perdure's tables, so that it does not drop them.
 
     # env.py
     from perdure.contrib.alembic import include_name
     context.configure(connection=connection, target_metadata=metadata, include_name=include_name)
 
-The tables themselves come from ``perdure migrate``, or from ``perdure.schema.install_sql`` in a revision of yours.
+``perdure migrate`` makes the tables, or ``perdure.schema.install_sql`` in a revision of yours.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ __all__ = ["include_name", "Beside"]
 
 
 class Beside:
-    """An ``include_name`` for perdure's tables in a schema of PostgreSQL that others may share.
+    """An ``include_name`` for perdure's tables in a PostgreSQL schema that may also have other tables.
 
-    The first schema of the connection's search path has no name there: ``Beside(None)``. Mostly that is ``public``;
-    for a role called perdure it is ``perdure``.
+    Alembic passes no name for the first schema of the search path: use ``Beside(None)`` for it. Usually that is
+    ``public``; for a role called perdure it is ``perdure``.
     """
 
     def __init__(self, schema: str | None = DEFAULT_SCHEMA) -> None:
         self._schema = schema
 
     def __call__(self, name: str | None, type_: str, parent_names: Mapping[str, str | None]) -> bool:
-        """Whether Alembic may look at it."""
+        """Whether Alembic may compare this object."""
         schema = name if type_ == "schema" else parent_names.get("schema_name")
         if schema == DEFAULT_SCHEMA == self._schema:
             return False

@@ -1,1 +1,1 @@
-"""What every layer may use and nobody outside sees: journal, failpoints, lazy attributes, threads."""
+"""Private tools that every layer may use: journal, failpoints, lazy attributes, threads."""

@@ -1,10 +1,12 @@
-"""Places where a test lets a process die, fail or hang: ``PERDURE_FAILPOINT=after_handler_before_flush:kill``.
+"""Failpoints: places where a test makes a process die, fail or hang.
 
-    name:kill       SIGKILL to this process        name:raise      an error nobody expects
-    name:exit       os._exit(70)                   name:sleep=0.5  so many seconds
+``PERDURE_FAILPOINT=after_handler_before_flush:kill``. The actions:
 
-``@3`` behind it means the third time the place is reached; several are separated by commas. The variable
-is read when the first place is reached; unset, a place costs one look at a flag.
+    name:kill       SIGKILL to this process        name:raise      an unexpected error
+    name:exit       os._exit(70)                   name:sleep=0.5  sleep this many seconds
+
+``@3`` at the end means the third time the place is reached. Commas separate several failpoints. The variable is read
+when the first place is reached. If it is not set, a place costs one look at a flag.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ class Fault(NamedTuple):
 
 
 def parse(text: str) -> dict[str, Fault]:
-    """``name:action[=seconds][@n]``, separated by commas."""
+    """Parse failpoints: ``name:action[=seconds][@n]``, separated by commas."""
     faults: dict[str, Fault] = {}
     for part in filter(None, text.split(",")):
         name, _, rest = part.strip().partition(":")
@@ -82,10 +84,10 @@ _lock = threading.Lock()
 armed: bool
 
 
-if not TYPE_CHECKING:  # or every name would be one of the module's
+if not TYPE_CHECKING:  # otherwise type checkers would accept any attribute
 
     def __getattr__(name: str) -> bool:
-        """Read the variable when ``armed`` is first asked for. From then on it is a plain attribute of the module."""
+        """Read the variable at the first use of ``armed``, which is a plain attribute of the module from then on."""
         if name != "armed":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         _faults.update(parse(os.environ.get(VARIABLE, "")))
@@ -93,7 +95,7 @@ if not TYPE_CHECKING:  # or every name would be one of the module's
 
 
 def reach(place: Place) -> None:
-    """Call it as ``if failpoints.armed: failpoints.reach(...)``."""
+    """Act if a failpoint is set here. Call this as ``if failpoints.armed: failpoints.reach(...)``."""
     fault = _faults.get(place)
     if fault is None:
         return
@@ -106,7 +108,7 @@ def reach(place: Place) -> None:
     match fault.action:
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(60)  # until it arrives
+            time.sleep(60)  # until the signal arrives
         case "exit":
             os._exit(70)
         case "sleep":

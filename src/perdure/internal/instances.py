@@ -1,4 +1,4 @@
-"""A weak registry of the objects of a kind that live in this process."""
+"""A weak registry of live objects in this process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class WeakRegistry(Generic[T]):
-    """Weak registry, safe to list from any thread.
+    """A weak registry that any thread can list.
 
     Not a WeakSet: iterating over one while another thread adds to it raises.
     """

@@ -1,17 +1,17 @@
-"""An optional journal of what this process did to jobs, for tests that kill the process: ``PERDURE_JOURNAL=directory``.
+"""The journal: an optional record of what this process did to jobs, for tests that kill the process.
 
-One file for each process, one JSON object a line, each written by one system call as it happens: what a killed
-process has noted stays. The variable is read when it is first needed.
+``PERDURE_JOURNAL=directory``. Each process has a file with one JSON object per line. One system call writes each
+line as it happens, so a killed process loses nothing. The variable is read when it is first needed.
 
-    enqueue     before (phase ``invoke``, with the keys asked for) and after (``ok`` with the jobs that were
-                answered, which a key may have found rather than made; or ``unknown``)
+    enqueue     before (phase ``invoke``, with the requested keys) and after (``ok`` with the returned jobs, which
+                may be existing ones with that key; or ``unknown``)
     started     a handler is about to run, under this token
-    children    what it enqueues with its success, when it asks for that
-    ended       it ran to its end, or was stopped: why, and with what outcome
-    accepted    its outcome is recorded
-    refused     its outcome is not: the lease was gone
+    children    the handler asks to enqueue jobs with its success
+    ended       the handler returned, raised or was stopped: why, and with what outcome
+    accepted    the outcome was recorded
+    refused     the outcome was not recorded: the lease was lost
     released    a claim whose handler never started is being given back
-    failpoint   this process is about to die, fail or hang at this place, as it was told to
+    failpoint   this process is about to die, fail or hang at this failpoint
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ _files: dict[int, int] = {}
 enabled: bool
 
 
-if not TYPE_CHECKING:  # or every name would be one of the module's
+if not TYPE_CHECKING:  # otherwise type checkers would accept any attribute
 
     def __getattr__(name: str) -> bool:
-        """Read the variable when ``enabled`` is first asked for. From then on it is a plain attribute of the module."""
+        """Read the variable at the first use of ``enabled``, which is a plain attribute of the module from then on."""
         if name != "enabled":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return globals().setdefault("enabled", bool(os.environ.get(VARIABLE)))
 
 
 def note(what: str, jobs: Iterable[str] = (), **more: object) -> None:
-    """Call it as ``if journal.enabled: journal.note(...)``."""
+    """Write a line. Call this as ``if journal.enabled: journal.note(...)``."""
     line = {"at": time.time_ns() // 1000, "pid": os.getpid(), "what": what, "jobs": list(jobs), **more}
     if (file := _file()) is not None:
         os.write(file, json.dumps(line).encode() + b"\n")
 
 
 def _file() -> int | None:
-    """This process's own: a forked child does not write into its parent's. None if the variable is gone by now."""
+    """This process's file: a forked child does not use its parent's. None if the variable is no longer set."""
     pid = os.getpid()
     if pid not in _files:
         if not (name := os.environ.get(VARIABLE)):
@@ -57,7 +57,7 @@ def _file() -> int | None:
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"{_began}-{pid}.jsonl"
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        # Two threads may get here. No lock: a child could inherit it, held by a thread that it does not have.
+        # Two threads may get here. No lock: a forked child could inherit it, held by a thread that the child lacks.
         if _files.setdefault(pid, file) != file:
             os.close(file)
     return _files[pid]

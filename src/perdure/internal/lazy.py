@@ -1,4 +1,4 @@
-"""Attributes that are made when they are first asked for."""
+"""Attributes that are computed at their first use."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ T = TypeVar("T")
 
 
 class lazy(Generic[T]):
-    """What ``functools.cached_property`` is since Python 3.12.
+    """Like ``functools.cached_property`` since Python 3.12.
 
-    In 3.11 it has a lock that all objects of a class share: a child forked while another thread makes the attribute
-    of any of them would wait for ever. Two threads that come first may both make it; one of the two is kept.
+    In 3.11 that has a lock, shared by all objects of a class: a child forked while another thread computes the
+    attribute would wait for ever. If two threads come first, both compute the value, and one value is kept.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:
@@ -27,5 +27,5 @@ class lazy(Generic[T]):
     def __get__(self, one: object | None, owner: type) -> lazy[T] | T:
         if one is None:
             return self
-        # Found in the object itself from now on: this has no __set__.
+        # The object's own attribute is found first from now on, because this descriptor has no __set__.
         return cast(T, vars(one).setdefault(self._name, self._make(one)))

@@ -39,7 +39,7 @@ class DaemonThreads:
             self._work.put(work)
 
     def stop(self, *, wait: bool = True) -> None:
-        """End every thread, after the work that was submitted before."""
+        """End every thread once all submitted work is done."""
         with self._lock:
             if not self._stopped:
                 self._stopped = True
@@ -60,8 +60,8 @@ class DaemonThreads:
             try:
                 work()
             except Exception:
-                _log.exception("A thread of the store met an error it did not expect")
-            # Or what it carried would live until there is work again.
+                _log.exception("Unexpected error in a thread of the store")
+            # Otherwise the finished work would be kept alive until the next one.
             del work
             with self._lock:
                 self._free += 1

@@ -1,4 +1,4 @@
-"""What to do: about each reason for which a job does not run, and instead of what is refused."""
+"""Advice for people: what to do about a job that does not run, and what to do instead of a refused action."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from shlex import quote
 from typing import NamedTuple, Self
 
-VERBS = {
-    # in Python, and in a shell
+ACTIONS = {
+    # (in Python, in a shell)
     "cancel_holder": ("cancel_job({holder})", "perdure cancel {holder}"),
     "cancel_job": ("cancel_job({id})", "perdure cancel {id}"),
     "cancel_workflow": ("cancel_workflow({workflow})", "perdure workflow {workflow} cancel"),
@@ -28,7 +28,7 @@ VERBS = {
     "requeue_jobs": ("requeue_jobs", "perdure requeue"),
     "run_jobs_now": ("run_jobs_now", "perdure run-now"),
     "serve_queue": ("perdure worker MODULE:APP --queues {queue}",) * 2,
-    # What the command line does not have.
+    # No command exists for these.
     "enable_task": ("set_task({task}, enabled=True)", "In Python, app.set_task(name, enabled=True)"),
     "start_another": ("start_workflow makes a new one", "only a program starts a new one"),
     "save_tasks": (
@@ -43,39 +43,39 @@ ADVICE = {
     "succeeded": "{replay_job} makes a new job like it.",
     "failed": "{requeue_job} starts a new run of it.",
     "canceled": "{requeue_job} starts a new run of it.",
-    "step_ended": "{requeue_workflow} starts a new run of such steps.",
-    "unique_key_taken": "Wait for its end, or {cancel_holder}.",
+    "step_ended": "{requeue_workflow} starts a new run of its ended steps.",
+    "unique_key_taken": "Wait until that job ends, or {cancel_holder}.",
     "running": "{cancel_job} asks it to stop.",
-    "cancel_requested": "In a thread it ends where its handler calls ctx.check(), at the latest when its time is up.",
+    "cancel_requested": "A handler in a thread ends where it calls ctx.check(), or when its timeout expires.",
     "lost": "Nothing: a live worker sweeps every few seconds.",
-    "waiting": "{explain_parent} tells what keeps the first.",
-    "open": "{resolve_gate} decides it, or {resolve_otherwise}.",
+    "waiting": "{explain_parent} shows why the first of them has not ended.",
+    "open": "{resolve_gate} resolves it, or {resolve_otherwise}.",
     "gate_overdue": "Nothing: a live worker sweeps every few seconds.",
-    "expired": "Nothing; once it is canceled, {requeue_job} starts it without an expiry.",
-    "held": "Nothing: it goes on when that is free.",
-    "unclaimable": "Mend its row by hand, then {run_now} lets workers claim it again; or {cancel_job}.",
+    "expired": "Nothing. Once it is canceled, {requeue_job} runs it without an expiry.",
+    "held": "Nothing: it runs once the hold is gone.",
+    "unclaimable": "Repair its row by hand, then {run_now} lets workers claim it again; or {cancel_job}.",
     "scheduled": "{run_now} makes it due.",
     "put_off": "{run_now} makes it due.",
-    "step_later": "Nothing: then it is due.",
+    "step_later": "Nothing: it is due at that time.",
     "retrying": "{run_now} makes it due.",
-    "queue_paused": "{resume_queue} hands out its jobs again.",
-    "queue_cooling": "Nothing: it passes by itself. A handler has met a limit outside and raised Throttle.",
+    "queue_paused": "{resume_queue} lets workers claim its jobs again.",
+    "queue_cooling": "Nothing: this passes by itself. A handler hit an external limit and raised Throttle.",
     "no_worker": START,
     "queue_unserved": "Start one that does: {serve_queue}.",
     "task_unserved": "Start a worker of a program that has the task.",
     "task_unknown": "Check the name; if it is right, start a worker of a program that has the task.",
-    "unserved": "Let one that knows the task serve the queue, too.",
-    "workers_busy": "It begins when one of those ends; more workers or a higher concurrency let it begin sooner.",
-    "behind": "More workers let it begin sooner, or a higher priority for such jobs.",
+    "unserved": "Let a worker that knows the task also serve the queue.",
+    "workers_busy": "It starts when one of those jobs ends; more workers or a higher concurrency start it sooner.",
+    "behind": "More workers, or a higher priority for jobs like it, start it sooner.",
     "ready": "Nothing.",
-    "alone": "{job_history} tells what it did before its workers died.",
-    "task_disabled": "{enable_task} allows new ones.",
+    "alone": "{job_history} shows what it did before its workers died.",
+    "task_disabled": "{enable_task} allows new jobs.",
 }
-"""About a job, whose fields they are; of verbs see VERBS."""
+"""Advice by reason. A name in braces is a field of the job or an entry of ``ACTIONS``."""
 
 
 class Advice(str):
-    """For somebody who writes Python; ``shell`` says the same with commands."""
+    """Advice for Python code; ``shell`` is the same advice as commands."""
 
     shell: str
 
@@ -86,26 +86,26 @@ class Advice(str):
 
 
 def advise(template: str, **fields: str | None) -> Advice:
-    """With verbs and fields in their places. A field is quoted where it is an argument of a verb."""
+    """Fill in actions and fields. A field that is an argument of an action is quoted."""
     given = {name: str(value) for name, value in fields.items()}
-    return Advice(*(template.format_map(_Words(given, tongue)) for tongue in _TONGUES))
+    return Advice(*(template.format_map(_Words(given, language)) for language in _LANGUAGES))
 
 
-class _Tongue(NamedTuple):
+class _Language(NamedTuple):
     column: int
     quote: Callable[[str], str]
 
 
-_TONGUES = (_Tongue(0, repr), _Tongue(1, quote))
+_LANGUAGES = (_Language(0, repr), _Language(1, quote))
 
 
 class _Words(dict[str, str]):
-    """The fields; a word that is none is a verb."""
+    """The fields. Any other name is an action."""
 
-    def __init__(self, fields: dict[str, str], tongue: _Tongue) -> None:
+    def __init__(self, fields: dict[str, str], language: _Language) -> None:
         super().__init__(fields)
-        self._tongue = tongue
+        self._language = language
 
-    def __missing__(self, verb: str) -> str:
-        quoted = {name: self._tongue.quote(value) for name, value in self.items()}
-        return VERBS[verb][self._tongue.column].format(**quoted)
+    def __missing__(self, action: str) -> str:
+        quoted = {name: self._language.quote(value) for name, value in self.items()}
+        return ACTIONS[action][self._language.column].format(**quoted)

@@ -11,11 +11,11 @@ from perdure.errors import InvalidOption
 from perdure.model.job import SECOND, Span
 
 MAX_DELAY: Span = 366 * 86_400 * SECOND
-"""No policy and no handler waits longer than a year: beyond it a delay is a mistake, and far beyond it an overflow."""
+"""The longest delay, a year. A longer one is a mistake, and a much longer one overflows."""
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """``min(base·2^(n-1), cap)`` seconds with full jitter before the n-th retry.
+    """A back-off policy: ``min(base·2^(n-1), cap)`` seconds with full jitter before the n-th retry.
 
     A failure whose code is in ``codes`` waits exactly that many seconds instead.
     """
@@ -28,7 +28,7 @@ class Backoff(msgspec.Struct, frozen=True):
         if not (isinstance(self.codes, Mapping) and all(isinstance(code, str) for code in self.codes)):
             raise InvalidOption("Back-off codes must be a table of codes and seconds.")
         for name, seconds in (("base", self.base), ("cap", self.cap), *self.codes.items()):
-            # Compared, not asked whether it is finite: an int may be too large for a float.
+            # A comparison, not math.isfinite(): an int may be too large for a float.
             if not (type(seconds) in (int, float) and 0 <= seconds <= MAX_DELAY // SECOND):
                 raise InvalidOption(f"Back-off {name} must be a number of seconds from 0 to a year.")
 
@@ -41,7 +41,7 @@ class Backoff(msgspec.Struct, frozen=True):
         """The longest wait after the n-th failure."""
         if self.base <= 0 or self.cap <= 0:
             return 0
-        # The exponent at which the cap is reached; 2**10_000 is never computed, nor cap / base, which may be as large.
+        # Exponents stop where the cap is reached: 2**10_000 must not be computed. cap / base could overflow, too.
         enough = max(math.ceil(math.log2(self.cap) - math.log2(self.base)), 0) + 1
         return _duration_us(min(math.ldexp(self.base, min(max(n, 1) - 1, enough)), self.cap))
 
@@ -50,7 +50,7 @@ DEFAULT_BACKOFF = Backoff()
 
 
 def as_backoff(backoff: float | Backoff) -> Backoff:
-    """A policy, or the seconds its waits begin with."""
+    """Return the policy; a number is the ``base`` of one, in seconds."""
     if isinstance(backoff, Backoff):
         return backoff
     policy = Backoff(base=backoff)

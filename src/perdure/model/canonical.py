@@ -1,6 +1,7 @@
-"""The canonical request of a keyed enqueue: what was asked, as it was asked, and where two of them differ.
+"""Canonical requests of keyed enqueues: how they are written and compared.
 
-It is kept as long as its idempotency key and read by later code, so a change of format is a new ``VERSION``.
+A canonical request is stored as long as its idempotency key and read by later releases: a new format needs a new
+``VERSION``.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ VERSION = 1
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_COMPARED = ("tenant", "meta", "idempotency_key")
-"""A key is one of a tenant, and ``meta`` says nothing about the work."""
+"""Not compared: a key already belongs to one tenant, and ``meta`` says nothing about the work."""
 _SPELLED = {"expires_in": "expires", "expires_at": "expires"}
 _OPTIONS = {name: _SPELLED.get(name, name) for name in Options.__struct_fields__ if name not in _NOT_COMPARED}
-"""The options that are compared, in the order of the text, each with its name there."""
+"""The compared options in the order of the text, each with its name in the text."""
 
 
 class Request(NamedTuple):
-    """One enqueue as asked; None is not asked, which differs from asking for the default.
+    """One enqueue as requested. None means "not set", which differs from setting the default.
 
     ``arguments`` is the text of ``ArgumentCodec.encode_canonical``, or of ``encode_plain``.
     """
@@ -42,12 +43,12 @@ def canonical(request: Request) -> str:
 
 
 def canonical_replay(source: str) -> str:
-    """The same for a replay: the job that it repeats says all."""
+    """The text for a replay: the id of the repeated job stands for all else."""
     return msgspec.json.encode({"v": VERSION, "arguments": {}, "replay_of": source}).decode()
 
 
 def asked_of(request: Request) -> dict[str, Any]:
-    """What was asked, by the names of the fields."""
+    """The arguments and options that were set, by field name."""
     asked: dict[str, Any] = {"arguments": msgspec.Raw(request.arguments)}
     for option, name in _OPTIONS.items():
         if (value := getattr(request.options, option)) is not None:
@@ -61,7 +62,7 @@ def difference(stored: str, asked: str) -> str | None:
 
 
 def differing_field(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """The same of two that were read: a field missing in one was not asked there."""
+    """``difference`` of two decoded requests. A missing field was not set."""
     for name in _in_order(("arguments", *_OPTIONS.values()), before, now):
         if not same(before.get(name), now.get(name)):
             both = isinstance(before.get(name), dict) and isinstance(now.get(name), dict)
@@ -70,7 +71,7 @@ def differing_field(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | 
 
 
 def read_json(text: str) -> Any:
-    """Numbers by their exact value. None where the text is damaged."""
+    """Decode JSON with exact numbers. Return None if the text is damaged."""
     try:
         return _DECODER.decode(text)
     except (msgspec.DecodeError, ArithmeticError, ValueError, RecursionError):
@@ -94,7 +95,7 @@ def _read(snapshot: str) -> dict[str, Any]:
         case {"v": int(version), "arguments": dict()} if version == VERSION and version is not True:
             return {name: value for name, value in request.items() if name != "v"}
     raise InternalError(
-        f"a canonical request is damaged, or of another version than {VERSION}", code="job.bad_snapshot"
+        f"a canonical request is damaged, or its version is not {VERSION}", code="job.bad_snapshot"
     )
 
 
@@ -110,7 +111,7 @@ def _in_order(first: Sequence[str], *requests: Mapping[str, object]) -> Iterator
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal as JSON: numbers by value, true is not 1, keys in any order, lists in theirs."""
+    """Whether two values are equal as JSON: numbers by value, true is not 1, the order of keys does not count."""
     match one, other:
         case (bool(), _) | (_, bool()):
             return one is other
@@ -121,5 +122,5 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-# An int stays one, any other number becomes a Decimal: both are exact, and compare exactly with each other.
+# An int stays an int and any other number becomes a Decimal: both are exact, and compare exactly.
 _DECODER = msgspec.json.Decoder(float_hook=Decimal)

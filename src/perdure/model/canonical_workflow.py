@@ -1,7 +1,7 @@
-"""The canonical requests of a keyed workflow and of an append: what was asked, and where two of them differ.
+"""Canonical requests of keyed workflows and appends: how they are written and compared.
 
-The order of steps and of their parents does not count, a step's tenant is its own or else its workflow's, and what
-an older format did not write down was not asked.
+The order of steps and of their parents does not count. A step without a tenant has its workflow's. What an older
+format did not record counts as not set.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PARENTS = ("after", "after_done")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRequest:
-    """One step as asked. A gate has no request of a job; its ``timeout`` is in microseconds."""
+    """One step as requested. A gate has no job request; its ``timeout`` is in microseconds."""
 
     key: str
     after: Sequence[str] = ()
@@ -37,18 +37,18 @@ class StepRequest:
 def canonical_workflow(
     steps: Sequence[StepRequest], *, tenant: str | None, result: str | None, unique_key: str | None
 ) -> str:
-    """The text to store with the key of a workflow."""
+    """The text to store with a workflow's key."""
     asked = _given({"result": result, "unique_key": unique_key})
     return _encode({"v": VERSION, **asked, "steps": _steps(steps, tenant)})
 
 
 def canonical_append(steps: Sequence[StepRequest], *, tenant: str | None, window: str | None = None) -> str:
-    """The text to store with the key of an append. Without a window: what a step appended."""
+    """The text to store with an append's key. An append by a running step has no window."""
     return _encode({"v": VERSION, **_given({"window": window}), "steps": _steps(steps, tenant)})
 
 
 def workflow_difference(stored: str, asked: str, *, tenant: str | None) -> str | None:
-    """The first field in which they differ, such as ``result`` or ``steps.fetch.queue``."""
+    """The first field in which two workflow requests differ, such as ``result`` or ``steps.fetch.queue``."""
     before, now = _read(stored, tenant), _read(asked, tenant)
     for name in ("result", "unique_key"):
         if before.get(name) != now.get(name):
@@ -57,7 +57,7 @@ def workflow_difference(stored: str, asked: str, *, tenant: str | None) -> str |
 
 
 def append_difference(stored: str, asked: str, *, tenant: str | None) -> str | None:
-    """The same of two appends. A request that was stored without its window fits any."""
+    """The first field in which two appends differ. A request stored without a window matches any window."""
     before, now = _read(stored, tenant), _read(asked, tenant)
     if before.get("window") not in (None, now.get("window")):
         return "window"
@@ -65,7 +65,7 @@ def append_difference(stored: str, asked: str, *, tenant: str | None) -> str | N
 
 
 def appended_again(stored: Iterable[str], asked: str, *, tenant: str | None) -> tuple[set[str], str | None]:
-    """Which steps of this append were in earlier ones, and the first field in which one of those differs."""
+    """The steps that earlier appends already had, and the first field in which one of them differs."""
     before = {key: step for one in stored for key, step in _read(one, tenant)["steps"].items()}
     now = {key: step for key, step in _read(asked, tenant)["steps"].items() if key in before}
     return {*now}, _differing_step({key: before[key] for key in now}, now)
@@ -94,14 +94,15 @@ def _encode(request: Mapping[str, object]) -> str:
 
 
 def _read(snapshot: str, tenant: str | None) -> dict[str, Any]:
-    """A request of this format or an older one, in the form of this one."""
+    """Read a request of this or an older format, and return it in this format."""
     request: Any = read_json(snapshot)
     match request:
         case {"steps": list(steps)} if _is_version(request.get("v", VERSION)):
             if all(isinstance(step, dict) and isinstance(step.get("key"), str) for step in steps):
                 return {**request, "steps": {step["key"]: _normal(step, tenant) for step in steps}}
     raise InternalError(
-        f"a canonical request is damaged, or of a newer version than {VERSION}", code="workflow.bad_snapshot"
+        f"a canonical request is damaged, or its version is newer than {VERSION}",
+        code="workflow.bad_snapshot",
     )
 
 

@@ -1,7 +1,7 @@
 """Arguments and results as JSON text.
 
-Arguments arrive equal to what was sent, in type too, or ``encode`` refuses them and names the place: what is
-not plainly safe is decoded again and compared. An aware datetime is the same instant, at a fixed offset.
+Arguments arrive equal to what was sent, also in type, or ``encode`` refuses them and names the place. Doubtful values
+are decoded again and compared. An aware datetime arrives as the same instant, at a fixed offset.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ MAX_DEPTH = 200
 
 _EXACT = frozenset({str, bool, NoneType, bytes, bytearray, UUID, date, timedelta, UnsetType})
 _WITH_CARE = frozenset({int, float, Decimal, datetime, time})
-# Stands for a key of a dict and for an element of a set: those are data, and a message shows none.
+# Stands for a key of a dict or an element of a set: they are data, which a message must not show.
 _SOMEWHERE = "[...]"
 _MISSING = object()
 TOO_DEEP = "is nested too deeply, or contains itself"
 _CHANGED = "would arrive changed"
 _BAD_NAME = "the name of an argument must be text"
 
-# PostgreSQL's text takes no NUL, and UTF-8 no half of a surrogate pair.
+# PostgreSQL's text cannot hold NUL, and UTF-8 cannot encode half of a surrogate pair.
 UNSTORABLE, _SURROGATE = re.compile("[\0\ud800-\udfff]"), re.compile("[\ud800-\udfff]")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -47,7 +47,7 @@ Parts: TypeAlias = list[tuple[str | int, Any]]
 
 
 class ArgumentCodec:
-    """The arguments of one task, to JSON and back."""
+    """Converts one task's arguments to JSON and back."""
 
     def __init__(self, signature: Signature) -> None:
         parameters = signature.parameters
@@ -61,12 +61,12 @@ class ArgumentCodec:
         self._shortcut = shortcut(parameters, self._kinds, _ENCODER.encode)
 
     def encode_call(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
-        """Bind and encode."""
+        """Bind the arguments of a call and encode them."""
         if len(args) + len(kwargs) == len(self._names):
             try:
                 encoded = self._shortcut(*args, **kwargs)
             except Exception:
-                encoded = None  # the long way tells what is wrong
+                encoded = None  # the slow path finds out what is wrong
             if encoded is not None and len(encoded) <= MAX_PAYLOAD:
                 return encoded.decode()
         return self.encode(self._bind(args, kwargs))
@@ -79,16 +79,16 @@ class ArgumentCodec:
         return encoded.decode()
 
     def encode_canonical(self, values: dict[str, object]) -> str:
-        """Values that ``encode`` accepted, each set in an order that follows from its elements."""
+        """Encode values that ``encode`` accepted. The order of a set depends only on its elements."""
         if not are_plain(values, self._kinds):
             values = {name: _ordered(value) for name, value in values.items()}
         return _ENCODER.encode(values).decode()
 
     def decode(self, text: str | bytes) -> dict[str, object]:
-        """Values typed by the annotations. Raises BadArguments when the text does not fit them."""
+        """Values of the annotated types. Raises BadArguments when the text does not fit them."""
         try:
             return self._decoded(text)
-        # Code of the task's own types runs here: it may raise anything, and quote values.
+        # The task's own types run code here, which may raise anything and quote values.
         except Exception as error:
             fault = misfit(error)
         raise refused(fault)
@@ -99,7 +99,7 @@ class ArgumentCodec:
 
 
 def encode_plain(values: Mapping[str, object]) -> str:
-    """Arguments of a task whose code is elsewhere: only what JSON itself tells apart is accepted."""
+    """Encode arguments of a task whose code is elsewhere. Only values that JSON can represent exactly are accepted."""
     values = dict(values)
     encoded = to_json(values)
     _verify(values, encoded, msgspec.json.decode)
@@ -107,26 +107,26 @@ def encode_plain(values: Mapping[str, object]) -> str:
 
 
 class ResultCodec:
-    """What a handler returned. It never blocks the outcome: what cannot be stored is dropped for a reason."""
+    """Converts results. A result that cannot be stored is dropped with a reason; the outcome is recorded anyway."""
 
     def __init__(self, annotation: Any = Any) -> None:
         self._decoder = _result_decoder(annotation)
 
     def encode(self, value: object) -> tuple[str | None, str | None]:
-        """The JSON text, or else the reason why there is none."""
+        """Return the JSON text, or the reason why there is none."""
         try:
             encoded = _encoded_result(value)
             if len(encoded) > MAX_PAYLOAD:
                 return None, "result.too_large"
             if type(value) not in PLAIN:
-                # A msgspec.Raw was written as it stands, JSON or not.
+                # msgspec writes a msgspec.Raw unchecked: it may not be JSON.
                 msgspec.json.decode(encoded)
             return encoded.decode(), None
         except Exception:
             return None, "result.unencodable"
 
     def decode(self, text: str | bytes) -> object:
-        """Typed by the annotation where it fits, else as plain JSON."""
+        """A value of the annotated type if the text fits it, otherwise plain JSON."""
         try:
             return self._decoder.decode(text)
         except Exception:
@@ -135,7 +135,7 @@ class ResultCodec:
 
 
 def storable_text(text: str, limit: int) -> str:
-    """The text as both databases take it, and of one longer than ``limit`` only head and tail."""
+    """Replace characters that a database cannot store. Of a text over ``limit``, keep head and tail."""
     if len(text) > limit:
         marker = f"\n[... {len(text)} characters, cut to {limit} ...]\n"
         head, odd = divmod(max(limit - len(marker), 0), 2)
@@ -144,7 +144,7 @@ def storable_text(text: str, limit: int) -> str:
 
 
 def _arguments_decoder(annotations: Mapping[str, Any], required: frozenset[str]) -> msgspec.json.Decoder[Any]:
-    # Fields get names of their own, for msgspec cannot make one of every name: ``__x`` would fail.
+    # Fields get generated names: msgspec refuses some names, such as ``__x``.
     names = {f"argument_{index}": name for index, name in enumerate(annotations)}
     fields = [
         (field, annotations[name]) if name in required else (field, annotations[name], UNSET)
@@ -169,7 +169,7 @@ def to_json(values: dict[str, object]) -> bytes:
     else:
         if len(encoded) <= MAX_PAYLOAD:
             return encoded
-        raise PayloadTooLarge(f"the arguments take {len(encoded)} bytes of JSON; a job takes {MAX_PAYLOAD}")
+        raise PayloadTooLarge(f"the arguments take {len(encoded)} bytes of JSON; the limit is {MAX_PAYLOAD}")
     raise refused(fault)
 
 
@@ -181,7 +181,7 @@ def _unencodable(values: dict[str, object]) -> Fault:
 
 
 def _encoding_fault(value: object, depth: int = 0) -> Fault | None:
-    """The innermost part that cannot be encoded."""
+    """Find the innermost part that cannot be encoded."""
     try:
         _ENCODER.encode(value)
         return None
@@ -205,7 +205,7 @@ def _verify(values: dict[str, object], encoded: bytes, decode: Callable[[bytes],
     except RecursionError:  # Python 3.14 writes deeper than it reads
         fault = first_fault(values, values) or ("$", TOO_DEEP)
     except Exception as error:
-        # The values themselves may be to blame, such as a NaN, which was written as null.
+        # The cause may be in the values themselves: a NaN, for example, is written as null.
         fault = first_fault(values, values) or misfit(error, values)
     if fault:
         raise refused(fault)
@@ -221,7 +221,7 @@ def first_fault(values: dict[str, object], arrived: dict[str, object]) -> Fault 
 
 
 def _fault(sent: Any, arrived: Any, depth: int = 0) -> Fault | None:
-    """The first place where ``arrived`` is not ``sent``, or where ``sent`` is nothing that we store."""
+    """The first place where ``arrived`` differs from ``sent``, or where ``sent`` cannot be stored."""
     kind = type(sent)
     certain = kind in _EXACT or (kind is int and LEAST <= sent <= GREATEST)
     if certain and kind is type(arrived) and sent == arrived:
@@ -243,12 +243,12 @@ def _fault(sent: Any, arrived: Any, depth: int = 0) -> Fault | None:
     for (step, part), (_, counterpart) in zip(parts, counterparts, strict=True):
         if fault := _fault(part, counterpart, depth + 1):
             return _below(step, fault)
-    # A model also compares what is not in its JSON: private attributes.
+    # A model's == also compares private attributes, which are not in its JSON.
     return ("", _CHANGED) if _is_model(kind) and sent != arrived else None
 
 
 def _flaw(value: object) -> str | None:
-    """What is wrong with a value whatever becomes of it."""
+    """Why a value can never be stored, whatever its annotation; None if it can."""
     match value:
         case int() if not LEAST <= value <= GREATEST:
             return "is an integer of more than 64 bits"
@@ -262,7 +262,7 @@ def _flaw(value: object) -> str | None:
 
 
 def _same(sent: Any, arrived: Any) -> bool:
-    """Of one type, without parts."""
+    """Whether two values are the same. They have the same type and no parts."""
     match sent:
         case Enum():
             return sent is arrived
@@ -270,18 +270,18 @@ def _same(sent: Any, arrived: Any) -> bool:
             # 0.0 == -0.0, and Decimal("1.10") == Decimal("1.1").
             return str(sent) == str(arrived)
         case datetime():
-            # In the hour that a clock change repeats, == between two time zones is always false. Not by astimezone():
-            # the same instant in UTC may be before the year 1, or after 9999.
+            # In the hour that a clock change repeats, == between two time zones is always false. astimezone() does not
+            # help: the same instant in UTC may be before the year 1, or after 9999.
             apart = sent.replace(tzinfo=None) - arrived.replace(tzinfo=None)
             return bool(apart == sent.utcoffset() - arrived.utcoffset())
         case time():
-            # A named zone without a date has no offset: it would be lost, and == would not notice.
+            # A named zone has no offset without a date: it would be lost, and == would not notice.
             return bool(sent == arrived) and (sent.tzinfo is None) == (arrived.tzinfo is None)
     return bool(sent == arrived)
 
 
 def _parts(value: Any, like: object = None) -> Parts | None:
-    """What a container or an object with fields consists of. A set takes its order from another one."""
+    """The parts of a container, or of an object with fields. A set takes the order of ``like``."""
     match value:
         case dict():
             return [(_SOMEWHERE, part) for pair in value.items() for part in pair]
@@ -319,9 +319,9 @@ def _below(step: str | int, fault: Fault) -> Fault:
 
 
 def _ordered(value: Any) -> Any:
-    """The value with each set as a list.
+    """The value with each set replaced by a sorted list.
 
-    msgspec's own ``order="deterministic"`` refuses sets of enums and keys that are no text, and leaves a set
+    msgspec's own ``order="deterministic"`` refuses sets of enums and keys that are not text, and leaves a set
     of frozensets in the order of their hashes.
     """
     if type(value) in _EXACT or type(value) in _WITH_CARE:
@@ -340,11 +340,11 @@ def _ordered(value: Any) -> Any:
 def _copied(value: Any, changes: dict[str, object]) -> Any:
     if _is_model(type(value)):
         return value.model_copy(update=changes)
-    twin = copy.copy(value)
+    duplicate = copy.copy(value)
     assign = msgspec.structs.force_setattr if isinstance(value, msgspec.Struct) else object.__setattr__
     for name, part in changes.items():
-        assign(twin, name, part)
-    return twin
+        assign(duplicate, name, part)
+    return duplicate
 
 
 def _encoded_result(value: object) -> bytes:
@@ -366,7 +366,7 @@ def _mended(value: Any) -> Any:
 
 
 def _is_model(kind: Any) -> bool:
-    """A pydantic model, known by its methods: pydantic need not be installed."""
+    """Whether this is a pydantic model. Its methods decide: pydantic may not be installed."""
     return hasattr(kind, "model_dump") and hasattr(kind, "model_validate")
 
 
@@ -377,7 +377,7 @@ def _dumped(value: Any) -> Any:
 
 
 def _simpler(value: Any) -> Any:
-    """Results need not keep their type: subclasses of text and float, and whatever counts as an int."""
+    """Convert subclasses of str and float, and anything with ``__index__``: results need not keep their type."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, float):
@@ -387,12 +387,12 @@ def _simpler(value: Any) -> Any:
 
 def _model(kind: Any, value: object) -> Any:
     if not _is_model(kind):
-        return value  # msgspec looks whether it is an instance
+        return value  # msgspec checks whether it is an instance
     try:
-        # From JSON and not from Python: a strict model takes a date as text only there.
+        # From JSON, not from Python values: only there does a strict model accept a date as text.
         return kind.model_validate_json(msgspec.json.encode(value))
     except Exception:
-        # msgspec adds the place to a ValueError, and to nothing else.
+        # msgspec adds the path only to a ValueError.
         raise ValueError from None
 
 

@@ -1,4 +1,4 @@
-"""How long a queue cools after its jobs hit a limit outside."""
+"""How long a queue cools down after its jobs hit an external limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who serves what: which ready jobs no live worker would ever claim."""
+"""Coverage: which ready jobs no live worker would ever claim."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 Lack: TypeAlias = Literal["worker", "queue", "task", "both"]
-"""What nobody serves: anything at all, the queue, the task, or both at once."""
+"""What no live worker serves: anything at all, the queue, the task, or the two together."""
 
 
 class Server(NamedTuple):
-    """A live worker, by what it takes. ``queues`` None is every queue; ``running`` of ``slots``: how busy it is."""
+    """A live worker: what it claims and how busy it is. ``queues`` None means every queue."""
 
     tasks: frozenset[str]
     queues: frozenset[str] | None
@@ -22,7 +22,7 @@ class Server(NamedTuple):
 
 
 class Unserved(NamedTuple):
-    """Ready jobs of one task in one queue that nobody will claim."""
+    """Ready jobs of one task in one queue that no live worker will claim."""
 
     queue: str
     task: str
@@ -31,7 +31,7 @@ class Unserved(NamedTuple):
 
 
 def lack(queue: str, task: str, servers: Sequence[Server]) -> Lack | None:
-    """What keeps every live worker from a job; None if one of them would take it."""
+    """Why no live worker would claim a job; None if one would."""
     if not servers:
         return "worker"
     here = [server for server in servers if server.serves(queue)]
@@ -43,7 +43,7 @@ def lack(queue: str, task: str, servers: Sequence[Server]) -> Lack | None:
 
 
 def unserved(ready: Iterable[tuple[str, str, int]], servers: Sequence[Server]) -> list[Unserved]:
-    """Of ready jobs, counted by queue and task, those that nobody serves."""
+    """Select the ready jobs, counted by queue and task, that no live worker serves."""
     return [
         Unserved(queue, task, n, missing)
         for queue, task, n in ready

@@ -1,4 +1,4 @@
-"""Why a job is not running, in a sentence: the first reason that holds, and what would keep it next."""
+"""Why a job is not running: the first reason, as a sentence, and the reasons behind it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from perdure.model.suspect import is_suspect
 from perdure.model.time_text import distance, stamp
 
 MOST_AHEAD = 1000
-"""Up to here the jobs ahead are counted."""
+"""Jobs ahead are counted up to this number."""
 MOST_NAMED = 3
-"""Of more parents only some are named."""
+"""At most this many parents are named."""
 
 
 class Parent(NamedTuple):
@@ -34,16 +34,16 @@ class Case(NamedTuple):
     runner: str | None = None
     """The name of the live worker that runs it."""
     enabled: bool | None = True
-    """Whether its task is; None: the database does not know it."""
+    """Whether its task is enabled; None if the database does not know the task."""
     ahead: int = 0
     parents: Sequence[Parent] = ()
-    """Of a step that waits, those that have not ended."""
+    """The parents that a waiting step still waits for."""
     holder: str | None = None
-    """The active job that has its unique key."""
+    """The id of the active job that has its unique key."""
 
 
 class Reason(NamedTuple):
-    """``code`` is stable, ``sentence`` is for people, ``advice`` tells what to do: ``shell`` the same with commands."""
+    """``code`` is stable, ``sentence`` is for people. ``advice`` says what to do in Python, ``shell`` with commands."""
 
     code: str
     sentence: str
@@ -52,7 +52,7 @@ class Reason(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """``also``: what would keep the job from running once the first reason is gone, and what else is to be known."""
+    """The first reason. ``also``: what would keep the job from running after that, and other remarks."""
 
     code: str
     sentence: str
@@ -86,10 +86,10 @@ def _reasons(case: Case) -> list[Reason]:
 
 
 def _remarks(case: Case) -> Iterator[Reason]:
-    """What keeps it from nothing, and yet is good to know."""
+    """Remarks that are worth knowing but do not keep the job from running."""
     job = case.job
     if case.holder is not None:
-        sentence = f"Job {case.holder} has its unique key: a requeue is refused until that has ended."
+        sentence = f"Job {case.holder} has its unique key: a requeue is refused until that job has ended."
         yield _reason(case, "unique_key_taken", sentence)
     if job.state not in ("ready", "running"):
         return
@@ -97,17 +97,16 @@ def _remarks(case: Case) -> Iterator[Reason]:
         times = f"Workers or processes died under it {job.crashes} times"
         if job.interruptions:
             times += f" and were stopped under it {job.interruptions} times"
-        sentence = f"{times}, so that it runs alone in a process."
+        sentence = f"{times}, so it runs alone in a process."
         yield _reason(case, "alone", sentence)
     if case.enabled is False and job.state == "ready":
-        yield _reason(
-            case, "task_disabled", f"Its task {job.task} is disabled; what was enqueued before still runs."
-        )
+        sentence = f"Its task {job.task} is disabled; jobs that were enqueued before still run."
+        yield _reason(case, "task_disabled", sentence)
 
 
 def _reason(case: Case, code: str, sentence: str, *, advice: str | None = None) -> Reason:
     job = case.job
-    told = advise(
+    advised = advise(
         ADVICE[advice or code],
         id=job.id,
         queue=job.queue,
@@ -117,7 +116,7 @@ def _reason(case: Case, code: str, sentence: str, *, advice: str | None = None) 
         holder=case.holder,
         parent=case.parents[0].id if case.parents else None,
     )
-    return Reason(code, sentence, str(told), told.shell)
+    return Reason(code, sentence, str(advised), advised.shell)
 
 
 def _ended(case: Case) -> Reason:
@@ -143,15 +142,15 @@ def _running(case: Case) -> Reason:
 
 
 def _open(case: Case) -> Iterator[Reason]:
-    """A gate's time may run out."""
+    """Why an open gate is open, or that its timeout has passed."""
     job = case.job
     until = f" until {_when(case, job.run_at)}" if job.timeout is not None else ""
     if job.timeout is not None and job.run_at <= case.now:
-        sentence = f"Its time ran out at {_when(case, job.run_at)}{_place(job)}; the next sweep decides it."
+        sentence = f"Its timeout passed at {_when(case, job.run_at)}{_place(job)}; a sweep resolves it soon."
         yield _reason(case, "gate_overdue", sentence)
         yield from _nobody_sweeps(case)
     else:
-        sentence = f"It is open: it waits for somebody outside{until}{_place(job)}."
+        sentence = f"It is open: it waits to be resolved{until}{_place(job)}."
         yield _reason(case, "open", sentence)
 
 
@@ -161,11 +160,11 @@ def _nobody_sweeps(case: Case, *, needed: bool = True) -> Iterator[Reason]:
 
 
 def _obstacles(case: Case) -> Iterator[Reason]:
-    """What keeps a ready job: first what somebody decided, last what passes by itself."""
+    """Why a ready job does not run: first what somebody decided, last what passes by itself."""
     job, now = case.job, case.now
     if job.held == UNCLAIMABLE:
         yield _reason(
-            case, "unclaimable", f"No worker can claim it: {_line(job.reason or 'nothing tells why')}."
+            case, "unclaimable", f"No worker can claim it: {_line(job.reason or 'the reason is unknown')}."
         )
     elif job.held not in (None, LATER):
         yield _reason(case, "held", f"It is held by {job.held}.")
@@ -194,7 +193,7 @@ def _cools_longest(case: Case) -> bool:
 
 def _cooling(case: Case) -> Reason:
     assert case.cool_until is not None
-    sentence = f"Its queue {case.job.queue} cools until {_when(case, case.cool_until)}."
+    sentence = f"Its queue {case.job.queue} cools down until {_when(case, case.cool_until)}."
     return _reason(case, "queue_cooling", sentence)
 
 
@@ -207,7 +206,7 @@ def _later(case: Case) -> Reason:
         sentence = f"It waits for its retry at {due}; {tried} ended with {_error(job)}."
         code = "retrying"
     elif job.snoozes or job.throttles:
-        code, sentence = "put_off", f"Its handler has put it off until {due}."
+        code, sentence = "put_off", f"Its handler postponed it until {due}."
     return _reason(case, code, sentence, advice="step_later" if job.workflow_id else None)
 
 
@@ -227,14 +226,14 @@ def _unserved(case: Case, missing: Lack) -> Reason:
 
 
 def _busy(case: Case) -> Iterator[Reason]:
-    """Slots for processes are not counted by the database: what runs there looks as if it took others."""
+    """Whether every slot is taken. The database does not know of process slots: jobs in them count like all others."""
     job = case.job
     takers = [one for one in case.servers if one.serves(job.queue) and job.task in one.tasks]
     if all(one.running >= one.slots for one in takers):
         many = len(takers) > 1
         who = f"The {len(takers)} workers that take it run" if many else "The worker that takes it runs"
         running, slots = sum(one.running for one in takers), sum(one.slots for one in takers)
-        yield _reason(case, "workers_busy", f"{who} {running} jobs, and no slot of {slots} is free.")
+        yield _reason(case, "workers_busy", f"{who} {running} jobs, and none of the {slots} slots is free.")
 
 
 def _behind(case: Case) -> Reason:
@@ -245,16 +244,16 @@ def _behind(case: Case) -> Reason:
 
 
 _LAST_WORDS = {
-    "attempts": ", with its last attempt",
+    "attempts": ", in its last attempt",
     "fatal": " at once",
-    "crashes": ", having brought down too many processes",
+    "crashes": ", after too many of its processes crashed",
 }
 _ENDS = {"succeeded": "succeeded", "failed": "failed", "canceled": "was canceled"}
 
 
 def _error(job: JobRow) -> str:
-    said = f" ({_line(job.error_message)})" if job.error_message else ""
-    return f"{job.error_code or job.error_kind or 'no error'}{said}"
+    message = f" ({_line(job.error_message)})" if job.error_message else ""
+    return f"{job.error_code or job.error_kind or 'no error'}{message}"
 
 
 def _place(job: JobRow) -> str:
@@ -262,13 +261,13 @@ def _place(job: JobRow) -> str:
 
 
 def _named(parents: Sequence[Parent]) -> str:
-    """Each with its state."""
-    told = [f"{parent.key} ({parent.state})" for parent in parents]
-    if not told:
+    """List the parents, each with its state."""
+    advised = [f"{parent.key} ({parent.state})" for parent in parents]
+    if not advised:
         return "its parents"
-    if len(told) > MOST_NAMED:
-        told = [*told[: MOST_NAMED - 1], f"{len(told) - MOST_NAMED + 1} others"]
-    return " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
+    if len(advised) > MOST_NAMED:
+        advised = [*advised[: MOST_NAMED - 1], f"{len(advised) - MOST_NAMED + 1} others"]
+    return " and ".join([", ".join(advised[:-1]), advised[-1]] if len(advised) > 1 else advised)
 
 
 def _line(text: str, most: int = 200) -> str:

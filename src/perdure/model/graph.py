@@ -1,6 +1,6 @@
-"""Graphs of steps: which are sound, when a step may run, what the end of one does to the others.
+"""Workflow graphs: which are valid, when a step may run, what the end of one step does to others.
 
-Every function is pure. A graph is read once, decided here, and written set by set.
+Every function is pure. A graph is read once, decided on here, and written in sets of steps.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from perdure.errors import InvalidWorkflow
 from perdure.model.job import ENDED, MOST_COUNTED, State
 
 Mode: TypeAlias = Literal["after", "after_done"]
-"""What a step asks of a parent: that it succeeded, or only that it ended."""
+"""What a step requires of a parent: that it succeeded, or only that it ended."""
 Status: TypeAlias = Literal["running", "open", "succeeded", "failed", "canceled"]
 OVER: frozenset[Status] = frozenset(("succeeded", "failed", "canceled"))
 Which: TypeAlias = Literal["all", "failed", "following"]
-"""What to requeue: every step, those that failed, or those and all that follows them."""
+"""What to requeue: every step, the failed ones, or the failed ones and all steps after them."""
 
 GATE = "(gate)"
-"""What stands for the task of a step that no worker runs."""
+"""The task name of a step that no worker runs."""
 GATES = "gates"
-"""The queue that no worker serves either."""
+"""The queue of such steps. No worker serves it."""
 
 MOST_STEPS = 20_000
 
@@ -45,7 +45,7 @@ class Shape(NamedTuple):
 
 
 class Parent(NamedTuple):
-    """A step that others depend on and that is there already."""
+    """An existing step that new steps depend on."""
 
     id: str
     state: State
@@ -61,7 +61,7 @@ class InitialState(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """Into a step that waits, with what is known of its parent."""
+    """A dependency of a waiting step, with the state of the parent."""
 
     child: str
     parent: str
@@ -71,7 +71,7 @@ class Edge(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A step that waits: for so many parents, and so many have ended otherwise than required."""
+    """A waiting step: how many parents are pending, and how many ended in a state it does not accept."""
 
     id: str
     key: str
@@ -81,7 +81,7 @@ class Waiting(NamedTuple):
 
 
 class Fate(msgspec.Struct, frozen=True):
-    """What becomes of a step that waits: also the new counts of one that goes on waiting."""
+    """The new state and counts of a waiting step, which may go on waiting."""
 
     id: str
     state: State
@@ -91,7 +91,7 @@ class Fate(msgspec.Struct, frozen=True):
 
 
 class Tally(msgspec.Struct):
-    """How many steps of a workflow are up to what, under its lock. Steps that succeeded are not counted."""
+    """The counts of a workflow's steps by state, under its lock. Steps that succeeded are not counted."""
 
     id: str
     status: Status
@@ -107,7 +107,7 @@ class Tally(msgspec.Struct):
         self._count(after, n)
 
     def settled(self) -> Status:
-        """What the counts say. Steps that wait for a gate wait with it."""
+        """The workflow's status. While a gate is open, waiting steps wait for it."""
         if self.active:
             return "running"
         if self.open:
@@ -133,12 +133,12 @@ class Tally(msgspec.Struct):
 
 
 def _counted(number: int, n: int) -> int:
-    """A count that somebody has changed by hand stays one that the database takes: no outcome fails for it."""
+    """Keep a count in the database's range: one that was changed by hand must not make an outcome fail."""
     return min(max(number + n, 0), MOST_COUNTED)
 
 
 def check(steps: Sequence[Shape], known: Callable[[str], bool] = lambda _: False) -> list[Shape]:
-    """The steps, parents first; or a refusal that names one. ``known``: a key of a step that is there already."""
+    """Return the steps, parents first. Raises InvalidWorkflow. ``known``: whether a key is that of an existing step."""
     by_key: dict[str, Shape] = {}
     for step in steps:
         if step.key in by_key or known(step.key):
@@ -161,12 +161,12 @@ def check(steps: Sequence[Shape], known: Callable[[str], bool] = lambda _: False
 
 
 def foreign_references(ordered: Sequence[Shape]) -> Iterator[tuple[Shape, str, set[str]]]:
-    """References to what is no ancestor among these steps, with the keys in which their ancestry goes on."""
+    """References to steps that are not ancestors within ``ordered``, with the existing steps to search next."""
     far = {key for step in ordered for key in step.references if key not in step.parents}
     if not far:
         return
-    # A bit for each that is referred to, handed down from parents to children: to walk up from each step would take
-    # minutes where thousands of steps use the result of the first.
+    # One bit for each referenced step, passed down from parents to children. Walking up from each step would take
+    # minutes when thousands of steps use the result of the first.
     bits = {key: 1 << i for i, key in enumerate(far)}
     above: dict[str, int] = {}
     by_key = {step.key: step for step in ordered}
@@ -182,11 +182,11 @@ def foreign_references(ordered: Sequence[Shape]) -> Iterator[tuple[Shape, str, s
 
 
 def no_ancestor(step: str, key: str) -> InvalidWorkflow:
-    return InvalidWorkflow(f"The step {step} uses the result of {key}, which is none of its ancestors.")
+    return InvalidWorkflow(f"The step {step} uses the result of {key}, which is not one of its ancestors.")
 
 
 def ancestry(key: str, by_key: Mapping[str, Shape]) -> set[str]:
-    """All that come before a step; beyond those that are known nobody looks."""
+    """The keys of a step's ancestors, as far as ``by_key`` knows them."""
     found: set[str] = set()
     front = [key]
     while front:
@@ -201,8 +201,8 @@ def ancestry(key: str, by_key: Mapping[str, Shape]) -> set[str]:
 def initial_states(
     ordered: Iterable[Shape], known: Mapping[str, State], *, canceled: bool = False
 ) -> dict[str, InitialState]:
-    """The initial states of new steps, parents first. ``known``: states of old steps. ``canceled``: the workflow is."""
-    if not known and not canceled:  # nothing has ended, so that there is nothing to look at
+    """The initial states of new steps, parents first. ``known``: the states of existing steps."""
+    if not known and not canceled:  # no parent has ended
         return {step.key: _first_state(len(step.after) + len(step.after_done), step.gate) for step in ordered}
     states: dict[str, State] = dict(known)
     initial: dict[str, InitialState] = {}
@@ -228,12 +228,12 @@ def _first_state(pending: int, gate: bool) -> InitialState:
 
 
 def doom(parent: str, state: State) -> str:
-    """Why a step can no longer run."""
+    """The reason of a step that can no longer run."""
     return f"after {parent}, which {'failed' if state == 'failed' else 'was canceled'}"
 
 
 def cascade(doomed: Iterable[str], steps: Iterable[Waiting], edges: Iterable[Edge]) -> list[Fate]:
-    """What follows from steps that can no longer run, down to the last one that this decides."""
+    """The consequences of steps that can no longer run, for all steps after them."""
     waiting = {step.id: step for step in steps}
     into: dict[str, list[Edge]] = {}
     out_of: dict[str, list[Edge]] = {}
@@ -260,7 +260,7 @@ def cascade(doomed: Iterable[str], steps: Iterable[Waiting], edges: Iterable[Edg
 def requeued(
     steps: Mapping[str, tuple[State, bool]], edges: Iterable[tuple[str, str]], which: Which
 ) -> set[str]:
-    """The steps that run again. Each step: its state, and whether a parent doomed it. Edges: parent, child."""
+    """The steps that run again. A step: its state, and whether a parent doomed it. An edge: parent, child."""
     if which == "all":
         return {*steps}
     chosen = {
@@ -285,7 +285,7 @@ def requeued(
 def _check_parents(
     step: Shape, steps: Mapping[str, Shape], known: Callable[[str], bool], children: dict[str, list[str]]
 ) -> int:
-    """Note whose child it is; return how many of its parents are among these steps."""
+    """Add the step to its parents' children. Return how many of its parents are among these steps."""
     seen: set[str] = set()
     here = 0
     for parent in step.parents:
@@ -299,13 +299,13 @@ def _check_parents(
             here += 1
         elif not known(parent):
             raise InvalidWorkflow(
-                f"The step {step.key} waits for {parent}, which is no step of this workflow."
+                f"The step {step.key} waits for {parent}, which is not a step of this workflow."
             )
     return here
 
 
 def _cycle(steps: Mapping[str, Shape], missing: Mapping[str, int]) -> list[str]:
-    """Upwards from any step that never becomes free one comes to a cycle, and then around it; told downwards."""
+    """Find a cycle: go from parent to parent, starting at any blocked step. The result goes from parent to child."""
     key = next(key for key, number in missing.items() if number)
     seen: dict[str, None] = {}
     while key not in seen:
@@ -329,4 +329,4 @@ def _why(edges: Iterable[Edge], fates: Mapping[str, Fate]) -> str:
         state = edge.parent_state if fate is None else fate.state
         if edge.mode == "after" and state in ("failed", "canceled"):
             return doom(edge.parent_key, state)
-    return "a parent ended otherwise than required"
+    return "a parent ended in a state that the step does not accept"

@@ -1,4 +1,4 @@
-"""Records: what is asked for, what is claimed, what is stored."""
+"""Records of jobs: as requested, as claimed, as stored."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Span: TypeAlias = int
 SECOND: Span = 1_000_000
 
 MOST_COUNTED = 2**31 - 1
-"""Where a counter of a row stays: one that was written by hand must not make an outcome unrecordable."""
+"""The limit of a row's counters: one that was changed by hand must not make an outcome fail."""
 
 UNCLAIMABLE = "unclaimable"
-"""What holds a job that no claim can take; its reason says why."""
+"""The value of ``held`` of a job that no claim can read; its reason says why."""
 
 LATER = "later"
 """In ``held`` of a job that is set aside until shortly before it is due. Such a job does not count as held."""
@@ -34,10 +34,10 @@ class Lease(NamedTuple):
 
 
 class StepOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What a step can be asked for besides its arguments, checked: None was not asked for.
+    """The options of a step, validated. None means "not set".
 
-    A new option is a field here, one of ``Asked`` in request/options.py, and where its column holds it as it was
-    given, an entry in ``STORED_AS_GIVEN`` and a field of ``JobRow``: requests, inserts and reads follow from these.
+    A new option is a field here and a field of ``Asked`` in request/options.py. If its column stores the value
+    unchanged, it is also an entry in ``STORED_AS_GIVEN`` and a field of ``JobRow``. Requests, inserts and reads follow.
     """
 
     queue: str | None = None
@@ -45,7 +45,7 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     max_attempts: int | None = None
     timeout: Span | None = None
     delay: Span | None = None
-    """From its release on."""
+    """Counted from the step's release."""
     run_at: Instant | None = None
     expires_in: Span | None = None
     expires_at: Instant | None = None
@@ -55,7 +55,7 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class Options(StepOptions, frozen=True, kw_only=True):
-    """What a job can be asked for: as a step, and under keys."""
+    """The options of a job: those of a step, and keys."""
 
     unique_key: str | None = None
     idempotency_key: str | None = None
@@ -66,11 +66,11 @@ class Options(StepOptions, frozen=True, kw_only=True):
 
 
 STORED_AS_GIVEN = {"tenant": "text", "tags": "json", "meta": "json"}
-"""The options whose columns hold them as they were given, with the columns' types; the inserts know the others."""
+"""The options whose columns store them unchanged, with the columns' types. The inserts name the others."""
 
 
 class NewJob(Options, frozen=True, kw_only=True):
-    """A request to run a task, as asked: None takes the task's default."""
+    """A request to run a task. None takes the task's default."""
 
     id: str
     task: str
@@ -81,7 +81,7 @@ class NewJob(Options, frozen=True, kw_only=True):
 
 
 class NewWorkflow(msgspec.Struct, frozen=True, kw_only=True):
-    """A workflow to be started, as asked."""
+    """A request to start a workflow."""
 
     id: str
     name: str
@@ -99,7 +99,7 @@ class NewWorkflow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewStep(StepOptions, frozen=True, kw_only=True):
-    """A job that belongs to a workflow, as asked, and how it begins."""
+    """A requested job of a workflow, with its initial state."""
 
     id: str
     workflow_id: str
@@ -138,12 +138,12 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def lease(self) -> Lease:
-        # Made as Lease() makes it, in half the time: asked for several times for each job.
+        # The same as Lease(), in half the time: this runs several times per job.
         return tuple.__new__(Lease, (self.id, self.token))
 
 
 class JobRow(msgspec.Struct, frozen=True, gc=False):
-    """A job as it is stored, each field in a column of its name."""
+    """A job as it is stored. Each field is the column of that name."""
 
     id: str
     task: str
@@ -191,7 +191,7 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """A task's defaults, as the code declares them and the database keeps them."""
+    """A task's defaults, as declared in code and stored in the database."""
 
     name: str
     queue: str
@@ -201,4 +201,4 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
     backoff: str
     max_crashes: int | None
     redact: str | None = None
-    """The names of arguments that are shown to nobody, as a JSON list."""
+    """The names of arguments that are never shown, as a JSON list."""

@@ -1,4 +1,4 @@
-"""JSON out of a row. It is ours, and readable, unless somebody else wrote it."""
+"""Reading JSON from a row. It may be damaged, or written by another program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perdure.errors import InternalError
 T = TypeVar("T")
 
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What comes of reading what is no JSON, or is nested too deeply, or has a number that no number is."""
+"""What decoding raises: the text is not JSON, is nested too deeply, or has an impossible number."""
 
 
 @overload
@@ -24,13 +24,13 @@ def read_json(text: str | bytes, kind: Any = Any) -> Any:
         return msgspec.json.decode(text, type=kind)
     except UNREADABLE:
         damaged = InternalError(
-            "A row has JSON that cannot be read: perdure has not written it.", code="job.damaged"
+            "A row has JSON that cannot be read: perdure did not write it.", code="job.damaged"
         )
-    raise damaged  # here, where no error stands behind it that quotes the row
+    raise damaged  # outside the except block: the original error, as its context, would quote the row
 
 
 def read_config(text: str, task: str) -> dict[str, Any]:
-    """What an operator has set for a task."""
+    """Read the config that an operator has set for a task."""
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except UNREADABLE:
@@ -42,7 +42,7 @@ def read_config(text: str, task: str) -> dict[str, Any]:
 
 
 def shown_json(text: str) -> Any:
-    """For people: what cannot be read, or is nested too deeply, is shown as it stands."""
+    """Decode JSON to show it to people. Text that is unreadable or nested too deeply is shown as it is."""
     try:
         value = msgspec.json.decode(text)
     except UNREADABLE:
@@ -50,8 +50,8 @@ def shown_json(text: str) -> Any:
     return text if _is_deep(value) else value
 
 
-# What Python 3.11 and 3.12 can read at all. Newer ones read tens of thousands of levels; indented, each line is as
-# long as it is deep: 5,000 levels, 10 kB, are 50 MB on the terminal.
+# The most that Python 3.11 and 3.12 can read. Newer versions read tens of thousands of levels, but indented, a line
+# is as long as it is deep: 5,000 levels, 10 kB, make 50 MB on the terminal.
 _DEEPEST: Final = 900
 
 

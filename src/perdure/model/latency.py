@@ -9,7 +9,7 @@ from perdure.model.job import SECOND, Instant, Span, State
 
 
 class Ended(NamedTuple):
-    """A job, as far as its latency goes; the order of the fields is that of the columns of ``list_newest``."""
+    """The times of an ended job. The fields are in the order of the columns of ``list_newest``."""
 
     id: str
     queue: str
@@ -21,7 +21,7 @@ class Ended(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """Seconds, by nearest rank: each is the time of some job."""
+    """Percentiles in seconds, by nearest rank: each is the time of an actual job."""
 
     p50: float
     p95: float
@@ -30,9 +30,9 @@ class Spread(NamedTuple):
 
 
 class Latency(NamedTuple):
-    """``waited``: from when it was due until its last attempt began; ``ran``: that attempt. None: none was begun.
+    """``waited``: from when a job was due until its last attempt began. ``ran``: that attempt. None: no job has begun.
 
-    ``per_second`` is how many ended.
+    ``per_second``: how many jobs ended.
     """
 
     succeeded: int
@@ -44,7 +44,7 @@ class Latency(NamedTuple):
 
 
 def latency(jobs: Sequence[Ended], over: Span) -> Latency:
-    """Of jobs that ended in a span of time."""
+    """The latency of jobs that ended within ``over``."""
     states = [job.state for job in jobs]
     waited = [job.started_at - job.run_at for job in jobs if job.started_at is not None]
     ran = [job.finished_at - job.started_at for job in jobs if job.started_at is not None]
@@ -61,7 +61,7 @@ def latency(jobs: Sequence[Ended], over: Span) -> Latency:
 def spread(times: Sequence[Span]) -> Spread | None:
     if not times:
         return None
-    # A clock that was set back makes no time negative.
+    # A clock that was set back must not make a time negative.
     ordered = sorted(max(time, 0) for time in times)
 
     def rank(percent: int) -> float:

@@ -1,6 +1,6 @@
-"""The life of a job: which states follow which, and what each ending of an attempt does to it.
+"""The life of a job: its transitions, and what each outcome of an attempt does to it.
 
-Every function here is pure. It is given the job as it stands under its lock and returns the ``Change`` to write.
+Every function is pure. It takes the job as read under its lock and returns the ``Change`` to write.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ FAILURE_CODES: dict[FailureKind, str] = {
     "panic": "job.panic",
     "interrupted": "job.interrupted",
 }
-"""The code of a failure whose handler named none."""
+"""The error code of a failure whose handler set none."""
 
 AttemptEvent: TypeAlias = Literal[
     "succeeded", "retried", "snoozed", "throttled", "continued", "given_back", "failed", "canceled"
 ]
-"""What an attempt's end is called in the log and for subscribers."""
+"""The name of an attempt's end in the log and for subscribers."""
 
 TRANSITIONS: dict[tuple[State | None, str], frozenset[State]] = {
     (None, "enqueue"): frozenset(("ready", "waiting", "open")),
@@ -57,14 +57,14 @@ TRANSITIONS: dict[tuple[State | None, str], frozenset[State]] = {
     ("failed", "requeue"): frozenset(("ready", "waiting", "open")),
     ("canceled", "requeue"): frozenset(("ready", "waiting", "open")),
 }
-"""Every transition there is; docs/states.md is drawn from it."""
+"""All transitions; docs/states.md is drawn from them."""
 
 SHORT, LONG, TRACE = 200, 2_000, 16_384
-"""Characters kept of what a handler says: of a name, a message, a traceback."""
+"""Characters kept of a handler's text: of a name, a message, a traceback."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a handler says about itself while it runs; None keeps what is stored."""
+    """What a handler reports while it runs. None keeps the stored value."""
 
     stage: str | None = None
     done: int | None = None
@@ -83,12 +83,12 @@ class Succeeded(msgspec.Struct, frozen=True, gc=False):
     report: Report | None = None
     children: tuple[NewJob, ...] = ()
     workflow: str | None = None
-    """The workflow of this step. A step's success without it is refused."""
+    """The workflow of this step. A step's success is refused without it."""
     appended: NewSteps | None = None
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The attempt failed; a handler's ``delay`` is a lower bound."""
+    """The attempt failed. A ``delay`` from the handler is a lower bound."""
 
     lease: Lease
     kind: FailureKind
@@ -113,7 +113,7 @@ class Snoozed(msgspec.Struct, frozen=True):
 
 
 class Throttled(msgspec.Struct, frozen=True):
-    """A limit outside was hit; the attempt does not count and the whole queue cools."""
+    """The handler hit an external limit. The attempt does not count, and the whole queue cools down."""
 
     event: ClassVar[AttemptEvent] = "throttled"
     lease: Lease
@@ -123,7 +123,7 @@ class Throttled(msgspec.Struct, frozen=True):
 
 
 class Continued(msgspec.Struct, frozen=True):
-    """The attempt succeeded and asks for another run, with its checkpoint."""
+    """The attempt succeeded and asks for another run, which keeps the checkpoint."""
 
     event: ClassVar[AttemptEvent] = "continued"
     lease: Lease
@@ -143,7 +143,7 @@ class Canceled(msgspec.Struct, frozen=True):
 
 
 class Released(msgspec.Struct, frozen=True):
-    """A claim given back before user code began."""
+    """The worker gave the claim back before user code began."""
 
     event: ClassVar[AttemptEvent] = "given_back"
     lease: Lease
@@ -154,28 +154,44 @@ class Released(msgspec.Struct, frozen=True):
 Outcome: TypeAlias = Succeeded | Failed | Snoozed | Throttled | Continued | Canceled | Released
 
 PUT_OFF: tuple[AttemptEvent, ...] = (Snoozed.event, Throttled.event)
-"""The kinds of attempts after which a job waits at no cost."""
+"""Kinds of attempts that postpone the job and do not count."""
 
 
 def stripped(outcome: Outcome, why: str = "", *, dropped: str = "result.unencodable") -> Outcome:
-    """What is left of an outcome that cannot be stored as it is: how the attempt ended. ``why``: what was refused.
-    ``dropped``: the reason for which a success has no result.
+    """Reduce an outcome that cannot be stored to how the attempt ended.
 
-    A success whose jobs were refused is none: they were to be enqueued with it, or not at all.
+    ``why``: what was refused. ``dropped``: the reason why a success has no result. A success whose own jobs were
+    refused becomes a failure: the two belong together.
     """
     if isinstance(outcome, Succeeded | Continued) and outcome.appended:
-        said = f"Its steps could not be appended. {why}".strip()
-        return Failed(outcome.lease, "error", "job.steps_refused", said)
+        message = f"Its steps could not be appended. {why}".strip()
+        return Failed(outcome.lease, "error", "job.steps_refused", message)
     if isinstance(outcome, Succeeded | Continued) and outcome.children:
-        said = f"Its own jobs could not be enqueued. {why}".strip()
-        return Failed(outcome.lease, "error", "job.children_refused", said)
+        message = f"Its own jobs could not be enqueued. {why}".strip()
+        return Failed(outcome.lease, "error", "job.children_refused", message)
     if isinstance(outcome, Succeeded):
         return Succeeded(outcome.lease, None, dropped, workflow=outcome.workflow)
     return msgspec.structs.replace(outcome, report=None)
 
 
+def as_refused(outcome: Outcome) -> list[Outcome]:
+    """The failure to record where the row takes an outcome in no form; none for a claim that is given back.
+
+    The attempt must cost something, or a job whose outcome is always refused would run for ever.
+    """
+    if isinstance(outcome, Released):
+        return []
+    kind: FailureKind = "fatal" if isinstance(outcome, Canceled) else "error"
+    kind = outcome.kind if isinstance(outcome, Failed) else kind
+    return [
+        Failed(
+            outcome.lease, kind, "job.outcome_refused", "The database refused the outcome of this attempt."
+        )
+    ]
+
+
 class Running(msgspec.Struct, frozen=True, gc=False):
-    """A running job under its lock, with what decides about it."""
+    """A running job, read under its lock, with all that settling an outcome needs."""
 
     id: str
     token: int
@@ -200,10 +216,10 @@ class Running(msgspec.Struct, frozen=True, gc=False):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a running job.
+    """What an outcome changes in a running job's row.
 
-    ``attempt_kind`` set: the attempt is stored under that kind. ``keep_error``: it did not count, so
-    the error of the one before still stands.
+    ``attempt_kind``: if set, the attempt joins the history as this kind. ``keep_error``: the attempt did not count, so
+    the error of the attempt before it stays.
     """
 
     id: str
@@ -228,8 +244,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def settle(job: Running, outcome: Outcome, *, roll: float) -> Change:
-    """What the outcome of an attempt makes of its job; ``roll`` in [0, 1) is the jitter of the back-off."""
-    if isinstance(outcome, Succeeded):  # also where a cancel was requested: the effect happened
+    """Decide what an outcome does to its job. ``roll`` in [0, 1) is the jitter of the back-off."""
+    if isinstance(outcome, Succeeded):  # even if a cancel was requested: the effect happened
         return _change(job, "succeeded", result=outcome.result, reason=outcome.reason)
     if job.cancel_requested:
         return _stop(job, outcome)
@@ -251,7 +267,7 @@ def settle(job: Running, outcome: Outcome, *, roll: float) -> Change:
 
 
 def is_recorded(outcome: Outcome, state: str, kind: str | None) -> bool:
-    """Whether this outcome put its job into this state; ``kind`` is the kind of the stored attempt, if any."""
+    """Whether this outcome put its job into this state. ``kind``: the kind of the stored attempt, if any."""
     match outcome:
         case Succeeded():
             return state == "succeeded"
@@ -266,14 +282,14 @@ def is_recorded(outcome: Outcome, state: str, kind: str | None) -> bool:
 
 
 def event_of(outcome: Outcome, change: Change | None) -> AttemptEvent:
-    """What to call this end of an attempt; ``change`` is what it made of the job, None after a plain success."""
+    """The name of this end of an attempt. ``change``: what it did to the job; None after a plain success."""
     if change is not None and (change.state == "failed" or change.state == "canceled"):
         return change.state
     return outcome.event
 
 
 def fail(job: Running, failure: Failed, *, roll: float) -> Change:
-    """Back to the queue after a wait, or failed when it was fatal, the last attempt, or one crash too many."""
+    """Retry after a delay, or fail: the error was fatal, the last attempt's, or one crash too many."""
     if failure.kind == "interrupted":
         return _interrupt(job, failure)
     crashes = min(job.crashes + (failure.kind in ("lost", "panic")), MOST_COUNTED)
@@ -285,21 +301,21 @@ def fail(job: Running, failure: Failed, *, roll: float) -> Change:
 
 
 def _interrupt(job: Running, failure: Failed) -> Change:
-    """Ready at once, at no cost; but counted."""
+    """Make the job ready at once. The attempt does not count, but the interruption does."""
     counts = {
         "attempt": max(job.attempt - 1, 0),
         "interruptions": min(job.interruptions + 1, MOST_COUNTED),
     }
-    return _retry(job, failure, 0, "shutdown", **counts)
+    return _retry(job, failure, 0, "interruption", **counts)
 
 
 def snooze(job: Running, outcome: Snoozed) -> Change:
-    """Later, at no cost."""
+    """Run again later. The attempt does not count."""
     return _not_counted(job, outcome.delay, snoozes=1, attempt_kind=outcome.event, decided_by="handler")
 
 
 def throttle(job: Running, outcome: Throttled, *, roll: float) -> Change:
-    """Later, at no cost; without a delay of its own it backs off by how often this job was throttled."""
+    """Run again later. The attempt does not count. Without a delay, back off by how often this job was throttled."""
     delay, decided_by = outcome.delay, "handler"
     if delay is None:
         delay, decided_by = job.backoff.delay(job.throttles + 1, roll=roll), "policy"
@@ -307,7 +323,7 @@ def throttle(job: Running, outcome: Throttled, *, roll: float) -> Change:
 
 
 def go_on(job: Running, outcome: Continued) -> Change:
-    """A new run; the attempt that ends here is stored as a success."""
+    """Begin a new run. The attempt that ended is stored as a success."""
     return _change(
         job,
         "ready",
@@ -322,7 +338,7 @@ def go_on(job: Running, outcome: Continued) -> Change:
 
 
 def _last_word(job: Running, failure: Failed, crashes: int) -> str | None:
-    """Why there is no further attempt, if there is none."""
+    """Why there is no further attempt; None if there is one."""
     if failure.kind == "fatal":
         return "fatal"
     if crashes > job.crashes and job.max_crashes is not None and crashes - SUSPECT_AFTER >= job.max_crashes:
@@ -347,8 +363,8 @@ def _code(failure: Failed) -> str:
 
 
 def _retry(job: Running, failure: Failed, delay: Span, decided_by: str, **fields: object) -> Change:
-    told = {"attempt_kind": failure.kind, "decided_by": decided_by, **_error(failure)}
-    return _change(job, "ready", delay=delay, **told, **fields)
+    recorded = {"attempt_kind": failure.kind, "decided_by": decided_by, **_error(failure)}
+    return _change(job, "ready", delay=delay, **recorded, **fields)
 
 
 def _not_counted(job: Running, delay: Span, **fields: object) -> Change:
@@ -358,7 +374,7 @@ def _not_counted(job: Running, delay: Span, **fields: object) -> Change:
 
 
 def _stop(job: Running, outcome: Outcome) -> Change:
-    """A cancel was asked: however the attempt ended, it was the last."""
+    """Cancel as requested: however the attempt ended, it was the last."""
     if isinstance(outcome, Failed):
         return _change(job, "canceled", **_error(outcome))
     return _cancel(job, None)

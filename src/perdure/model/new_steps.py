@@ -1,4 +1,4 @@
-"""Steps on their way into a workflow that runs."""
+"""Steps to be added to a running workflow."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from perdure.model.job import NewStep
 
 
 class NewSteps(msgspec.Struct, frozen=True):
-    """Steps that a step adds to its workflow, each as the graph sees it and as it is written."""
+    """Steps that a step adds to its workflow: their shapes in the graph, and their rows."""
 
     shapes: tuple[Shape, ...]
     steps: tuple[NewStep, ...]
     requests: tuple[StepRequest, ...] = ()
-    """The same as they are compared with another append."""
+    """The same steps, in the form that is compared with other appends."""

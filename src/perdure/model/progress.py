@@ -1,15 +1,15 @@
-"""Progress that a running job reports: the numbers stored before and the new ones must be true together."""
+"""Progress of a running job: reported numbers must be consistent with stored ones."""
 
 from __future__ import annotations
 
 from perdure.model.lifecycle import Report, Running
 
 MOST_PROGRESS = 2**63 - 1
-"""The largest number a database keeps."""
+"""The largest number that a database can store."""
 
 
 def merge_progress(job: Running, report: Report) -> tuple[int | None, int | None] | None:
-    """Done and total after the report, or None where they cannot both be true."""
+    """Done and total after the report; None if they contradict each other."""
     done = job.progress_done if report.done is None else report.done
     total = job.progress_total if report.total is None else report.total
     fits = all(number is None or _counts(number) for number in (done, total))

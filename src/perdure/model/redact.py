@@ -1,6 +1,6 @@
-"""Arguments that are shown to nobody: ``@app.task(redact=["password"])``.
+"""Redacted arguments, which are never shown: ``@app.task(redact=["password"])``.
 
-A name hides the argument of that name, and every value that has it as a key inside any argument.
+A name hides the argument of that name, and every value under that key inside any argument.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ HIDDEN = "[redacted]"
 HIDDEN_WHOLE = "[redacted: too much to search for redacted values]"
 
 LEAST = 4
-"""Characters of a value that is searched for in what a handler says: a shorter one occurs in every text by chance."""
+"""Shorter values are not searched for in a handler's texts: they occur in every text by chance."""
 
 MOST_VALUES = 10_000
-"""Values and lines of values that are searched for; with more, every text is hidden whole. They take up to 50 ms."""
+"""The most values, and lines of values, to search for: up to 50 ms. With more, every text is hidden whole."""
 
 MOST_QUOTED_TWICE = 1_000
-"""Values that are also searched for as they look when quoted twice: 25 µs more for each that has escapes."""
+"""The most values that are also searched for as quoted twice: 25 µs more for each value with escapes."""
 
 MOST_WORK = 1_000_000
-"""Characters that are looked at to search one text, at about 0.1 µs each; a text that needs more is hidden whole."""
+"""The most characters to look at in one text, at about 0.1 µs each. A text that needs more is hidden whole."""
 
 _PLAIN = re.compile(r"""[ !#-&(-\[\]-~]*""")
-"""Printable ASCII without quotes and backslashes, which everybody spells alike."""
+"""Printable ASCII without quotes and backslashes: every quoting leaves it unchanged."""
 
 
 def dump_names(names: Collection[str]) -> str | None:
-    """As the database keeps them."""
+    """The names as the database stores them."""
     return msgspec.json.encode(sorted(set(names))).decode() if names else None
 
 
@@ -45,19 +45,19 @@ def load_names(text: str | None) -> list[str]:
 
 
 def redacted(payload: str, names: Collection[str]) -> str:
-    """The arguments as they may be shown."""
+    """The arguments without redacted values."""
     if not names:
         return payload
     try:
         return msgspec.json.encode(_without(msgspec.json.decode(payload), names)).decode()
     except UNREADABLE:
-        return f'"{HIDDEN}"'  # not JSON, so nobody knows which part of it is secret
+        return f'"{HIDDEN}"'  # not JSON: any part of it may be secret
 
 
 class Redactor:
     """Hides the values that a payload has under these names from any text.
 
-    The values are indexed by their first characters, at the first use, so that a text is searched once, however many
+    At the first use the values are indexed by their first characters. A text is then searched once, however many values
     there are.
     """
 
@@ -66,11 +66,11 @@ class Redactor:
         self._names = names
 
     def hide(self, text: str) -> str:
-        """The text without the values, or nothing of it where a search would take too long."""
+        """The text without the values, or ``HIDDEN_WHOLE`` if the search would take too long."""
         secrets = self._secrets
         if secrets is None:
             return HIDDEN_WHOLE
-        text = str.__str__(text)  # a subclass may slice itself in its own way
+        text = str.__str__(text)  # a subclass may override slicing
         spans = _find(text, secrets, self._lengths) if secrets else ()
         if spans is None:
             return HIDDEN_WHOLE
@@ -82,11 +82,11 @@ class Redactor:
 
     @cached_property
     def _secrets(self) -> set[str] | None:
-        """None if there are too many."""
+        """The values to hide; None if there are too many."""
         try:
             arguments = msgspec.json.decode(self._payload)
         except UNREADABLE:
-            return set()  # no handler was called with it
+            return set()  # no handler was called with this payload
         values: set[str] = set()
         for value in _values(arguments, self._names):
             values.add(value)
@@ -99,7 +99,7 @@ class Redactor:
 
     @cached_property
     def _lengths(self) -> dict[str, list[int]]:
-        """By the first characters of a secret: how long the secrets are that begin so, the longest first."""
+        """The lengths of secrets, longest first, by their first characters."""
         lengths: dict[str, set[int]] = {}
         for secret in self._secrets or ():
             lengths.setdefault(secret[:LEAST], set()).add(len(secret))
@@ -109,7 +109,7 @@ class Redactor:
 def _find(
     text: str, secrets: Collection[str], lengths: Mapping[str, Sequence[int]]
 ) -> list[tuple[int, int]] | None:
-    """Where secrets are, in order, overlapping ones as one; None if ``MOST_WORK`` does not suffice."""
+    """The spans of secrets in order, overlapping ones joined; None if the search exceeds ``MOST_WORK``."""
     spans: list[tuple[int, int]] = []
     size = work = len(text)
     if work > MOST_WORK:
@@ -144,7 +144,7 @@ def _without(value: Any, names: Collection[str]) -> Any:
 
 
 def _values(arguments: Any, names: Collection[str]) -> Iterator[str]:
-    """The texts and numbers below these names, and the keys they have there. No recursion: it may be nested deeply."""
+    """The texts, numbers and keys below these names. No recursion: the arguments may be nested deeply."""
     parts: list[tuple[Any, bool]] = [(arguments, False)]
     while parts:
         part, secret = parts.pop()
@@ -160,12 +160,12 @@ def _values(arguments: Any, names: Collection[str]) -> Iterator[str]:
 
 
 def _spellings(value: str, rounds: int) -> Iterator[str]:
-    """Also as in a URL, as ``repr`` shows it (so does a KeyError), and as JSON does, with and without escapes.
+    """The value as in a URL, as ``repr`` shows it (a KeyError does), and as JSON, with and without escapes.
 
-    In a second round also quoted once more, as by ``KeyError(repr(value))``.
+    A second round also quotes these once more, as ``KeyError(repr(value))`` does.
     """
     yield value
-    # A driver that cannot connect shows the URL it was given.
+    # A driver that cannot connect shows its URL.
     yield from {quote(value, errors="replace", safe=safe) for safe in ("", "/")} - {value}
     yield quote_plus(value, errors="replace")
     if not _PLAIN.fullmatch(value):

@@ -1,7 +1,7 @@
-"""Results of steps as arguments of later ones: how a reference is written into a payload and replaced by the result.
+"""References: results of steps as arguments of later steps. They are written into payloads, and resolved later.
 
-A reference is an object with one name, ``MARK``. Where users' own objects have such a name it gets a tail, so that
-none of them is taken for a reference. Only the payloads of steps are written this way.
+In JSON a reference is an object whose only key is ``MARK``. If a user's object has such a key, the key gets a suffix,
+so that it is not taken for a reference. Only payloads of steps are written this way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MARKED = re.compile(rf"{re.escape(MARK)}{TAIL}*")
 
 
 class Reference:
-    """The result that a step will have: an argument of a step behind it."""
+    """The future result of a step, to pass as an argument of a later step."""
 
     __slots__ = ("key",)
 
@@ -38,8 +38,8 @@ class Reference:
 
     def __str__(self) -> str:
         raise InvalidWorkflow(
-            f"The result of {self.key} is not there yet, so that no text can be made of it: "
-            "give it as an argument, or a part of one, and make the text where the step runs."
+            f"The result of {self.key} does not exist yet, so it cannot be made into text: "
+            "pass it as an argument, or a part of one, and make the text in the step's handler."
         )
 
     def __format__(self, spec: str) -> str:
@@ -47,14 +47,14 @@ class Reference:
 
 
 def references_in(value: object) -> list[str]:
-    """The keys of the steps whose results are used, each once."""
+    """The keys of the referenced steps, each once."""
     found: dict[str, None] = {}
     front, seen = [value], set[int]()
     while front:
         match front.pop():
             case Reference(key=key):
                 found[key] = None
-            # Once: it may contain itself.
+            # Each container once: it may contain itself.
             case dict() | list() | tuple() as parts if id(parts) not in seen:
                 seen.add(id(parts))
                 front += parts.values() if isinstance(parts, dict) else parts
@@ -64,18 +64,18 @@ def references_in(value: object) -> list[str]:
 
 
 class ReferenceCodec:
-    """Arguments of one task, some of which are, or contain, references. Those are checked when the job starts."""
+    """Encodes one task's arguments, some with references. The results are checked when the job starts."""
 
     def __init__(self, signature: Signature) -> None:
         self._signature = signature
         self._rest = lru_cache(self._codec_without)
 
     def encode(self, values: Mapping[str, object]) -> tuple[str, str]:
-        """As a step's payload, and in canonical form."""
+        """Return the step's payload, and its canonical form."""
         later = frozenset(name for name, value in values.items() if references_in(value))
         codec = self._rest(later)
         rest = {name: value for name, value in values.items() if name not in later}
-        # Checked here, with the path of what does not fit.
+        # Encoding also checks the values, and an error names the path.
         payload, canonical = codec.encode(rest), codec.encode_canonical(rest)
         marked = _encoded({name: values[name] for name in sorted(later)})
         both = _joined(escaped(payload), marked), _joined(escaped(canonical), marked)
@@ -90,7 +90,7 @@ class ReferenceCodec:
 
 
 def escaped(payload: str) -> str:
-    """A payload without references, as that of a step."""
+    """Turn an ordinary payload into one of a step."""
     if _SUSPECT not in payload:
         return payload
     return msgspec.json.encode(_walk(msgspec.json.decode(payload), _longer)).decode()
@@ -102,12 +102,12 @@ def refers(payload: str) -> bool:
 
 
 def keys_in(payload: str) -> list[str]:
-    """The keys of the steps to whose results a step's payload refers."""
+    """The keys of the steps that a step's payload refers to."""
     return [*count_references(payload)]
 
 
 def count_references(payload: str) -> Counter[str]:
-    """How often a step's payload refers to the result of each key."""
+    """How often a step's payload refers to each step, by key."""
     found = Counter[str]()
 
     def note(value: dict[str, Any]) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def count_references(payload: str) -> Counter[str]:
 
 
 def resolved(payload: str, result_of: Callable[[str], str]) -> str:
-    """The payload with each reference replaced by the result, as JSON, that it stands for."""
+    """The payload with each reference replaced by its result, which is JSON."""
 
     def replace(value: dict[str, Any]) -> Any:
         return msgspec.Raw(result_of(value[MARK])) if _is_reference(value) else _shorter(value)
@@ -130,7 +130,7 @@ def resolved(payload: str, result_of: Callable[[str], str]) -> str:
 
 
 def _encoded(values: dict[str, object]) -> str:
-    """With references; what stands beside them must be fit to be stored."""
+    """Encode arguments with references. Everything else in them must be storable."""
     try:
         marked = {name: _marked(value) for name, value in values.items()}
     except RecursionError:
@@ -153,7 +153,7 @@ def _marked(value: Any) -> Any:
 
 
 def _walk(value: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
-    """The same with each object changed, the inner ones first."""
+    """Apply ``change`` to each object in the value, inner ones first."""
     match value:
         case dict():
             return change({key: _walk(part, change) for key, part in value.items()})
@@ -179,5 +179,5 @@ def _is_marked(key: object) -> bool:
 
 
 def _joined(one: str, other: str) -> str:
-    """Two JSON objects as one."""
+    """Merge two JSON objects."""
     return other if one == "{}" else f"{one[:-1]},{other[1:]}" if other != "{}" else one

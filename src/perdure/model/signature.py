@@ -1,6 +1,6 @@
-"""A task's function as its jobs see it: a call becomes values under parameter names, and a call again.
+"""Signatures of tasks: they turn a call into values by parameter name, and back into a call.
 
-Names are resolved once per task; the context parameter is left out, for the worker provides it.
+Annotations are resolved once per task. The context parameter is left out: the worker provides it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LONGEST_NAME = 64
 PLAIN: frozenset[type] = frozenset({str, int, bool, float, types.NoneType})
 
 Fault: TypeAlias = tuple[str, str]
-"""Where something is wrong, and what."""
+"""The path of an argument, and what is wrong there."""
 
 _PLACE = re.compile(
     r"(?P<what>.*?)(?: - at (?:`key` in )?`(?P<path>\$(?:\.[\w-]+|\[\d+\]|\[\.\.\.\])*)`)?", re.DOTALL
@@ -52,7 +52,7 @@ _HARMLESS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter; the annotation is of the stored value: a list for ``*args``, a dict for ``**kwargs``."""
+    """One parameter. The annotation describes the stored value: a list for ``*args``, a dict for ``**kwargs``."""
 
     name: str
     kind: inspect._ParameterKind
@@ -64,17 +64,17 @@ class Parameter:
         return self.default is inspect.Parameter.empty and self.kind not in (_REST, _EXTRA)
 
     def readable(self) -> Any:
-        """The annotation as msgspec shall read it."""
+        """The annotation in the form for msgspec."""
         try:
             return readable(self.annotation)
         except Exception as error:
-            # msgspec speaks of types here, not of values.
+            # msgspec's message names types here, not values.
             reason = str(error)
         raise InvalidTask(f"the annotation of `{self.name}` cannot be read from JSON: {reason}")
 
 
 class Signature:
-    """The parameters of one function, ready to bind calls fast."""
+    """The parameters of one function, prepared to bind calls fast."""
 
     def __init__(
         self, parameters: tuple[Parameter, ...], *, context: str | None = None, returns: Any = Any
@@ -93,7 +93,7 @@ class Signature:
 
     @classmethod
     def of(cls, function: Callable[..., object], context_default: object) -> Signature:
-        """Read a function; the parameter whose default is ``context_default`` becomes its ``context``."""
+        """Read a function. The parameter whose default is ``context_default`` becomes the context."""
         shape = _shape(function)
         context = _context(shape, context_default, function)
         parameters = tuple(
@@ -104,13 +104,13 @@ class Signature:
         return cls(parameters, context=context, returns=_returned(function))
 
     def takes(self, name: str) -> bool:
-        """Whether an argument can have this name."""
+        """Whether the function accepts an argument of this name."""
         return self._extra is not None or any(each.name == name for each in self.parameters)
 
     def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
-        """What the caller gave, by parameter name. Defaults are not filled in."""
+        """The caller's arguments by parameter name. Defaults are not filled in."""
         positional = self._positional
-        # ``strict=False`` would say the same and cost 0.26 µs, a fifth of the whole.
+        # ``strict=False`` would mean the same and cost 0.26 µs, a fifth of this call.
         values: dict[str, object] = dict(zip(positional, args)) if args else {}  # noqa: B905
         if len(args) > len(positional):
             if self._rest is None:
@@ -125,12 +125,12 @@ class Signature:
         return values
 
     def gives_context(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
-        """Whether a plain call brings its own context, or needs none."""
+        """Whether a plain call passes a context, or needs none."""
         by_position = self._rest is None and len(args) > len(self._positional)
         return self.context is None or self.context in kwargs or by_position
 
     def call_arguments(self, values: Mapping[str, object]) -> tuple[tuple[object, ...], dict[str, object]]:
-        """The arguments that call the function with such values; the context is the worker's to add."""
+        """The arguments to call the function with. The worker adds the context."""
         named = dict(values)
         if self._by_name_only:
             return (), named
@@ -179,7 +179,7 @@ class Signature:
 
 
 def path_of(name: object) -> str:
-    """Where an argument is, for messages. What is no plain name could be data and is not shown."""
+    """The path of an argument, for messages. Anything but a plain name may be data and is not shown."""
     if isinstance(name, str) and name.isidentifier() and len(name) <= _LONGEST_NAME:
         return f"$.{name}"
     return "$[...]"
@@ -191,7 +191,7 @@ def refused(fault: Fault) -> BadArguments:
 
 
 def misfit(error: Exception, sent: Mapping[str, object] | None = None) -> Fault:
-    """Where and why a text does not fit the annotations, without the values that msgspec may quote."""
+    """Where and why a text does not fit the annotations. Leaves out values that msgspec may quote."""
     found = _PLACE.fullmatch(str(error))
     if not isinstance(error, msgspec.ValidationError) or found is None:
         return "$", "cannot be read"
@@ -219,14 +219,14 @@ def widened(annotation: Any) -> Any:
     if origin in (Union, types.UnionType):
         return _either(widened(arg) for arg in args)
     if origin in _CONTAINERS and args:
-        # msgspec would not look into an Iterable.
+        # msgspec does not look into an Iterable.
         container: Any = list if origin is abc.Iterable else origin
         return container[tuple(widened(arg) for arg in args)]
     return annotation
 
 
 def readable(annotation: Any) -> Any:
-    """The annotation as msgspec shall read it: widened, unless a constraint or a union is against that."""
+    """The annotation in the form for msgspec: widened, unless a constraint or a union forbids that."""
     wide = widened(annotation)
     try:
         msgspec.json.Decoder(wide)
@@ -237,7 +237,7 @@ def readable(annotation: Any) -> Any:
 
 
 def plain_kinds(annotation: Any) -> frozenset[type]:
-    """The types whose values certainly arrive as they are; none if the annotation takes anything else."""
+    """The types whose values certainly arrive as sent; none if the annotation allows other types."""
     if annotation is Any or annotation is object:
         return PLAIN
     members = _members(annotation)
@@ -245,7 +245,7 @@ def plain_kinds(annotation: Any) -> frozenset[type]:
 
 
 def _annotated(annotation: Any, metadata: tuple[object, ...]) -> Any:
-    # msgspec takes constraints on numbers, but not on a union of numbers.
+    # msgspec accepts constraints on numbers, but not on a union of numbers.
     form: Any = Annotated
     return _either(form[(member, *metadata)] for member in _members(annotation))
 
@@ -270,7 +270,7 @@ if sys.version_info >= (3, 14):
     from annotationlib import Format
 
     def _signature(function: Callable[..., object]) -> inspect.Signature:
-        """With a reference for an annotation that cannot be evaluated: the context's, say, is resolved by nobody."""
+        """The signature. An annotation that cannot be evaluated, such as the context's, becomes a forward reference."""
         return inspect.signature(function, annotation_format=Format.FORWARDREF)
 else:
     _signature = inspect.signature
@@ -309,7 +309,7 @@ def _parameter_hint(parameter: inspect.Parameter, function: Callable[..., object
     try:
         return _resolved(parameter.annotation, function)
     except Exception as error:
-        # Evaluating an annotation may raise anything; its text is code, not data, and so are the names in it.
+        # Evaluating an annotation may raise anything. The message is safe to show: it quotes code, not data.
         reason = f"cannot be resolved ({type(error).__name__}: {error})"
     raise InvalidTask(f"{_named(function)}: the annotation of `{parameter.name}` {reason}")
 
@@ -326,7 +326,7 @@ def _returned(function: Callable[..., object]) -> Any:
 
 
 def _resolved(annotation: Any, function: Callable[..., object]) -> Any:
-    """One annotation on its own: the context's, say, may be imported for type checkers only."""
+    """Resolve a single annotation: others, such as the context's, may be imported for type checkers only."""
     source = _source(function)
     holder = types.FunctionType(_holder.__code__, getattr(source, "__globals__", {}))
     holder.__annotations__ = {"hint": annotation}

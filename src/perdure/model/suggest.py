@@ -1,4 +1,4 @@
-"""What somebody may have meant."""
+"""Suggestions for misspelled names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A sentence to put behind another, or nothing."""
+    """A sentence to append to an error message, or an empty string."""
     from difflib import get_close_matches
 
     close = get_close_matches(word, sorted(known), n=1)

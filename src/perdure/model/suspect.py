@@ -1,18 +1,18 @@
-"""Suspects: jobs that may have brought down their workers, and therefore run alone."""
+"""Suspects: jobs that may have crashed their workers, and therefore run alone."""
 
 from __future__ import annotations
 
 SUSPECT_AFTER = 2
-"""Crashes after which a job runs alone: one may be a neighbour's fault, and only those from here on count."""
+"""Crashes after which a job runs alone. They may be another job's fault, so ``max_crashes`` counts only later ones."""
 
 SUSPECT_AFTER_INTERRUPTIONS = 3
 """Interruptions in one run after which a job runs alone.
 
-A handler that stops its worker by a signal looks like a deploy. Alone it can only end itself or its own process, and
-either costs an attempt; a worker that stops costs none. So deploys never fail a job.
+A handler that stops its worker by a signal looks like a deploy. Alone it can only end itself or its own process,
+which costs an attempt. A worker that stops costs none, so deploys never fail a job.
 """
 
 
 def is_suspect(crashes: int, interruptions: int) -> bool:
-    """Whether a job has brought down so many workers or processes in its run that it runs alone."""
+    """Whether a job has ended so many workers or processes in its run that it must run alone."""
     return crashes >= SUSPECT_AFTER or interruptions >= SUSPECT_AFTER_INTERRUPTIONS

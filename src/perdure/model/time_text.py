@@ -1,14 +1,14 @@
-"""Times as people read them."""
+"""Times in the form people read."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
-# Not from job.py, which would bring msgspec: the command line's help is to be there at once.
+# Not imported from job.py, which imports msgspec: the command line's help must appear at once.
 _SECOND = 1_000_000
 
 FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""What a datetime can hold. An operator may have written more into a row, which must stay readable."""
+"""The limits of a datetime. A row with a time beyond them, written by hand, must stay readable."""
 
 
 def stamp(at: int) -> str:
@@ -27,7 +27,7 @@ def distance(at: int, now: int) -> str:
 
 
 def length(seconds: float) -> str:
-    """Seconds in the largest unit of which there are at least two."""
+    """Seconds in the largest unit that gives at least two."""
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds // size:.0f} {unit}"

@@ -1,6 +1,7 @@
-"""The states that people see: of jobs that are ``ready``, what cannot run yet is told apart.
+"""The states that people see: ``ready`` jobs that cannot run yet are shown as held, scheduled or retrying.
 
-In SQL the fragment ``visible_state`` says the same. This module imports nothing heavy: a line of help names the states.
+The SQL fragment ``visible_state`` is the same rule. This module imports little: the command line's help names the
+states.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ VisibleState: TypeAlias = Literal[
 VISIBLE_STATES: tuple[VisibleState, ...] = get_args(VisibleState)
 
 LATER: frozenset[VisibleState] = frozenset(("scheduled", "retrying"))
-"""Not due yet, as if never tried, or after an error: both are listed soonest first."""
+"""Not due yet, without or after an error. Both are listed soonest first."""
 
 
 def visible_state(state: State, *, held: str | None, due: bool, error_kind: str | None) -> VisibleState:
-    """One for each job. ``held``: no worker claims it, due or not."""
+    """The state of a job that people see. A held job is never claimed, due or not."""
     if state != "ready":
         return state
     if held not in (None, "later"):

@@ -1,1 +1,1 @@
-"""What perdure does to its database: operations, written once for both databases, and for sync and async code."""
+"""Operations on the database, written once for both databases, and for sync and async code."""

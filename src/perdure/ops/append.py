@@ -1,4 +1,4 @@
-"""Steps that a workflow gets while it runs: from outside while a gate is open, or from a step that succeeds."""
+"""Append steps to a running workflow: from outside while a gate is open, or from a step when it succeeds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def append_steps(
 ) -> Op[AppendOutcome]:
     """Add steps while the gate ``window`` is open.
 
-    The key is looked up before the window: a retry of what was applied succeeds also after that has closed.
+    The mutation key is looked up before the gate, so a retry of an applied append succeeds even if the gate has closed.
     """
     isolation, rows, applied, gates = yield from ask_all(
         SHOW_ISOLATION,
@@ -62,7 +62,7 @@ def append_steps(
 
 @operation("write", priority="urgent")
 def append_under(lease: Lease, workflow: str, appended: NewSteps) -> Op[list[str]]:
-    """Add steps now on behalf of a running step, for as long as its lease holds; return their ids."""
+    """Add steps now on behalf of a running step, if its lease still holds; return their ids."""
     rows, held = yield from ask_all(
         Query("lock_workflows", {"ids": rows_of([workflow])}),
         Query("lock_running", {"leases": rows_of([lease])}),
@@ -76,7 +76,7 @@ def append_under(lease: Lease, workflow: str, appended: NewSteps) -> Op[list[str
 
 
 class AddedSteps(NamedTuple):
-    """What writes new steps, whom that wakes, and the ids of all that were asked for."""
+    """The statements that write new steps, the topics to announce, and the ids of all requested steps."""
 
     writes: list[Query]
     wake: frozenset[str]
@@ -88,7 +88,7 @@ def add_steps(
 ) -> Op[AddedSteps]:
     """Add steps to a locked workflow. A parent may be in any state.
 
-    ``by``: the step that appends them. It may run again, and then what it appended before is there.
+    ``by``: the step that appends them. If it runs again, the steps of its earlier attempts exist already.
     """
     keys = {step.step_key for step in appended.steps}
     parents = {key for shape in appended.shapes for key in shape.parents}
@@ -102,7 +102,7 @@ def add_steps(
             if not appended.steps:
                 return AddedSteps([], frozenset(), ids)
         request = canonical_append(appended.requests, tenant=tallies.tenants[workflow])
-        # No key of a user's: the id is new.
+        # Never equal to a user's key: the id is new.
         key = f"{by}/{appended.steps[0].id}"
         mutation = [Query("insert_mutation", {"workflow": workflow, "key": key, "request": request})]
     tenant = tallies.tenants[workflow]
@@ -120,7 +120,7 @@ def add_steps(
 
 
 def _not_yet_appended(tallies: Tallies, workflow: str, appended: NewSteps, by: str) -> Op[NewSteps]:
-    """The same without what this step appended in an attempt before, which must be what it asks for now."""
+    """Leave out the steps that an earlier attempt appended. They must equal the ones requested now."""
     tenant = tallies.tenants[workflow]
     rows = yield from ask("find_appended", workflow=workflow, prefix=f"{by}/")
     there, field = appended_again(
@@ -128,7 +128,7 @@ def _not_yet_appended(tallies: Tallies, workflow: str, appended: NewSteps, by: s
     )
     if field is not None:
         conflict = AppendConflict(
-            f"It has appended steps before, and now appends a different one of the same key: {field} differs."
+            f"An earlier attempt appended a different step with the same key: {field} differs."
         )
         conflict.field = field
         raise conflict
@@ -140,7 +140,7 @@ def _not_yet_appended(tallies: Tallies, workflow: str, appended: NewSteps, by: s
 
 
 def _check_references(ordered: Sequence[Shape], known: Mapping[str, Parent]) -> Op[None]:
-    """A result that is used must be that of an ancestor, also among the steps that were there before."""
+    """Refuse references to steps that are not ancestors. Ancestors may also be among existing steps."""
     for step, key, before in foreign_references(ordered):
         ids = [known[one].id for one in sorted(before)]
         rows = yield from ask("list_ancestors", ids=rows_of(ids))
@@ -152,13 +152,13 @@ def _refuse(tallies: Tallies, workflow: str, window: str, gates: Sequence[tuple[
     tally = tallies[workflow]
     if tally.status in OVER or tally.canceling:
         raise AppendRefused(
-            "The workflow is over, or being canceled: it takes no more steps.",
+            "The workflow has ended, or is being canceled: no steps can be added.",
             code="workflow.append_terminal_workflow",
         )
     if not gates:
         raise AppendRefused(f"The workflow has no step {window}.", code="workflow.append_window_missing")
     ((state, task),) = gates
     if task != GATE:
-        raise AppendRefused(f"The step {window} is no gate.", code="workflow.append_window_not_gate")
+        raise AppendRefused(f"The step {window} is not a gate.", code="workflow.append_window_not_gate")
     if state != "open":
         raise AppendRefused(f"The gate {window} is not open: it is {state}.")

@@ -1,4 +1,7 @@
-"""What operators did to many jobs, or to something that is no job. Of one job it is an event, and goes with it."""
+"""The audit log: what operators did to many jobs, or to queues, tasks and workflows.
+
+An action on one job is an event of that job instead, and is deleted with it.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +27,17 @@ class ActRow(NamedTuple):
 
 
 def act(action: str, subject: str, by: str | None, **detail: object) -> Query:
-    """Write an act down, in the transaction that does it."""
-    return Query("record_act", {"actor": by, "verb": action, "subject": subject, "detail": told(detail)})
+    """Record an act, in the transaction that performs it."""
+    return Query("record_act", {"actor": by, "verb": action, "subject": subject, "detail": as_json(detail)})
 
 
 def amend(id: int, **detail: object) -> Query:
-    """An act that goes on from transaction to transaction: what it has come to."""
-    return Query("amend_act", {"id": id, "detail": told(detail)})
+    """Update the detail of an act that takes several transactions."""
+    return Query("amend_act", {"id": id, "detail": as_json(detail)})
 
 
-def told(detail: Mapping[str, object]) -> str | None:
-    """What is known of it, as JSON."""
+def as_json(detail: Mapping[str, object]) -> str | None:
+    """The set fields as JSON; None if there are none."""
     known = {name: value for name, value in detail.items() if value is not None}
     return msgspec.json.encode(known).decode() if known else None
 
@@ -48,6 +51,6 @@ def list_acts(
     before: int = LAST,
     n: int = 50,
 ) -> Op[list[ActRow]]:
-    """A page of acts, newest first; the next page begins before the last id of this one."""
+    """A page of acts, newest first. The last id of a page is ``before`` of the next one."""
     rows = yield from ask_last("list_acts", verb=action, actor=actor, subject=subject, before=before, n=n)
     return [ActRow(*row) for row in rows]

@@ -1,4 +1,4 @@
-"""Many rows as one parameter: a JSON array or object, which both databases take apart into rows."""
+"""Many rows as one parameter: a JSON array or object, which both databases expand into rows."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import msgspec
 T = TypeVar("T")
 
 CHUNK = 1000
-"""Rows per statement: more brings nothing (measured flat from 500 on) and only grows the text in memory."""
+"""Rows per statement. More gain nothing (measured: flat from 500 on) and need more memory."""
 
 CHARACTERS = 16 << 20
-"""Payload per statement: a jsonb value ends at 256 MB, and the patience with one statement long before."""
+"""Payload characters per statement. A jsonb value is limited to 256 MB; a statement takes too long well before."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -28,7 +28,7 @@ def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def portions(values: Sequence[T], sizes: Sequence[int]) -> Iterator[Sequence[T]]:
-    """Chunks that are also bounded in characters; a value larger than that goes alone."""
+    """Split into chunks that are also limited in characters. A larger value gets a chunk of its own."""
     if sum(sizes) <= CHARACTERS:
         yield from chunks(values)
         return

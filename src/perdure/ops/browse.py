@@ -1,4 +1,4 @@
-"""The read side: jobs one by one, in pages, counted, and their history."""
+"""Reading jobs: single ones, pages, counts, and their history."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ def get_job(id: str) -> Op[JobRow | None]:
 
 @operation("read")
 def get_jobs(ids: Sequence[str]) -> Op[list[JobRow | None]]:
-    """In the order asked, None where there is none; one round trip."""
+    """The jobs in the order of ``ids``; None for a missing one. One round trip."""
     answers = yield from ask_all(*(Query("get_job", {"id": id}) for id in ids), final=True)
     return [JobRow(*rows[0]) if rows else None for rows in answers]
 
 
 @operation("read")
 def list_jobs(filter: Filter = EVERY, *, before: str | None = None, n: int = 50) -> Op[list[JobRow]]:
-    """A page of jobs, newest first, or of those that are not due yet soonest first. ``before``: the last id of the
-    page before this one."""
-    if filter.state in LATER and filter.idempotency_key is None:  # a key has an index, and finds a few
+    """A page of jobs, newest first; jobs that are not due yet, soonest first. ``before``: the last id of the previous
+    page."""
+    if filter.state in LATER and filter.idempotency_key is None:  # a key has an index and finds only a few
         ids = yield from _soonest(filter, before, n)
     else:
         ids = yield from _newest(filter, before or LAST, n)
@@ -93,7 +93,7 @@ def _newest(filter: Filter, before: str, n: int) -> Op[list[str]]:
 
 
 def _soonest(filter: Filter, before: str | None, n: int) -> Op[list[str]]:
-    """Behind the time at which the last job of the page before is due now."""
+    """Ids of jobs due after the last job of the previous page, by that job's current due time."""
     ids: list[str] = []
     edge: Due | None = FIRST
     length = n
@@ -121,7 +121,7 @@ def count_jobs(*, queue: str | None = None, tenant: str | None = None) -> Op[dic
 
 @operation("read")
 def oldest_ready(*, queue: str | None = None) -> Op[dict[str, Instant]]:
-    """Since when each queue has had a job that could run."""
+    """By queue, the time since which its oldest ready job has been due."""
     rows = yield from ask_last("oldest_ready", queue=queue)
     return dict(rows)
 

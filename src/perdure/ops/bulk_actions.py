@@ -1,8 +1,8 @@
-"""An operator's acts on many jobs: what operate.py does to one, done to a batch of those that a filter found.
+"""Bulk actions: what job_actions.py does to one job, done to batches of jobs that a filter found.
 
-Each batch is a transaction of its own. Of what was found before, each job is looked at again under its lock: if it no
-longer fits the filter, or the act, it is left alone. A job that somebody else holds is skipped, to be asked for again.
-Lock order as everywhere: workflows, then jobs, each by their ids.
+Each batch is a transaction of its own. It checks each job again under its lock: a job that no longer matches the
+filter or the action is left alone. A job that another transaction has locked is skipped, for the caller to retry.
+Lock order as everywhere: workflows, then jobs, each by id.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from perdure.model.job import Instant, Span, State
 from perdure.model.visible_state import VISIBLE_STATES, VisibleState
-from perdure.ops.audit import act, amend, told
+from perdure.ops.audit import act, amend, as_json
 from perdure.ops.batch import rows_of
 from perdure.ops.find import LAST, Found, ScanRange, find
 from perdure.ops.job_actions import delete_all
@@ -23,7 +23,7 @@ from perdure.ops.topics import ENDED, queue_topics, worker_topic
 from perdure.request.filter import Changeable, Filter
 
 BATCH = 500
-"""Jobs in a transaction: nobody waits long for a row that one of them has."""
+"""Jobs per transaction: few enough that nobody waits long for their row locks."""
 
 Outcome: TypeAlias = Literal[
     "canceled",
@@ -35,15 +35,15 @@ Outcome: TypeAlias = Literal[
     "is_a_step",
     "locked",
 ]
-"""What came of a job, in the words of the verbs for one. ``locked``: somebody held it for all the time we tried."""
+"""What happened to a job, named as in the actions on one job. ``locked``: its row stayed locked until we gave up."""
 Counts: TypeAlias = Counter[Outcome]
 _REFUSED: frozenset[Outcome] = frozenset(("unique_key_taken", "is_a_step", "locked"))
 
 
 class BulkProgress(NamedTuple):
-    """The progress of an act on many jobs. ``act``: its row in the audit log, once it has changed anything."""
+    """The progress of a bulk action. ``act``: the id of its audit row, once it has changed anything."""
 
-    verb: str
+    action: str
     filter: Filter
     counts: Counts
     reason: str | None = None
@@ -54,14 +54,14 @@ class BulkProgress(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """How the act stands after this batch, and which of its jobs somebody else holds."""
+    """The progress after this batch, and the jobs that other transactions have locked."""
 
     bulk: BulkProgress
     locked: list[Found]
 
 
 class Locked(NamedTuple):
-    """A job under the lock of its batch."""
+    """A job that its batch has locked."""
 
     id: str
     state: State
@@ -84,7 +84,7 @@ class Locked(NamedTuple):
 
 
 class BulkAction(NamedTuple):
-    """What an act does to a batch, which jobs it takes, what is to be expected of one, and whether steps are taken."""
+    """A bulk action: its operation, the states it acts on, the outcome it expects, and whether it acts on steps."""
 
     batch: Operation[[Sequence[Found], BulkProgress], Batch]
     takes: tuple[VisibleState, ...]
@@ -94,7 +94,7 @@ class BulkAction(NamedTuple):
 
 @operation("read")
 def look(filter: Filter, *, among: Sequence[VisibleState], before: str = LAST, length: int) -> Op[ScanRange]:
-    """All that fit in a stretch, newest first."""
+    """All matching jobs of a scan range, newest first."""
     return (yield from find(filter, among=among, before=before, length=length, n=length))
 
 
@@ -103,7 +103,7 @@ def cancel_batch(jobs: Sequence[Found], bulk: BulkProgress) -> Op[Batch]:
     tallies, busy = yield from _lock_workflows(jobs)
     taken, locked = yield from _lock(jobs, bulk, CANCEL.takes, but=busy)
     stop = Query("cancel_jobs", {"ids": _ids(taken), "reason": bulk.reason})
-    wake = _to_be_told(taken)
+    wake = _cancel_topics(taken)
     ends = {
         job.id: End(job.workflow, job.state, "canceled")
         for job in taken
@@ -120,7 +120,7 @@ def cancel_batch(jobs: Sequence[Found], bulk: BulkProgress) -> Op[Batch]:
 @operation("write")
 def requeue_batch(jobs: Sequence[Found], bulk: BulkProgress) -> Op[Batch]:
     taken, locked = yield from _lock(jobs, bulk, REQUEUE.takes)
-    free = yield from _without_twins(taken)
+    free = yield from _with_free_keys(taken)
     ids = _ids(free)
     _, _, rows = yield from ask_all(
         Query("record_last_attempts", {"ids": ids}),
@@ -160,11 +160,11 @@ def delete_batch(jobs: Sequence[Found], bulk: BulkProgress) -> Op[Batch]:
         _events(running, lambda _: "cancel requested", bulk._replace(reason="deleted")),
         *delete_all(still, bulk.keep_key),
     ]
-    return (yield from _end(bulk, outcomes, locked, writes, _to_be_told(running)))
+    return (yield from _end(bulk, outcomes, locked, writes, _cancel_topics(running)))
 
 
 def _lock_workflows(jobs: Sequence[Found]) -> Op[tuple[Tallies, set[str]]]:
-    """The workflows of steps, and those steps whose workflow somebody else holds."""
+    """Lock the workflows of steps. Also return the steps whose workflow another transaction has locked."""
     steps = [job.id for job in jobs if job.workflow is not None]
     if not steps:
         return Tallies(), set()
@@ -178,7 +178,7 @@ def _lock_workflows(jobs: Sequence[Found]) -> Op[tuple[Tallies, set[str]]]:
 def _lock(
     jobs: Sequence[Found], bulk: BulkProgress, takes: Collection[VisibleState], *, but: Collection[str] = ()
 ) -> Op[tuple[list[Locked], list[Found]]]:
-    """Those that still fit, newest first, and those that somebody else holds."""
+    """Lock jobs. Return those that still match, newest first, and those that other transactions have locked."""
     rows = yield from ask("lock_jobs", ids=rows_of(sorted(job.id for job in jobs if job.id not in but)))
     held = {*but, *(id for id, free, *_ in rows if not free)}
     taken = [Locked(id, *job) for id, free, *job in sorted(rows, reverse=True) if free]
@@ -190,12 +190,14 @@ def _lock(
     return fit, [job for job in jobs if job.id in held]
 
 
-def _without_twins(jobs: Sequence[Locked]) -> Op[list[Locked]]:
-    """Those whose unique key no other job has; of two with the same key, the first."""
+def _with_free_keys(jobs: Sequence[Locked]) -> Op[list[Locked]]:
+    """The jobs whose unique key no active job has; of two with the same key, the first."""
     keyed = _ids([job for job in jobs if job.unique_key is not None])
     if keyed == "[]":
         return [*jobs]
-    _, rows = yield from ask_all(Query("expire_twins", {"ids": keyed}), Query("find_twins", {"ids": keyed}))
+    _, rows = yield from ask_all(
+        Query("expire_key_holders", {"ids": keyed}), Query("find_taken_keys", {"ids": keyed})
+    )
     taken = {id for (id,) in rows}
     scopes: set[tuple[str, str, str]] = set()
     free: list[Locked] = []
@@ -214,20 +216,20 @@ def _end(
     writes: Sequence[Query],
     wake: frozenset[str],
 ) -> Op[Batch]:
-    """Write down how far the act has come, in the transaction that brought it there."""
+    """Write the changes of this batch and update the audit row, in one transaction."""
     counts = bulk.counts + outcomes
     if not (+outcomes).keys() - _REFUSED:
         yield from ask_all(final=True)
         return Batch(bulk._replace(counts=counts), locked)
-    detail = {"filter": bulk.filter.told(), "reason": bulk.reason, "counts": counts}
-    note = act(bulk.verb, "jobs", bulk.by, **detail) if bulk.act is None else amend(bulk.act, **detail)
+    detail = {"filter": bulk.filter.as_dict(), "reason": bulk.reason, "counts": counts}
+    note = act(bulk.action, "jobs", bulk.by, **detail) if bulk.act is None else amend(bulk.act, **detail)
     *_, rows = yield from ask_all(*writes, note, final=True, wake=wake)
-    told = rows[0][0] if bulk.act is None else bulk.act
-    return Batch(bulk._replace(act=told, counts=counts), locked)
+    id = rows[0][0] if bulk.act is None else bulk.act
+    return Batch(bulk._replace(act=id, counts=counts), locked)
 
 
 def _events(jobs: Sequence[Locked], kind: Callable[[Locked], str], bulk: BulkProgress) -> Query:
-    detail = told({"reason": bulk.reason, "by": bulk.by})
+    detail = as_json({"reason": bulk.reason, "by": bulk.by})
     events = [
         {"id": job.id, "run": job.run, "token": job.token, "kind": kind(job), "detail": detail}
         for job in jobs
@@ -235,8 +237,8 @@ def _events(jobs: Sequence[Locked], kind: Callable[[Locked], str], bulk: BulkPro
     return Query("record_events", {"events": rows_of(events)})
 
 
-def _to_be_told(jobs: Sequence[Locked]) -> frozenset[str]:
-    """Whom it concerns that these are canceled: whoever runs them, or waits for their end."""
+def _cancel_topics(jobs: Sequence[Locked]) -> frozenset[str]:
+    """The topics of canceled jobs: the workers that run them, or callers that wait for their end."""
     return frozenset(ENDED if job.worker is None else worker_topic(job.worker) for job in jobs)
 
 

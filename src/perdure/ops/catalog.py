@@ -1,4 +1,4 @@
-"""The tasks there are, with what operators set for them, who serves them and what they have to do."""
+"""The catalog of tasks: their settings, the workers that serve them, and their jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perdure.ops.workers_read import live, servers
 
 
 class StoredTask(NamedTuple):
-    """As the database keeps it."""
+    """A task as the database stores it."""
 
     known: KnownTask
     config: str | None
@@ -24,7 +24,7 @@ class StoredTask(NamedTuple):
 
 
 class CatalogTask(NamedTuple):
-    """``stored`` is None where only jobs name the task."""
+    """A task of the catalog. ``stored`` is None if only jobs name the task."""
 
     stored: StoredTask | None
     served_by: list[str]
@@ -33,9 +33,9 @@ class CatalogTask(NamedTuple):
 
 @operation("read")
 def list_catalog() -> Op[dict[str, CatalogTask]]:
-    """Every task that was ever synced, and those that only jobs name: what is ready or runs, and the newest jobs.
+    """Every task that was ever synced, and tasks that only ready, running or the newest jobs name.
 
-    To look at all jobs would cost as much as there are; a task is only lost where somebody deletes it by hand.
+    Reading all jobs would cost too much. A task that only older jobs name was deleted by hand.
     """
     clock, stored, counted, named, workers = yield from ask_all(
         Query("read_clock", {}),
@@ -50,8 +50,8 @@ def list_catalog() -> Op[dict[str, CatalogTask]]:
     counts: dict[str, dict[str, int]] = {}
     for name, state, number in counted:
         counts.setdefault(name, {})[state] = number
-    crew = live(workers, now)
-    serving = [*zip(crew, servers(crew), strict=True)]
+    live_workers = live(workers, now)
+    serving = [*zip(live_workers, servers(live_workers), strict=True)]
     names = tasks.keys() | counts.keys() | {name for (name,) in named if name != GATE}
     return {
         name: CatalogTask(

@@ -1,4 +1,4 @@
-"""Take ready jobs."""
+"""Claim ready jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ID_LENGTH = 36
 
 
 class ClaimWindow(NamedTuple):
-    """One queue and priority that a claim scans. ``since``: only jobs due from then on."""
+    """One queue and priority that a claim scans. ``since``: only jobs due at that time or later."""
 
     queue: str
     priority: int
@@ -23,9 +23,9 @@ class ClaimWindow(NamedTuple):
 
 
 class ClaimRequest(NamedTuple):
-    """What to claim: at most n jobs of these tasks, from these queues in this order or from all as one.
+    """What to claim: at most n jobs of these tasks, from these queues in this order, or from all queues as one.
 
-    ``window``: look only there, which is cheaper. If other jobs come first, take nothing.
+    ``window``: scan only this, which is cheaper. If jobs outside of it come first, claim nothing.
     """
 
     worker: str
@@ -39,9 +39,9 @@ class ClaimRequest(NamedTuple):
 
 
 class Claims(NamedTuple):
-    """The jobs taken, in order, and the ids of those that had expired and were canceled instead.
+    """The claimed jobs, in order, and the ids of jobs that had expired and were canceled instead.
 
-    ``locked``: others hold some of what is due first. ``more``: another look may find more than this one did.
+    ``locked``: other transactions have locked some jobs that come first. ``more``: another claim may find more jobs.
     """
 
     jobs: list[Claimed]
@@ -60,7 +60,7 @@ def claim(request: ClaimRequest) -> Op[Claims]:
 
 @operation("write")
 def claim_unlocked(request: ClaimRequest) -> Op[Claims]:
-    """The same where others hold the rows that are due first: whatever is free behind them."""
+    """Claim jobs behind those that other transactions have locked."""
     request = request._replace(window=None)
     query = claim_query(request)._replace(name="claim_unlocked")
     (rows,) = yield RoundTrip((query,), final=True)
@@ -69,9 +69,9 @@ def claim_unlocked(request: ClaimRequest) -> Op[Claims]:
 
 @operation("read")
 def find_due(request: ClaimRequest, *, n: int, skip: int = 0) -> Op[list[str]]:
-    """The ids of the first n jobs of each queue that this claim would look at, in its order. Nothing else is read.
+    """The ids of the first n jobs of each queue that this claim would scan, in its order. Nothing else is read.
 
-    ``skip``: without so many of each queue.
+    ``skip``: leave out this many of each queue.
     """
     (rows,) = yield from ask_all(Query("list_due_queues", {}))
     found = [queue for (queue,) in rows]
@@ -89,7 +89,7 @@ def find_due(request: ClaimRequest, *, n: int, skip: int = 0) -> Op[list[str]]:
 
 @operation("write")
 def claim_chosen(worker: str, ids: Sequence[str]) -> Op[list[Claimed]]:
-    """Take these jobs, as far as they are still due."""
+    """Claim those of these jobs that are still due."""
     answers = yield from ask_all(
         *(Query("claim_chosen", {"worker": worker, "id": id}) for id in ids), final=True
     )
@@ -97,26 +97,26 @@ def claim_chosen(worker: str, ids: Sequence[str]) -> Op[list[Claimed]]:
 
 
 class RolledBack(Exception):
-    """A claim that was only to be tried."""
+    """Rolls back a claim that was only a test."""
 
 
 @operation("write")
 def try_to_claim(worker: str, id: str) -> Op[None]:
-    """Claim a job and roll back: raises RolledBack if nothing refuses it."""
+    """Claim a job and roll back. Raises RolledBack if the claim would have succeeded."""
     yield from ask_all(Query("claim_chosen", {"worker": worker, "id": id}))
     raise RolledBack
 
 
 @operation("write")
 def hold_unclaimable(id: str, *, reason: str) -> Op[bool]:
-    """Keep a job that no claim can take out of the claims of everybody; whether it was still ready."""
+    """Hold a job that makes every claim fail, so that claims skip it. Return whether it was still ready."""
     return bool((yield from ask_last("hold_job", id=id, reason=reason)))
 
 
 @operation("write")
 def hold_damaged(ids: Sequence[str]) -> Op[list[tuple[str, str]]]:
-    """The same for those among these jobs whose rows tell what is wrong: a full counter, or on PostgreSQL a value
-    that is too large. Return their ids, and the reasons."""
+    """Hold those of these jobs whose rows show what is wrong: a full counter, or on PostgreSQL a value that is too
+    large. Return their ids and the reasons."""
     rows = yield from ask_last("hold_damaged", ids=rows_of(list(ids)))
     return [(row[0], row[1]) for row in rows]
 
@@ -134,10 +134,10 @@ def claim_query(request: ClaimRequest) -> Query:
 
 
 def read_claims(rows: Rows, request: ClaimRequest) -> Claims:
-    """Read a claim. Rows of a window are sorted; elsewhere RETURNING promises no order, so we sort here."""
+    """Read a claim. Rows of a window arrive sorted; elsewhere RETURNING promises no order, so sort them here."""
     jobs = [_claimed(row) for row in rows if row[-1] == "running"]
     if request.window is None:
-        # One sort for each key, the last first: sorts are stable, and attrgetter is four times as fast as a lambda.
+        # One sort per key, the last key first: sorts are stable, and attrgetter is four times as fast as a lambda.
         jobs.sort(key=attrgetter("run_at", "id"))
         jobs.sort(key=attrgetter("priority"), reverse=True)
         rank = {queue: i for i, queue in enumerate(request.queues or ())}
@@ -149,7 +149,7 @@ def read_claims(rows: Rows, request: ClaimRequest) -> Claims:
 
 
 def _claimed(row: Row) -> Claimed:
-    """SQLite keeps any text as an id. Some cannot be named in a statement, and the job would run for ever."""
+    """Read a claimed job. SQLite stores any text as an id; a job whose id cannot be a parameter would never end."""
     if len(row[0]) != ID_LENGTH:
-        raise InternalError("Its id is none that perdure has made.", code="job.damaged")
+        raise InternalError("Its id was not made by perdure.", code="job.damaged")
     return Claimed(*row[:-1])

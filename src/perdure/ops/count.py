@@ -1,4 +1,4 @@
-"""Counting the jobs that fit a filter, stretch by stretch as they are found."""
+"""Counting the jobs that match a filter, one scan range at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ By: TypeAlias = Literal["state", "queue", "task", "tenant", "error_code"]
 
 
 class Counted(NamedTuple):
-    """``end``: below it nothing was looked at; None if there is nothing."""
+    """The counts of a scan range. ``end``: where the next range begins; None after the last one."""
 
     numbers: dict[str | None, int]
     end: str | None
@@ -21,7 +21,7 @@ class Counted(NamedTuple):
 
 @operation("read")
 def count_stretch(filter: Filter, by: By, *, before: str, length: int) -> Op[Counted]:
-    """How many fit in a stretch of that length below ``before``, for each value that they have."""
+    """How many jobs match, by value, among the next ``length`` jobs below ``before``."""
     scan = yield from find(filter, before=before, length=length, n=length)
     rows = yield from ask_last("count_found", ids=rows_of([job.id for job in scan.jobs]), by=by)
     return Counted(dict(rows), scan.end)

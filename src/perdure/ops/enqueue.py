@@ -14,11 +14,11 @@ from perdure.ops.op import Op, Query, ask_all, operation
 from perdure.ops.topics import all_of, queue_topics
 
 PATIENCE = 20
-"""How often a row may vanish between the conflict it caused and the read of it."""
+"""Tries, if a conflicting row keeps vanishing before it can be read."""
 
 
 class Enqueued(NamedTuple):
-    """What became of one request. ``queue`` and ``state`` are None where the job's row is gone."""
+    """The answer to one request. ``queue`` and ``state`` are None if the job's row is gone."""
 
     id: str
     created: bool
@@ -30,9 +30,9 @@ class Enqueued(NamedTuple):
 
 @operation("write")
 def enqueue(jobs: Sequence[NewJob], wake: frozenset[str] | None = frozenset()) -> Op[list[Enqueued]]:
-    """Insert jobs that carry no key: one round trip. ``wake``: whom to wake; None: rows tell, in a second.
+    """Insert jobs without keys in one round trip. ``wake``: topics; None takes them from the rows, in a second trip.
 
-    A task that is unknown or disabled breaks the insert's own NOT NULL; the caller finds out which it was.
+    An unknown or disabled task violates a NOT NULL of the insert; the caller finds out which of the two it is.
     """
     answers = yield from ask_all(*_inserts(jobs), final=wake is not None, wake=wake or frozenset())
     rows = [row for rows in answers for row in rows]
@@ -43,7 +43,7 @@ def enqueue(jobs: Sequence[NewJob], wake: frozenset[str] | None = frozenset()) -
 
 
 class Single(NamedTuple):
-    """A job without a key that somebody asked for alone, with which options, and whom to wake, as above."""
+    """A job without a key from a call that enqueues one. ``wake`` as in ``enqueue``."""
 
     job: NewJob
     options: Options
@@ -52,7 +52,7 @@ class Single(NamedTuple):
 
 @operation("write")
 def enqueue_each(asked: Sequence[Single]) -> Op[list[Enqueued]]:
-    """The same for several callers who each asked for one, all or none."""
+    """Insert the jobs of several such calls, all or none."""
     (job, options, wake), *others = asked
     alike = all(one.options is options and one.job.task == job.task for one in others)
     if others and alike and wake is not None:
@@ -66,7 +66,7 @@ def enqueue_each(asked: Sequence[Single]) -> Op[list[Enqueued]]:
 def enqueue_alike(
     task: str, options: Options, jobs: Mapping[str, str], wake: frozenset[str]
 ) -> Op[str | None]:
-    """Insert jobs without keys, each a payload by its id, that are alike in all else; return their queue."""
+    """Insert jobs without keys that differ only in id and payload; return their queue. ``jobs``: payloads by id."""
     shared = {"task": task, **{name: getattr(options, name) for name in _SHARED}}
     inserts = [
         Query("insert_same_options", {**shared, "first": next(iter(some)), "jobs": rows_of(some)})
@@ -81,7 +81,7 @@ _SHARED = tuple(name for name in StepOptions.__struct_fields__ if name != "run_a
 
 @operation("write")
 def enqueue_keyed(jobs: Sequence[NewJob]) -> Op[list[Enqueued]]:
-    """Insert jobs some of which carry an idempotency key or a unique key."""
+    """Insert jobs, some of which have an idempotency key or a unique key."""
     outcomes, queues = yield from put(jobs)
     yield from ask_all(final=True, wake=queue_topics(queues))
     return outcomes
@@ -89,7 +89,7 @@ def enqueue_keyed(jobs: Sequence[NewJob]) -> Op[list[Enqueued]]:
 
 @operation("write", priority="urgent")
 def enqueue_under(lease: Lease, jobs: Sequence[NewJob]) -> Op[list[Enqueued]]:
-    """The same on behalf of a running job, for as long as its lease holds."""
+    """Insert jobs on behalf of a running job, if its lease still holds."""
     (held,) = yield from ask_all(Query("lock_running", {"leases": rows_of([lease])}))
     if not held:
         raise LeaseLost
@@ -99,22 +99,22 @@ def enqueue_under(lease: Lease, jobs: Sequence[NewJob]) -> Op[list[Enqueued]]:
 
 
 def put(jobs: Sequence[NewJob]) -> Op[tuple[list[Enqueued], set[str]]]:
-    """Insert jobs of any kind, as a part of an operation; return the queues that have something to do now, too."""
+    """Insert jobs of any kind, as a part of an operation. Also return the queues of jobs that are due."""
     keyed = sorted((job for job in jobs if job.idempotency_key is not None), key=_key_order)
     outcomes = yield from _claim_keys(keyed)
     fresh = [job for job in jobs if job.id not in outcomes]
-    # Two batches that hold the same unique keys in opposite order would otherwise wait for each other.
+    # Sorted, because two batches with the same unique keys in opposite order would deadlock.
     inserted, queues = yield from _insert(sorted(fresh, key=_unique_order))
     for asked, owner in outcomes.items():
         if owner.id in inserted:
-            # The key belongs to another request of this batch: what became of that one is the answer.
+            # Another request of this batch owns the key: its outcome is the answer.
             outcomes[asked] = inserted[owner.id]._replace(created=False)
     outcomes.update(inserted)
     return [outcomes[job.id] for job in jobs], queues
 
 
 def _claim_keys(keyed: Sequence[NewJob]) -> Op[dict[str, Enqueued]]:
-    """Take the free keys, in key order; answer for those that belong to a job already."""
+    """Insert the free keys, in key order. Return the answers to requests whose key belongs to a job already."""
     outcomes: dict[str, Enqueued] = {}
     missing = keyed
     for _ in range(PATIENCE):
@@ -147,7 +147,7 @@ def _find_owners(jobs: Sequence[NewJob]) -> Op[dict[str, Enqueued]]:
 
 
 def _describe(owners: dict[str, str]) -> Op[dict[str, Enqueued]]:
-    """The jobs that answer for requests. One that answers for itself was written by a commit we never heard of."""
+    """The answers to requests, from their owners. A request that owns itself was committed, but the reply was lost."""
     answers = yield from ask_all(*(Query("find_job", {"id": owner}) for owner in owners.values()))
     described: dict[str, Enqueued] = {}
     for (asked, owner), rows in zip(owners.items(), answers, strict=True):
@@ -157,7 +157,7 @@ def _describe(owners: dict[str, str]) -> Op[dict[str, Enqueued]]:
 
 
 def _insert(jobs: Sequence[NewJob]) -> Op[tuple[dict[str, Enqueued], set[str]]]:
-    """Insert what has no active twin; answer with the twin otherwise."""
+    """Insert jobs. If an active job has the same unique key, that job is the answer."""
     outcomes: dict[str, Enqueued] = {}
     queues: set[str] = set()
     missing = jobs
@@ -169,31 +169,31 @@ def _insert(jobs: Sequence[NewJob]) -> Op[tuple[dict[str, Enqueued], set[str]]]:
         missing = [job for job in missing if job.id not in outcomes]
         if not missing:
             return outcomes, queues
-        outcomes.update((yield from _find_twins(missing)))
+        outcomes.update((yield from _find_holders(missing)))
         missing = [job for job in missing if job.id not in outcomes]
         if not missing:
             return outcomes, queues
     raise InternalError("A unique key kept appearing and vanishing.", code="job.key_unstable")
 
 
-def _find_twins(jobs: Sequence[NewJob]) -> Op[dict[str, Enqueued]]:
+def _find_holders(jobs: Sequence[NewJob]) -> Op[dict[str, Enqueued]]:
     keys = [_scope(job) | {"unique_key": job.unique_key} for job in jobs]
     pairs = zip(jobs, keys, strict=True)
     yield from ask_all(*(Query("expire_active", key | {"id": job.id}) for job, key in pairs))
     own = yield from ask_all(*(Query("find_job", {"id": job.id}) for job in jobs))
     active = yield from ask_all(*(Query("find_active", key) for key in keys))
-    twins: dict[str, Enqueued] = {}
+    holders: dict[str, Enqueued] = {}
     for job, mine, others in zip(jobs, own, active, strict=True):
         for id, queue, state, run, attempt in (*mine, *others)[:1]:
-            twins[job.id] = Enqueued(id, id == job.id, queue, state, run, attempt)
+            holders[job.id] = Enqueued(id, id == job.id, queue, state, run, attempt)
     yield from ask_all(
         *(
-            Query("point_key", _scope(job) | {"key": job.idempotency_key, "job": twins[job.id].id})
+            Query("point_key", _scope(job) | {"key": job.idempotency_key, "job": holders[job.id].id})
             for job in jobs
-            if job.id in twins and job.idempotency_key is not None
+            if job.id in holders and job.idempotency_key is not None
         )
     )
-    return twins
+    return holders
 
 
 def _inserts(jobs: Sequence[NewJob]) -> Iterable[Query]:

@@ -1,4 +1,4 @@
-"""Everything that decides whether a job is claimed, read at one moment."""
+"""Read everything that decides whether a job is claimed, as of one moment."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def examine(id: str) -> Op[Case | None]:
         return None
     ((now,),) = clock
     job = JobRow(*jobs[0])
-    crew = live(workers, now)
+    live_workers = live(workers, now)
     queue = next((queue for queue in map(read_queue, queues) if queue.name == job.queue), None)
     return Case(
         now,
         job,
         paused=queue is not None and queue.paused,
         cool_until=None if queue is None else queue.cool_until,
-        servers=servers(crew, dict(running)),
-        runner=next((worker.name for worker in crew if worker.id == job.worker), None),
+        servers=servers(live_workers, dict(running)),
+        runner=next((worker.name for worker in live_workers if worker.id == job.worker), None),
         **(yield from _look_around(job, now))._asdict(),
     )
 
 
 class Around(NamedTuple):
-    """What is to be known of a job in its state."""
+    """What explains a job in its current state."""
 
     enabled: bool | None
     ahead: int = 0
@@ -65,5 +65,5 @@ def _look_around(job: JobRow, now: Instant) -> Op[Around]:
 
 
 def _enabled(known: Sequence[Sequence[bool]]) -> bool | None:
-    """None: the database does not know the task."""
+    """Whether the task is enabled; None if the database does not know it."""
     return bool(known[0][0]) if known else None

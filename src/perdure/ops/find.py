@@ -1,7 +1,7 @@
-"""Finding jobs by a filter: from the newest down, a stretch of them at a time.
+"""Finding jobs by a filter: newest first, one scan range at a time.
 
-No index serves most filters, for every job would pay for it. Few jobs among millions are found by looking at all, so
-that a statement looks at a stretch and says where it ended: each takes a bounded time, whatever the table has become.
+Most filters have no index: every job would pay for it. To find a few jobs among millions, all are scanned. One
+statement scans one range and returns where it ended, so it takes a bounded time however large the table is.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from perdure.ops.op import Op, Param, ask
 from perdure.request.filter import Filter
 
 LAST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
-"""After every id."""
+"""Greater than every id."""
 
 LONGEST, LONGEST_READ = 20_000, 1000
-"""Jobs in a stretch; and where arguments are read, up to a megabyte each. A statement has 30 s."""
+"""Jobs per scan range; fewer if their arguments are read, up to a megabyte each. A statement may take 30 s."""
 
 
 class Found(NamedTuple):
-    """A job that fits a filter, at the moment it was looked at."""
+    """A job that matched a filter when it was read."""
 
     id: str
     state: State
@@ -33,7 +33,7 @@ class Found(NamedTuple):
 
 
 class ScanRange(NamedTuple):
-    """``end``: below it nothing was looked at; None if there is nothing."""
+    """The matches of one range. ``end``: where the next range begins; None after the last one."""
 
     jobs: list[Found]
     end: str | None
@@ -42,27 +42,27 @@ class ScanRange(NamedTuple):
 def find(
     filter: Filter, *, among: Sequence[VisibleState] | None = None, before: str = LAST, length: int, n: int
 ) -> Op[ScanRange]:
-    """The first n that fit, in a stretch of that length below ``before``; of no other state than ``among`` these."""
+    """The first n matching jobs among the next ``length`` below ``before``. ``among``: only these states."""
     rows = yield from ask("find_jobs", **_conditions(filter, among), before=before, length=length, n=n)
     jobs = [Found(id, state, workflow) for id, state, workflow in rows if state is not None]
     return ScanRange(jobs, next((id for id, state, _ in rows if state is None), None))
 
 
 class Due(NamedTuple):
-    """Where a job stands among those that are not due yet."""
+    """The position of a job among those that are not due yet."""
 
     at: Instant
     id: str
 
 
 FIRST = Due(0, "00000000-0000-0000-0000-000000000000")
-"""Before every job that is not due."""
+"""Before every job that is not due yet."""
 
 
 def find_later(filter: Filter, *, behind: Due, length: int, n: int) -> Op[tuple[list[str], Due | None]]:
-    """The first n ids of those that are not due and fit, soonest first, in a stretch of that length.
+    """The ids of the first n matching jobs that are not due yet, soonest first, among the next ``length``.
 
-    Also where the stretch ended; None if there is nothing behind it.
+    Also where the next range begins; None after the last one.
     """
     conditions = _conditions(filter, None)
     del conditions["through"]
@@ -72,7 +72,7 @@ def find_later(filter: Filter, *, behind: Due, length: int, n: int) -> Op[tuple[
 
 
 def longer(length: int, filter: Filter) -> int:
-    """Where little was found, more is looked at in one go."""
+    """The length of the next range: longer after a range with few matches."""
     return max(length, min(4 * length, LONGEST if filter.text is None else LONGEST_READ))
 
 
@@ -84,14 +84,14 @@ def _conditions(filter: Filter, among: Sequence[VisibleState] | None) -> dict[st
     return {
         **params,
         "states": None if states is None else rows_of(states),
-        # As it stands inside of a text in JSON: there a quote has a backslash before it.
+        # The text as it appears inside a JSON string, where a quote has a backslash before it.
         "escaped": None if filter.text is None else rows_of([filter.text])[2:-2],
         "through": _through(filter, states or ()),
     }
 
 
 def _through(filter: Filter, states: Sequence[VisibleState]) -> str:
-    """Which index leads to what may be few among many; there are some, for other reasons."""
+    """The index to scan. Some indexes exist for other reasons and happen to fit a filter."""
     if filter.idempotency_key is not None:
         return "key"
     if states and LATER.issuperset(states):

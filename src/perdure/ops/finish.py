@@ -42,7 +42,7 @@ Failing = Set[str]
 """Workflows in which something has failed: their steps cannot be recorded in one round trip."""
 
 PUT_OFF_KEPT = 100
-"""Counted in claims. Older put-off attempts are deleted: a job that snoozes every minute would fill the table."""
+"""How many claims back postponed attempts are kept. Otherwise a job that snoozes every minute would fill the table."""
 
 
 class Finished(NamedTuple):
@@ -61,8 +61,6 @@ class Finished(NamedTuple):
     """Workflows in which something has failed: successes of their steps must be sent again."""
     instead: Sequence[Outcome] = ()
     """What was recorded instead of outcomes that cannot be stored."""
-    unrecordable: Sequence[Lease] = ()
-    """Jobs whose rows cannot be written, whatever the outcome."""
 
 
 @operation("write", priority="urgent")
@@ -97,7 +95,7 @@ def finish_unlocked(outcomes: Sequence[Outcome], *, jitter: Jitter) -> Op[Finish
 
 @operation("read")
 def find_recorded(outcomes: Sequence[Outcome]) -> Op[list[Lease]]:
-    """Of outcomes that were refused, those recorded already: the commit went through, its answer was lost."""
+    """The leases of refused outcomes that are recorded already: the commit succeeded and its reply was lost."""
     (rows,) = yield from ask_all(Query("find_outcomes", {"leases": rows_of([o.lease for o in outcomes])}))
     recorded = {Lease(id, token): (state, kind) for id, token, state, kind in rows}
     return [o.lease for o in outcomes if o.lease in recorded and is_recorded(o, *recorded[o.lease])]
@@ -201,14 +199,14 @@ def _decide(
     successes: Sequence[Query],
     jitter: Jitter,
 ) -> Op[Decided]:
-    """Look at the jobs under their locks and settle what their outcomes make of them."""
+    """Lock the jobs and settle their outcomes."""
     # Lock every job, plain successes too, in the order of leases: a concurrent report locks in that order, and we
     # would deadlock with it otherwise.
     leases = rows_of(sorted(by_lease))
     workflows, locked = yield from ask_all(
         Query("lock_workflows_of", {"leases": leases}), Query("lock_running", {"leases": leases})
     )
-    # With a merge join they come back in another order.
+    # A merge join returns them in another order.
     running = sorted(map(read_running, locked), key=attrgetter("lease"))
     jobs = [job for job in running if job.lease in others]
     changes = [settle(job, others[job.lease], roll=jitter()) for job in jobs]
@@ -222,7 +220,7 @@ def _decide(
     tallies = Tallies(workflows)
     ends = ends_of((job.id, job.workflow, "succeeded") for job in succeeding)
     ends |= ends_of((job.id, job.workflow, one.state) for job, one in zip(jobs, changes, strict=True))
-    # Add steps before their parents end, so that those release them.
+    # Add steps before their parents end, so that the parents' ends release them.
     wake |= yield from _append(tallies, jobs, others)
     if not ends:
         return Decided([*writes, *tallies.settle()], accepted, changes, wake)
@@ -239,9 +237,9 @@ def _still_leased(plain: Sequence[Succeeded], running: Sequence[Running]) -> lis
 
 
 def _append(tallies: Tallies, jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -> Op[frozenset[str]]:
-    """Add the steps that attempts append with their success; return the topics to announce.
+    """Add the steps that successful attempts append; return the topics to announce.
 
-    One attempt after the other: two of them may append the same step.
+    One attempt at a time: two of them may append the same step.
     """
     wake: frozenset[str] = frozenset()
     for job in jobs:
@@ -254,7 +252,7 @@ def _append(tallies: Tallies, jobs: Sequence[Running], outcomes: dict[Lease, Out
 
 
 def _enqueue_children(jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -> Op[frozenset[str]]:
-    """Enqueue the jobs that attempts enqueue with their success; return the topics to announce."""
+    """Enqueue the jobs that successful attempts enqueue; return the topics to announce."""
     children: list[NewJob] = []
     for job in jobs:
         outcome = outcomes[job.lease]
@@ -316,7 +314,7 @@ def _recorded(plain: Sequence[Succeeded], successes: Sequence[Query], answers: A
 
 
 def apply(changes: Sequence[Change]) -> list[Query]:
-    """Write changes; attempts that end but do not end their job go into the table of attempts."""
+    """Write changes. An attempt that did not end its job goes into the table of attempts."""
     writes: list[Query] = []
     sizes = [len(change.result or "") + len(change.error_trace or "") for change in changes]
     for some in portions(changes, sizes):
@@ -339,7 +337,7 @@ def ready_topics(jobs: Sequence[Running], changes: Sequence[Change]) -> frozense
 
 
 def _reports(jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -> list[Query]:
-    """What an ending says about itself. A pair that cannot be true is dropped, and an event tells."""
+    """Write the final reports of attempts. Contradictory progress is dropped, and an event records that."""
     reports: list[Record] = []
     events: list[Record] = []
     for job in jobs:

@@ -1,4 +1,4 @@
-"""Successes of steps in one round trip: where nothing in their workflows has failed, no rows need to be looked at."""
+"""Record successes of steps in one round trip, if nothing in their workflows has failed: no rows need to be read."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from perdure.ops.op import Op, Query, announce, ask_all
 from perdure.ops.topics import queue_topics
 
 SPOILED = 5
-"""Where ``lock_workflows`` tells how many steps have failed or were canceled."""
+"""The column of ``lock_workflows`` with the number of steps that failed or were canceled."""
 
 
 class Succeeding(NamedTuple):
-    """``failing``: workflows in which something has failed, or whose row is gone. Their steps are to be told again,
-    the long way.
+    """``failing``: workflows in which something has failed, or whose row is gone. Outcomes of their steps must be sent
+    again, by the general path.
     """
 
     recorded: list[Lease]
@@ -30,7 +30,7 @@ def succeed_at_once(
 ) -> Op[Succeeding]:
     """Record plain successes of steps, release the next steps, and claim jobs, in one round trip.
 
-    The locks are taken by an earlier statement: a statement sees only what was committed when it began.
+    An earlier statement takes the locks, because a statement sees only what was committed when it began.
     """
     ids = rows_of(sorted(workflows))
     queries = [Query("lock_workflows", {"ids": ids})]

@@ -1,4 +1,4 @@
-"""New steps, written set by set: those a workflow starts with, and those it gets while it runs."""
+"""Insert steps in sets: those a workflow starts with, and those appended while it runs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from perdure.ops.batch import CHARACTERS, rows_of
 from perdure.ops.op import Query
 
 Edges: TypeAlias = dict[str, list[str]]
-"""Of each step its parents."""
+"""The parents of each step."""
 
 STEPS = 5_000
-"""Steps per statement: a whole workflow of thousands is a handful of them."""
+"""Steps per statement: a workflow of thousands takes a handful of statements."""
 READY = InitialState("ready", 0, 0)
-"""What a ``NewStep`` has by default: it is not copied for that."""
+"""The initial state of a ``NewStep`` by default."""
 ALIKE = 100
-"""Steps that are worth a statement of their own."""
+"""At least this many steps with the same options get a statement of their own."""
 
 
 def insert_steps(
@@ -31,7 +31,7 @@ def insert_steps(
     *,
     canceled: bool = False,
 ) -> tuple[list[Query], dict[str, InitialState]]:
-    """What writes new steps and their edges, and how each of them begins. ``known``: old steps, by their keys."""
+    """Statements that insert steps and their edges, and each step's initial state. ``known``: existing steps by key."""
     initial = initial_states(ordered, {key: parent.state for key, parent in known.items()}, canceled=canceled)
     ids = {key: parent.id for key, parent in known.items()} | {key: step.id for key, step in steps.items()}
     begun = [
@@ -42,7 +42,7 @@ def insert_steps(
 
 
 def _inserts(steps: Iterable[NewStep]) -> Iterator[Query]:
-    """Many that differ only in key, payload and parents go together, all others one by one in one statement."""
+    """Large groups that differ only in key, payload and parents are sent compactly; all other steps row by row."""
     groups: dict[object, list[NewStep]] = {}
     for step in steps:
         groups.setdefault(_kind(step), []).append(step)
@@ -64,7 +64,7 @@ _kind_of = attrgetter(*_SHARED)
 
 
 def _kind(step: NewStep) -> object:
-    """What steps must have in common; None of one that goes alone."""
+    """What the steps of a group have in common; None for a step that cannot be in a group."""
     plain = step.state in ("ready", "waiting") and not step.unsatisfied and step.task != GATE
     return _kind_of(step) if plain else None
 
@@ -82,7 +82,7 @@ def _portions(steps: Sequence[NewStep]) -> Iterator[Sequence[NewStep]]:
 
 
 def _edges(ordered: Iterable[Shape], ids: Mapping[str, str]) -> Iterator[Query]:
-    """By its first edge a statement knows whether a commit we never heard of wrote them all."""
+    """Insert edges. If a statement's first edge exists, an earlier commit, whose reply was lost, wrote them all."""
     after: Edges = {}
     done: Edges = {}
     for step in ordered:

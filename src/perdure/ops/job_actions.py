@@ -1,4 +1,4 @@
-"""An operator's acts on one job: each compares before it sets and says what came of it."""
+"""Actions of an operator on one job. Each checks the job's state under its lock and returns what it did."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from perdure.errors import Refused
 from perdure.model.advice import advise
 from perdure.model.job import UNCLAIMABLE, Span, State
-from perdure.ops.audit import act, told
+from perdure.ops.audit import act, as_json
 from perdure.ops.batch import rows_of
 from perdure.ops.op import Op, Param, Query, Rows, ask, ask_all, operation
 from perdure.ops.release import End, Tallies, release
@@ -29,7 +29,7 @@ DeleteOutcome: TypeAlias = Literal["deleted", "cancel_requested", "not_found"]
 
 
 class Locked(NamedTuple):
-    """A job under an operator's lock."""
+    """A job that an operator's action has locked."""
 
     state: State
     run: int
@@ -48,8 +48,8 @@ class Locked(NamedTuple):
 
 @operation("write")
 def cancel(id: str, *, reason: str | None = None, by: str | None = None) -> Op[CancelOutcome]:
-    """Cancel a job that waits, or ask the one that runs it to stop."""
-    # The workflow of a step first: its end concerns those that wait for it.
+    """Cancel a job. If it runs, ask its worker to stop it."""
+    # Lock a step's workflow first: the step's end may release other steps.
     workflows, found = yield from ask_all(
         Query("lock_workflows_of", {"leases": rows_of([[id]])}), Query("lock_job", {"id": id})
     )
@@ -78,7 +78,7 @@ def requeue(
     reason: str | None = None,
     by: str | None = None,
 ) -> Op[RequeueOutcome]:
-    """Start a new run of a failed or canceled job; ``run`` names the one the caller saw."""
+    """Start a new run of a failed or canceled job. ``run``: the run that the caller saw."""
     job = yield from _lock(id)
     if job is None:
         return "not_found"
@@ -105,14 +105,14 @@ def requeue(
 
 @operation("write")
 def run_now(id: str, *, by: str | None = None) -> Op[RunNowOutcome]:
-    """Let a job that waits for its time be due, and one that could not be claimed be claimed again."""
+    """Make a job due now. One that was held as unclaimable may be claimed again."""
     job = yield from _lock(id)
     if job is None:
         return "not_found"
     if job.held != UNCLAIMABLE:
         _refuse_step(
             job,
-            "it runs when its parents are done; {cancel_workflow} and {requeue_workflow} act on all of it",
+            "it runs when its parents have ended; {cancel_workflow} and {requeue_workflow} act on the whole workflow",
         )
     if job.state != "ready":
         return "not_ready"
@@ -129,7 +129,7 @@ def run_now(id: str, *, by: str | None = None) -> Op[RunNowOutcome]:
 def delete(
     id: str, *, keep_key: Span | None = None, reason: str | None = None, by: str | None = None
 ) -> Op[DeleteOutcome]:
-    """Delete a job and all that is known of it. One that runs is asked to stop instead."""
+    """Delete a job and its history. If it runs, ask its worker to stop it instead."""
     job = yield from _lock(id)
     if job is None:
         return "not_found"
@@ -143,7 +143,7 @@ def delete(
 
 
 def delete_all(ids: Sequence[str], keep_key: Span | None) -> list[Query]:
-    """Delete these jobs and all that is known of them."""
+    """Delete these jobs and their history."""
     rows = rows_of(ids)
     key = (
         Query("delete_keys", {"ids": rows})
@@ -166,8 +166,8 @@ def _lock(id: str) -> Op[Locked | None]:
 
 def _refuse_step(job: Locked, instead: str) -> None:
     if job.workflow is not None:
-        said = f"This job is the step {{step}} of a workflow: {instead}."
-        raise Refused(advise(said, step=job.step, workflow=job.workflow), code="job.is_a_step")
+        message = f"This job is the step {{step}} of a workflow: {instead}."
+        raise Refused(advise(message, step=job.step, workflow=job.workflow), code="job.is_a_step")
 
 
 def _why_not_requeue(job: Locked, run: int | None) -> RequeueOutcome | None:
@@ -181,7 +181,7 @@ def _why_not_requeue(job: Locked, run: int | None) -> RequeueOutcome | None:
 
 
 def _event(id: str, job: Locked, kind: str, **detail: str | None) -> Query:
-    text = told(detail)
+    text = as_json(detail)
     return Query("record_event", {"id": id, "run": job.run, "token": job.token, "kind": kind, "detail": text})
 
 

@@ -1,4 +1,4 @@
-"""A sample of what has ended lately. It costs the same however many jobs there are."""
+"""A sample of jobs that ended recently. Its cost does not depend on the number of jobs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from perdure.ops.find import LAST
 from perdure.ops.op import Op, Query, Rows, ask_all
 
 NEWEST = 10_000
-"""So many jobs, those that were enqueued last, are looked at ..."""
+"""The newest jobs that are read."""
 BEHIND = 2_000
-"""... and so many behind the one that a queue with a backlog is at: what ends there was enqueued long ago ..."""
+"""Jobs that are also read around the front of a queue with a backlog: what ends there was enqueued long ago."""
 MOST_QUEUES = 10
-"""... for so many queues, those that lag most."""
+"""The number of such queues: those that lag most."""
 
 
 class Sample(NamedTuple):
-    """``whole``: every job there is was looked at."""
+    """``whole``: every job was read."""
 
     jobs: list[Ended]
     looked_at: int
@@ -27,7 +27,7 @@ class Sample(NamedTuple):
 
 
 def sample(after: Instant, lagging: Sequence[str]) -> Op[Sample]:
-    """Those that ended after some instant. No index has them in that order: the hot path would pay for it."""
+    """Jobs that ended after ``after``. No index has that order, because the hot path would pay for it."""
     newest, *fronts = yield from ask_all(
         Query("list_newest", {"before": LAST, "n": NEWEST}),
         *(Query("find_front", {"queue": queue}) for queue in lagging[:MOST_QUEUES]),

@@ -7,5 +7,5 @@ from perdure.ops.op import Op, announce, operation
 
 @operation("write")
 def notify(topics: frozenset[str]) -> Op[None]:
-    """Announce topics and write nothing; other processes on SQLite hear what is written, so they hear nothing."""
+    """Announce topics and write nothing. On SQLite other processes notice only writes, so they notice nothing."""
     yield from announce(topics)

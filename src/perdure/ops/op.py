@@ -1,14 +1,14 @@
-"""How an operation is written: a generator that yields statements, receives their rows and returns a value.
+"""Operations: generators that yield statements, receive their rows and return a value.
 
-One operation is one transaction. A store may run it again from the top (a deadlock, a lost connection, a group
-commit that broke), so code between two yields has no effect outside. A refusal is raised; the store rolls back.
+One operation is one transaction. A store may run it again from the top (after a deadlock, a lost connection, a broken
+group commit), so code between two yields must have no side effects. To refuse, raise; the store rolls back.
 
     @operation("read")
     def is_paused(queue: str) -> Op[bool]:
         rows = yield from ask("find_pause", queue=queue)
         return bool(rows)
 
-A statement that changes rows and returns none answers as the database does: with nothing, or with their number.
+A statement that changes rows but returns none has no rows as its answer, or their number: that depends on the driver.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ StoreKind: TypeAlias = Literal["embedded", "server"]
 
 
 class Query(NamedTuple):
-    """A named statement and its parameters. ``now`` is added by the store.
+    """A named statement and its parameters. The store adds ``now``.
 
-    ``only``: the kind of store that needs it. The other one has no such statement and answers with no rows.
+    ``only``: the kind of store that needs this statement. The other kind does not have it and answers with no rows.
     """
 
     name: str
@@ -40,9 +40,9 @@ class Query(NamedTuple):
 
 
 class RoundTrip(NamedTuple):
-    """One round trip: statements that run in this order, each seeing the ones before, none needing another's rows.
+    """Statements sent together. They run in this order, and none needs another's rows.
 
-    ``final``: the operation refuses nothing after this, so COMMIT may travel with it.
+    ``final``: the operation refuses nothing after this, so COMMIT may be sent along.
     ``wake``: topics to announce once the transaction is committed.
     """
 
@@ -55,7 +55,7 @@ class RoundTrip(NamedTuple):
         return [query for query in self.queries if query.only in (None, kind)]
 
     def answers_of(self, kind: StoreKind, answers: Answers) -> Answers:
-        """The answers to these, with no rows for each statement that was not run."""
+        """The answers in the order of ``queries``. A statement that was not run has no rows."""
         if len(answers) == len(self.queries):
             return answers
         rows = iter(answers)
@@ -70,7 +70,7 @@ Op: TypeAlias = Generator[RoundTrip, Answers, T]
 class Operation(Generic[P, T]):
     """An operation and how a store should treat it.
 
-    ``access``: an operation that reads changes nothing.
+    ``access``: a "read" changes nothing.
     ``priority``: urgent operations (finishes, reports) overtake normal ones where writers queue. A heartbeat keeps a
     worker alive: it never queues behind an operation that may itself wait for a row lock.
     ``pipelined``: may be sent before an earlier one of its kind is answered (``Store.takes_another_cycle``).
@@ -92,7 +92,7 @@ class Operation(Generic[P, T]):
 def operation(
     access: Access, *, priority: Priority = "normal", pipelined: bool = False
 ) -> Callable[[Callable[P, Op[T]]], Operation[P, T]]:
-    """Make an operation of a generator function."""
+    """Turn a generator function into an operation."""
 
     def mark(start: Callable[P, Op[T]]) -> Operation[P, T]:
         return Operation(start, access, priority, pipelined)
@@ -113,11 +113,12 @@ def ask_last(name: str, /, *, wake: frozenset[str] = frozenset(), **params: Para
 
 
 def ask_all(*queries: Query, final: bool = False, wake: frozenset[str] = frozenset()) -> Op[Answers]:
-    """Run several statements in one go."""
+    """Run several statements in one round trip."""
     return (yield RoundTrip(queries, final, wake))
 
 
 def announce(wake: frozenset[str]) -> Op[None]:
-    """Announce topics after the commit, without a statement; also after the final round trip, if its rows name them."""
+    """Announce topics after the commit, without a statement. Allowed after the final round trip, whose rows may name
+    them."""
     if wake:
         yield RoundTrip((), wake=wake)

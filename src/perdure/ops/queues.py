@@ -14,7 +14,7 @@ from perdure.ops.topics import queue_topics
 
 
 class Queue(NamedTuple):
-    """A queue that has settings of its own, each field in a column of its name."""
+    """A queue with settings of its own. Each field is the column of that name."""
 
     name: str
     paused: bool
@@ -24,12 +24,12 @@ class Queue(NamedTuple):
 
 
 SETTINGS: Mapping[str, Any] = {"paused": False, "backoff": None}
-"""The columns that operators set, each with its value while nobody has."""
+"""The columns that operators can set, with their defaults."""
 
 
 @operation("write")
 def pause(name: str, *, by: str | None = None) -> Op[None]:
-    """Hand out nothing from this queue; what runs goes on."""
+    """Stop claims from this queue. Running jobs continue."""
     done = act("pause_queue", f"queue {name}", by)
     yield from ask_all(_set(name, {"paused": True}), done, final=True)
 
@@ -42,14 +42,14 @@ def resume(name: str, *, by: str | None = None) -> Op[None]:
 
 @operation("write")
 def set_queue(name: str, settings: Mapping[str, Any], *, by: str | None = None) -> Op[None]:
-    """Change these settings; a back-off counts from the next failure on."""
+    """Change these settings. A new back-off applies from the next failure on."""
     done = act("set_queue", f"queue {name}", by, **settings)
     yield from ask_all(_set(name, settings), done, final=True)
 
 
 @operation("read")
 def find_unknown(names: Sequence[str]) -> Op[tuple[list[str], set[str]]]:
-    """Those to which no task goes, in which nothing is due and that have no settings; and every queue that is known."""
+    """The names without a task, a due job or settings, which are no known queues. Also all known queues."""
     tasks, settings, *due = yield from ask_all(
         Query("list_tasks", {}),
         Query("list_queues", {}),

@@ -1,6 +1,6 @@
-"""What the end of steps does to those that wait for them, and to their workflows, in the transaction that ends them.
+"""Release or doom the steps that wait for ended steps, and settle their workflows, in the same transaction.
 
-Lock order: workflows by their ids, then jobs by theirs. Whatever ends a step holds the lock of its workflow.
+Lock order: workflows by id, then jobs by id. Every operation that ends a step holds the lock of its workflow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from perdure.ops.topics import queue_topics
 
 
 class Tallies(dict[str, Tally]):
-    """The workflows that are locked, by their ids."""
+    """The tallies of locked workflows, by id."""
 
     def __init__(self, rows: Rows = ()) -> None:
         super().__init__((row[0], _tally(row)) for row in rows)
@@ -28,12 +28,12 @@ class Tallies(dict[str, Tally]):
         self.added: dict[str, int] = {}
 
     def move(self, workflow: str | None, before: State, after: State, n: int = 1) -> None:
-        """Count steps that went from one state to another. A workflow whose row is gone counts nothing."""
+        """Count steps that changed their state. Nothing is counted if the workflow's row is gone."""
         if (tally := self.get(workflow or "")) is not None:
             tally.move(before, after, n)
 
     def settle(self) -> list[Query]:
-        """What the counts of those that changed make of their status, to be written."""
+        """Set the status of each workflow from its counts. Return the statement that writes the changed ones."""
         for tally in self.values():
             tally.status = tally.settled()
         changed = [
@@ -45,7 +45,7 @@ class Tallies(dict[str, Tally]):
 
 
 class End(NamedTuple):
-    """A step that ended: in which state it was before, and in which it is now."""
+    """A step that ended: its state before and now."""
 
     workflow: str
     before: State
@@ -53,9 +53,9 @@ class End(NamedTuple):
 
 
 class Released(NamedTuple):
-    """``answers``: those of the statements that went along. ``wake``: whom the released steps concern.
+    """``answers``: the answers to the writes. ``wake``: the topics of the released steps.
 
-    ``queues``: those of the steps that can run now, by their ids, but for what a failure has released.
+    ``queues``: by step id, the queues of steps that can run now, except steps released by a failure.
     """
 
     answers: Answers
@@ -64,7 +64,7 @@ class Released(NamedTuple):
 
 
 def release(tallies: Tallies, ends: Mapping[str, End], *writes: Query) -> Op[Released]:
-    """Perform these writes, which end steps, and decide for whatever waits for them. The tallies change along."""
+    """Perform writes that end steps, and release or doom the steps that wait for them. Updates the tallies."""
     for end, number in Counter(ends.values()).items():
         tallies.move(end.workflow, end.before, end.state, number)
     ended = rows_of({id: end.state == "succeeded" for id, end in sorted(ends.items())})
@@ -89,11 +89,11 @@ def release(tallies: Tallies, ends: Mapping[str, End], *writes: Query) -> Op[Rel
 
 
 def _doom(tallies: Tallies, doomed: Mapping[str, Sequence[str]]) -> Op[set[str]]:
-    """Cancel what can no longer run, and go on down the graph. It is read once and written once."""
+    """Cancel steps that can no longer run, and all steps that follow. The graph is read once and written once."""
     fates: list[Fate] = []
     for workflow, ids in sorted(doomed.items()):
         if not workflow:
-            continue  # steps that say of no workflow that it is theirs: nothing tells what follows them
+            continue  # damaged rows, without a workflow: the steps after them cannot be found
         steps, edges = yield from ask_all(
             Query("list_waiting", {"workflow": workflow}), Query("list_waiting_edges", {"workflow": workflow})
         )
@@ -105,7 +105,7 @@ def _doom(tallies: Tallies, doomed: Mapping[str, Sequence[str]]) -> Op[set[str]]
 
 
 def ends_of(jobs: Iterable[tuple[str, str | None, State]], before: State = "running") -> dict[str, End]:
-    """Of jobs, their workflows and their new states: the steps that ended."""
+    """The steps among these jobs that ended. Each job: id, workflow, new state."""
     return {id: End(workflow, before, state) for id, workflow, state in jobs if workflow and state in ENDED}
 
 

@@ -1,4 +1,4 @@
-"""Make a new job from one that succeeded."""
+"""Replay: make a new job from one that succeeded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from perdure.ops.topics import queue_topics
 from perdure.request.filter import Filter
 
 COPIED = ("task", "queue", "payload", *STORED_AS_GIVEN, "priority", "max_attempts", "unique_key")
-"""What a replay takes over, in the order of the columns of ``find_source``."""
+"""What a replay copies, in the order of the columns of ``find_source``."""
 
 
 @operation("read")
@@ -31,7 +31,7 @@ def find_task_of(id: str) -> Op[str | None]:
 
 @operation("read")
 def find_replay_of(id: str, *, request_key: str) -> Op[tuple[str, Enqueued] | tuple[None, None]]:
-    """What a job that is gone was replayed as, with the task: a key is one of a task and tenant, which went with it."""
+    """Find the replay of a deleted job, and its task. The job's task and tenant, which a key belongs to, are gone."""
     edge: str | None = LAST
     while edge is not None:
         filter = Filter(idempotency_key=request_key)
@@ -50,9 +50,10 @@ def find_replay_of(id: str, *, request_key: str) -> Op[tuple[str, Enqueued] | tu
 def replay(
     id: str, new: str, *, request_key: str | None, reason: str | None, by: str | None
 ) -> Op[Enqueued | None]:
-    """Enqueue a job like this one, which has succeeded; None if there is none.
+    """Enqueue a copy of a job that succeeded; None if there is no such job.
 
-    The request key is the new job's idempotency key, so that it answers first: also for a task that was disabled since.
+    The request key is the new job's idempotency key. It is looked up first, so a retry succeeds even if the task was
+    disabled meanwhile.
     """
     locked, found = yield from ask_all(Query("lock_job", {"id": id}), Query("find_source", {"id": id}))
     if not found:
@@ -74,13 +75,13 @@ def replay(
 
 def _refuse(id: str, job: Locked) -> None:
     if job.workflow is not None:
-        said = "This job is the step {step} of a workflow: {start_another}."
-        raise Refused(advise(said, step=job.step), code="job.is_a_step")
+        message = "This job is the step {step} of a workflow: {start_another}."
+        raise Refused(advise(message, step=job.step), code="job.is_a_step")
     if job.state != "succeeded":
         ended = job.state in ("failed", "canceled")
         cure = "{requeue_job} starts a new run of it" if ended else "it has not ended yet"
-        said = f"Only a job that succeeded is replayed, and this one is {job.state}: {cure}."
-        raise Refused(advise(said, id=id), code="job.not_succeeded")
+        message = f"Only a job that succeeded can be replayed, and this one is {job.state}: {cure}."
+        raise Refused(advise(message, id=id), code="job.not_succeeded")
 
 
 def _like(source: Mapping[str, Any], id: str, new: str, request_key: str | None) -> NewJob:
@@ -93,11 +94,11 @@ def _like(source: Mapping[str, Any], id: str, new: str, request_key: str | None)
 
 
 def _refuse_another(id: str, outcome: Enqueued) -> Op[None]:
-    """The unique key may be that of a job which has nothing to do with this one, and must not answer for it."""
+    """Refuse if an unrelated job has the unique key: it must not be taken for the replay."""
     rows = yield from ask("find_replay", id=outcome.id)
     if rows and rows[0][0] != id:
         raise Refused(
-            f"Job {outcome.id} has its unique key and is {outcome.state}: wait for its end, or cancel it.",
+            f"Job {outcome.id} has its unique key and is {outcome.state}: wait until it ends, or cancel it.",
             code="job.unique_key_taken",
         )
 

@@ -1,4 +1,4 @@
-"""What running jobs say about themselves: progress, stage, checkpoint, log lines; all under the lease."""
+"""Reports of running jobs: progress, stage, checkpoint, log lines; all under the lease."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LogLine(NamedTuple):
 
 
 class JobReport(NamedTuple):
-    """What a running job reports: progress and log lines, under its lease."""
+    """A running job's report and log lines, under its lease."""
 
     lease: Lease
     report: Report = Report()
@@ -32,34 +32,36 @@ class JobReport(NamedTuple):
 
 
 @operation("write", priority="urgent")
-def report(said: Sequence[JobReport]) -> Op[list[ReportAnswer]]:
-    """Store reports; what is omitted keeps its stored value, and the merged pair must be true."""
-    leases = sorted({one.lease for one in said})
+def report(reports: Sequence[JobReport]) -> Op[list[ReportAnswer]]:
+    """Store reports. An omitted value keeps the stored one; done must not exceed total after the merge."""
+    leases = sorted({one.lease for one in reports})
     (rows,) = yield from ask_all(Query("lock_running", {"leases": rows_of(leases)}))
     jobs = {job.lease: job for job in map(read_running, rows)}
-    heard, writes = _write(said, jobs)
+    answers, writes = _write(reports, jobs)
     yield from ask_all(*writes, final=True)
-    return heard
+    return answers
 
 
-def _write(said: Sequence[JobReport], jobs: dict[Lease, Running]) -> tuple[list[ReportAnswer], list[Query]]:
-    heard: list[ReportAnswer] = []
+def _write(
+    reports: Sequence[JobReport], jobs: dict[Lease, Running]
+) -> tuple[list[ReportAnswer], list[Query]]:
+    answers: list[ReportAnswer] = []
     writes: list[Query] = []
-    for lease, report, logs in said:
+    for lease, report, logs in reports:
         job = jobs.get(lease)
         pair = merge_progress(job, report) if job else None
         if job is None or pair is None:
-            heard.append("lease lost" if job is None else "invalid progress")
+            answers.append("lease lost" if job is None else "invalid progress")
             continue
-        heard.append("cancel requested" if job.cancel_requested else "ok")
+        answers.append("cancel requested" if job.cancel_requested else "ok")
         writes += write_reports([report_row(job, report, pair)], stage_events(job, report))
         if logs:
             writes.append(Query("record_logs", {"logs": rows_of([log_row(job, line) for line in logs])}))
-        # A later report of the same batch is merged with this one.
+        # Later reports of this batch are merged with this one.
         jobs[lease] = msgspec.structs.replace(
             job, progress_done=pair[0], progress_total=pair[1], stage=report.stage or job.stage
         )
-    return heard, writes
+    return answers, writes
 
 
 def log_row(job: Running, line: LogLine) -> Record:

@@ -1,4 +1,4 @@
-"""The results of steps, for the steps behind them."""
+"""The results of steps, for later steps."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from perdure.ops.batch import CHUNK, rows_of
 from perdure.ops.op import Op, Param, Query, Rows, ask_all, ask_last, operation
 
 PAGE_BYTES = 1 << 20
-"""Results per statement, in bytes, unless one alone is larger: as much as the arguments of a job may take."""
+"""Bytes of results per statement, unless a single one is larger: the limit of a job's arguments."""
 
 FIRST = "00000000-0000-0000-0000-000000000000"
 
 
 class ParentResult(NamedTuple):
-    """How a step before this one ended, and its result if that was read."""
+    """How a parent ended, and its result if it was read."""
 
     key: str
     task: str
@@ -26,12 +26,12 @@ class ParentResult(NamedTuple):
     run: int
     token: int
     size: int | None
-    """Bytes of the result as JSON; None where there is none."""
+    """Bytes of the result as JSON; None if there is no result."""
     result: str | None
 
     @property
     def dropped(self) -> bool:
-        """It returned something that could not be kept, which is not the same as nothing."""
+        """Whether its result could not be stored, which differs from having none."""
         return self.size is None and self.reason is not None and self.reason.startswith("result.")
 
     @property
@@ -40,7 +40,7 @@ class ParentResult(NamedTuple):
 
     @property
     def unread(self) -> bool:
-        """It has a result, which was not read yet."""
+        """Whether it has a result that was not read yet."""
         return self.size is not None and self.result is None and self.state == "succeeded"
 
 
@@ -48,9 +48,9 @@ class ParentResult(NamedTuple):
 def read_parents(
     steps: Sequence[str], *, after: str = FIRST, most_bytes: int = PAGE_BYTES
 ) -> Op[dict[str, list[ParentResult]]]:
-    """The next parents of each step, in the order in which they were made: ``CHUNK`` of them, or the last ones.
+    """The next parents of each step, in the order of creation: ``CHUNK`` of them, fewer at the end.
 
-    Results come along as far as those of a step take no more than ``most_bytes`` together.
+    Results are included as long as those of one step take at most ``most_bytes`` together.
     """
     rows = yield from ask_last(
         "read_parents", children=rows_of(steps), after=after, n=CHUNK, bytes=most_bytes
@@ -63,15 +63,15 @@ def read_parents(
 
 @operation("read")
 def read_results(ids: Sequence[str]) -> Op[dict[str, str | None]]:
-    """Results by the ids of their steps; whoever asks knows their sizes."""
+    """Results by step id. The caller must know that their sizes are acceptable."""
     return dict((yield from ask_last("read_results", ids=rows_of(ids))))
 
 
 @operation("read")
 def find_ancestors(step: str, workflow: str, keys: Sequence[str]) -> Op[dict[str, ParentResult]]:
-    """The steps before this one that have these keys, by key.
+    """The ancestors of a step that have these keys, by key.
 
-    Most are direct parents, which are found without a walk up the graph; there is one walk for all others.
+    Most are parents, which are found without walking up the graph. All others take one walk.
     """
 
     def asked(keys: Sequence[str]) -> Mapping[str, Param]:
@@ -90,7 +90,7 @@ def _by_key(rows: Rows) -> dict[str, ParentResult]:
 
 
 def pages(parents: Sequence[ParentResult], *, start: int = 0) -> Iterator[Sequence[ParentResult]]:
-    """From ``start`` on, as many as one statement should read."""
+    """Split the parents from ``start`` on into groups that one statement can read."""
     page: list[ParentResult] = []
     taken = 0
     for index in range(start, len(parents)):
@@ -106,10 +106,10 @@ def pages(parents: Sequence[ParentResult], *, start: int = 0) -> Iterator[Sequen
 
 
 def bytes_of(parents: Iterable[ParentResult]) -> int:
-    """What their results take, read or not."""
+    """The bytes of their results, read or not."""
     return sum(parent.size or 0 for parent in parents)
 
 
 def bytes_left(parents: Iterable[ParentResult]) -> int:
-    """How much more of a step's results may come along with its parents, after these."""
+    """How many bytes of results may still be read together with a step's next parents."""
     return max(0, PAGE_BYTES - bytes_of(parent for parent in parents if parent.result is not None))

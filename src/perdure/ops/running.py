@@ -1,4 +1,4 @@
-"""Running jobs under their lock: how they are read and what is written about them."""
+"""Reading locked running jobs, and writing their reports and events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Record: TypeAlias = dict[str, str | int | None]
 
 
 def read_running(row: Row) -> Running:
-    """A row of ``lock_running`` or ``find_orphans``."""
+    """Read a row of ``lock_running`` or ``find_orphans``."""
     (
         id,
         token,
@@ -59,7 +59,7 @@ def read_running(row: Row) -> Running:
 
 
 def read_policy(text: str | None) -> Backoff:
-    """One that was damaged by hand blocks no outcome: the default stands in for it."""
+    """Read a back-off policy. A damaged one is replaced by the default, so that it blocks no outcome."""
     try:
         return load_backoff(text)
     except (*UNREADABLE, InvalidOption):
@@ -84,7 +84,7 @@ def event_row(job: Running, kind: str, **detail: str) -> Record:
 
 
 def stage_events(job: Running, report: Report) -> list[Record]:
-    """A change of stage is the one thing a report leaves in the history."""
+    """The event of a change of stage, which is all that a report adds to the history."""
     stage = _kept(report.stage, SHORT)
     return [] if stage is None or stage == job.stage else [event_row(job, "stage", stage=stage)]
 

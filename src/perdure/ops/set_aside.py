@@ -7,10 +7,12 @@ few queues and priorities are idle, nothing is written.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from perdure.model.job import SECOND, Span
 from perdure.ops.batch import rows_of
+from perdure.ops.find import FIRST, Due
 from perdure.ops.op import Op, announce, ask, ask_last, operation
 from perdure.ops.topics import queue_topics
 
@@ -45,9 +47,16 @@ def set_aside(*, after: str = "", n: int = 5000, few: int = FEW) -> Op[SetAside]
     return SetAside(len(rows), queues[-1] if len(queues) == QUEUES else None)
 
 
+@operation("read")
+def find_due_soon(*, behind: Due = FIRST, n: int = 1000) -> Op[list[Due]]:
+    """The next n jobs that were set aside and are due soon."""
+    rows = yield from ask_last("find_due_soon", due=behind.at, after=behind.id, ahead=BACK, n=n)
+    return [Due(*row) for row in rows]
+
+
 @operation("write")
-def bring_back(*, n: int = 1000) -> Op[int]:
-    """Bring back up to n jobs that are due soon; return how many. Any that are due already are announced."""
-    rows = yield from ask_last("bring_back", ahead=BACK, n=n)
+def bring_back(ids: Sequence[str]) -> Op[int]:
+    """Bring these jobs back; return how many. Queues in which some are due already are announced."""
+    rows = yield from ask_last("bring_back", ids=rows_of(ids))
     yield from announce(queue_topics(queue for queue, is_due in rows if is_due))
     return len(rows)

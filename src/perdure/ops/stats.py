@@ -1,4 +1,4 @@
-"""What an operator wants to know at a glance, read at one moment."""
+"""Statistics for operators, read as of one moment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class QueueNumbers(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """What has ended since an instant; ``whole``: every job there is was looked at."""
+    """Latency of jobs that ended recently. ``whole``: every job was read."""
 
     since: Instant
     looked_at: int
@@ -33,7 +33,7 @@ class Recent(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """Everything the database can tell of itself; None is what this kind of database does not know."""
+    """All statistics of a database. None: this kind of database does not have that number."""
 
     now: Instant
     queues: dict[str, QueueNumbers]
@@ -48,7 +48,7 @@ class Numbers(NamedTuple):
 
 @operation("read")
 def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Numbers]:
-    """``since`` or ``after``: also what has ended for so long, or after that instant."""
+    """Read the statistics; with ``since`` (a duration) or ``after`` (a time), also of jobs that ended since then."""
     clock, counted, ready, settings, workers, facts = yield from ask_all(
         Query("read_clock", {}),
         Query("count_jobs", {"queue": None, "tenant": None}),
@@ -66,7 +66,7 @@ def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Nu
     oldest: dict[str, Instant] = {}
     for name, _, _, first in ready:
         oldest[name] = min(first, oldest.get(name, first))
-    crew = live(workers, now)
+    live_workers = live(workers, now)
     start = now - since if since is not None else after
     recent = None if start is None else (yield from _look_back(now, start, oldest))
     return Numbers(
@@ -80,15 +80,15 @@ def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Nu
             )
             for name in sorted(counts)
         },
-        crew,
-        unserved(((queue, task, n) for queue, task, n, _ in ready), servers(crew)),
+        live_workers,
+        unserved(((queue, task, n) for queue, task, n, _ in ready), servers(live_workers)),
         *facts[0],
     )._replace(recent=recent)
 
 
 def _look_back(now: Instant, start: Instant, oldest: Mapping[str, Instant]) -> Op[Recent]:
     found = yield from sample(start, sorted(oldest, key=lambda queue: oldest[queue]))
-    # Of a part of the jobs it is known only for how long that part reaches back.
+    # A sample reaches back only as far as its oldest job.
     reach = start if found.whole else min((job.finished_at for job in found.jobs), default=start)
     by_queue: dict[str, list[Ended]] = {}
     by_task: dict[str, list[Ended]] = {}

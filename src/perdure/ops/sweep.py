@@ -1,8 +1,8 @@
-"""What the sweeper does: rescue the jobs of workers that fell silent, cancel what expired."""
+"""Operations of the sweeper: rescue the jobs of silent workers, cancel expired jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 from uuid import UUID
 
@@ -16,11 +16,11 @@ from perdure.ops.running import read_running
 from perdure.ops.topics import ENDED
 
 FIRST = "00000000-0000-0000-0000-000000000000"
-"""Before every id."""
+"""Less than every id."""
 
 
 class Rescued(NamedTuple):
-    """One page of a rescue. ``last``: where the next page begins; None after the last one."""
+    """One page of a rescue. ``last``: the id after which the next page begins; None after the last page."""
 
     changes: list[Change]
     last: str | None
@@ -28,43 +28,55 @@ class Rescued(NamedTuple):
 
 @operation("write")
 def retire_silent(*, steady_since: Instant | None = None) -> Op[list[str]]:
-    """Retire the workers whose lease ran out: also by a clock that was set, if that is a lease ago."""
+    """Retire the workers whose lease has expired. After a clock change, wait for the length of a lease first."""
     rows = yield from ask_last("retire_silent_workers", steady_since=steady_since)
     return [row[0] for row in rows]
 
 
 @operation("write")
 def rescue(*, jitter: Jitter, after: str = FIRST, n: int = 500) -> Op[Rescued]:
-    """Free running jobs whose worker is not live: also those of a claim that committed after the retirement."""
+    """Free running jobs whose worker is not live, including claims that committed after its retirement."""
     changes, last = yield from _rescue(jitter, after, n)
     return Rescued(changes, last)
 
 
 @operation("write")
 def expire(*, n: int = 500) -> Op[list[str]]:
-    """Cancel jobs that were not started in time; return their ids."""
+    """Cancel expired jobs; return their ids."""
     rows = yield from ask_last("expire_jobs", n=n)
     return [row[0] for row in rows]
 
 
 @operation("read")
+def find_expired(*, n: int = 500) -> Op[list[str]]:
+    """The jobs that ``expire`` would cancel."""
+    return [row[0] for row in (yield from ask_last("find_expired_jobs", n=n))]
+
+
+@operation("write")
+def expire_chosen(ids: Sequence[str]) -> Op[list[str]]:
+    """Cancel these jobs, if they were not started in time; return the ids of those that were canceled."""
+    return [row[0] for row in (yield from ask_last("expire_chosen", ids=rows_of(ids)))]
+
+
+@operation("read")
 def find_overdue(*, n: int = 100) -> Op[list[str]]:
-    """Workflows with steps that were not started in time, or gates whose time ran out."""
+    """Workflows with expired steps, or with gates whose timeout has passed."""
     return (yield from _find_overdue(n))
 
 
 @operation("write")
 def sweep_steps(workflows: Sequence[str] | None = None, *, n: int = 100) -> Op[list[str]]:
-    """Cancel steps that were not started in time, resolve gates whose time ran out; return the steps.
+    """Cancel expired steps and resolve gates whose timeout has passed; return their ids.
 
-    A step is ended under the lock of its workflow, so that these are swept by workflow: those given, or those found.
+    A step ends under its workflow's lock, so this works on whole workflows: the given ones, or those found.
     """
     found = (yield from _find_overdue(n)) if workflows is None else workflows
     if not found:
         return []
     (locked,) = yield from ask_all(Query("lock_workflows", {"ids": rows_of(found)}))
     tallies = Tallies(locked)
-    # Also those whose row is gone: their steps would be found again by every sweep.
+    # Including workflows whose row is gone: otherwise every sweep would find their steps again.
     answers = yield from ask_all(
         *(Query("expire_steps", {"workflow": id}) for id in found),
         *(Query("time_out_gates", {"workflow": id}) for id in found),
@@ -90,20 +102,20 @@ def _find_overdue(n: int) -> Op[list[str]]:
 
 @operation("write")
 def list_orphans(*, after: str = FIRST, n: int = 500) -> Op[list[str]]:
-    """The running jobs whose worker is not live, unchanged."""
+    """List the running jobs whose worker is not live."""
     rows = yield from ask_last("find_orphans", after=after, n=n)
     return [row[0] for row in rows]
 
 
 @operation("write")
-def rescue_one(id: str, *, jitter: Jitter) -> Op[list[Change]]:
-    """Rescue this job and no other, if it is still an orphan."""
-    changes, _ = yield from _rescue(jitter, _just_before(id), 1, only=id)
+def rescue_chosen(ids: Sequence[str], *, jitter: Jitter, n: int) -> Op[list[Change]]:
+    """Rescue these of the first n orphans from the first of these on, if they are still orphans."""
+    changes, _ = yield from _rescue(jitter, _just_before(ids[0]), 1 if len(ids) == 1 else n, only=set(ids))
     return changes
 
 
 def _rescue(
-    jitter: Jitter, after: str, n: int, *, only: str | None = None
+    jitter: Jitter, after: str, n: int, *, only: Set[str] | None = None
 ) -> Op[tuple[list[Change], str | None]]:
     workflows, rows = yield from ask_all(
         Query("lock_orphan_workflows", {}), Query("find_orphans", {"after": after, "n": n})
@@ -113,8 +125,10 @@ def _rescue(
     last = found[-1].id if len(found) == n else None
     unlocked = sorted({job.workflow for job in found if job.workflow and job.workflow not in tallies})
     there = (yield from _existing(unlocked)) if unlocked else set[str]()
-    # One that was orphaned between the two statements is left to the next sweep; one whose workflow is gone is not.
-    jobs = [job for job in found if only in (None, job.id) and job.workflow not in there]
+    # A step orphaned between the two statements is left to the next sweep: its workflow is not locked. A step whose
+    # workflow is gone is rescued now.
+    chosen = found if only is None else [job for job in found if job.id in only]
+    jobs = [job for job in chosen if job.workflow not in there]
     changes = [_lose(job, jitter) for job in jobs]
     writes, wake = apply(changes), ready_topics(jobs, changes)
     ends = ends_of((job.id, job.workflow, one.state) for job, one in zip(jobs, changes, strict=True))

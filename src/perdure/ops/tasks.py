@@ -1,4 +1,4 @@
-"""The tasks the database knows, and whether they may be enqueued."""
+"""The tasks that the database knows, and whether they may be enqueued."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def list_tasks() -> Op[dict[str, KnownTask]]:
 
 @operation("write")
 def sync(tasks: Sequence[TaskDefinition], *, exact: bool = False) -> Op[None]:
-    """Write the code's tasks. What an operator disabled stays disabled; ``exact`` disables what the code lacks."""
+    """Write the code's tasks. A task that an operator disabled stays so. ``exact`` disables tasks not in the code."""
     rows = rows_of(sorted(tasks, key=attrgetter("name")))
     queries = [Query("sync_tasks", {"tasks": rows})]
     if exact:
@@ -45,7 +45,7 @@ def set_task(
     config: str | UnsetType | None = UNSET,
     by: str | None = None,
 ) -> Op[None]:
-    """Allow or refuse new jobs of a task, where queued work still runs; and set what its handlers read."""
+    """Enable or disable a task, and set the config for its handlers. Existing jobs of a disabled task still run."""
     changes: list[Query] = []
     if enabled is not None:
         changes.append(Query("enable_task", {"name": name, "enabled": enabled}))

@@ -1,11 +1,11 @@
-"""What wake-ups are about."""
+"""Topics of wake-ups."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 ANYTHING = "*"
-"""Something changed, and nobody knows what."""
+"""Something changed; it is not known what."""
 ENDED = "ended"
 """Some job has ended."""
 TASKS = "tasks"
@@ -13,12 +13,12 @@ TASKS = "tasks"
 
 
 def queue_topic(queue: str) -> str:
-    """Something in this queue may be claimed now."""
+    """A job of this queue may be claimed now."""
     return f"queue/{queue}"
 
 
 def worker_topic(worker: str) -> str:
-    """Something this worker runs should stop."""
+    """A job that this worker runs should stop."""
     return f"worker/{worker}"
 
 
@@ -27,6 +27,6 @@ def queue_topics(queues: Iterable[str]) -> frozenset[str]:
 
 
 def all_of(wakes: Sequence[frozenset[str] | None]) -> frozenset[str] | None:
-    """Together; None if one of them is not known."""
+    """The union; None if one of them is not known."""
     known = [wake for wake in wakes if wake is not None]
     return frozenset[str]().union(*known) if len(known) == len(wakes) else None

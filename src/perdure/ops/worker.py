@@ -1,4 +1,4 @@
-"""A worker's identity: its registration, its heartbeat, its end."""
+"""A worker's registration, heartbeat and retirement."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from perdure.ops.op import Op, Query, Rows, ask_all, ask_last, operation
 
 
 class Beat(NamedTuple):
-    """What the database believes of a worker. ``live`` False: it was retired and must register anew.
+    """A worker as the database sees it. ``live`` False: it was retired and must register again.
 
-    ``configs``: what operators have set for tasks, as JSON by their names.
+    ``configs``: what operators have set for tasks, as JSON by task name.
     """
 
     live: bool
@@ -46,9 +46,9 @@ def register(
     queues: Sequence[str] | None = None,
     slots: int = 1,
 ) -> Op[Mapping[str, str]]:
-    """Begin a worker's life: its jobs are its own for as long as it renews its lease. Return the configs of tasks.
+    """Register a worker. Its jobs are its own as long as it renews its lease. Return the configs of tasks.
 
-    Which tasks and queues it serves, and how many jobs at a time, is for operators to read.
+    ``tasks``, ``queues`` and ``slots`` are stored for operators to read.
     """
     if lease <= 0:
         raise InvalidLease
@@ -73,7 +73,7 @@ def register(
 
 @operation("write", priority="heartbeat")
 def heartbeat(worker: str) -> Op[Beat]:
-    """Renew the one row that keeps all of a worker's leases, and read back what it is believed to run."""
+    """Renew the one row that keeps all of a worker's leases, and read which jobs it runs in the database's view."""
     alive, rows, configs = yield from ask_all(
         Query("beat_worker", {"worker": worker}),
         Query("list_running", {"worker": worker}),
@@ -85,7 +85,7 @@ def heartbeat(worker: str) -> Op[Beat]:
 
 @operation("read")
 def peek(worker: str) -> Op[Beat]:
-    """The same without a renewal: has anything been asked of it meanwhile?"""
+    """Read the same without a renewal, to see requests such as cancels."""
     found, rows, configs = yield from ask_all(
         Query("find_worker", {"worker": worker}),
         Query("list_running", {"worker": worker}),
@@ -97,19 +97,19 @@ def peek(worker: str) -> Op[Beat]:
 
 @operation("read")
 def knows(worker: str) -> Op[bool]:
-    """Whether the database has heard of this worker, though it may be retired: those are kept."""
+    """Whether the database knows this worker. Retired workers are kept, so they are known too."""
     return bool((yield from ask_last("find_worker", worker=worker)))
 
 
 @operation("write", priority="heartbeat")
 def retire(worker: str) -> Op[None]:
-    """End a worker's life in order; whatever it still runs is rescued by the next sweep."""
+    """Retire a worker. The next sweep rescues jobs that it still runs."""
     yield from ask_last("retire_worker", worker=worker)
 
 
 @operation("write", priority="heartbeat")
 def lead(name: str, worker: str, *, lease: Span) -> Op[bool]:
-    """Whether this worker is the one that does what only one should do, from now on for a lease."""
+    """Try to become, or stay, the leader for the length of a lease; return whether this worker is it."""
     rows = yield from ask_last("lead", name=name, worker=worker, lease=lease)
     return bool(rows)
 

@@ -1,4 +1,4 @@
-"""The workers at one time of the database's clock."""
+"""Reading workers, with the database's time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOBODY: Mapping[str, int] = {}
 
 
 class WorkersNow(NamedTuple):
-    """Every worker that was not retired, and what time it is: one whose lease ran out by then is silent."""
+    """Every worker that was not retired, and the time: a worker whose lease has expired by then is silent."""
 
     now: Instant
     workers: list[WorkerRow]
@@ -28,13 +28,13 @@ def list_workers_now() -> Op[WorkersNow]:
 
 
 def live(rows: Rows, now: Instant) -> list[WorkerRow]:
-    """Without those whose lease ran out, though nobody has retired them yet."""
+    """Leave out workers whose lease has expired, even if they are not retired yet."""
     workers = [WorkerRow(*row) for row in rows]
     return [worker for worker in workers if worker.expires_at > now]
 
 
 def servers(workers: Sequence[WorkerRow], running: Mapping[str, int] = NOBODY) -> list[Server]:
-    """``running``: how many jobs each of them runs, by their ids."""
+    """Describe workers by what they serve. ``running``: how many jobs each runs, by worker id."""
     return [
         Server(
             frozenset(names_in(worker.tasks)),
@@ -47,6 +47,6 @@ def servers(workers: Sequence[WorkerRow], running: Mapping[str, int] = NOBODY) -
 
 
 def names_in(text: str) -> list[str]:
-    """A worker's row that was damaged by hand hides no other worker."""
+    """Read a list of names. A damaged list is empty, so that it hides no other worker."""
     names = shown_json(text)
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

@@ -1,4 +1,4 @@
-"""Workflows: start them, look at them."""
+"""Start and read workflows."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class WorkflowRow(NamedTuple):
 
 
 class Started(NamedTuple):
-    """``created`` False: a key belongs to a workflow that was there already."""
+    """The answer to a start. ``created`` False: the key belongs to an existing workflow."""
 
     workflow: WorkflowRow
     created: bool
 
 
 class StepRow(NamedTuple):
-    """A step as a view of its workflow shows it."""
+    """A step as shown in its workflow."""
 
     id: str
     key: str
@@ -79,7 +79,7 @@ class Spoiler(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """A workflow, its steps in the order they were added, and who waits for whom: parent, child, mode."""
+    """A workflow, its steps in the order they were added, and its edges: parent, child, mode."""
 
     now: Instant
     workflow: WorkflowRow
@@ -91,10 +91,10 @@ class Graph(NamedTuple):
 def start(
     workflow: NewWorkflow, ordered: Sequence[Shape], steps: Mapping[str, NewStep], wake: frozenset[str]
 ) -> Op[Started]:
-    """Write a workflow and all its steps, or find the one that answers for it. ``wake``: whom the first concern."""
+    """Write a workflow and its steps, or find the existing one with its key. ``wake``: topics of the first steps."""
     writes, initial = insert_steps(ordered, steps, {})
     insert = insert_workflow(workflow, [begins.state for begins in initial.values()])
-    # In the same transaction: what a caller's own has written nobody else can read.
+    # Read it in the same transaction: nobody else can read what a caller's transaction has not committed.
     look = Query("get_workflow", {"id": workflow.id})
     if not workflow.keyed:
         *_, rows = yield from ask_all(insert, *writes, look, final=True, wake=wake)
@@ -127,21 +127,21 @@ def list_workflows(
     before: str = LAST,
     n: int = 50,
 ) -> Op[list[WorkflowRow]]:
-    """A page, newest first; the next one begins before the last id of this one."""
+    """A page of workflows, newest first. The last id of a page is ``before`` of the next one."""
     rows = yield from ask_last("list_workflows", name=name, status=status, tenant=tenant, before=before, n=n)
     return [WorkflowRow(*row) for row in rows]
 
 
 @operation("read")
 def list_spoilers(id: str, *, n: int) -> Op[list[Spoiler]]:
-    """The steps for which a workflow failed, not those that only followed from them."""
+    """The steps that made a workflow fail, without those that were only canceled as a consequence."""
     rows = yield from ask_last("list_spoilers", workflow=id, n=n)
     return [Spoiler(*row) for row in rows]
 
 
 @operation("read")
 def get_graph(id: str) -> Op[Graph | None]:
-    # Edges before steps: what is appended meanwhile is a step without edges, and never an edge without steps.
+    # Read edges before steps: a concurrent append may then show a step without edges, but no edge without steps.
     clock, edges, steps, rows = yield from ask_all(
         Query("read_clock", {}),
         Query("list_edges", {"workflow": id}),
@@ -184,7 +184,7 @@ def insert_workflow(workflow: NewWorkflow, states: Sequence[State]) -> Query:
 
 
 def _find(workflow: NewWorkflow) -> Op[str | None]:
-    """Which one answers for it: itself, if an earlier commit was never answered; then its key; then its unique key."""
+    """The existing workflow: itself, if a commit succeeded and its reply was lost; else by key; else by unique key."""
     scope = {"name": workflow.name, "tenant": workflow.tenant or ""}
     mine, keyed, active = yield from ask_all(
         Query("get_workflow", {"id": workflow.id}),

@@ -1,4 +1,4 @@
-"""An operator's acts on a workflow: cancel it, requeue it, resolve a gate."""
+"""Actions of an operator on a workflow: cancel it, requeue it, resolve a gate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perdure.model.canonical import read_json, same
 from perdure.model.graph import GATE, OVER, Fate, Tally, Which, requeued
 from perdure.model.job import ENDED as OVER_JOBS
 from perdure.model.job import NewWorkflow, State
-from perdure.ops.audit import act, told
+from perdure.ops.audit import act, as_json
 from perdure.ops.batch import rows_of
 from perdure.ops.op import Op, Query, Rows, ask_all, operation
 from perdure.ops.release import End, Tallies, release
@@ -25,7 +25,7 @@ Resolution: TypeAlias = Literal["succeeded", "failed", "canceled"]
 
 @operation("write")
 def cancel_workflow(workflow: str, *, reason: str | None = None, by: str | None = None) -> Op[Canceling]:
-    """Cancel every step that has not ended; those that run are asked to stop, and it is over when they have."""
+    """Cancel every step that has not ended. Running steps are asked to stop; the workflow ends when they have."""
     tallies = yield from _lock(workflow)
     tally = tallies[workflow]
     if tally.status in OVER:
@@ -54,22 +54,22 @@ def resolve_gate(
     reason: str | None = None,
     by: str | None = None,
 ) -> Op[bool]:
-    """End an open gate so. The same once more changes nothing, and anything else is a conflict."""
+    """Resolve an open gate. Repeating the same resolution changes nothing; a different one is a conflict."""
     tallies = yield from _lock(workflow)
     (gates,) = yield from ask_all(Query("find_step", {"workflow": workflow, "key": key}))
     if not gates:
         raise GateRefused(f"The workflow has no step {key}.", code="workflow.gate_not_found")
-    ((id, state, task, result, said, run, token),) = gates
+    ((id, state, task, result, old_reason, run, token),) = gates
     if task != GATE:
-        raise GateRefused(f"The step {key} is no gate: a worker runs it.", code="workflow.gate_not_gate")
+        raise GateRefused(f"The step {key} is not a gate: a worker runs it.", code="workflow.gate_not_gate")
     if state in OVER_JOBS:
-        _compare(key, (state, said), (resolution, reason), result, output)
+        _compare(key, (state, old_reason), (resolution, reason), result, output)
         return False
     if state != "open":
         raise GateRefused(f"The gate {key} is not open yet: steps before it have not ended.")
     write = Query("resolve_gate", {"id": id, "resolution": resolution, "result": output, "reason": reason})
     _, wake, _ = yield from release(tallies, {id: End(workflow, "open", resolution)}, write)
-    detail = told({"reason": reason, "by": by})
+    detail = as_json({"reason": reason, "by": by})
     event = Query(
         "record_event", {"id": id, "run": run, "token": token, "kind": resolution, "detail": detail}
     )
@@ -90,7 +90,7 @@ def requeue_workflow(
 ) -> Op[Requeuing]:
     """Start a new run of these steps of a workflow that failed or was canceled.
 
-    ``stand_in``: a new id. ``run``: the run that the caller saw.
+    ``stand_in``: a new id, see ``_taken``. ``run``: the run that the caller saw.
     """
     tallies = yield from _lock(workflow)
     tally = tallies[workflow]
@@ -135,7 +135,7 @@ def _lock(workflow: str) -> Op[Tallies]:
 
 
 def _cancel_all(tally: Tally, *, running: int) -> None:
-    """Nothing waits any more; what runs will end."""
+    """Update the counts: nothing waits any more, and what runs will end."""
     tally.spoiled += tally.waiting + tally.open + tally.active - running
     tally.waiting, tally.open, tally.active = 0, 0, running
     tally.canceling = True
@@ -148,12 +148,12 @@ def _compare(
     result: str | None,
     output: str | None,
 ) -> None:
-    """A gate that has ended: was it asked to end just so?"""
+    """Refuse if a resolved gate was resolved differently."""
     if before != now:
-        state, said = before
+        state, old_reason = before
         ended = "was canceled" if state == "canceled" else f"has {state}"
-        told = "without a reason" if said is None else f"with the reason: {said}"
-        raise GateConflict(f"The gate {key} {ended} already, {told}.")
+        reason = "without a reason" if old_reason is None else f"with the reason: {old_reason}"
+        raise GateConflict(f"The gate {key} {ended} already, {reason}.")
     if not same(*(None if one is None else read_json(one) for one in (result, output))):
         raise GateConflict(
             f"The gate {key} was resolved with another output.", code="workflow.gate_conflicting_output_retry"
@@ -161,9 +161,9 @@ def _compare(
 
 
 def _taken(row: WorkflowRow, stand_in: str) -> Op[bool]:
-    """Whether another one runs under its unique key meanwhile.
+    """Whether another workflow now runs under its unique key.
 
-    A row that is gone at once takes the key as a start does, so that of two at the same moment one waits for the other.
+    Insert a row with the key, as a start does, and delete it at once: concurrent calls then wait for each other.
     """
     if row.unique_key is None:
         return False
@@ -175,7 +175,7 @@ def _taken(row: WorkflowRow, stand_in: str) -> Op[bool]:
 
 
 def _begin_again(steps: list[StepRow], edges: Rows, which: Which) -> dict[str, Fate]:
-    """How the chosen steps begin their new run. All others have ended, and stay so."""
+    """The states in which the chosen steps begin their new run. All others have ended and stay unchanged."""
     states: dict[str, tuple[State, bool]] = {step.id: (step.state, step.unsatisfied > 0) for step in steps}
     gates = {step.id for step in steps if step.task == GATE}
     chosen = requeued(states, ((parent, child) for parent, child, _ in edges), which)

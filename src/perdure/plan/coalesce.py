@@ -1,4 +1,4 @@
-"""Concurrent calls of an event loop, coalesced: one statement and one commit for many."""
+"""Coalescing of concurrent calls in an event loop: one statement and one commit for many calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 UNDER_WAY: Final = 2
-"""How many groups may be at the database: while one is on its way to the disk the next one is written."""
+"""Groups that may be at the database at a time: while one is synced to disk, the next one is written."""
 
 
 class Coalescer(Generic[A, T]):
@@ -37,7 +37,7 @@ class Coalescer(Generic[A, T]):
         return answer
 
     async def aperform(self, store: Store, asked: A) -> T:
-        # Here, because blocking programs never import asyncio.
+        # Imported here: blocking programs never need asyncio.
         from asyncio import get_running_loop
 
         loop = get_running_loop()
@@ -84,7 +84,7 @@ class LoopQueue(Generic[A, T]):
             self._pass_on(loop)
 
     def _pass_on(self, loop: AbstractEventLoop) -> None:
-        """A group is over: all queued calls take its place."""
+        """A group has ended: all queued calls form the next one."""
         if not self._queued:
             self._under_way -= 1
             return
@@ -93,7 +93,7 @@ class LoopQueue(Generic[A, T]):
         task.add_done_callback(self._group_done)
 
     def _group_done(self, task: Task[None]) -> None:
-        """Called also if the task was cancelled before it began: the queued calls still wait."""
+        """Also called if the task was cancelled before it began: the queued calls still wait."""
         self._groups.discard(task)
         self._pass_on(task.get_loop())
 
@@ -105,7 +105,7 @@ class LoopQueue(Generic[A, T]):
                 await self._perform_together(calls)
         finally:
             for call in _wanted(calls):
-                call.answer.cancel()  # with the loop that ends
+                call.answer.cancel()  # the loop is ending
 
     def _take(self) -> list[QueuedCall[A, T]]:
         calls, self._queued = self._queued, []

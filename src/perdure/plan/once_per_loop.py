@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
 
 Done = Callable[[Unavailable | None], None]
-"""Always call this, also after a failure or a cancel: then the next caller tries. If the database is away, callers that
-waited for more than half of the attempt get the error; the others retry. Otherwise each would wait as long in turn."""
+"""What the first caller must always call, also after a failure or a cancel. Then the next caller tries. If the
+database is away, callers that waited for more than half of the attempt get the error; the others retry. Otherwise the
+callers would wait that long one after the other."""
 
 
 class OncePerLoop:
-    """The first caller of an event loop enters; the others wait, and go on in the order in which they came."""
+    """The first caller of an event loop enters. The others wait, and continue in their order of arrival."""
 
     def __init__(self) -> None:
         self._waiting: WeakKeyDictionary[AbstractEventLoop, list[tuple[float, Future[None]]]] = (
@@ -29,8 +30,8 @@ class OncePerLoop:
         )
 
     async def enter(self) -> Done | None:
-        """Return at once what the first caller calls when it is done; return None to the others after that."""
-        # Here, because blocking programs never import asyncio.
+        """Return a function to the first caller, to call when done. The others wait until then and get None."""
+        # Imported here: blocking programs never need asyncio.
         from asyncio import get_running_loop
 
         loop = get_running_loop()

@@ -1,6 +1,7 @@
-"""How a method is written once for blocking and for async callers: a plan, a generator that yields effects.
+"""Plans: generators that yield effects. A method is written once, for blocking and for async callers.
 
-A plan is to operations what an operation is to statements. It may perform several, each in its own transaction.
+A plan is to operations what an operation is to statements. It may perform several operations, each in its own
+transaction.
 
     class App:
         def _pause_queue(self, name: str) -> Plan[None]:
@@ -49,7 +50,7 @@ T = TypeVar("T")
 
 
 class Call(NamedTuple):
-    """Perform an operation; on the caller's own connection where one is given."""
+    """Perform an operation, on the caller's connection if there is one."""
 
     operation: Operation[..., Any]
     args: Sequence[Any]
@@ -66,7 +67,7 @@ class Coalesce(NamedTuple):
 
 
 class InThread(NamedTuple):
-    """Call a function that blocks: in async code, in a thread."""
+    """Call a function that blocks. Async code calls it in a thread."""
 
     function: Callable[[], Any]
 
@@ -78,7 +79,7 @@ class Pause(NamedTuple):
 
 
 class WaitFor(NamedTuple):
-    """Wait until a wakeup is set, for so many seconds at most."""
+    """Wait until a wakeup is set, for at most this many seconds."""
 
     wakeup: Wakeup
     seconds: float
@@ -99,12 +100,12 @@ def perform(operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> Pl
 
 
 def perform_on(conn: object | None, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
-    """The same, inside the caller's transaction."""
+    """Perform an operation inside the caller's transaction."""
     return cast(T, (yield Call(operation, args, kwargs, conn)))
 
 
 def perform_at_once(operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
-    """The same, but raise StoreBusy instead of waiting for the database's write lock."""
+    """Perform an operation, but raise StoreBusy instead of waiting for the database's write lock."""
     return cast(T, (yield Call(operation, args, kwargs, at_once=True)))
 
 
@@ -127,7 +128,7 @@ def wait_for(wakeup: Wakeup, *, seconds: float) -> Plan[None]:
 
 
 def run_once(once: OncePerLoop) -> Plan[Done | None]:
-    """Return what to call when it is done, or None when another task has done it. Threads do not share the work."""
+    """Return a function to call when the work is done; None if another task has done it. Threads do not share work."""
     return cast(Done | None, (yield RunOnce(once)))
 
 
@@ -154,7 +155,7 @@ async def arun(store: Store, plan: Plan[T], *, method: str | None = None) -> T:
 
 
 def _with_method(error: UnsupportedConnection, mode: join.Mode, method: str | None) -> UnsupportedConnection:
-    """A sync connection given to an async method, or the reverse: the error names the method to use instead."""
+    """Name the method to use instead, when a sync connection was passed to an async method or the reverse."""
     return join.wrong_mode(mode, f"{method}()") if method and error.code == "conn.wrong_mode" else error
 
 
@@ -271,13 +272,13 @@ def show(method: Callable[..., object], owner: type, name: str) -> None:
 
 def in_event_loop() -> bool:
     """Whether an event loop runs in this thread."""
-    # Another thread may be importing asyncio just now, and the function may not exist yet: then no loop runs here.
+    # If another thread is importing asyncio right now, the function may not exist yet. Then no loop runs here.
     running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
     return running_loop is not None and running_loop() is not None
 
 
 def refuse_in_event_loop(name: str, instead: str | None = None) -> None:
-    """A blocking method would stop every task of the loop that runs in this thread. Most have an async version."""
+    """Refuse a blocking method in a thread that runs an event loop: it would stop every task of the loop."""
     if in_event_loop():
         instead = instead or f"await a{name}()"
         raise BlockingCall(f"{name}() blocks and an event loop runs in this thread: {instead} instead.")

@@ -19,7 +19,7 @@ class Wakeup:
         self._wake: Callable[[], object] | None = None
 
     def set(self) -> None:
-        # In this order, and the other way round below: so either the waiter sees the flag, or we see the waiter.
+        # The order matters, and is reversed in the waiter: either the waiter sees the flag, or we see the waiter.
         self._is_set = True
         if (wake := self._wake) is not None:
             # A closed loop raises: nobody waits there any more.
@@ -27,7 +27,7 @@ class Wakeup:
                 wake()
 
     def wait(self, seconds: float) -> None:
-        """Wait until it is set, or so many seconds."""
+        """Wait until it is set, for at most this many seconds."""
         gate = threading.Event()
         self._wake = gate.set
         if not self._is_set:
@@ -35,7 +35,7 @@ class Wakeup:
         self._wake, self._is_set = None, False
 
     async def await_(self, seconds: float) -> None:
-        """The same, in the event loop, without a thread."""
+        """Wait in the event loop, without a thread."""
         import asyncio
 
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What a running job sees of itself."""
+"""The context: a running job's view of itself."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ RUN_AS_A_JOB = "enqueue the task, in a test inside app.testing()."
 
 
 class Context:
-    """Passed to a handler that has a parameter with the default ``CONTEXT``.
+    """What a handler gets through a parameter with the default ``CONTEXT``.
 
-    A plain call of a task gets one of its own, outside any job. What it says or saves goes nowhere, for there is no
-    row to tell and no next attempt. What somebody would count on after the call is refused: jobs, and a transaction.
-    Bad values are refused as in a job.
+    A plain call of a task gets a context without a job. What it reports or saves is discarded: there is no row and no
+    next attempt. Jobs and transactions, whose effects a caller would rely on, are refused. So are bad values, as in a
+    job.
     """
 
     __slots__ = ("_config", "attempt", "cancel_requested", "job_id", "run", "tenant", "worker")
@@ -47,7 +47,7 @@ class Context:
 
     @staticmethod
     def current() -> Context:
-        """The context of the job that runs here; one of its own outside any."""
+        """The context of the job that runs here; outside a job, a context without one."""
         return current_context.get(None) or Context()
 
     @property
@@ -62,22 +62,22 @@ class Context:
 
     @property
     def scheduled_for(self) -> datetime | None:
-        """The instant of its schedule that this job stands for."""
+        """The time of the schedule for which this job was made."""
         return None
 
     @property
     def workflow_id(self) -> str | None:
-        """The id of the workflow whose step this job is."""
+        """The id of the workflow of which this job is a step."""
         return None
 
     @property
     def step_key(self) -> str | None:
-        """The key of the step that this job is."""
+        """This job's step key."""
         return None
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """What operators have set for its task, as of the start of the attempt. To be read only."""
+        """What operators have set for its task, as of the start of the attempt. Do not modify it."""
         return self._config
 
     @property
@@ -87,37 +87,37 @@ class Context:
 
     @property
     def results(self) -> Mapping[str, Any]:
-        """What the direct parents of a step returned, by their keys."""
+        """What the direct parents of this step returned, by key."""
         return {}
 
     async def aresults(self) -> AsyncIterator[tuple[str, Any]]:
-        """Key and result of each direct parent of a step, for async code: however large they are together."""
+        """Key and result of each direct parent of this step, for async code. Their total size is not limited."""
         for item in self.results.items():
             yield item
 
     def result_of(self, key: str) -> Any:
-        """What any step before this one returned."""
-        raise InvalidOption(f"A plain call is no step and has none before it: {RUN_AS_A_JOB}")
+        """What an ancestor of this step returned."""
+        raise InvalidOption(f"A plain call is not a step and has no earlier steps: {RUN_AS_A_JOB}")
 
     async def aresult_of(self, key: str) -> Any:
         """The same for async code."""
         return self.result_of(key)
 
     def append(self, steps: Any, *, at_once: bool = False) -> list[str]:
-        """Add steps to the workflow with the success of this attempt; ``at_once`` writes them now."""
-        raise InvalidOption(f"A plain call is no step of a workflow: {RUN_AS_A_JOB}")
+        """Add steps to the workflow when this attempt succeeds; ``at_once`` adds them now."""
+        raise InvalidOption(f"A plain call is not a step of a workflow: {RUN_AS_A_JOB}")
 
     async def aappend(self, steps: Any, *, at_once: bool = False) -> list[str]:
         """The same for async code."""
         return self.append(steps, at_once=at_once)
 
     def check(self) -> None:
-        """Go on, or end here if the handler was asked to stop: as is right for whatever it was asked for."""
+        """End the handler here if it was asked to stop: by a cancel, a timeout, a lost lease or a shutdown."""
         if self.cancel_requested:
             raise Stopped
 
     def progress(self, done: int | None = None, total: int | None = None, message: str | None = None) -> None:
-        """Say how far the job is; what is left out stays as it was."""
+        """Report how far the job is. Omitted values stay as they were."""
         for name, number in (("done", done), ("total", total)):
             if number is not None and (type(number) is not int or number < 0):
                 raise InvalidOption(f"{name} must be a whole number, 0 or more.")
@@ -125,13 +125,13 @@ class Context:
             raise InvalidOption("done must not be more than total.")
 
     def stage(self, name: str) -> None:
-        """Say what the job is about to do."""
+        """Report what the job is about to do."""
 
     def log(self, message: str, *, level: str = "info") -> None:
-        """Leave a line with the job."""
+        """Add a line to the job's log."""
 
     def save(self, checkpoint: object) -> None:
-        """Keep this for the next attempt: durable when it returns."""
+        """Save this for the next attempt. It is durable when the call returns."""
         encode_plain({"checkpoint": checkpoint})
 
     async def asave(self, checkpoint: object) -> None:
@@ -139,8 +139,8 @@ class Context:
         self.save(checkpoint)
 
     def enqueue(self, *requests: Any, at_once: bool = False) -> list[str]:
-        """Enqueue jobs with the success of this attempt; ``at_once`` writes them now."""
-        raise InvalidOption(f"A plain call has no success to enqueue jobs with: {RUN_AS_A_JOB}")
+        """Enqueue jobs when this attempt succeeds; ``at_once`` enqueues them now."""
+        raise InvalidOption(f"A plain call cannot enqueue jobs with its success: {RUN_AS_A_JOB}")
 
     async def aenqueue(self, *requests: Any, at_once: bool = False) -> list[str]:
         """The same for async code."""
@@ -154,10 +154,10 @@ class Context:
 
     def transaction(self) -> Any:
         """``with`` or ``async with``: a connection, in a transaction that ends with the job's success."""
-        raise InvalidOption(f"A plain call has no success to end a transaction with: {RUN_AS_A_JOB}")
+        raise InvalidOption(f"A plain call cannot end a transaction with its success: {RUN_AS_A_JOB}")
 
 
 current_context: ContextVar[Context] = ContextVar("perdure_context")
 
 CONTEXT = Context()
-"""The default of a context parameter: it lets callers and type checkers leave it out."""
+"""The default of a context parameter, so that callers can leave it out, also for type checkers."""

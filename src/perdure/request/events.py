@@ -1,4 +1,4 @@
-"""What happens to jobs, for those who subscribe: told after the commit, never before."""
+"""Events for subscribers: what happened to jobs. They are sent after the commit, never before."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ EventName: TypeAlias = Literal["started", AttemptEvent, "lease_lost", "rescued"]
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened to one job.
 
-    ``retried``: the attempt failed and there will be another; ``failed``: there will be none. A rescue is told as
-    ``rescued``, and as ``failed`` or ``canceled`` too where it ended the job. A job that expired is ``canceled``.
+    ``retried``: the attempt failed and there will be another; ``failed``: there will be none. A rescue is ``rescued``,
+    followed by ``failed`` or ``canceled`` if it ended the job. A job that expired is ``canceled``.
     """
 
     name: EventName
@@ -31,7 +31,7 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None = None
     message: str | None = None
     seconds: float | None = None
-    """How long the handler ran, where it did."""
+    """How long the handler ran, if it did."""
 
 
 Listener: TypeAlias = Callable[[JobEvent], object]

@@ -1,4 +1,4 @@
-"""Which jobs: the conditions that lists, and acts on many jobs, take. Checked at the door, and all of them hold."""
+"""Filters: the conditions of lists and bulk actions. They are validated first, and a job must meet all of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXT_BYTES = 1000
 
 
 class Wanted(TypedDict, total=False):
-    """The conditions as users give them; None asks for nothing."""
+    """The conditions as users pass them. None is no condition."""
 
     queue: str | None
     task: str | Named | None
@@ -36,7 +36,7 @@ class Wanted(TypedDict, total=False):
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The conditions as operations take them. Times: from the first on, and before the second."""
+    """The conditions as operations take them. ``after`` times are inclusive, ``before`` times are exclusive."""
 
     queue: str | None = None
     task: str | None = None
@@ -47,14 +47,14 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unique_key: str | None = None
     error_code: str | None = None
     text: str | None = None
-    """Somewhere in the arguments, letter by letter: no letter of it means any other."""
+    """A literal part of the arguments: no wildcards."""
     created_after: Instant | None = None
     created_before: Instant | None = None
     finished_after: Instant | None = None
     finished_before: Instant | None = None
 
     def still_fits(self, job: Changeable) -> bool:
-        """Whether a job that was found, and has been locked since, fits. All else about a job never changes."""
+        """Whether a found job still matches once it is locked. Only the fields of ``Changeable`` can change."""
         finished = job.finished_at
         return (
             (self.state is None or self.state == job.visible_state)
@@ -63,8 +63,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             and (self.finished_before is None or (finished is not None and finished < self.finished_before))
         )
 
-    def told(self) -> dict[str, str]:
-        """The conditions that were asked, for people to read. A text may be that of a redacted argument."""
+    def as_dict(self) -> dict[str, str]:
+        """The set conditions, for people to read. ``text`` is hidden: it may be a redacted argument."""
         asked = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
         if self.text is not None:
             asked["text"] = HIDDEN
@@ -79,7 +79,7 @@ EVERY = Filter()
 
 
 class Changeable(NamedTuple):
-    """What a filter asks about a job that may change while nobody holds it."""
+    """The fields of a job that a filter tests and that can change until the job is locked."""
 
     state: State
     due: bool
@@ -94,9 +94,9 @@ class Changeable(NamedTuple):
 
 
 def checked_filter(wanted: Wanted) -> Filter:
-    """The conditions as asked, or a clear refusal."""
+    """Validate the conditions. Raises InvalidOption."""
     for unknown in wanted.keys() - Wanted.__annotations__.keys():
-        raise InvalidOption(f"{unknown} is no condition: use {', '.join(Wanted.__annotations__)}.")
+        raise InvalidOption(f"{unknown} is not a condition: use {', '.join(Wanted.__annotations__)}.")
     state, task = wanted.get("state"), wanted.get("task")
     if state is not None and state not in VISIBLE_STATES:
         raise InvalidOption(f"state must be one of {', '.join(VISIBLE_STATES)}.")

@@ -1,7 +1,7 @@
-"""Ids of jobs: UUIDv7, growing within a process, so that jobs enqueued in one millisecond stay in order.
+"""Job ids: UUIDv7 that increase within a process, so jobs enqueued in the same millisecond stay in order.
 
-Made by the client, so that an enqueue whose commit was never answered can be run again. A wrong clock only reorders
-ties.
+The client makes them, so that it can repeat an enqueue whose reply was lost. A wrong clock only reorders jobs with
+the same due time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def new_id() -> str:
 
 
 def new_ids(n: int) -> list[str]:
-    """As many ids, one after the other."""
+    """``n`` consecutive ids."""
     with _lock:
         first = _take(n)
     start, rest = first & _LAST_GROUP, _spell(first)[:24]
@@ -39,25 +39,25 @@ def new_ids(n: int) -> list[str]:
 
 
 def _take(n: int) -> int:
-    """The first of n numbers above all before."""
+    """Reserve n numbers greater than all before; return the first."""
     global _last
     fresh = (time.time_ns() // 1_000_000) << _TAIL
     first = _last + 1 + getrandbits(24)
     if fresh > _last:
-        # One bit is left free, so that a busy millisecond does not run into the next.
+        # One bit stays free, so that a busy millisecond does not overflow into the next.
         first = fresh | _system.getrandbits(_TAIL - 1)
     _last = first + n - 1
     return first
 
 
 def _spell(value: int) -> str:
-    """The version, 7, stands between 60 bits and 62; the variant is the highest bit of the second half."""
+    """Format as a UUID: 48 bits of time, the version, 12 random bits, the variant, 62 random bits."""
     head, tail = f"{value >> 62:015x}", f"{value & (1 << 62) - 1 | 1 << 63:016x}"
     return f"{head[:8]}-{head[8:12]}-7{head[12:]}-{tail[:4]}-{tail[4:]}"
 
 
 def _after_fork() -> None:
-    """A child begins anew: it would otherwise make the ids its parent is about to make."""
+    """Reset the state in a forked child: otherwise it would make the same ids as its parent."""
     global _last, _lock
     _last, _lock = 0, threading.Lock()
 

@@ -22,21 +22,21 @@ NOTHING_ASKED = Options()
 
 
 class Template(msgspec.Struct, frozen=True, eq=False):
-    """What the requests of one task with the same options share."""
+    """What all requests of one task with the same options share."""
 
     task: str
     options: Options
     decode: Callable[[str], object]
     queue: str | None
-    """Where they go; None where only the database knows."""
+    """The queue of the jobs; None if only the database knows it."""
     canonical: Callable[[str], str] = str
-    """A payload in canonical form."""
+    """Converts a payload to canonical form."""
     refers: bool = False
-    """Arguments are results of steps, so that only a step can have them."""
+    """Whether arguments refer to results of steps. Only a step can have them."""
 
     @property
     def bulk(self) -> bool:
-        """Whether many of them can be written as one: there is nothing to ask the database about each."""
+        """Whether many of these jobs fit into one compact statement: the database need not check each."""
         plain = self.options.run_at is None and not self.refers
         return plain and self.queue is not None and not self.options.keyed
 
@@ -59,17 +59,17 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False)
     template: Template
     payload: str
     arguments: str | None = None
-    """In canonical form, where there is an idempotency key or a reference to a step's result."""
+    """The canonical form, if there is an idempotency key or a reference to a step's result."""
 
     def __repr__(self) -> str:
-        """Without the arguments: a request ends up in logs."""
+        """Leave out the arguments: a request ends up in logs."""
         return f"<JobRequest {self.template.task}>"
 
     def new(self) -> NewJob:
-        """A job of its own for each time it is enqueued."""
+        """Make a new job, with a new id, each time the request is enqueued."""
         task, options = self.template.task, self.template.options
         if self.template.refers:
-            raise InvalidOption("The result of a step can only be an argument of a step behind it.")
+            raise InvalidOption("The result of a step can only be an argument of a later step.")
         if options is NOTHING_ASKED:
             return NewJob(id=new_id(), task=task, payload=self.payload)
         request = None if self.arguments is None else canonical(Request(self.arguments, options))
@@ -82,16 +82,16 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False)
         )
 
 
-def checked_requests(verb: str, requests: Iterable[JobRequest[R]]) -> list[JobRequest[R]]:
+def checked_requests(method: str, requests: Iterable[JobRequest[R]]) -> list[JobRequest[R]]:
     requests = list(requests)
     if not set(map(type, requests)) <= {JobRequest}:
-        raise InvalidOption(f"{verb} takes what task.job(...) returns.")
+        raise InvalidOption(f"{method} takes what task.job(...) returns.")
     return requests
 
 
 @contextmanager
 def inside(chain: Sequence[Middleware], requests: Sequence[JobRequest[R]]) -> Iterator[list[JobRequest[R]]]:
-    """The same requests inside middleware, entered once for all of one task with the same options."""
+    """Enter the middleware, once per template, and yield the requests with its changes."""
     if not chain:
         yield [*requests]
         return

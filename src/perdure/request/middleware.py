@@ -1,4 +1,4 @@
-"""What surrounds every job: one protocol, composed from outside."""
+"""Middleware: code around every enqueue and every handler."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from perdure.request.context import Context
 
 
 class Middleware:
-    """Subclass it, override what is needed, and give it to ``app.use``. The first given is the outermost.
+    """Subclass this, override what you need, and pass it to ``app.use``. The first one is the outermost.
 
-    Both are plain context managers, for async code as well. ``run`` is entered where the handler runs: in its
-    task, its thread or its process, so that context variables set there are seen by the handler.
+    Both methods return plain context managers, for async code as well. ``run`` is entered where the handler runs: in
+    its task, its thread or its process. So the handler sees context variables set there.
     """
 
     def enqueue(self, task: str, meta: dict[str, Any]) -> AbstractContextManager[None]:
-        """Around an enqueue; ``meta`` travels with the job and may be changed before the block begins.
+        """Wrap an enqueue. ``meta`` is stored with the job and may be changed before the block begins.
 
-        An error at its end does not undo what is written; jobs that ``ctx.enqueue`` keeps for the success it drops.
+        An error raised after the block does not undo what is written. It drops jobs that ``ctx.enqueue`` keeps for the
+        success.
         """
         return nullcontext()
 
     def run(self, task: str, context: Context) -> AbstractContextManager[None]:
-        """Around a handler. An error passes through, and may be seen or replaced."""
+        """Wrap a handler. The handler's error passes through, and may be logged or replaced."""
         return nullcontext()
 
 

@@ -1,4 +1,4 @@
-"""What a job can be asked for besides its arguments, checked at the door."""
+"""The options of a job, and their validation."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from perdure.model.suggest import did_you_mean
 from perdure.request.times import duration_us, to_us
 
 NAME_BYTES = 255
-"""Of a task, queue or tenant; with a key they stay within what an index entry may hold."""
+"""The longest name of a task, queue or tenant. Together with a key they must fit into an index entry."""
 KEY_BYTES = 512
 CONFIG_BYTES = 65_536
-"""Of a task's config: every worker reads it with each heartbeat."""
+"""The limit of a task's config: every worker reads it with each heartbeat."""
 SMALLINT = 32_767
 INTEGER = 2_147_483_647
 
 
 class Asked(TypedDict, total=False):
-    """The options of ``using`` as users give them."""
+    """The options of ``using`` as users pass them."""
 
     queue: str | None
     priority: int | None
@@ -43,14 +43,14 @@ class Asked(TypedDict, total=False):
 
 
 def checked(asked: Asked) -> Options:
-    """Options as asked, or a clear refusal."""
+    """Validate options. Raises InvalidOption."""
     if unknown := unknown_option("job", asked, Asked.__annotations__):
         raise InvalidOption(unknown)
     delay, run_at, expires = asked.get("delay"), asked.get("run_at"), asked.get("expires")
     if delay is not None and run_at is not None:
-        raise InvalidOption("Give delay or run_at, not both.")
+        raise InvalidOption("Use delay or run_at, not both.")
     timeout, tags, meta = asked.get("timeout"), asked.get("tags"), asked.get("meta")
-    return Options(
+    options = Options(
         queue=_optional("queue", asked.get("queue"), NAME_BYTES),
         priority=whole("priority", asked.get("priority"), -SMALLINT - 1, SMALLINT),
         delay=None if delay is None else duration_us("delay", delay),
@@ -67,6 +67,21 @@ def checked(asked: Asked) -> Options:
         tags=None if tags is None else msgspec.json.encode(texts("tags", tags)).decode(),
         meta=None if meta is None else _meta(meta),
     )
+    _refuse_if_never_due(options)
+    return options
+
+
+def _refuse_if_never_due(options: Options) -> None:
+    """Refuse a job that expires before it is due.
+
+    A duration and a datetime are not compared: that takes the database's clock, which nobody knows here.
+    """
+    starts = ("delay", options.delay, options.expires_in), ("run_at", options.run_at, options.expires_at)
+    for name, start, expires in starts:
+        if start and expires is not None and expires <= start:
+            raise InvalidOption(
+                f"expires must be later than {name}: no attempt starts after a job has expired."
+            )
 
 
 MEANT = {
@@ -81,11 +96,11 @@ MEANT = {
     "ttl": "expires",
     "key": "idempotency_key",
 }
-"""What others call it, or somebody who guesses."""
+"""Names of the same options in other libraries, or likely guesses."""
 
 
 def unknown_option(of: str, given: Iterable[str], known: Iterable[str]) -> str | None:
-    """What to say of the first option that a task or a job does not have, if there is one."""
+    """An error message for the first unknown option, if there is one."""
     known = set(known)
     for name in given:
         if name not in known:
@@ -98,7 +113,7 @@ def unknown_option(of: str, given: Iterable[str], known: Iterable[str]) -> str |
 
 
 def text(name: str, value: object, most: int = NAME_BYTES) -> str:
-    """A text that can be stored and found again on both databases."""
+    """Validate a text: both databases must be able to store and find it."""
     if not isinstance(value, str):
         raise InvalidOption(f"{name} must be a text.")
     if not value.strip():
@@ -107,18 +122,18 @@ def text(name: str, value: object, most: int = NAME_BYTES) -> str:
         raise InvalidOption(f"{name} has a character that cannot be stored.")
     if len(value.encode()) > most:
         raise InvalidOption(f"{name} must be at most {most} bytes long.")
-    # A subclass would be stored as something else, or not at all.
+    # Drivers may store a subclass differently, or refuse it.
     return str(value.value) if isinstance(value, Enum) else str.__str__(value)
 
 
 class Named:
-    """A task, where its name would do: what ``@app.task`` makes."""
+    """A task that can be passed instead of its name: what ``@app.task`` makes."""
 
     name: str
 
 
 def task_name(value: object) -> str:
-    """The name of a task that was named, or is given itself."""
+    """The name of a task, from the name or the task itself."""
     if isinstance(value, Named):
         return value.name
     if not isinstance(value, str):
@@ -127,24 +142,24 @@ def task_name(value: object) -> str:
 
 
 def texts(name: str, values: Sequence[str]) -> list[str]:
-    """Several of them; one alone is a mistake, for it would be taken letter by letter."""
+    """Validate a list of texts. A single text is refused: it would be taken as a list of letters."""
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise InvalidOption(f"{name} must be a list of texts.")
     return [text(f"{name}[{index}]", value) for index, value in enumerate(values)]
 
 
 def filter_text(name: str, value: str | None) -> str | None:
-    """What to look for, if anything."""
+    """Validate a text to search for; None is no search."""
     return None if value is None else text(name, value)
 
 
 def whole(name: str, value: int | None, least: int, most: int) -> int | None:
-    """A whole number in its bounds, if any."""
+    """Validate an optional whole number."""
     return None if value is None else number(name, value, least, most)
 
 
 def number(name: str, value: int, least: int, most: int) -> int:
-    """A whole number in its bounds."""
+    """Validate a whole number."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidOption(f"{name} must be a whole number.")
     if not least <= value <= most:
@@ -153,13 +168,15 @@ def number(name: str, value: int, least: int, most: int) -> int:
 
 
 def task_config(config: Mapping[str, object]) -> str:
-    """What an operator sets for a task, as JSON."""
+    """Validate a task's config and return it as JSON."""
     if not isinstance(config, Mapping):
         raise InvalidOption("config must be a dict, or None.")
     try:
         encoded = encode_plain(config)
     except BadArguments as error:
-        raise InvalidOption(f"config must be plain JSON under names: see config{error.path[1:]}.") from None
+        raise InvalidOption(
+            f"config must be plain JSON with text keys: see config{error.path[1:]}."
+        ) from None
     except PayloadTooLarge:
         encoded = None
     if encoded is None or len(encoded.encode()) > CONFIG_BYTES:
@@ -168,7 +185,7 @@ def task_config(config: Mapping[str, object]) -> str:
 
 
 def flag(name: str, value: bool) -> bool:
-    """Yes or no: of a text or a number nobody knows which."""
+    """Validate a bool. Texts and numbers are ambiguous and refused."""
     if not isinstance(value, bool):
         raise InvalidOption(f"{name} must be True or False.")
     return value
@@ -184,4 +201,4 @@ def _meta(meta: Mapping[str, object]) -> str:
     try:
         return encode_plain(meta)
     except (BadArguments, PayloadTooLarge):
-        raise InvalidOption(f"meta must be plain JSON under names, at most {MAX_PAYLOAD} bytes.") from None
+        raise InvalidOption(f"meta must be plain JSON with text keys, at most {MAX_PAYLOAD} bytes.") from None

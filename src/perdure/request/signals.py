@@ -1,4 +1,4 @@
-"""How a handler ends other than by returning or failing. Signals are not errors and do not share their root."""
+"""Signals: exceptions by which a handler ends other than by returning or failing. They are not perdure errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Signal(Exception):
 
 
 class Retry(Signal):
-    """A failed attempt, to be tried again; ``delay`` is a lower bound."""
+    """The attempt failed and is to be retried. ``delay`` is a lower bound."""
 
     def __init__(
         self, message: str = "", *, delay: float | timedelta | None = None, code: str | None = None
@@ -24,7 +24,7 @@ class Retry(Signal):
 
 
 class Snooze(Signal):
-    """Later; costs no attempt."""
+    """Run the job again later. This costs no attempt."""
 
     def __init__(self, delay: float | timedelta) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Snooze(Signal):
 
 
 class Throttle(Signal):
-    """A limit outside was hit: later, at no cost, and the whole queue cools."""
+    """The handler hit an external limit. The job runs again later, costs no attempt, and the whole queue cools down."""
 
     def __init__(self, delay: float | timedelta | None = None, cool_queue: bool = True) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Throttle(Signal):
 
 
 class Fatal(Signal):
-    """Failed at once, whatever attempts are left."""
+    """The job fails at once, whatever attempts are left."""
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ class Fatal(Signal):
 
 
 class Cancel(Signal):
-    """The job gives up on purpose."""
+    """The handler gives up on purpose: the job is canceled."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -57,7 +57,7 @@ class Cancel(Signal):
 
 
 class Continue(Signal):
-    """The attempt counts as success and a new run begins, with the checkpoint kept."""
+    """The attempt succeeded and a new run begins, which keeps the checkpoint."""
 
     def __init__(self, delay: float | timedelta = 0) -> None:
         super().__init__()
@@ -69,8 +69,8 @@ OutcomeSignal: TypeAlias = Retry | Snooze | Throttle | Fatal | Cancel | Continue
 
 
 class Stopped(BaseException):
-    """The handler was asked to stop, and does. How that counts is known to whoever asked.
+    """The handler was asked to stop, and does. The reason of the request decides how this counts.
 
-    Raised by ``ctx.check()``, and in a plain handler of a process where it stands. Not an ``Exception``, like
-    ``asyncio.CancelledError``: handlers catch those to go on.
+    ``ctx.check()`` raises it; in a process, a plain handler is interrupted with it wherever it is. Like
+    ``asyncio.CancelledError`` it is not an ``Exception``: handlers catch those and continue.
     """

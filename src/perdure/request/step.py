@@ -1,4 +1,4 @@
-"""Steps of a workflow, as they are described before they are written."""
+"""Steps of a workflow, as a program describes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RESOLUTIONS: tuple[Resolution, ...] = ("succeeded", "failed", "canceled")
 
 
 class Step(Generic[R_co]):
-    """A job of a workflow and what it waits for: ``after`` these succeeded, ``after_done`` these ended.
+    """A job of a workflow. It waits until the steps in ``after`` succeeded and the steps in ``after_done`` ended.
 
     Both take steps or their keys.
     """
@@ -40,7 +40,7 @@ class Step(Generic[R_co]):
     ) -> None:
         self.key = step_key(key)
         if not isinstance(job, JobRequest):
-            raise InvalidWorkflow(f"The step {self.key} takes what task.job(...) returns.")
+            raise InvalidWorkflow(f"The step {self.key} needs what task.job(...) returns.")
         for option in ("idempotency_key", "unique_key"):
             if getattr(job.template.options, option) is not None:
                 raise InvalidWorkflow(f"The step {self.key} has an {option}: only its workflow can have one.")
@@ -54,12 +54,12 @@ class Step(Generic[R_co]):
 
     @property
     def result(self) -> R_co:
-        """What it will return: to be given to a step behind it, as an argument or a part of one."""
+        """Its future result, to pass to a later step as an argument or a part of one."""
         return cast(R_co, Reference(self.key))
 
     @property
     def request(self) -> JobRequest[R_co] | None:
-        """None of a gate."""
+        """The request of its job; None for a gate."""
         return self._request
 
     @property
@@ -67,13 +67,13 @@ class Step(Generic[R_co]):
         return Shape(self.key, self.after, self.after_done, self.references, self._request is None)
 
     def new(self, id: str, request: JobRequest[Any] | None, shared: Mapping[str, Any]) -> NewStep:
-        """The step as operations take it: its request as middleware left it, and what it shares with other steps."""
+        """The step for operations. ``request``: changed by middleware. ``shared``: fields common to several steps."""
         assert request is not None
         payload = request.payload if request.template.refers else escaped(request.payload)
         return NewStep(id=id, step_key=self.key, payload=payload, **shared)
 
     def asked(self) -> StepRequest:
-        """The same as it is compared with another."""
+        """The step in the form that is compared with other requests."""
         assert self._request is not None
         template, arguments = self._request.template, self._request.arguments
         if arguments is None:
@@ -89,7 +89,7 @@ class Step(Generic[R_co]):
 
 
 class Gate(Step[Any]):
-    """A step that no worker runs: somebody resolves it, or its time runs out once it is open."""
+    """A step that no worker runs. Once open, it waits until somebody resolves it or its timeout passes."""
 
     def __init__(
         self,
@@ -106,7 +106,9 @@ class Gate(Step[Any]):
         self.after_done = keys_of(self.key, "after_done", after_done)
         self.references = []
         if on_timeout not in RESOLUTIONS:
-            raise InvalidWorkflow(f"on_timeout of the gate {self.key} is one of {', '.join(RESOLUTIONS)}.")
+            raise InvalidWorkflow(
+                f"on_timeout of the gate {self.key} must be one of {', '.join(RESOLUTIONS)}."
+            )
         self.timeout: Span | None = None if timeout is None else duration_us("timeout", timeout, least=1)
         self.on_timeout: Resolution = on_timeout
 
@@ -143,23 +145,23 @@ def step_key(key: object) -> str:
 
 def keys_of(step: str, what: str, parents: Iterable[Step[Any] | str]) -> list[str]:
     if isinstance(parents, str | Step) or not isinstance(parents, Iterable):
-        raise InvalidWorkflow(f"{what} of the step {step} is a list of steps or of their keys.")
+        raise InvalidWorkflow(f"{what} of the step {step} must be a list of steps or of their keys.")
     return [parent.key if isinstance(parent, Step) else step_key(parent) for parent in parents]
 
 
-def checked_steps(verb: str, steps: object) -> Sequence[Step[Any]]:
+def checked_steps(method: str, steps: object) -> Sequence[Step[Any]]:
     if isinstance(steps, str | bytes) or not isinstance(steps, Iterable):
-        raise InvalidWorkflow(f"{verb} takes a list of steps.")
+        raise InvalidWorkflow(f"{method} takes a list of steps.")
     listed = list(steps)
     if not listed:
-        raise InvalidWorkflow(f"{verb} was given no steps.")
+        raise InvalidWorkflow(f"{method} needs at least one step.")
     if not all(isinstance(step, Step) for step in listed):
-        raise InvalidWorkflow(f"{verb} takes Step(key, task.job(...)).")
+        raise InvalidWorkflow(f"{method} takes Step(key, task.job(...)).")
     return listed
 
 
 def new_steps_of(steps: Sequence[Step[Any]], new: Iterable[NewStep]) -> NewSteps:
-    """Steps to be added to a workflow, with what is to be written of each."""
+    """Steps to add to a workflow, with their rows."""
     return NewSteps(tuple(step.shape for step in steps), tuple(new), tuple(step.asked() for step in steps))
 
 
@@ -171,7 +173,7 @@ def new_steps(
     tenant: str | None = None,
     parent_job: str | None = None,
 ) -> Iterator[NewStep]:
-    """The steps as operations take them, with what middleware made of their requests."""
+    """The steps for operations. ``changed``: their requests, changed by middleware."""
     requests = iter(changed)
     shared: dict[Template | None, dict[str, Any]] = {
         None: {"workflow_id": workflow, "tenant": tenant, "parent_job": parent_job}
@@ -179,7 +181,7 @@ def new_steps(
     for id, step in zip(new_ids(len(steps)), steps, strict=True):
         request = None if step.request is None else next(requests)
         template = None if request is None else request.template
-        # There may be thousands of steps, of few templates.
+        # There may be thousands of steps, but few templates.
         if template is not None and template not in shared:
             shared[template] = shared[None] | _asked_of(template)
         yield step.new(id, request, shared[template])
@@ -187,6 +189,6 @@ def new_steps(
 
 def _asked_of(template: Template) -> dict[str, Any]:
     options = {name: getattr(template.options, name) for name in StepOptions.__struct_fields__}
-    # The queue is known here, so that whoever writes a step knows whom to wake.
+    # The queue is set here, so that the operation that inserts the step knows which topic to announce.
     asked = {**options, "task": template.task, "queue": template.queue}
     return {name: value for name, value in asked.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Converts times and durations: users have datetimes and seconds, the database has microseconds."""
+"""Convert times and durations: users have datetimes and seconds, the database has microseconds."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where operations meet a database: the only place that opens connections, waits, or imports a driver."""
+"""Stores run operations on a database. Only this package opens connections, waits for them, or imports a driver."""

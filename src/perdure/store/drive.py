@@ -1,6 +1,6 @@
-"""Running a generator: ``answer`` what it yields and send that back, until it returns.
+"""Run a generator: call ``answer`` with what it yields and send the answer back, until it returns.
 
-Whatever perdure writes once for blocking and for async callers is a generator. These are all that drive one, except
+Code that perdure writes once for blocking and for async callers is a generator. Only these functions drive one, and
 ``postgres/loop_operation.py``, where each event of a socket is one step. If ``answer`` raises, the error is raised
 inside the generator, at its ``yield``.
 """
@@ -23,7 +23,7 @@ def drive(
     *,
     throw: type[BaseException] = BaseException,
 ) -> T:
-    """Run a generator in this thread. ``throw``: the errors that it may handle; others end it from outside."""
+    """Run a generator in this thread. ``throw``: the errors that the generator may handle; others end it at once."""
     try:
         asked = next(generator)
         while True:
@@ -63,7 +63,7 @@ def drive_within(
     generator: Generator[Asked, Answer, T],
     answer: Callable[[Asked], Generator[LowerAsked, LowerAnswer, Answer]],
 ) -> Generator[LowerAsked, LowerAnswer, T]:
-    """Run a generator inside another one, which yields what answering takes: an operation inside a transaction."""
+    """Run a generator inside another one, which yields what each answer needs: an operation inside a transaction."""
     try:
         asked = next(generator)
         while True:

@@ -1,4 +1,4 @@
-"""The listener thread: it receives notifications of other processes' commits while somebody in this process listens.
+"""The listener thread: receives notifications of other processes' commits while this process has listeners.
 
 Notifications only make things faster. Every listener also polls, so this thread may miss anything and never raises.
 """
@@ -20,11 +20,11 @@ from perdure.store.listeners import Listener, Listeners
 # The thread outlives its last listener by this many seconds: a caller that waits for one job soon waits for another.
 LINGER_SECONDS = 10.0
 
-# No wait is longer, or the thread would not notice that all listeners have left.
+# The longest wait: after it, the thread notices that all listeners have left.
 _LONGEST_WAIT: Final = 15.0
-# poll() counts in milliseconds. A shorter wait than this need not be woken from.
+# poll() counts in milliseconds. A wait shorter than this need not be interruptible.
 _SHORTEST_WAIT: Final = 0.002
-# To wait for the thread to end. While it connects it may take longer, and then ends by itself.
+# How long to wait for the thread to end. While it connects it may take longer, and then ends by itself.
 _STOP_SECONDS: Final = 0.2
 
 # Windows has no poll(); everywhere else select() cannot wait for a file numbered above 1023.
@@ -47,10 +47,15 @@ class ListenerThread(ABC):
 
     @abstractmethod
     def listen(self, waiter: Waiter) -> None:
-        """Wait for notifications for ever and ``tell`` them. Every wait goes through ``waiter``, which raises Ended."""
+        """Pass notifications to ``notify``, for ever. Wait only through ``waiter``, which raises Ended."""
+
+    @property
+    def hears(self) -> bool:
+        """Whether the commits of other processes are noticed now, as far as is known."""
+        return self._waiter is not None
 
     def add(self, listener: Listener) -> Callable[[], None]:
-        """Returns a function that removes it."""
+        """Add a listener; return a function that removes it."""
         listening, remove = object(), self._listeners.add(listener)
 
         def end() -> None:
@@ -65,11 +70,11 @@ class ListenerThread(ABC):
                 self._start()
         return end
 
-    def tell(self, topics: frozenset[str]) -> None:
-        self._listeners.tell(topics)
+    def notify(self, topics: frozenset[str]) -> None:
+        self._listeners.notify(topics)
 
     def stop(self, *, wait: bool = True) -> None:
-        """End the thread, for good."""
+        """End the thread permanently."""
         self._stopped = True
         waiter, thread = self._waiter, self._thread
         if waiter is not None:
@@ -79,7 +84,7 @@ class ListenerThread(ABC):
 
     def forget(self) -> None:
         """Start with nothing. In a forked child: the thread and its listeners are the parent's."""
-        # Reentrant: what ends a listener may be called by the garbage collector.
+        # Reentrant: the garbage collector may call the function that removes a listener.
         self._lock = threading.RLock()
         self._listeners = Listeners()
         self._present: set[object] = set()
@@ -110,7 +115,7 @@ class ListenerThread(ABC):
             waiter.close()
 
     def _is_unused(self) -> bool:
-        """Whether the thread may end; the next listener then starts another."""
+        """Whether the thread may end. The next listener then starts a new one."""
         with self._lock:
             unused = not self._present and monotonic() - self._quiet_since > LINGER_SECONDS
             if unused:
@@ -119,7 +124,7 @@ class ListenerThread(ABC):
 
 
 class Waiter:
-    """Where a listener thread waits: for a file, for a while, or for its own end."""
+    """Waits for a listener thread: for files, for some time, or for the end of the thread."""
 
     def __init__(self, is_unused: Callable[[], bool]) -> None:
         self._is_unused = is_unused
@@ -129,7 +134,7 @@ class Waiter:
         self._selectors: dict[tuple[int, ...], selectors.BaseSelector] = {}
 
     def wait(self, seconds: float, *files: int) -> bool:
-        """Whether one of the files can be read before so many seconds are over, or a quarter of a minute."""
+        """Whether one of the files becomes readable within this many seconds, at most 15."""
         ready = False
         if seconds < _SHORTEST_WAIT and not files:
             sleep(max(0.0, seconds))
@@ -153,5 +158,5 @@ class Waiter:
         selector: selectors.BaseSelector = _Selector()
         for file in (self._here.fileno(), *files):
             selector.register(file, selectors.EVENT_READ)
-        # poll() and select() know a file by its number alone: it may be another's by the next wait.
+        # poll() and select() know a file only by its number, which may be another file's by the next wait.
         return self._selectors.setdefault(files, selector)

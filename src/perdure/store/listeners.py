@@ -1,4 +1,4 @@
-"""The listeners of this process for commits."""
+"""The listeners of this process: functions to call after commits."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _log = logging.getLogger("perdure.store")
 
 
 class Listeners:
-    """Called with the topics of a commit, from the thread that committed."""
+    """A list of functions, called with the topics of a commit, in the thread that committed."""
 
     def __init__(self) -> None:
         self._listeners: dict[object, Listener] = {}
 
     def add(self, listener: Listener) -> Callable[[], None]:
-        """Returns what removes it again."""
+        """Add a listener; return a function that removes it."""
         key = object()
         self._listeners[key] = listener
 
@@ -27,8 +27,8 @@ class Listeners:
 
         return remove
 
-    def tell(self, topics: frozenset[str]) -> None:
-        """A listener that fails changes nothing: the topics are committed."""
+    def notify(self, topics: frozenset[str]) -> None:
+        """Call each listener. An error in one is only logged, because the commit is done."""
         if not topics:
             return
         for listener in list(self._listeners.values()):

@@ -1,15 +1,15 @@
 """Named SQL statements, one text per dialect.
 
-``shared.sql`` holds what both databases run as it stands; ``sqlite.sql`` and ``postgres.sql`` hold what must differ.
-The texts are SQL that PostgreSQL would run against the schema ``perdure``; these spellings are rewritten here:
+``shared.sql`` holds statements that both databases run; ``sqlite.sql`` and ``postgres.sql`` hold what must differ.
+The texts are SQL for PostgreSQL and the schema ``perdure``. This module rewrites these notations:
 
     perdure.job       the table                 perdure_job on SQLite, the configured schema on PostgreSQL
     :name             a bound parameter         %(name)s for psycopg
     :now              the database's clock      the host's clock on SQLite; on PostgreSQL the server's, unless a test
-                                                binds its own
+                                                binds a time
     instant(x)        microseconds since the epoch as a time
     span(x)           microseconds as an interval         both stay plain integers on SQLite
-    wait(x)           microseconds of a row as a span between 0 and 100 years, whatever was written there by hand
+    wait(x)           microseconds of a row as a span, limited to 0 to 100 years: the row may have been edited by hand
     too_large()       whether a value of this job's row exceeds 8 MiB, on PostgreSQL only
     value ->> 'name'  a part of a JSON value    json_extract() on SQLite, which has the operator only since 3.38
     greatest(x, y)    max(x, y) on SQLite, and least(x, y) is min(x, y)
@@ -19,19 +19,20 @@ The texts are SQL that PostgreSQL would run against the schema ``perdure``; thes
                       name, TYPE its type
 
     x IN ids(:name)   whether an id is in a JSON array     = ANY (ARRAY(…)) on PostgreSQL, and an IN of a subquery on
-    x IN texts(:name) the same for texts                   SQLite: so each finds its rows through the index of x
-    as_json(:name)    a document, given as text            cast through text on PostgreSQL: a caller's codec for json
+    x IN texts(:name) the same for texts                   SQLite: both use the index of x
+    as_json(:name)    a document, passed as text           cast through text on PostgreSQL: a caller's codec for json
                                                            would encode it a second time
-    = ANY (ARRAY(…))  stays on PostgreSQL: the subquery runs first, and no join can turn around; IN (…) on SQLite
+    = ANY (ARRAY(…))  unchanged on PostgreSQL, where the subquery runs first and the planner cannot reorder it; IN (…)
+                      on SQLite
     FOR UPDATE        a row lock, also OF and SKIP LOCKED  left out on SQLite: the writer's transaction is the lock
-    INDEXED BY x      the index that SQLite must take      left out on PostgreSQL
+    INDEXED BY x      the index that SQLite must use       left out on PostgreSQL
 
     {name}            the text of ``-- fragment: name``, in shared.sql or the dialect's own file: a rule that several
                       statements share. Fragments may contain others.
 
-Functions are qualified so that nobody else's are called, see docs/decisions/0021. A name in lower case directly before
-a parenthesis is a function; a list of columns has a space before it. And every operator must be given operands of
-exactly the types that pg_catalog has it for.
+Functions are qualified so that no other schema's function is called, see docs/decisions/0021. A name in lower case
+directly before a parenthesis is a function; a list of columns has a space before it. The operands of every operator
+must have exactly the types of the operator in pg_catalog.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ EACH: Mapping[str, Mapping[str, str]] = {
     "queue field": dict.fromkeys(Queue._fields, ""),
     "queue setting": dict.fromkeys(SETTINGS, ""),
 }
-"""Lists of columns, each with its type where a statement may ask for that."""
+"""Lists of columns, with types where a statement may need them."""
 
 _EACH = re.compile(r"\{each ([a-z ]+): ([^{}]+)\}")
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)$", re.MULTILINE)
@@ -89,7 +90,7 @@ _POSTGRES_ARRAY = {
 _CLAIMED_VALUES = ("payload", "checkpoint", "meta", "tenant", "step_key")
 _STORED = ", ".join(f"pg_column_size({column})" for column in _CLAIMED_VALUES)
 _UNPACKED = ", ".join(f"octet_length(CAST({column} AS text))" for column in _CLAIMED_VALUES)
-# What is stored in 16 kB is at most 4 MB, so that only a longer value is unpacked to be measured.
+# A value of at most 16 kB when stored is at most 4 MB, so only longer values are decompressed to measure them.
 _TOO_LARGE = (
     f"CASE WHEN greatest({_STORED}) <= 16384 THEN false WHEN greatest({_STORED}) > 8388608 THEN true "
     f"ELSE greatest({_UNPACKED}) > 8388608 END"
@@ -99,7 +100,7 @@ _POSTGRES_NOW = "coalesce(instant(:now), statement_timestamp())"
 
 @lru_cache
 def load(dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> Mapping[str, str]:
-    """Every statement of a dialect by its name, as its driver takes it."""
+    """Every statement of a dialect by name, in the form for its driver."""
     parts = [*_read("shared.sql"), *_read(f"{dialect}.sql")]
     fragments = {name: text for kind, name, text in parts if kind == "fragment"}
     return {
@@ -108,7 +109,7 @@ def load(dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> Mapping[str, str]:
 
 
 def render(text: str, dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> str:
-    """One text in a dialect's own spelling, with parameters."""
+    """Rewrite one text for a dialect, with the parameters of its driver."""
     text = repeat(_COMMENT.sub("", text)).strip().removesuffix(";")
     if dialect == "sqlite":
         text = _JSON.sub(r"\1", _AMONG.sub(r"\1IN (SELECT value FROM json_each(:\3))", text))
@@ -120,14 +121,14 @@ def render(text: str, dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> str:
     text = re.sub(r":now\b", _POSTGRES_NOW, text).replace("%", "%%").replace("too_large()", _TOO_LARGE)
     for function, spelling in _POSTGRES_TIME.items():
         text = re.sub(rf"\b{function}\(([^()]+)\)", spelling.replace(r"\2", r"\1"), text)
-    # Without its type the label would be taken for json where somebody has made an operator ->> (json, json).
+    # Without a type the label would be taken for json if somebody has created an operator ->> (json, json).
     text = _FUNCTION.sub("pg_catalog.", _LABEL.sub(r"->> CAST(\1 AS text)", text))
-    # The schema last: its name may contain anything, also a colon or a percent sign.
+    # The schema comes last: its name may contain anything, even a colon or a percent sign.
     return name_tables(_PARAM.sub(r"%(\1)s", text), dialect, schema.replace("%", "%%"))
 
 
 def repeat(text: str) -> str:
-    """What is to be said of each column of a list, said of each."""
+    """Expand ``{each …}``: repeat its text for each column of a list."""
     return _EACH.sub(
         lambda each: ", ".join(
             each[2].replace("COLUMN", column).replace("TYPE", type) for column, type in EACH[each[1]].items()
@@ -137,7 +138,7 @@ def repeat(text: str) -> str:
 
 
 def name_tables(text: str, dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> str:
-    """Put the tables where they live."""
+    """Replace ``perdure.`` by the schema, or by the prefix of tables on SQLite."""
     if dialect == "sqlite":
         return _TABLE.sub("perdure_", text)
     quoted = '"' + schema.replace('"', '""') + '".'
@@ -154,7 +155,7 @@ def _extract(part: re.Match[str]) -> str:
 
 
 def _read(file: str) -> Iterator[tuple[str, str, str]]:
-    """The statements and fragments of a file: which of both, name, text."""
+    """The statements and fragments of a file: kind, name, text."""
     parts = _HEADING.split(files("perdure.store").joinpath("sql", file).read_text("utf-8"))
     for kind, name, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
         yield kind, name, _COMMENT.sub("", text).strip()

@@ -1,7 +1,8 @@
-"""What every store can do, and how one is opened from a URL."""
+"""The store protocol, and how to open a store from a URL."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
@@ -15,16 +16,16 @@ T = TypeVar("T")
 
 
 class Facts(NamedTuple):
-    """The store's own numbers in this process; None where its database has no such number."""
+    """Numbers of the store in this process; None where its kind of database has none."""
 
     connections: int
-    """Open now."""
+    """Connections that are open."""
     busy: int | None = None
-    """Of those, in use now."""
+    """Open connections that are in use."""
     most: int | None = None
-    """How many may be open."""
+    """The most connections that may be open."""
     wal_bytes: int | None = None
-    """The size of the log beside the file."""
+    """Bytes of the write-ahead log."""
 
 
 class Store(Protocol):
@@ -35,41 +36,41 @@ class Store(Protocol):
 
     @property
     def embedded(self) -> bool:
-        """Whether the database runs in this process: no round trips, one writer at a time, the clock of this host."""
+        """Whether the database runs in this process: no round trips, one writer at a time, this host's clock."""
         ...
 
     @property
     def detects_dead_workers(self) -> bool:
-        """Whether ``absent`` may name any: it takes a database whose workers all run on one host."""
+        """Whether ``absent`` can name workers: this needs a database whose workers all run on one host."""
         ...
 
     @property
     def address(self) -> str:
-        """Where the database is, for people to read: without user, password and options."""
+        """The database's address for people to read, without user, password and options."""
         ...
 
     @property
     def patience(self) -> float | None:
-        """How many seconds a call keeps trying while the database is away or busy; None is for ever."""
+        """How many seconds a call keeps trying while the database is away or busy; None means for ever."""
         ...
 
     def use_worker_patience(self) -> None:
-        """Wait for a database that is away as long as for a busy one: a worker has no user who waits."""
+        """Wait for a database that is away as long as for a busy one: no user waits for a worker."""
         ...
 
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
     async def aperform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """The same from any event loop, without blocking it."""
+        """Perform an operation from any event loop, without blocking it."""
         ...
 
     @property
     def takes_another_cycle(self) -> bool:
-        """Whether this event loop can send a pipelined operation, a turn, behind the one in flight."""
+        """Whether this event loop can send a pipelined operation behind the one in flight."""
         ...
 
     def perform_at_once(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """The same, but raise StoreBusy instead of waiting for a write lock on the whole database."""
+        """Perform an operation, but raise StoreBusy instead of waiting for a write lock on the whole database."""
         ...
 
     @property
@@ -78,38 +79,43 @@ class Store(Protocol):
         ...
 
     def migrate(self, *, to: int | None = None) -> list[int]:
-        """Apply the migrations that are missing, up to a version; return the versions finished here."""
+        """Apply missing migrations, up to version ``to``; return the versions finished here."""
         ...
 
     def migration_sql(self, *, to: int | None = None) -> str:
-        """What ``migrate`` would do, as SQL to read or to run by hand. Changes nothing."""
+        """The SQL that ``migrate`` would run, to read or to run by hand. Changes nothing."""
         ...
 
     def check_schema(self) -> None:
-        """Raise SchemaMissing, Outdated, Newer, Changed, Dirty or Foreign. Changes nothing."""
+        """Raise a SchemaError if the schema is not usable. Changes nothing."""
         ...
 
     def subscribe(self, listener: Callable[[frozenset[str]], None]) -> Callable[[], None]:
-        """Call ``listener`` with the topics of every commit of this process, from the thread that committed.
+        """Call ``listener`` with the topics of every commit of this process, in the thread that committed.
 
-        Returns a function that ends it.
+        Returns a function that ends the subscription.
         """
         ...
 
     def listen(self, listener: Callable[[frozenset[str]], None]) -> Callable[[], None]:
-        """The same, and also with the commits of other processes, as soon as they are noticed, from any thread.
+        """Like ``subscribe``, and also for commits of other processes as soon as they are noticed, from any thread.
 
         A topic may come more than once, or as ``ANYTHING``, or be missed: a listener must also poll. A forked child
         has no listeners.
         """
         ...
 
+    @property
+    def hears_others(self) -> bool:
+        """Whether a listener is notified of other processes' commits now, as far as is known."""
+        ...
+
     def lock_liveness(self, worker: str) -> Callable[[], None]:
-        """Lock a file for as long as this process lives; returns a function that unlocks it."""
+        """Lock a file as long as this process lives; return a function that unlocks it."""
         ...
 
     def absent(self, workers: Iterable[str]) -> list[str]:
-        """Which of these workers are certainly dead; each is named to one caller only. Others may be dead too."""
+        """Those of these workers that are certainly dead, each to one caller only. Others may be dead too."""
         ...
 
     def facts(self) -> Facts:
@@ -117,33 +123,33 @@ class Store(Protocol):
         ...
 
     def connect(self) -> Any:
-        """A connection of the driver's for the caller to use, commit and close, inside a transaction."""
+        """A driver connection inside a transaction, for the caller to use, commit and close."""
         ...
 
     async def aconnect(self) -> Any:
-        """The same for async code, as far as the driver has async connections."""
+        """The same for async code, if the driver has async connections."""
         ...
 
     def mark_self_locked(self) -> Callable[[], None]:
-        """This thread or task uses such a connection: refuse writes here that would wait for its lock.
+        """Refuse writes of this thread or task that would wait for the lock of its own connection from ``connect``.
 
-        Returns a function that ends that.
+        Returns a function that ends the refusal.
         """
         ...
 
     def close(self) -> None:
-        """Close all connections and threads; later calls raise StoreClosed."""
+        """Close all connections and end all threads. Later calls raise StoreClosed."""
         ...
 
-    # What an operation on the caller's own connection needs of the store.
+    # For operations on a caller's connection.
 
     @property
     def statements(self) -> Mapping[str, str]:
-        """Every statement by its name, as the driver takes it."""
+        """Every statement by name, in the form for the driver."""
         ...
 
     def now(self) -> int | None:
-        """``now`` in a statement: microseconds since the epoch, or None for the database's own clock."""
+        """The value of ``:now``: microseconds since the epoch, or None for the database's clock."""
         ...
 
     def announce(self, topics: frozenset[str]) -> None:
@@ -162,9 +168,9 @@ def open_store(
     clock: Callable[[], int] | None = None,
     listen_url: str | None = None,
 ) -> Store:
-    """The store behind a URL. It connects at its first use."""
+    """Open the store of a URL. It connects at its first use."""
     if not isinstance(url, str):
-        raise InvalidConfig("A database's URL is a text, such as sqlite:///jobs.db.")
+        raise InvalidConfig("The database URL must be a text, such as sqlite:///jobs.db.")
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "sqlite" and rest.startswith("/"):
         return _open_sqlite(rest[1:], synchronous=synchronous, patience=patience, clock=clock)
@@ -179,8 +185,13 @@ def open_store(
             listen_url=listen_url,
         )
     raise InvalidConfig(
-        "A database's URL begins with sqlite:/// (a path or :memory: follows), postgresql:// or postgres://."
+        "The database URL must begin with sqlite:/// (then a path or :memory:), postgresql:// or postgres://."
     )
+
+
+def without_driver(url: str) -> str:
+    """The URL without the driver that SQLAlchemy names behind the scheme: ``postgresql+psycopg://``."""
+    return re.sub(r"^(postgresql|postgres|sqlite)\+\w+(?=:)", r"\1", url)
 
 
 def _open_sqlite(
@@ -193,7 +204,7 @@ def _open_sqlite(
     from perdure.store.sqlite.store import SqliteStore
 
     if "?" in path:
-        raise InvalidConfig("The URL of an SQLite database takes no options after a question mark.")
+        raise InvalidConfig("The URL of an SQLite database cannot have options after a question mark.")
     return SqliteStore(path, synchronous=synchronous, patience=patience, clock=clock)
 
 

@@ -1,4 +1,4 @@
-"""The kit with which users test their own code: ``with app.testing() as t``."""
+"""Testing of user code: ``with app.testing() as t``."""
 
 from perdure.testing.block import EnqueuedJob, Testing
 

@@ -1,6 +1,6 @@
-"""A block in which an app works on a throw-away database, under a clock that stands still.
+"""The testing block: an app uses a throw-away database and a clock that only the test moves.
 
-The real worker runs its jobs when the test says so.
+The real worker runs the jobs when the test asks for it.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 MOST_ATTEMPTS = 1_000
-"""How many ``run_until_done`` runs before it believes that there is no end."""
+"""The most attempts that ``run_until_done`` runs before it assumes that jobs come back for ever."""
 
 
 class EnqueuedJob(NamedTuple, Generic[R]):
-    """A job and what its task will be called with, by the names of the parameters. Defaults are not filled in."""
+    """A job and its arguments by parameter name. Defaults are not filled in."""
 
     job: Job[R]
     args: dict[str, Any]
 
 
 class Testing:
-    """What ``app.testing()`` returns: the block itself, and what a test does inside it."""
+    """The testing block, as ``app.testing()`` returns it, with the methods for a test."""
 
-    # Or pytest would take it for a class of tests wherever it is imported.
+    # Otherwise pytest would collect it as a test class wherever it is imported.
     __test__ = False
 
     def __init__(
@@ -67,7 +67,7 @@ class Testing:
         with self._app._opening:
             if isinstance(self._app._store, ThrowAwayStore):
                 raise Refused(
-                    "This app is being tested already: leave that block first.", code="testing.nested"
+                    "This app is already in a testing block: leave that block first.", code="testing.nested"
                 )
             with ExitStack() as stack:
                 directory = TemporaryDirectory(prefix="perdure-testing-", ignore_cleanup_errors=True)
@@ -84,7 +84,7 @@ class Testing:
         self._cleanup.close()
 
     async def __aenter__(self) -> Self:
-        # Nothing is opened yet, so that nothing blocks.
+        # This opens nothing, so it does not block.
         return self.__enter__()
 
     async def __aexit__(self, *exc: object) -> None:
@@ -92,12 +92,12 @@ class Testing:
 
     @property
     def url(self) -> str:
-        """Where the throw-away database lies."""
+        """The URL of the throw-away database."""
         return f"sqlite:///{self._store.path}"
 
     @property
     def now(self) -> datetime:
-        """What the clock of the block says."""
+        """The time of the block's clock."""
         return from_us(self._now)
 
     def advance(
@@ -112,9 +112,9 @@ class Testing:
         seconds: float = 0,
         milliseconds: float = 0,
     ) -> datetime:
-        """Move the clock, never backwards, and return its new time. What is due by then waits to be run."""
+        """Move the clock forward and return its new time. Jobs that become due wait until the test runs them."""
         if not isinstance(by, timedelta | None):
-            raise InvalidOption("Say of what: advance(seconds=60), or advance(timedelta(minutes=1)).")
+            raise InvalidOption("Use a unit: advance(seconds=60), or advance(timedelta(minutes=1)).")
         named = timedelta(
             weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
         )
@@ -124,7 +124,7 @@ class Testing:
     def run_until_idle(
         self, *, timeout: float = 10, raise_errors: bool | None = None, concurrency: int = 1
     ) -> list[Job[Any]]:
-        """Run everything that is due, also what running jobs enqueue, and return the jobs that ran.
+        """Run every due job, including jobs that running jobs enqueue, and return the jobs that ran.
 
         ``raise_errors``: raise the error of the first attempt that failed, once everything has run.
         """
@@ -149,9 +149,9 @@ class Testing:
         raise_errors: bool | None = None,
         concurrency: int = 1,
     ) -> list[Job[Any]]:
-        """Run what is due and move the clock to whatever is next, until no job is left to run.
+        """Run due jobs and move the clock to the next one, until no job is left to run.
 
-        ``limit``: so many attempts at most, for jobs that come back for ever.
+        ``limit``: the most attempts, in case jobs come back for ever.
         """
         refuse_in_event_loop("run_until_done")
         return in_a_loop(
@@ -203,7 +203,7 @@ class Testing:
     @overload
     def assert_enqueued(self, task: str, /, **args: object) -> EnqueuedJob[Any]: ...
     def assert_enqueued(self, task: Task[..., Any] | str, /, **args: object) -> EnqueuedJob[Any]:
-        """The last job of a task that was enqueued with these arguments, whatever its others are."""
+        """The last job of a task that was enqueued with these arguments. Other arguments may have any value."""
         __tracebackhide__ = True
         jobs: list[EnqueuedJob[Any]] = self.enqueued(task)
         for one in jobs[::-1]:
@@ -217,11 +217,11 @@ class Testing:
     def _set(self, now: Instant) -> None:
         to_us("advance", from_us(now))
         self._now = max(self._now, now)
-        # A worker that runs beside the test learns of it at once.
+        # So that a worker that runs beside the test notices at once.
         self._store.announce(frozenset((ANYTHING,)))
 
     def _next(self) -> Plan[Instant | None]:
-        """When the next job can run or is over; None if there is none."""
+        """The next time at which a job becomes due, expires or is rescued; None if no job is left."""
         app = self._app
         ready = yield from self._list(state="ready")
         running = yield from self._list(state="running")
@@ -232,13 +232,13 @@ class Testing:
         queues = {queue.name: queue for queue in (yield from perform(list_queues))}
         moments = [self._moment(job.row, queues.get(job.row.queue)) for job in ready if job.row] + ends
         if running:
-            # Whoever runs them is not of this run, and falls silent.
+            # The worker that runs them is not part of this run. It will fall silent.
             moments += [worker.expires_at for worker in (yield from app._list_workers())]
         at = min((at for at in moments if at is not None), default=0)
         if at <= self._now:
             job = (*ready, *running)[0]
             raise Refused(
-                f"{len(ready) + len(running)} jobs are left that cannot run, the first of {job.task}; "
+                f"{len(ready) + len(running)} jobs are left that cannot run, the first is of the task {job.task}; "
                 f"app.explain_job({job.id!r}) says why.",
                 code="testing.stuck",
             )
@@ -254,7 +254,7 @@ class Testing:
 
     def _begin(self, timeout: float, concurrency: int) -> Run:
         if self._app._store is not self._store:
-            raise Refused("The block of app.testing() is over.", code="testing.over")
+            raise Refused("The block of app.testing() has ended.", code="testing.over")
         return Run(self._app, self._store, timeout=timeout, concurrency=concurrency)
 
     async def _end(self, one: Run, raise_errors: bool | None) -> list[Job[Any]]:
@@ -265,7 +265,7 @@ class Testing:
         return [job for job in jobs if job is not None]
 
     def _enqueue_and_run(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:
-        """In inline mode, the app's one way to enqueue."""
+        """Enqueue jobs and run them. In inline mode every enqueue of the app comes here."""
         _refuse(conn)
         jobs = yield from type(self._app)._enqueue_all(self._app, requests, None)
         if jobs:
@@ -275,7 +275,7 @@ class Testing:
         return jobs
 
     def _move_and_run(self, act: Plan[T], conn: object | None) -> Plan[T]:
-        """In inline mode, the app's one way to let steps of workflows run."""
+        """Perform an action and run what it made due. In inline mode every action that can release steps comes here."""
         _refuse(conn)
         done = yield from act
         yield from perform(run_inline)
@@ -303,7 +303,7 @@ class Testing:
         payload = job.row.payload if job.row else "{}"
         task = self._app.tasks.get(job.task)
         if task is None or (job.row and job.row.workflow_id and refers(payload)):
-            # By name from elsewhere, or with results of steps that are not there yet.
+            # The task is of another program, or arguments refer to results that do not exist yet.
             return msgspec.json.decode(payload, type=dict[str, Any])
         return task.arguments.decode(payload)
 

@@ -1,4 +1,4 @@
-"""The real worker, run until nothing is due, and what it did."""
+"""Run the real worker until nothing is due, and record what it did."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 POLL = 0.01
-"""Seconds between two looks for work: nobody else uses the database, so that looking often harms nobody."""
+"""Seconds between two polls. Nobody else uses the database, so frequent polls do no harm."""
 
 
 def in_a_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Run async code in a thread that has no event loop, and leave no trace of the one it gets."""
+    """Run async code in a thread that has no event loop, and leave the thread without one."""
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         return runner.run(work)
 
 
 class Run:
-    """Workers one after the other, for at most so many seconds in all."""
+    """Runs workers one after the other, for at most ``timeout`` seconds in all."""
 
     def __init__(self, app: App, store: Store, *, timeout: float, concurrency: int) -> None:
         self._app = app
@@ -53,24 +53,24 @@ class Run:
             concurrency=concurrency,
             drain=0.0,
             poll=POLL,
-            # It does not fall silent, however far a handler moves the clock.
+            # So that it never counts as silent, however far a handler moves the clock.
             lease=LONGEST,
             name="testing",
         )
 
     @property
     def claimed(self) -> dict[Lease, Claimed]:
-        """Every attempt that was begun, in order."""
+        """Every attempt that began, in order."""
         return self._witness.claimed
 
     @property
     def jobs(self) -> list[str]:
-        """Whose attempts they were, each once."""
+        """The ids of the jobs of these attempts, each once."""
         return list(dict.fromkeys(lease.job for lease in self.claimed))
 
     @property
     def error(self) -> BaseException | None:
-        """Why the first attempt that failed did."""
+        """The error of the first attempt that failed."""
         return next(iter(self._witness.failed.values()), None)
 
     async def until_idle(self) -> None:
@@ -80,7 +80,7 @@ class Run:
             begun = len(self.claimed)
             await self._burst()
             if len(self.claimed) == begun:
-                # What is due cannot be run: its queue is paused, or its task is of another program.
+                # The due jobs cannot run: their queue is paused, or their task is of another program.
                 return
             await self._sweep()
 
@@ -104,10 +104,10 @@ class Run:
             status = await running
         if late:
             raise WaitTimeout(
-                f"After {self._timeout:g} s not all was done; at work: {', '.join(tasks) or 'nothing'}."
+                f"Jobs are left after {self._timeout:g} s; running tasks: {', '.join(tasks) or 'none'}."
             )
         if status == Exit.CRASHED:
-            raise InternalError("The worker of this test died; the log of perdure.worker tells why.")
+            raise InternalError("The worker of this test died; the log of perdure.worker says why.")
 
     def _handlers(self) -> dict[str, Handler]:
         return {name: self._witnessed(task.handler) for name, task in self._app.tasks.items()}
@@ -116,12 +116,12 @@ class Run:
         middleware = (self._witness, *handler.middleware)
         if handler.run_in != "process":
             return replace(handler, middleware=middleware)
-        # A process of its own would have the host's clock, and know nothing of what a test has patched.
+        # A child process would have the host's clock, and not what a test has patched.
         return replace(handler, middleware=middleware, run_in="async" if handler.is_async else "thread")
 
 
 class Witness(Middleware):
-    """Sees what handlers raise, and what is recorded of them."""
+    """Records what handlers raise, and their outcomes."""
 
     def __init__(self) -> None:
         self.claimed: dict[Lease, Claimed] = {}
@@ -135,7 +135,7 @@ class Witness(Middleware):
         try:
             yield
         except (asyncio.CancelledError, Stopped):
-            # Not of the handler: it was stopped.
+            # The handler did not fail: it was stopped.
             raise
         except BaseException as error:
             self._raised[context.job_id or ""] = error
@@ -152,11 +152,11 @@ class Witness(Middleware):
             self.running.pop(outcome.lease, None)
             error = self._raised.pop(outcome.lease.job, None)
             if isinstance(outcome, Failed) and outcome.lease in accepted:
-                self.failed.setdefault(outcome.lease, error or _told(outcome))
+                self.failed.setdefault(outcome.lease, error or _as_error(outcome))
 
 
 class WitnessedOperations(WorkerOperations):
-    """The operations of one run: every claim and outcome of the worker passes here."""
+    """The worker's operations, which record every claim and outcome."""
 
     def __init__(self, store: Store, witness: Witness) -> None:
         super().__init__(store)
@@ -179,8 +179,8 @@ class WitnessedOperations(WorkerOperations):
         self._witness.begun(jobs)
         return finished, jobs
 
-    def _finish(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
-        finished = yield from super()._finish(outcomes)
+    def _finish(self, outcomes: Sequence[Outcome], *, last: bool = False) -> Plan[Finished]:
+        finished = yield from super()._finish(outcomes, last=last)
         self._witness.ended(outcomes, finished)
         return finished
 
@@ -188,8 +188,8 @@ class WitnessedOperations(WorkerOperations):
     afinish = async_method(_finish)
 
 
-def _told(outcome: Failed) -> BaseException:
-    """Where there is no exception to raise: the time was up, or the handler ran in another process."""
+def _as_error(outcome: Failed) -> BaseException:
+    """An error for an attempt without an exception: it timed out, or the handler ran in another process."""
     error = JobFailed(f"An attempt of job {outcome.lease.job} failed: {outcome.code or outcome.kind}.")
     error.add_note(outcome.trace or outcome.message)
     return error

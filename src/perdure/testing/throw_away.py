@@ -1,4 +1,4 @@
-"""A database for the length of a block."""
+"""The throw-away database of a testing block."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ T = TypeVar("T")
 
 @operation("write")
 def run_inline() -> Op[None]:
-    """No transaction: what inline mode asks of its store after an enqueue."""
+    """Run due jobs. Not a real operation: inline mode passes it to its store after an enqueue."""
     yield from ()
 
 
 class ThrowAwayStore(SqliteStore):
-    """A store that also knows how to run its jobs, in blocking code and in async code."""
+    """A store that can also run its jobs, in blocking and in async code."""
 
     def __init__(
         self, path: str, *, clock: Callable[[], int], inline: Callable[[], Coroutine[Any, Any, None]]

@@ -13,9 +13,10 @@ from perdure.model.lifecycle import Continued, Outcome, Succeeded
 from perdure.worker.context import JobContext
 from perdure.worker.handler import Handler
 
-StopReason: TypeAlias = Literal["timeout", "cancel", "lost", "interrupt", "loop_stopped"]
+StopReason: TypeAlias = Literal["timeout", "cancel", "lost", "unrenewed", "interrupt", "loop_stopped"]
 """Why a handler is stopped: its time is up, a cancel was requested, its lease is lost, the worker stops.
 
+``unrenewed``: the worker could not renew its lease for so long that other workers may start the job.
 ``loop_stopped``: the event loop was cancelled or stopped from inside, so a handler has done it.
 """
 
@@ -100,7 +101,7 @@ class Attempt:
         """Ask the handler to end. The first reason counts, except that a lost lease overrides all others."""
         if self.ended or (self.stop_reason is not None and reason != "lost"):
             return
-        if reason == "lost" and self.context.has_succeeded:
+        if reason in ("lost", "unrenewed") and self.context.has_succeeded:
             return  # it recorded its success itself, which ends the lease
         again, self.stop_reason = self.stop_reason is not None, reason
         self.context.cancel_requested = True
@@ -122,6 +123,11 @@ class Attempt:
     def allowed(self) -> float | None:
         """Seconds that its handler may take."""
         return None if self.job.timeout is None else self.job.timeout / SECOND
+
+    @property
+    def size(self) -> int:
+        """Bytes of its arguments and its outcome, about."""
+        return len(self.job.payload) + len(msgspec.json.encode(self.outcome))
 
     def final_outcome(self) -> Outcome:
         """The outcome, with the last report of its handler and what it enqueues or appends."""

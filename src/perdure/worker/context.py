@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from perdure.errors import BlockingCall, InvalidOption, LeaseLost, PayloadTooLarge
+from perdure.errors import BlockingCall, InvalidOption, LeaseLost
 from perdure.internal import journal
-from perdure.model.codec import MAX_PAYLOAD, encode_plain, storable_text
+from perdure.model.codec import storable_text
 from perdure.model.graph import Shape, check
 from perdure.model.job import Claimed, NewJob, NewStep
 from perdure.model.json_text import read_config, read_json
@@ -32,6 +32,7 @@ from perdure.store.store import Store
 from perdure.worker.handler import Handler
 from perdure.worker.operations import WorkerOperations
 from perdure.worker.results import Results, StepResults
+from perdure.worker.save import SaveCall, encode_checkpoint, merged
 from perdure.worker.transaction import TransactionBlock
 
 T = TypeVar("T")
@@ -60,6 +61,7 @@ class JobContext(Context):
         "deadline_at",
         "on_report",
         "row",
+        "save_call",
         "step_results",
         "success",
     )
@@ -84,6 +86,7 @@ class JobContext(Context):
         """The ``ctx.transaction()`` that is open."""
         self.config_text: str | None = None
         self.step_results = StepResults(job, handlers)
+        self.save_call = SaveCall(operations)
         self._operations = operations
         self._handlers = handlers
         self._hide = self._handler.redactor(job.payload)
@@ -244,16 +247,19 @@ class JobContext(Context):
         return new_steps_of(steps, new)
 
     def _save(self, checkpoint: object) -> Plan[None]:
-        """Keep this for the next attempt: durable when it returns."""
-        report = Report(checkpoint=encode_checkpoint(checkpoint))
+        """Keep this for the next attempt: durable when it returns. A database that is away is waited for."""
         # Earlier reports come first, or a stage would appear after the checkpoint that ends it.
+        report = Report(checkpoint=encode_checkpoint(checkpoint))
         before = self.take()
         if before is not None:
             report = merged(before.report, report)
         full = JobReport(self.row.lease, report, before.logs if before else ())
-        (answer,) = yield from self._operations._report([full])
-        if answer == "invalid progress":
-            (answer,) = yield from self._operations._report([without_progress(full)])
+        try:
+            answer = yield from self.save_call.write(full, should_stop=lambda: self.cancel_requested)
+        except BaseException:
+            if before is not None:
+                self.put_back(before)
+            raise
         if answer == "lease lost":
             raise LeaseLost
         if answer == "cancel requested":
@@ -373,28 +379,9 @@ class JobContext(Context):
             self.on_report()
 
 
-def encode_checkpoint(value: object) -> str:
-    """Refused like an argument of that name, with its path."""
-    try:
-        return encode_plain({"checkpoint": value})[len('{"checkpoint":') : -1]
-    except PayloadTooLarge:
-        raise PayloadTooLarge(f"the checkpoint takes more than {MAX_PAYLOAD} bytes of JSON") from None
-
-
 def as_text(value: object) -> str:
     """As text. What cannot be shown is no reason for a handler to fail."""
     try:
         return str(value)
     except Exception:
         return f"a {type(value).__name__} that cannot be shown"
-
-
-def without_progress(report: JobReport) -> JobReport:
-    """The report without its progress: done and total were reported separately and contradict each other."""
-    return report._replace(report=msgspec.structs.replace(report.report, done=None, total=None))
-
-
-def merged(earlier: Report, later: Report) -> Report:
-    """Both, where each omitted value keeps the earlier one."""
-    given = {name: value for name, value in msgspec.structs.asdict(later).items() if value is not None}
-    return msgspec.structs.replace(earlier, **given)

@@ -31,8 +31,9 @@ MOST_CYCLES = 2
 SOON = 1.0
 """Seconds between polls up to which a job that was committed late may wait for the next poll."""
 
-RETRY_RECORD = 1.0
-"""Seconds between two tries to record an outcome whose row is locked."""
+RETRY_RECORD, RETRY_EACH = 1.0, 0.01
+"""Seconds between two tries to record outcomes that the database does not take: at least, and for each of them, since
+a refused row costs transactions of its own."""
 
 
 class ClaimsAndOutcomes(Protocol):
@@ -118,7 +119,9 @@ class Cycle:
         self._most = max(1, slots.total // self._concurrent)
         self._wakeup = asyncio.Event()
         self._ended: list[Attempt] = []
-        self._retrying: set[asyncio.Task[None]] = set()
+        self._kept: dict[Attempt, Outcome] = {}
+        """Outcomes that the database does not take yet."""
+        self._retrying: asyncio.Task[None] | None = None
         self._under_way: dict[int, ReservedSlots] = {}
         self.begun = 0
         """How many cycles were sent."""
@@ -138,12 +141,12 @@ class Cycle:
     def only_retries(self, left: Iterable[Attempt]) -> bool:
         """Whether all that is left are outcomes that the database does not take yet."""
         recorded = not (self._ended or self.is_under_way)
-        return bool(self._retrying) and recorded and all(attempt.ended for attempt in left)
+        return bool(self._kept) and recorded and all(attempt.ended for attempt in left)
 
     @property
     def busy(self) -> bool:
         """Whether outcomes are still to be recorded."""
-        return bool(self._ended or self._retrying or self.is_under_way)
+        return bool(self._ended or self._kept or self.is_under_way)
 
     @property
     def drained(self) -> bool:
@@ -176,7 +179,8 @@ class Cycle:
         finally:
             self.dead = True
             self.claiming = False
-            tasks = [*cycles, *self._retrying]  # what these retry is recorded last, by the worker
+            # What is kept is recorded last, by the worker.
+            tasks = cycles if self._retrying is None else [*cycles, self._retrying]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -313,35 +317,38 @@ class Cycle:
             if answer == "lease lost":
                 warn_of_lost_lines(report)
 
-    def _settle(self, outcomes: Sequence[tuple[Attempt, Outcome]], finished: Finished) -> None:
+    def _settle(self, outcomes: Iterable[tuple[Attempt, Outcome]], finished: Finished) -> None:
         accepted, refused = set(finished.accepted), set(finished.refused)
-        unrecordable = set(finished.unrecordable)
         changes = {Lease(change.id, change.token): change for change in finished.changes}
         instead = {outcome.lease: outcome for outcome in finished.instead}
         for attempt, outcome in outcomes:
-            if attempt.lease in accepted or attempt.lease in refused or attempt.lease in unrecordable:
-                change = changes.get(attempt.lease)
+            if attempt.lease in accepted or attempt.lease in refused:
+                self._kept.pop(attempt, None)
                 attempt.outcome = instead.get(attempt.lease, attempt.outcome)
+                change = changes.get(attempt.lease)
                 self._executor.recorded(attempt, change, accepted=attempt.lease in accepted)
-            else:
-                self._slots.free_early(attempt)
-                task = asyncio.create_task(self._retry_record(attempt, outcome))
-                self._retrying.add(task)
-                task.add_done_callback(self._retrying.discard)
+            elif attempt not in self._kept:
+                self._keep(attempt, outcome)
 
-    async def _retry_record(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Retry an outcome whose row another transaction has locked; the other outcomes are recorded already."""
-        while True:
-            await asyncio.sleep(RETRY_RECORD)
+    def _keep(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Keep an outcome that the database does not take yet: its row is locked, or refused."""
+        self._kept[attempt] = outcome
+        self._slots.free_early(attempt)
+        if self._retrying is None or self._retrying.done():
+            self._retrying = asyncio.create_task(self._retry_kept())
+
+    async def _retry_kept(self) -> None:
+        """Record what is kept, all at once, again and again until nothing is. Cycles go on meanwhile."""
+        while self._kept:
+            await asyncio.sleep(max(RETRY_RECORD, RETRY_EACH * len(self._kept)))
+            kept = [*self._kept.items()]
+            recording = [outcome for _, outcome in kept]
             try:
-                finished = await self._operations.afinish([outcome])
+                finished = await self._operations.afinish(recording)
             except NOT_DONE as error:
-                await asyncio.sleep(self._health.failed(error))
-                continue
-            if finished.accepted or finished.refused or finished.unrecordable:
-                change = finished.changes[0] if finished.changes else None
-                (attempt.outcome,) = finished.instead or (attempt.outcome,)
-                return self._executor.recorded(attempt, change, accepted=bool(finished.accepted))
+                self._operations.note_unrecorded(recording, error)
+            else:
+                self._settle(kept, finished)
 
 
 def _freed_by(ended: Sequence[Attempt]) -> tuple[int, int]:

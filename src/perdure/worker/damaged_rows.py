@@ -9,13 +9,14 @@ over for a while. No row is held for a cause that may lie elsewhere.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from perdure.errors import PerdureError, Unavailable
+from perdure.errors import Conflict, Invalid, PerdureError, Unavailable
 from perdure.model.job import Claimed, Lease
+from perdure.model.lifecycle import Outcome, as_refused, stripped
 from perdure.ops import claim as claim_ops
 from perdure.ops.claim import ClaimRequest, Claims
 from perdure.ops.finish import Finished
@@ -23,17 +24,21 @@ from perdure.plan.plan import Plan, perform
 from perdure.worker.refusals import (
     DAMAGED,
     OUT_OF_SERVICE,
-    REFUSED,
+    PERHAPS_REFUSED,
     is_of_the_row,
     may_be_of_the_row,
     safe_message,
 )
+from perdure.worker.split import split
 
 MOST_KNOWN = 10_000
 """How many rows are remembered that are passed over, or were logged."""
 
 PASS_OVER = 60.0
-"""Seconds until a row is tried again that could be neither claimed nor held."""
+"""Seconds until a row is tried again that the database refuses."""
+
+KEEP_FOR = 60.0
+"""Seconds for which an outcome that the database refuses is tried as it is, before what it carries is left out."""
 
 TRY_FOR = 0.5
 """Seconds for which one claim tries row after row. The next one begins behind those that this one passes over."""
@@ -65,16 +70,14 @@ _REFUSED_TOO = "%d more jobs are refused by the database, and are passed over."
 
 _log = logging.getLogger("perdure.worker")
 
+T = TypeVar("T")
+
 
 class Failure(NamedTuple):
     """A row that failed alone."""
 
     id: str
     error: Exception
-
-    @property
-    def code(self) -> str:
-        return self.error.code if isinstance(self.error, PerdureError) else ""
 
 
 class Passed(NamedTuple):
@@ -115,6 +118,7 @@ class DamagedRows:
         self._failing_since: dict[Lease, float] = {}
         """Outcomes that could not be recorded yet."""
         self._accepted_at = -inf
+        """When an outcome was recorded last."""
         self._warned = False
         self._logged: dict[tuple[str, str], None] = {}
 
@@ -194,16 +198,15 @@ class DamagedRows:
         return held
 
     def _take(self, search: Search, ids: Sequence[str]) -> Plan[None]:
-        """Halve until a row that cannot be claimed is alone."""
-        try:
-            search.jobs += yield from perform(claim_ops.claim_chosen, search.worker, ids)
-        except REFUSED as error:
-            if len(ids) == 1:
-                search.failures.append(Failure(ids[0], error))
-                return
-            middle = len(ids) // 2
-            yield from self._take(search, ids[:middle])
-            yield from self._take(search, ids[middle:])
+        # Whether the database serves is judged by all that this search claims.
+        claims = yield from split(
+            ids, lambda part: perform(claim_ops.claim_chosen, search.worker, part), serves=True
+        )
+        for jobs in claims.done:
+            search.jobs += jobs
+        search.failures += [Failure(id, error) for id, error in claims.refused]
+        if claims.outage is not None:
+            raise claims.outage
 
     def _judge(self, search: Search) -> Plan[int]:
         """Others could be claimed, so it is these rows; unless it has passed since, which a second try tells."""
@@ -229,7 +232,7 @@ class DamagedRows:
                 yield from perform(claim_ops.try_to_claim, search.worker, id)
         except claim_ops.RolledBack:
             return None
-        except REFUSED as error:
+        except PERHAPS_REFUSED as error:
             return error
         return None
 
@@ -251,7 +254,7 @@ class DamagedRows:
             try:
                 if (yield from perform(claim_ops.hold_unclaimable, id, reason=reason)):
                     held.append((id, reason))
-            except REFUSED:
+            except PERHAPS_REFUSED:
                 self._pass_over(id, None)
                 stuck.append((id, reason))
         self._log_some(held, _HELD, _HELD_TOO)
@@ -268,27 +271,6 @@ class DamagedRows:
             del self._passed_over[next(iter(self._passed_over))]
         self._passed_over[id] = Passed(monotonic() + PASS_OVER, error)
 
-    def give_up(self, finished: Finished, failed: Mapping[Lease, Exception]) -> Finished:
-        """Which of the outcomes that could not be recorded never will be; the others are to be recorded again.
-
-        One that is given up: the row counts as running, and is asked for again later.
-        """
-        before = self._accepted_at
-        self.note_recorded(finished)
-        if not failed:
-            return finished
-        lost = {lease: error for lease, error in failed.items() if self._is_lost(lease, error, before)}
-        for lease, error in lost.items():
-            self._failing_since.pop(lease, None)
-            said = "The outcome of job %s cannot be recorded: %s Mend its row; then it runs again."
-            self._log_once(lease.job, said, error)
-        self._log_some(
-            ((lease.job, safe_message(error)) for lease, error in failed.items() if lease not in lost),
-            "The outcome of job %s cannot be recorded yet: %s Trying again.",
-            "The outcomes of %d more jobs cannot be recorded yet.",
-        )
-        return finished._replace(unrecordable=[*lost])
-
     def note_recorded(self, finished: Finished) -> None:
         """The database takes outcomes, which is proof against those that it does not take."""
         if finished.accepted or finished.refused:
@@ -297,29 +279,61 @@ class DamagedRows:
             for lease in (*finished.accepted, *finished.refused):
                 self._failing_since.pop(lease, None)
 
-    def has_failed(self, lease: Lease) -> bool:
-        """Whether its outcome could not be recorded before."""
-        return lease in self._failing_since
+    def note_unrecorded(self, failed: Mapping[Lease, Exception]) -> None:
+        """These outcomes could not be recorded. They are kept, and recorded again."""
+        now = monotonic()
+        for lease in failed:
+            if len(self._failing_since) >= MOST_KNOWN:
+                del self._failing_since[next(iter(self._failing_since))]
+            self._failing_since.setdefault(lease, now)
+        self._log_some(
+            ((lease.job, safe_message(error)) for lease, error in failed.items()),
+            "The outcome of job %s cannot be recorded yet: %s Trying again.",
+            "The outcomes of %d more jobs cannot be recorded yet.",
+        )
 
-    def _is_lost(self, lease: Lease, error: Exception, accepted_before: float) -> bool:
-        """What a trigger may have refused counts at the second try, once the outcome of another job was recorded."""
-        if is_of_the_row(error):
-            return True
-        if len(self._failing_since) >= MOST_KNOWN:
-            self._failing_since.clear()
-        again, since = self.has_failed(lease), self._failing_since.setdefault(lease, accepted_before)
-        return again and may_be_of_the_row(error) and accepted_before > since
+    def others_recorded_since(self, leases: Iterable[Lease]) -> bool:
+        """Whether the database took another outcome after one of these could not be recorded."""
+        return any(self._accepted_at >= self._failing_since.get(lease, inf) for lease in leases)
+
+    def substitutes(self, outcome: Outcome, error: Exception, *, last: bool) -> list[Outcome]:
+        """What to record instead of an outcome that failed alone. ``last``: there is no later try.
+
+        What a trigger refuses may be taken a moment later, so nothing is left out of it for ``KEEP_FOR`` seconds.
+        If the row may be the cause, and other outcomes are recorded meanwhile, the attempt fails at last.
+        """
+        certain = last or is_of_the_row(error)
+        if not certain and monotonic() - self._failing_since.get(outcome.lease, inf) < KEEP_FOR:
+            return []
+        instead = [stripped(outcome, _why(error), dropped="result.refused")]
+        if may_be_of_the_row(error) and (certain or self.others_recorded_since([outcome.lease])):
+            instead += as_refused(outcome)
+        return instead
+
+    def sweep(
+        self,
+        rows: Iterable[str],
+        write: Callable[[Sequence[str]], Plan[Sequence[T]]],
+        sentence: str,
+        too: str,
+    ) -> Plan[list[T]]:
+        """Write rows that a sweep found; log those that are refused, and leave them out of the next sweeps."""
+        passed_over = self.passed_over()
+        usable = [id for id in rows if id not in passed_over]
+        parts = yield from split(usable, write)
+        for id, _ in parts.refused:
+            self._pass_over(id, None)
+        self._log_some(((id, safe_message(error)) for id, error in parts.refused), sentence, too)
+        if parts.outage is not None:
+            raise parts.outage
+        return [one for some in parts.done for one in some]
+
+    def passed_over(self) -> set[str]:
+        now = monotonic()
+        return {id for id, passed in self._passed_over.items() if passed.until > now}
 
     def unreportable(self, id: str, error: Exception) -> None:
         self._log_once(id, "What job %s says while it runs cannot be recorded, and is dropped: %s", error)
-
-    def unexpired(self, error: Exception) -> None:
-        self._log_once("", "Jobs that were not started in time cannot be canceled%s: %s", error)
-
-    def unswept(self, workflow: str, error: Exception) -> None:
-        self._log_once(
-            workflow, "Steps of workflow %s are overdue and cannot be ended: %s Mend their rows.", error
-        )
 
     def _log_once(self, id: str, sentence: str, error: Exception) -> None:
         """Once for each."""
@@ -346,3 +360,8 @@ class DamagedRows:
 def _unserved(error: Exception) -> Unavailable:
     """A worker waits for this as for a database that is away."""
     return Unavailable(safe_message(error), code=error.code if isinstance(error, PerdureError) else None)
+
+
+def _why(error: Exception) -> str:
+    """The text of a refusal, if it is ours: an error of the database may quote values."""
+    return str(error) if isinstance(error, Invalid | Conflict) else ""

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any, Literal, Protocol
 
+from perdure.errors import StoreAway
 from perdure.internal import failpoints, journal
 from perdure.model.codec import storable_text
 from perdure.model.job import Claimed, Lease
@@ -39,6 +40,8 @@ from perdure.worker.slots import Slots
 NOT_COMMITTED = "job.success_not_committed"
 CANCELLED_ITSELF = "job.cancelled_itself"
 WORKER_STOPPED = "Its worker stopped."
+SAVE_WAITED = "Its time ran out while ctx.save() waited for the database."
+NOT_RENEWED = "Its worker could not renew its lease, because the database did not answer it."
 LOOP_STOPPED = "Its worker's event loop was cancelled or stopped from inside, perhaps by this handler."
 
 _log = logging.getLogger("perdure.worker")
@@ -224,12 +227,16 @@ def classify(attempt: Attempt, outcome: Outcome | None, now: float) -> Outcome |
     if reason == "lost" and not context.has_succeeded:
         return None
     if reason == "timeout" or (attempt.deadline is not None and now > attempt.deadline):
-        if isinstance(outcome, Failed) and outcome.kind == "timeout":
+        if isinstance(outcome, Failed) and outcome.kind in ("timeout", "interrupted"):
             return outcome  # it says what took so long
+        if attempt.deadline is not None and context.save_call.was_waiting(attempt.deadline):
+            return Failed(attempt.lease, "interrupted", StoreAway.code, SAVE_WAITED)
         return Failed(attempt.lease, "timeout", message=f"It ran for more than {attempt.allowed} s.")
     if isinstance(outcome, Succeeded):
         return _returned_after_success(attempt, outcome) if context.has_succeeded else outcome
-    if reason in ("interrupt", "loop_stopped") and (outcome is None or isinstance(outcome, Failed)):
+    if reason in ("interrupt", "loop_stopped", "unrenewed") and (
+        outcome is None or isinstance(outcome, Failed)
+    ):
         return stopped(attempt)
     if outcome is not None:
         return outcome
@@ -247,6 +254,8 @@ def stopped(attempt: Attempt) -> Outcome:
         return Released(attempt.lease)
     if attempt.stop_reason == "loop_stopped":
         return Failed(attempt.lease, "lost", message=LOOP_STOPPED)
+    if attempt.stop_reason == "unrenewed":
+        return Failed(attempt.lease, "interrupted", message=NOT_RENEWED)
     return Failed(attempt.lease, "interrupted", message=WORKER_STOPPED)
 
 

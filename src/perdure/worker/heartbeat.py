@@ -20,6 +20,9 @@ from perdure.worker.refusals import OUT_OF_SERVICE
 CHECK_INTERVAL = 0.25
 """The least number of seconds between two checks beside the regular heartbeats."""
 
+CANCEL_POLL = 1.0
+"""Seconds between two checks for requested cancels while jobs run and notifications do not arrive."""
+
 _log = logging.getLogger("perdure.worker")
 
 
@@ -57,10 +60,15 @@ class Heartbeat:
         self.error: BaseException | None = None
         self.registers = True
         """Whether it registers the worker anew where it finds it retired."""
+        self.renewed_at = 0.0
+        """When the last renewal that succeeded was sent."""
+        self.failing_since: float | None = None
+        """When the first renewal was sent that has not succeeded since."""
         self._thread = threading.Thread(target=self._run, name="perdure-heartbeat", daemon=True)
 
-    def start(self, died: Callable[[], None]) -> None:
+    def start(self, died: Callable[[], None], *, registered_at: float) -> None:
         """``died`` is called in the loop if the thread ends by an error."""
+        self.renewed_at = registered_at
         self._died = died
         self._thread.start()
 
@@ -90,16 +98,16 @@ class Heartbeat:
     def _beat_until_stopped(self) -> None:
         due = monotonic() + self._interval
         while not self._stopped.is_set():
-            requested = self._check_requested.wait(max(0.0, due - monotonic()))
+            requested = self._check_requested.wait(max(0.0, min(due - monotonic(), CANCEL_POLL)))
             self._check_requested.clear()
             if self._stopped.is_set():
                 return
             beats = monotonic() >= due
-            if not (beats or requested):
+            if not (beats or requested or self._polls):
                 continue
             asked = self._health.ask()
             try:
-                self._ask(self._operations.heartbeat if beats else self._operations.peek)
+                self._ask(renews=beats)
                 self._health.worked(asked)
             except OUT_OF_SERVICE as error:
                 due = monotonic() + min(self._health.failed(error), self._interval)
@@ -111,15 +119,27 @@ class Heartbeat:
             else:
                 self._pause()
 
-    def _ask(self, query: Callable[[str], Beat]) -> None:
+    @property
+    def _polls(self) -> bool:
+        """Whether to look for cancels between heartbeats: nobody would tell this worker of one."""
+        return bool(self._worker.leases()) and not self._operations.store.hears_others
+
+    def _ask(self, *, renews: bool) -> None:
         identity, before = self._worker.identity, list(self._worker.leases())
         if failpoints.armed:
             failpoints.reach("before_heartbeat")
-        beat = query(identity)
+        failing_since, asked_at = self.failing_since, monotonic()
+        self.failing_since = failing_since or asked_at
+        beat = self._operations.heartbeat(identity) if renews else self._operations.peek(identity)
+        if renews:
+            self.renewed_at = asked_at
+        self.failing_since = None if renews else failing_since
         if failpoints.armed:
             failpoints.reach("after_heartbeat")
         if not beat.live and self.registers and not self._stopped.is_set():
+            asked_at = monotonic()
             self._worker.renew_identity()
+            self.renewed_at = asked_at
         self._in_loop(self._worker.on_beat, identity, before, beat)
 
     def _pause(self) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
 
 from perdure.internal import failpoints
 from perdure.ops import worker as worker_ops
@@ -43,6 +44,8 @@ class Identity:
         self._unlock: Callable[[], None] = lambda: None
         self.name = options.name or f"{socket.gethostname()}:{os.getpid()}"
         self.id = ""
+        self.registered_at = 0.0
+        """When its registration was sent, by the monotonic clock."""
         self.configs: Mapping[str, str] = {}
         """What operators have set for tasks, as of the last heartbeat."""
 
@@ -56,6 +59,7 @@ class Identity:
             known = yield from perform(worker_ops.knows, self.id)
         if failpoints.armed:
             failpoints.reach("before_register")
+        registered_at = monotonic()
         self.configs = yield from self._operations._register(
             id,
             name=self.name,
@@ -69,7 +73,7 @@ class Identity:
         if self.id:
             _log.warning(BELIEVED_DEAD if known else UNKNOWN)
         unlock, self._unlock = self._unlock, self.store.lock_liveness(id)
-        self.id = id
+        self.id, self.registered_at = id, registered_at
         unlock()
 
     renew, arenew = sync_method(_renew), async_method(_renew)

@@ -17,6 +17,7 @@ from perdure.worker.bounded_log import BoundedLog
 from perdure.worker.executor import last_outcome
 from perdure.worker.loop_watch import Verdict
 from perdure.worker.operations import WorkerOperations
+from perdure.worker.refusals import PERHAPS_REFUSED
 
 MOST_NAMED = 10
 """How many jobs a log line names."""
@@ -53,11 +54,12 @@ def record_last(
     lines = [report for attempt in attempts if (report := attempt.context.take_logs())]
     yield from operations._report([report for report in lines if outcomes[report.lease]])
     last = [outcome for outcome in outcomes.values() if outcome]
-    for _ in range(2):  # the second time without the results that the database refuses
-        finished = yield from operations._finish(last)
-        taken = {*finished.accepted, *finished.refused}
-        last = [outcome for outcome in last if outcome.lease not in taken]
-    return [outcome.lease for outcome in last]
+    try:
+        finished = yield from operations._finish(last, last=True)
+    except PERHAPS_REFUSED:
+        return [outcome.lease for outcome in last]
+    taken = {*finished.accepted, *finished.refused}
+    return [outcome.lease for outcome in last if outcome.lease not in taken]
 
 
 def warn_of_unrecorded(left: Sequence[Lease]) -> bool:

@@ -8,14 +8,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic
 
-from perdure.errors import InvalidOption, RowsLocked, StoreBusy, StoreReadOnly
+from perdure.errors import InvalidOption, RowsLocked, StoreReadOnly
 from perdure.internal import failpoints
 from perdure.model.job import Claimed, Instant, Span
 from perdure.model.lifecycle import Change, Outcome
 from perdure.ops import claim as claim_ops
 from perdure.ops import finish as finish_ops
 from perdure.ops import report as report_ops
-from perdure.ops import set_aside as set_aside_ops
 from perdure.ops import sweep as sweep_ops
 from perdure.ops import worker as worker_ops
 from perdure.ops.claim import ClaimRequest, Claims
@@ -29,16 +28,13 @@ from perdure.worker.claim_window import ClaimWindowTracker
 from perdure.worker.clock_watch import ClockWatch
 from perdure.worker.damaged_rows import DamagedRows
 from perdure.worker.recorder import Recorder
-from perdure.worker.refusals import DAMAGED, FORBIDDEN, OUT_OF_SERVICE, REFUSED
+from perdure.worker.refusals import DAMAGED, FORBIDDEN, OUT_OF_SERVICE, PERHAPS_REFUSED, is_refusal
 
 CLAIM_ROUNDS = 5
 """How often a claim that met expired jobs is repeated. It may come back short: there is always a next one."""
 
 MOST_EXPIRED = 10_000
 """How many expired jobs are remembered until they are reported; a program without a worker reports none."""
-
-MOST_PAGES_ASIDE = 20
-"""How many pages of jobs are set aside in one go."""
 
 Queues = Sequence[str] | Mapping[str, float] | None
 """Strict order, weights, or every queue."""
@@ -137,10 +133,13 @@ class WorkerOperations:
         return batch
 
     def _take(self, claim: Operation[[ClaimRequest], Claims], request: ClaimRequest) -> Plan[Claims]:
+        asked_at = monotonic()
         try:
             return (yield from perform(claim, request))
-        except REFUSED:
-            return (yield from self._damaged.claim(request))
+        except PERHAPS_REFUSED as error:
+            if not is_refusal(error, took=monotonic() - asked_at):
+                raise
+        return (yield from self._damaged.claim(request))
 
     def _learn(self, request: ClaimRequest, claims: Claims, *, since: float, polls: bool) -> Plan[bool]:
         """Learn from a claim how to send the next one; return whether another is to look further back.
@@ -168,12 +167,17 @@ class WorkerOperations:
             self._window_trackers[key] = ClaimWindowTracker(enabled=self._remote)
         return self._window_trackers[key]
 
-    def _finish(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
+    def _finish(self, outcomes: Sequence[Outcome], *, last: bool = False) -> Plan[Finished]:
         """Record outcomes; one that finds itself recorded already counts as accepted.
 
-        One whose row stays locked is neither accepted nor refused, and is to be recorded again.
+        One whose row stays locked, or that the database refuses, is neither accepted nor refused, and is to be
+        recorded again. ``last``: there will be no other time, so that without what is refused it counts as well.
         """
-        return (yield from self._recorder.record(outcomes))
+        return (yield from self._recorder.record(outcomes, last=last))
+
+    def note_unrecorded(self, outcomes: Sequence[Outcome], error: Exception) -> None:
+        """These outcomes are kept to be recorded again."""
+        self._damaged.note_unrecorded({outcome.lease: error for outcome in outcomes})
 
     def _cycle(
         self,
@@ -197,13 +201,13 @@ class WorkerOperations:
                 claim=request,
                 failing=self._recorder.failing,
             )
-        except REFUSED:
-            # An outcome, or a row that the claim met: apart, neither stops the other.
-            finished = yield from self._finish(outcomes)
-            return finished, (yield from self._claim_after(outcomes, worker, tasks, n, order))
         except RowsLocked:
-            finished = yield from self._recorder.record(outcomes, free=True)
-            return finished, (yield from self._claim_after(outcomes, worker, tasks, n, order))
+            return (yield from self._record_and_claim(outcomes, worker, tasks, n, order, free=True))
+        except PERHAPS_REFUSED as error:
+            if not is_refusal(error, took=monotonic() - asked_at):
+                raise
+            # An outcome, or a row that the claim met: apart, neither stops the other.
+            return (yield from self._record_and_claim(outcomes, worker, tasks, n, order))
         again = yield from self._learn(request, claims, since=asked_at, polls=polls)
         finished = yield from self._recorder.complete(outcomes, finished)
         self._damaged.note_recorded(finished)
@@ -213,6 +217,26 @@ class WorkerOperations:
             rest = yield from self._claim_after([*outcomes, *batch], worker, tasks, left, order, polls=polls)
             batch = Batch([*batch, *rest], more=rest.more)
         return finished, batch
+
+    def _record_and_claim(
+        self,
+        outcomes: Sequence[Outcome],
+        worker: str,
+        tasks: Sequence[str],
+        n: int,
+        order: Sequence[str] | None,
+        *,
+        free: bool = False,
+    ) -> Plan[tuple[Finished, Batch]]:
+        """A cycle in two transactions. If no outcome is taken, a job that is claimed proves that it is no outage."""
+        try:
+            finished = yield from self._recorder.record(outcomes, free=free)
+        except PERHAPS_REFUSED:
+            batch = yield from self._claim(worker, tasks=tasks, n=n, queues=order)
+            if not batch:
+                raise
+            return Finished([], []), batch
+        return finished, (yield from self._claim_after(outcomes, worker, tasks, n, order))
 
     def _claim_after(
         self,
@@ -255,7 +279,7 @@ class WorkerOperations:
         return answers
 
     def _rescue(self, *, page: int = 500, silent: bool = True) -> Plan[list[Change]]:
-        """Free the jobs of workers that fell silent. A page that cannot be written is tried row by row.
+        """Free the jobs of workers that fell silent. A page that cannot be written is tried in parts.
 
         Without ``silent`` only the jobs of workers that are retired already.
         """
@@ -268,77 +292,68 @@ class WorkerOperations:
         while True:
             try:
                 one = yield from perform(sweep_ops.rescue, jitter=self._rng.random, after=after, n=page)
-            except (*DAMAGED, StoreBusy):
-                one = yield from self._rescue_singly(after, page)
+            except PERHAPS_REFUSED:
+                one = yield from self._rescue_in_parts(after, page)
             rescued += one.changes
             if one.last is None:
                 return rescued
             after = one.last
 
-    def _rescue_singly(self, after: str, page: int) -> Plan[sweep_ops.Rescued]:
-        """The same page with a transaction for each row; rows that cannot be written stay for the next sweep."""
+    def _rescue_in_parts(self, after: str, page: int) -> Plan[sweep_ops.Rescued]:
+        """The same page; rows that cannot be written stay for a later sweep."""
         orphans = yield from perform(sweep_ops.list_orphans, after=after, n=page)
-        rescued: list[Change] = []
-        for id in orphans:
-            try:
-                one = yield from perform(sweep_ops.rescue_one, id, jitter=self._rng.random)
-            except (*DAMAGED, StoreBusy):
-                continue
-            rescued += one
+        rescued = yield from self._damaged.sweep(
+            orphans,
+            lambda ids: perform(sweep_ops.rescue_chosen, ids, jitter=self._rng.random, n=page),
+            "Job %s of a worker that fell silent cannot be rescued: %s Mend its row.",
+            "%d more jobs of workers that fell silent cannot be rescued.",
+        )
         return sweep_ops.Rescued(rescued, orphans[-1] if len(orphans) == page else None)
 
     def _expire(self, *, page: int = 500) -> Plan[int]:
         """Cancel every job that was not started in time."""
-        total = 0
-        while True:
-            n = yield from self._expire_page(page)
+        total, more = 0, True
+        while more:
+            n, more = yield from self._expire_page(page)
             total += n
-            if n < page:
-                return total + (yield from self._sweep_steps())
+        return total + (yield from self._sweep_steps())
 
-    def _sweep_steps(self) -> Plan[int]:
-        """The same for steps, and for gates whose time ran out."""
-        try:
-            return len((yield from perform(sweep_ops.sweep_steps)))
-        except DAMAGED:
-            pass
-        swept = 0
-        for workflow in (yield from perform(sweep_ops.find_overdue)):
-            try:
-                swept += len((yield from perform(sweep_ops.sweep_steps, [workflow])))
-            except (*DAMAGED, StoreBusy) as error:
-                self._damaged.unswept(workflow, error)
-        return swept
-
-    def _expire_page(self, page: int = 500) -> Plan[int]:
+    def _expire_page(self, page: int = 500) -> Plan[tuple[int, bool]]:
+        """How many jobs were canceled, and whether there may be more."""
         try:
             expired = yield from perform(sweep_ops.expire, n=page)
-        except DAMAGED as error:
-            self._damaged.unexpired(error)
-            return 0
+            more = len(expired) == page
+        except PERHAPS_REFUSED:
+            expired, more = yield from self._expire_in_parts(page)
         self.expired += expired
-        return len(expired)
+        return len(expired), more
 
-    def _set_aside(self, *, page: int = 5000) -> Plan[int]:
-        """Set aside jobs that are due much later; a bounded number, so that the other duties need not wait."""
-        total, after = 0, ""
-        for _ in range(MOST_PAGES_ASIDE):
-            done = yield from perform(set_aside_ops.set_aside, after=after, n=page)
-            total += done.n
-            if done.n < page:
-                if done.last is None:
-                    break
-                after = done.last
-        return total
+    def _expire_in_parts(self, page: int) -> Plan[tuple[list[str], bool]]:
+        known = len(self._damaged.passed_over())
+        found = yield from perform(sweep_ops.find_expired, n=page + known)
+        expired = yield from self._damaged.sweep(
+            found,
+            lambda ids: perform(sweep_ops.expire_chosen, ids),
+            "Job %s was not started in time and cannot be canceled: %s Mend its row.",
+            "%d more jobs were not started in time and cannot be canceled.",
+        )
+        went_on = bool(expired) or len(self._damaged.passed_over()) > known
+        return expired, went_on and len(found) == page + known
 
-    def _bring_back(self, *, page: int = 1000) -> Plan[int]:
-        """Bring back every job that was set aside and is due soon."""
-        total = 0
-        while True:
-            n = yield from perform(set_aside_ops.bring_back, n=page)
-            total += n
-            if n < page:
-                return total
+    def _sweep_steps(self, n: int = 100) -> Plan[int]:
+        """Cancel steps that were not started in time, and end gates whose time ran out."""
+        try:
+            return len((yield from perform(sweep_ops.sweep_steps, n=n)))
+        except PERHAPS_REFUSED:
+            pass
+        found = yield from perform(sweep_ops.find_overdue, n=n + len(self._damaged.passed_over()))
+        swept = yield from self._damaged.sweep(
+            found,
+            lambda workflows: perform(sweep_ops.sweep_steps, workflows),
+            "Steps of workflow %s are overdue and cannot be ended: %s Mend their rows.",
+            "Steps of %d more workflows are overdue and cannot be ended.",
+        )
+        return len(swept)
 
     register, aregister = sync_method(_register), async_method(_register)
     heartbeat, aheartbeat = sync_method(_heartbeat), async_method(_heartbeat)
@@ -351,8 +366,6 @@ class WorkerOperations:
     report, areport = sync_method(_report), async_method(_report)
     rescue, arescue = sync_method(_rescue), async_method(_rescue)
     expire, aexpire = sync_method(_expire), async_method(_expire)
-    set_aside, aset_aside = sync_method(_set_aside), async_method(_set_aside)
-    bring_back, abring_back = sync_method(_bring_back), async_method(_bring_back)
 
     def _steady_since(self) -> Instant | None:
         """On SQLite leases are judged by this host's clock, which may have been set; PostgreSQL judges by its own."""

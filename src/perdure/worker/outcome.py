@@ -68,7 +68,9 @@ def _classify(handler: Handler, lease: Lease, error: BaseException, redact: Reda
     if isinstance(error, OutcomeSignal):
         return _signalled(lease, error, redact)
     kind: FailureKind = "fatal" if isinstance(error, handler.fatal) else "error"
-    code = _code(error.code) if isinstance(error, PerdureError) else None
+    if isinstance(error, PerdureError) and not error.costs_attempt:
+        kind = "interrupted"
+    code = _code(error.code, redact) if isinstance(error, PerdureError) else None
     name, message = _name(error), _message(error, redact)
     return Failed(lease, kind, code, f"{name}: {message}" if message else name, _traced(error, redact))
 
@@ -85,10 +87,11 @@ def _signalled(lease: Lease, signal: OutcomeSignal, redact: Redact) -> Outcome:
             return Canceled(lease, redact(str(signal.reason)))
         case Fatal():
             message, trace = _message(signal, redact), _traced(signal, redact)
-            return Failed(lease, "fatal", _code(signal.code), message, trace)
+            return Failed(lease, "fatal", _code(signal.code, redact), message, trace)
         case Retry():
             message, trace = _message(signal, redact), _traced(signal, redact)
-            return Failed(lease, "error", _code(signal.code), message, trace, _optional_delay(signal.delay))
+            code, delay = _code(signal.code, redact), _optional_delay(signal.delay)
+            return Failed(lease, "error", code, message, trace, delay)
         case _:
             assert_never(signal)
 
@@ -157,9 +160,9 @@ def _theirs(frames: Iterable[FrameSummary]) -> list[FrameSummary]:
     return theirs
 
 
-def _code(code: object) -> str | None:
+def _code(code: object, redact: Redact) -> str | None:
     """The code as text, also if it was given as a number: ``Retry(code=503)``."""
-    return None if code is None else str(code)
+    return None if code is None else redact(str(code))
 
 
 def _message(error: BaseException, redact: Redact) -> str:

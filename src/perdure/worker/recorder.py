@@ -1,18 +1,21 @@
-"""Records outcomes: many at once, and one by one where the database refuses some."""
+"""Records outcomes: many at once, and in parts where the database refuses some."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import suppress
+from time import monotonic
 
-from perdure.errors import Conflict, Invalid, RowsLocked
+from perdure.errors import RowsLocked
 from perdure.model.job import Lease
-from perdure.model.lifecycle import Outcome, stripped
+from perdure.model.lifecycle import Outcome
 from perdure.ops import finish as finish_ops
 from perdure.ops.finish import Finished
 from perdure.plan.plan import Plan, perform
 from perdure.worker.damaged_rows import DamagedRows
-from perdure.worker.refusals import DAMAGED, is_of_the_row
+from perdure.worker.refusals import PERHAPS_REFUSED, is_refusal
+from perdure.worker.split import split
 
 MOST_FAILING = 10_000
 """How many workflows are remembered in which something has failed; one that is forgotten costs a transaction more."""
@@ -28,67 +31,55 @@ class Recorder:
         self.failing: set[str] | None = set() if shortens else None
         """Workflows in which something has failed; None where there are no round trips to save."""
 
-    def record(self, outcomes: Sequence[Outcome], *, free: bool = False) -> Plan[Finished]:
-        """``free``: a row of these is known to be locked; do not wait for it."""
+    def record(
+        self, outcomes: Sequence[Outcome], *, free: bool = False, last: bool = False
+    ) -> Plan[Finished]:
+        """Record all that the database takes; what is neither accepted nor refused is to be recorded again.
+
+        ``free``: a row of these is known to be locked; do not wait for it. ``last``: there is no later try.
+        """
         if not outcomes:
             return Finished([], [])
-        failed: dict[Lease, Exception] = {}
-        finished = yield from self._record(outcomes, failed, free=free)
-        return self._damaged.give_up(finished, failed)
-
-    def _record(
-        self, outcomes: Sequence[Outcome], failed: dict[Lease, Exception], *, free: bool
-    ) -> Plan[Finished]:
-        """``failed`` gets what each outcome raised that could not be recorded alone."""
+        asked_at = monotonic()
         try:
-            if free:
-                return (yield from self._record_free(outcomes))
-            finished = yield from perform(
-                finish_ops.finish, outcomes, jitter=self._rng.random, failing=self.failing
-            )
-            return (yield from self.complete(outcomes, finished))
+            if not free:
+                finished = yield from perform(
+                    finish_ops.finish, outcomes, jitter=self._rng.random, failing=self.failing
+                )
+                finished = yield from self.complete(outcomes, finished)
+                self._damaged.note_recorded(finished)
+                return finished
         except RowsLocked:
-            if free:
+            pass
+        except PERHAPS_REFUSED as error:
+            if not is_refusal(error, took=monotonic() - asked_at):
                 raise
-            return (yield from self._record(outcomes, failed, free=True))
-        except DAMAGED as error:
-            if len(outcomes) == 1:
-                return (yield from self._record_alone(outcomes[0], error, failed))
-        # One outcome cannot be stored and must not stop the others: halve until it is alone.
-        middle = len(outcomes) // 2
-        first = yield from self._record(outcomes[:middle], failed, free=free)
-        second = yield from self._record(outcomes[middle:], failed, free=free)
-        return Finished(
-            first.accepted + second.accepted,
-            first.refused + second.refused,
-            [*first.changes, *second.changes],
-            instead=[*first.instead, *second.instead],
-        )
+        serves = self._damaged.others_recorded_since(outcome.lease for outcome in outcomes)
+        parts = yield from split(outcomes, lambda part: self._record_part(part, last), serves=serves)
+        if parts.outage is not None and not parts.done:
+            raise parts.outage
+        finished = _joined(parts.done)
+        self._damaged.note_unrecorded({outcome.lease: error for outcome, error in parts.refused})
+        self._damaged.note_recorded(finished)
+        return finished
+
+    def _record_part(self, outcomes: Sequence[Outcome], last: bool) -> Plan[Finished]:
+        """Record these, or none of them. One that fails alone is recorded without what it carries, if it is time."""
+        try:
+            return (yield from self._record_free(outcomes))
+        except PERHAPS_REFUSED as error:
+            if len(outcomes) > 1:
+                raise
+            for instead in self._damaged.substitutes(outcomes[0], error, last=last):
+                with suppress(*PERHAPS_REFUSED):
+                    finished = yield from self._record_free([instead])
+                    return finished._replace(instead=[instead])
+            raise
 
     def _record_free(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
         """Record the outcomes whose rows are not locked; the others are to be recorded again."""
         finished = yield from perform(finish_ops.finish_unlocked, outcomes, jitter=self._rng.random)
         return (yield from self._recheck(outcomes, finished))
-
-    def _record_alone(
-        self, outcome: Outcome, error: Exception, failed: dict[Lease, Exception]
-    ) -> Plan[Finished]:
-        """As it is, but without the shortcut for steps; else without what it carries.
-
-        A job whose result a trigger refuses for good must still end. But what a trigger refuses may be taken a second
-        later, so that nothing is left out at the first try, unless perdure itself refuses what the outcome carries.
-        """
-        bare = stripped(outcome, _why(error), dropped="result.refused")
-        last = is_of_the_row(error) or self._damaged.has_failed(outcome.lease)
-        for recordable in (outcome, bare) if last else (outcome,):
-            try:
-                finished = yield from self._record_free([recordable])
-            except DAMAGED as refusal:
-                failed[outcome.lease] = refusal
-                continue
-            failed.pop(outcome.lease, None)
-            return finished._replace(instead=[] if recordable is outcome else [bare])
-        return Finished([], [])
 
     def complete(self, outcomes: Sequence[Outcome], finished: Finished) -> Plan[Finished]:
         finished = yield from self._recheck(outcomes, finished)
@@ -115,10 +106,13 @@ class Recorder:
             finished.changes,
             finished.failing,
             finished.instead,
-            finished.unrecordable,
         )
 
 
-def _why(error: Exception) -> str:
-    """The text of a refusal, if it is ours: an error of the database may quote values."""
-    return str(error) if isinstance(error, Invalid | Conflict) else ""
+def _joined(parts: Sequence[Finished]) -> Finished:
+    return Finished(
+        [lease for one in parts for lease in one.accepted],
+        [lease for one in parts for lease in one.refused],
+        [change for one in parts for change in one.changes],
+        instead=[outcome for one in parts for outcome in one.instead],
+    )

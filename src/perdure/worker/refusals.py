@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from perdure.errors import Conflict, InternalError, Invalid, PerdureError, SchemaError, Unavailable
+from perdure.errors import (
+    Conflict,
+    InternalError,
+    Invalid,
+    PerdureError,
+    SchemaError,
+    StoreBusy,
+    StoreFull,
+    StoreReadOnly,
+    Unavailable,
+)
 
 OUT_OF_SERVICE = (Unavailable, SchemaError)
 """What a worker that runs waits for. Tables that vanish under it are being restored, or the database made anew."""
@@ -10,8 +20,11 @@ OUT_OF_SERVICE = (Unavailable, SchemaError)
 DAMAGED = (Invalid, Conflict, InternalError, ArithmeticError, LookupError, TypeError, ValueError)
 """What makes a statement about many rows worth repeating row by row."""
 
-REFUSED = (*DAMAGED, SchemaError)
-"""The same for a claim: a trigger may itself lack a table."""
+PERHAPS_REFUSED = (*DAMAGED, SchemaError, StoreBusy, StoreFull, StoreReadOnly)
+"""The same, and what a trigger can raise for one row though it usually means an outage. See ``is_refusal``."""
+
+SLOW = 1.0
+"""Seconds. A trigger refuses at once; a lock, a timeout and the retries of the store take longer."""
 
 FORBIDDEN = "store.forbidden"
 """The code of an error that says which right the role lacks."""
@@ -26,6 +39,11 @@ MAYBE_OF_THE_ROW = frozenset({"store.bad_value", "store.constraint"})
 
 NOT_DONE = (*OUT_OF_SERVICE, InternalError, Invalid, Conflict)
 """What ends none of a worker's loops: it tries again and logs why. A bug ends the worker and is seen."""
+
+
+def is_refusal(error: Exception, *, took: float) -> bool:
+    """Whether one row may be the cause of an error that came after so many seconds."""
+    return isinstance(error, (*DAMAGED, SchemaError)) or (isinstance(error, PERHAPS_REFUSED) and took < SLOW)
 
 
 def is_of_the_row(error: Exception) -> bool:

@@ -17,6 +17,13 @@ from perdure.worker.process.protocol import Load
 from perdure.worker.runners import LoopRunner, ThreadRunner
 from perdure.worker.steps import Steps
 
+MOST_KEPT = 64 << 20
+"""Bytes of outcomes that are kept without a slot until the database takes them. What is beyond keeps its slot, so that
+a worker whose outcomes are all refused stops claiming at last."""
+
+KEPT_SIZE = 8 << 10
+"""Bytes of an attempt beside its arguments and its outcome, about."""
+
 
 class Slots:
     """The event loop and threads, which share ``concurrency`` slots, and processes, which have their own."""
@@ -36,7 +43,9 @@ class Slots:
         self._threads = ThreadRunner(options.concurrency, freed)
         self._processes = ProcessRunner(processes, program, freed=freed, in_place=self._start_in_place)
         self._here = self._there = 0
-        self._freed_early: set[Attempt] = set()
+        self._freed_early: dict[Attempt, int] = {}
+        """Attempts whose slots were freed before their outcome was recorded, and their sizes."""
+        self._kept_bytes = 0
         in_process = {name for name, handler in handlers.items() if handler.run_in == "process"}
         self.tasks = sorted(handlers.keys() - in_process)
         """The tasks that run on the loop or in threads."""
@@ -90,14 +99,16 @@ class Slots:
             self._here += 1
 
     def free_early(self, attempt: Attempt) -> None:
-        """Free the slot of an attempt whose row is locked by another transaction, for at most ``total`` attempts."""
-        if len(self._freed_early) < self.total and attempt not in self._freed_early:
+        """Free the slot of an attempt whose outcome the database does not take yet, as far as memory allows it."""
+        size = KEPT_SIZE + attempt.size
+        if attempt not in self._freed_early and self._kept_bytes + size <= MOST_KEPT:
             self.leave(attempt)
-            self._freed_early.add(attempt)
+            self._freed_early[attempt] = size
+            self._kept_bytes += size
 
     def leave(self, attempt: Attempt) -> None:
         if attempt in self._freed_early:
-            self._freed_early.discard(attempt)
+            self._kept_bytes -= self._freed_early.pop(attempt)
             return
         if attempt.handler.run_in == "process":
             self._there -= 1

@@ -19,10 +19,12 @@ from perdure.model.job import SECOND
 from perdure.model.lifecycle import Change
 from perdure.ops import browse
 from perdure.ops import worker as worker_ops
+from perdure.plan.plan import arun
 from perdure.worker.health import Health
 from perdure.worker.hooks import Hooks
 from perdure.worker.operations import WorkerOperations
-from perdure.worker.refusals import DAMAGED, NOT_DONE, OUT_OF_SERVICE, safe_message
+from perdure.worker.refusals import DAMAGED, NOT_DONE, OUT_OF_SERVICE, PERHAPS_REFUSED, safe_message
+from perdure.worker.set_aside import bring_back, set_aside
 
 NAME = "sweeper"
 TICK = 1.0
@@ -78,8 +80,8 @@ class Sweeper:
         self.duties = [
             Duty("retire dead", self._retire_dead, "Dead workers cannot be retired", leader_only=False),
             Duty("rescue", self._rescue_lost, "Lost jobs cannot be rescued"),
-            Duty("bring back", operations.abring_back, "Jobs that are due soon cannot be brought back"),
-            Duty("set aside", operations.aset_aside, "Jobs cannot be set aside", interval=SET_ASIDE),
+            Duty("bring back", self._bring_back, "Jobs that are due soon cannot be brought back"),
+            Duty("set aside", self._set_aside, "Jobs cannot be set aside", interval=SET_ASIDE),
             Duty("expire", operations.aexpire, "Expired jobs cannot be canceled"),
             Duty("report expired", self.report_expired, "Expired jobs cannot be reported", leader_only=False),
         ]
@@ -102,8 +104,9 @@ class Sweeper:
             await asyncio.sleep(random.uniform(0.75, 1.0) * TICK)
 
     async def sweep(self) -> None:
-        """Do what is due. A duty that fails for good does not stop the others."""
+        """Do what is due. A duty that fails does not stop the others, unless the database is away."""
         leads: bool | None = None
+        outage: Exception | None = None
         for duty in self.duties:
             now = monotonic()
             if now < duty.due_at:
@@ -119,7 +122,11 @@ class Sweeper:
                 if not duty.failed:
                     duty.failed = True
                     _log.error("%s: %s", duty.failure, safe_message(error), extra={"duty": duty.name})
+            except PERHAPS_REFUSED as error:
+                outage = error
             duty.due_at = now + duty.interval
+        if outage is not None:
+            raise outage
 
     async def _rescue_lost(self) -> None:
         if failpoints.armed:
@@ -133,6 +140,12 @@ class Sweeper:
                 failpoints.reach("after_rescue")
             _log.warning("Rescued %d jobs of workers that fell silent", len(rescued))
             await self._report_rescued(rescued)
+
+    async def _bring_back(self) -> None:
+        await arun(self._store, bring_back())
+
+    async def _set_aside(self) -> None:
+        await arun(self._store, set_aside())
 
     async def report_expired(self) -> None:
         """Report the jobs that were canceled because they expired, also those that a claim of this worker met."""

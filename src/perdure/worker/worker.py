@@ -26,6 +26,7 @@ from perdure.worker.heartbeat import Heartbeat
 from perdure.worker.hooks import Hooks
 from perdure.worker.identity import Identity
 from perdure.worker.last_record import record_last, warn_of_unrecorded
+from perdure.worker.lease_watch import LeaseWatch
 from perdure.worker.loop_guard import LoopGuard
 from perdure.worker.loop_watch import Verdict
 from perdure.worker.operations import WorkerOperations
@@ -175,6 +176,7 @@ class Worker:
         )
         self._sweeper = Sweeper(self, operations, health, self._hooks, lease=lease)
         self._heartbeat = Heartbeat(self, operations, health, interval=lease / 3)
+        self._lease_watch = LeaseWatch(self._heartbeat, executor.attempts.values(), lease=lease)
         self._guard = LoopGuard(
             executor.attempts.values(), slots, self._heartbeat, self._identity, operations, options
         )
@@ -183,10 +185,13 @@ class Worker:
     def _start(self) -> list[asyncio.Task[None]]:
         """Start its loops and threads."""
         executor = self._executor
-        running = (executor.cycle.run(), executor.reports.run(), self._sweeper.run())
+        running = (executor.cycle.run(), executor.reports.run(), self._sweeper.run(), self._lease_watch.run())
         loops = [asyncio.create_task(loop) for loop in running]
         self._guard.start()
-        self._heartbeat.start(lambda: self._die("The heartbeat", self._heartbeat.error))
+        self._heartbeat.start(
+            lambda: self._die("The heartbeat", self._heartbeat.error),
+            registered_at=self._identity.registered_at,
+        )
         for task in loops:
             task.add_done_callback(self.task_failed)
         self.ready.set()

@@ -1,1 +1,1 @@
-"""Connections that callers bring along as ``conn=``, one module for each driver."""
+"""Callers' connections, passed as ``conn=``: one module for each driver."""

@@ -1,4 +1,4 @@
-"""How the transaction of a caller's asyncpg connection is joined, from a pool or not."""
+"""Join the transaction of a caller's asyncpg connection, from a pool or not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def _look(connection: Any) -> State:
         # A failed transaction cannot be recognized here; the server refuses it.
         if not connection.is_in_transaction():
             raise refusals.autocommit()
-    except asyncpg.InterfaceError:  # given back to its pool
+    except asyncpg.InterfaceError:  # it was returned to its pool
         raise refusals.closed() from None
     return State()
 
@@ -41,7 +41,7 @@ async def _ask(connection: Any, bound: BoundStatement) -> Rows:
         await connection.execute(bound.sql)
         return []
     spelled = _spell(bound.sql)
-    # Through their cache of prepared statements: if it is switched off, behind a pooler, it is for us as well.
+    # This uses the connection's statement cache, unless the caller has switched it off for a pooler.
     return [
         tuple(map(_plain, record))
         for record in await connection.fetch(spelled.text, *spelled.bind(bound.params))
@@ -49,7 +49,7 @@ async def _ask(connection: Any, bound: BoundStatement) -> Rows:
 
 
 class _Spelled(NamedTuple):
-    """A statement with ``$1`` for the first parameter; each is a text that the server casts, or as it is given."""
+    """A statement with ``$1`` for the first parameter. Parameters: names, and whether the statement casts from text."""
 
     text: str
     params: tuple[tuple[str, bool], ...]
@@ -63,7 +63,7 @@ _PLACEHOLDER = re.compile(r"%%|(CAST\()?%\((\w+)\)s")
 
 @lru_cache(maxsize=256)
 def _spell(sql: str) -> _Spelled:
-    """What is cast goes through text: a codec of the caller's for json would encode it a second time."""
+    """Convert a statement. Casts go through text: otherwise a caller's codec for json would encode a value twice."""
     params: dict[tuple[str, bool], int] = {}
 
     def number(found: re.Match[str]) -> str:
@@ -93,16 +93,16 @@ def _translate(error: BaseException) -> BaseException:
             )
         case asyncpg.InvalidSQLStatementNameError() | asyncpg.DuplicatePreparedStatementError():
             return InternalError(
-                "The database lost prepared statements: behind a pooler, connect with statement_cache_size=0.",
+                "The database lost prepared statements. If there is a pooler, connect with statement_cache_size=0.",
                 code="store.unprepared",
             )
         case asyncpg.PostgresError():
             return explain(error, getattr(error, "sqlstate", None), lost=True)
         case asyncpg.DataError() | UnicodeEncodeError():
-            return Invalid("A value does not fit into the database.", code="store.bad_value")
+            return Invalid("The database cannot store a value.", code="store.bad_value")
         case asyncpg.InterfaceError() if "another operation" in str(error):
             return refusals.busy()
-        # The second: it has read a last word that it did not expect.
+        # InternalClientError: asyncpg has read an unexpected last message.
         case asyncpg.InterfaceError() | asyncpg.InternalClientError() | ConnectionError():
             return explain(error, None, lost=True)
         case TimeoutError():

@@ -1,4 +1,4 @@
-"""How the connection inside Django's is found: psycopg's, psycopg2's or that of ``sqlite3``."""
+"""Find the driver's connection inside Django's: psycopg's, psycopg2's or that of ``sqlite3``."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Operations on the caller's own connection, inside the caller's own transaction.
+"""Operations on a caller's connection, inside the caller's transaction.
 
-They commit with it and vanish with it. Each runs in a savepoint, so that a refusal leaves the transaction
-usable. Nothing here commits or rolls back what the caller began.
+They commit or roll back with it. Each runs in a savepoint, so that a refusal leaves the transaction usable. Nothing
+here commits or rolls back what the caller began.
 
-Each driver has a ``DriverAdapter`` in a small file: the state of a connection, and how it runs a statement. An object
-that holds a driver's connection, such as a session of SQLAlchemy or the connection of Django, has a ``Wrapper``: it is
-opened, and the driver's connection inside is joined.
+Each driver has a ``DriverAdapter`` in a small file: how to read the state of a connection, and how to run a statement.
+A session of SQLAlchemy and a connection of Django have a ``Wrapper``, which finds the driver's connection inside.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ T = TypeVar("T")
 
 Mode: TypeAlias = Literal["sync", "async"]
 
-# By the package and the name of a class, or of one it derives from: where its adapter or wrapper stands. No driver is
-# imported to find out.
+# From the package and name of a class, or of one of its bases, to the module and name of its adapter or wrapper. This
+# lookup imports no driver.
 _Table: TypeAlias = Mapping[tuple[str, str], tuple[str, str]]
 
 ADAPTERS: _Table = {
@@ -58,7 +57,7 @@ WRAPPERS: _Table = {
 
 
 class BoundStatement(NamedTuple):
-    """A statement as the store spells it. On PostgreSQL one without parameters is a SAVEPOINT or the like: no rows."""
+    """A statement in the store's form. On PostgreSQL, a statement without parameters returns no rows: SAVEPOINT etc."""
 
     sql: str
     params: Mapping[str, Param]
@@ -67,8 +66,8 @@ class BoundStatement(NamedTuple):
 class State(NamedTuple):
     """The state of a connection.
 
-    ``begin``: no transaction is open, and nobody but us begins one before the next statement.
-    ``database``: the name of the one it leads to, if it knows.
+    ``begin``: no transaction is open, and the driver will not begin one, so we must.
+    ``database``: the name of its database, if the driver knows it.
     """
 
     begin: bool = False
@@ -79,13 +78,13 @@ Batch: TypeAlias = Sequence[BoundStatement]
 
 
 class Uninterruptible(tuple[BoundStatement, ...]):
-    """A batch that always runs to its end: everything up to the savepoint, since an interrupt there would fail the
-    caller's own transaction, and the statement that releases the savepoint, or rolls back to it.
+    """A batch that always runs to its end: everything up to the savepoint, and the end of the savepoint. An interrupt
+    there would fail the caller's transaction.
     """
 
 
 class Opening(NamedTuple):
-    """The statements that begin a transaction, if we have to, and that roll it back."""
+    """The statements that begin a transaction, if we must, and those that roll it back."""
 
     begin: Batch = ()
     undo: Batch = ()
@@ -97,7 +96,7 @@ Batches: TypeAlias = Generator[Batch, Answers, T]
 
 @dataclass(frozen=True, slots=True)
 class DialectJoin:
-    """How a transaction is joined on one kind of database, whatever the driver.
+    """How to join a transaction on one kind of database, with any driver.
 
     ``open_transaction`` refuses a connection to another database. ``notice`` announces topics when the caller commits.
     """
@@ -109,11 +108,11 @@ class DialectJoin:
 
 @dataclass(frozen=True, slots=True)
 class DriverAdapter:
-    """One driver's connections.
+    """How to use one driver's connections.
 
-    ``look`` returns its ``State``, and refuses what cannot be joined: closed, busy, in autocommit mode with no
-    transaction open. ``run`` returns the rows of each statement of a batch, as the store would. Both are coroutine
-    functions in an async adapter.
+    ``look`` returns the ``State`` of a connection, and refuses one that cannot be joined: closed, busy, in autocommit
+    mode with no transaction open. ``run`` returns the rows of each statement of a batch, as the store would. Both are
+    coroutine functions in an async adapter.
     """
 
     dialect_join: DialectJoin
@@ -125,7 +124,7 @@ class DriverAdapter:
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """What holds a driver's connection. ``open`` has the transaction begun, as the next statement would."""
+    """An object that holds a driver's connection. ``open`` begins the transaction, as the next statement would."""
 
     mode: Mode
     open: Callable[[Any], Any]
@@ -144,7 +143,7 @@ def perform(
             return answers
         except BaseException as error:
             failed = adapter.translate(error)
-        raise failed  # here, where it does not carry the driver's error
+        raise failed  # outside the except block, so that it does not carry the driver's error
 
     with _alone(conn):
         joined = _Joined(store, adapter)
@@ -177,12 +176,12 @@ async def aperform(
 
 
 async def _run_in_task(run: Coroutine[Any, Any, list[Rows]], batch: Batch) -> list[Rows]:
-    """Run a batch in a task of its own: a driver that is interrupted twice leaves its connection unusable.
+    """Run a batch in a task of its own, because a driver that is interrupted twice leaves its connection unusable.
 
     A cancel cancels that task and waits for its end. An uninterruptible batch is not canceled: the cancel is delivered
-    when the caller waits for something else, unless it was withdrawn by then, as by a timeout that has ended.
+    at the caller's next wait, unless it was withdrawn by then, for example because a timeout has ended.
     """
-    import asyncio  # only here: blocking programs start without it
+    import asyncio  # imported here: blocking programs never need it
 
     work = asyncio.create_task(run)
     canceled = False
@@ -195,7 +194,7 @@ async def _run_in_task(run: Coroutine[Any, Any, list[Rows]], batch: Batch) -> li
             canceled = True
     if canceled and not isinstance(batch, Uninterruptible):
         if not work.cancelled():
-            work.exception()  # or asyncio logs it as never retrieved
+            work.exception()  # otherwise asyncio logs it as never retrieved
         raise asyncio.CancelledError
     if canceled and (caller := asyncio.current_task()) is not None:
         asyncio.get_running_loop().call_soon(_cancel_again, caller)
@@ -212,7 +211,7 @@ def wrong_mode(mode: Mode, method: str) -> UnsupportedConnection:
     """An error that names the method to use with a sync or an async connection."""
     sentences = {
         "async": f"The connection is async: await {method}.",
-        "sync": f"The connection is blocking: call {method}, from a thread of its own where an event loop runs "
+        "sync": f"The connection is blocking: call {method}, in an async program from a thread "
         "(open, use and commit the connection inside one asyncio.to_thread).",
     }
     return UnsupportedConnection(sentences[mode], code="conn.wrong_mode")
@@ -239,7 +238,7 @@ def _adapter(conn: object, store: Store, *, mode: Mode) -> DriverAdapter:
     if dialect != store.dialect:
         names = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
         raise UnsupportedConnection(
-            f"The connection leads to {names[dialect]}, the jobs live in {names[store.dialect]}.",
+            f"The connection is to {names[dialect]}, but the jobs are in {names[store.dialect]}.",
             code="conn.other_database",
         )
     _refuse_mode(adapter.mode, mode)
@@ -267,7 +266,7 @@ _in_use: dict[int, object] = {}
 
 @contextmanager
 def _alone(conn: object) -> Iterator[None]:
-    """One operation at a time: the savepoints of two would nest, and one would release or roll back the other's."""
+    """Refuse a second operation at a time: the savepoints would nest, and one would end the other's."""
     mine = object()
     if _in_use.setdefault(id(conn), mine) is not mine:
         raise UnsupportedConnection("The connection is still busy with another call.", code="conn.busy")
@@ -278,7 +277,7 @@ def _alone(conn: object) -> Iterator[None]:
 
 
 class _Joined:
-    """An operation between SAVEPOINT and RELEASE, in batches. ``wake`` holds the topics that it announced."""
+    """Runs an operation between SAVEPOINT and RELEASE, in batches. ``wake`` holds the topics that it announced."""
 
     def __init__(self, store: Store, adapter: DriverAdapter) -> None:
         self._store = store
@@ -289,19 +288,19 @@ class _Joined:
         self.wake: frozenset[str] = frozenset()
 
     def run(self, op: Op[T], opening: Batches[Opening]) -> Batches[T]:
-        """An error thrown in undoes the operation and comes out again."""
+        """Run the operation. An error thrown into this generator undoes the operation and is raised again."""
         self._opening = yield from opening
         try:
             value = yield from drive_within(op, self._answer)
             yield self._notice()
         except BaseException:
             if self._begun:
-                # The connection may be gone; the first error is the one to report.
+                # The connection may be lost. Report the first error.
                 with suppress(Exception):
                     yield Uninterruptible(self._opening.undo or _UNDO)
             raise
-        # In a batch of its own: together with something that fails or is interrupted halfway, nobody would know whether
-        # the savepoint still exists. To roll back to one that does not fails the caller's transaction.
+        # In a batch of its own: if a larger batch failed or was interrupted halfway, it would be unknown whether the
+        # savepoint still exists. Rolling back to a savepoint that does not exist fails the caller's transaction.
         if self._begun:
             yield Uninterruptible([_RELEASE])
         return value
@@ -323,6 +322,6 @@ class _Joined:
         return BoundStatement(self._store.statements[query.name], {**query.params, "now": self._store.now()})
 
     def _notice(self) -> Batch:
-        """What announces the topics that are not announced yet when the caller commits."""
+        """A batch that announces the remaining topics when the caller commits."""
         topics, self._announced = self.wake - self._announced, self.wake
         return self._adapter.dialect_join.notice(self._store, topics)

@@ -1,4 +1,4 @@
-"""How the transaction of a caller's pg8000 connection is joined."""
+"""Join the transaction of a caller's pg8000 connection."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from perdure.store.postgres.text_format import READERS
 
 
 def _look(connection: Any) -> State:
-    """Its cursors begin a transaction outside autocommit; they are not used here, since they spell parameters in a
-    style that is a global of the module's."""
+    """The state of a connection. We begin the transaction. Its cursors would do it, but we do not use them: their
+    parameter style is a global of the module."""
     if connection._sock is None:
         raise refusals.closed()
     status = connection._transaction_status
@@ -26,7 +26,7 @@ def _look(connection: Any) -> State:
         raise refusals.aborted()
     if status == b"T":
         return State()
-    # A connection of pg8000.native has no such attribute: it commits each statement.
+    # A pg8000.native connection has no such attribute: it commits each statement.
     if getattr(connection, "autocommit", True):
         raise refusals.autocommit()
     return State(begin=True)

@@ -1,4 +1,4 @@
-"""How a caller's transaction is joined on PostgreSQL, whatever the driver."""
+"""Join a caller's transaction on PostgreSQL, with any driver."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _open_transaction(store: Store, access: Access, state: State) -> Batches[Ope
     database, readable = state.database, True
     if database is None:
         [[(database, readable)]] = yield Uninterruptible([BoundStatement(_PLACE, {"encoding": "UTF8"})])
-    # Compared by name: one server may have several addresses, behind a pooler or from another network.
+    # Compare names, because one server may have several addresses, behind a pooler or from another network.
     if store.database is not None and database != store.database:
         raise refusals.elsewhere()
     if not readable:
@@ -42,7 +42,7 @@ def _open_transaction(store: Store, access: Access, state: State) -> Batches[Ope
 
 
 def _notice(store: Store, topics: frozenset[str]) -> Batch:
-    """Delivered when the caller commits."""
+    """The NOTIFY that is delivered when the caller commits."""
     assert isinstance(store, PostgresStore)
     params = notice(store.channel, topics)
     return [BoundStatement(NOTIFY, params)] if params else []
@@ -52,10 +52,10 @@ POSTGRES: Final = DialectJoin("postgres", _open_transaction, _notice)
 
 
 def explain(error: BaseException, sqlstate: str | None, *, lost: bool) -> PerdureError:
-    """What a driver's error means to a caller in the middle of their own transaction."""
+    """Our error for a driver's error inside a caller's transaction."""
     if sqlstate == "25P02":
         return refusals.aborted()
     diagnosis = understand(sqlstate or "", error, lost=lost)
     if diagnosis.cure is Cure.AGAIN:
-        return StoreBusy("Others were in the way of your transaction: run it again.", code="store.contended")
+        return StoreBusy("Your transaction conflicted with others: run it again.", code="store.contended")
     return diagnosis.error

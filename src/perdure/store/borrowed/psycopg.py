@@ -1,4 +1,4 @@
-"""How the transaction of a caller's psycopg connection is joined, blocking or async."""
+"""Join the transaction of a caller's psycopg connection, blocking or async."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from perdure.store.borrowed.postgres import POSTGRES, explain
 from perdure.store.postgres.adapt import adapt
 
 _CANCEL = 5.0
-"""Seconds that the server gets to take note of a cancel."""
+"""Seconds to wait until the server has received a cancel."""
 
 
 def _look(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> State:
-    """Outside autocommit psycopg itself begins a transaction with the first statement."""
+    """The state of a connection. Outside autocommit psycopg itself begins a transaction with the first statement."""
     pgconn = connection.pgconn
     status = pgconn.transaction_status
     if connection.closed or status == TransactionStatus.UNKNOWN:
@@ -47,7 +47,7 @@ async def _look_async(connection: psycopg.AsyncConnection[Any]) -> State:
 
 
 def _run(connection: psycopg.Connection[Any], batch: Batch) -> list[Rows]:
-    # A cursor of our own: neither their cursor_factory, their row_factory nor their adapters matter.
+    # Our own cursor, independent of the connection's cursor_factory, row_factory and adapters.
     cursors = [psycopg.Cursor(connection, row_factory=tuple_row) for _ in batch]
     with connection.pipeline():
         for cursor, (sql, params) in zip(cursors, batch, strict=True):
@@ -57,7 +57,7 @@ def _run(connection: psycopg.Connection[Any], batch: Batch) -> list[Rows]:
 
 
 async def _run_async(connection: psycopg.AsyncConnection[Any], batch: Batch) -> list[Rows]:
-    """psycopg cannot leave a pipeline that is cancelled halfway, so the server cancels the statement instead."""
+    """Run a batch. psycopg cannot leave a pipeline that was cancelled halfway, so the server cancels the statement."""
     work = asyncio.create_task(_run_pipeline(connection, batch))
     try:
         return await asyncio.shield(work)
@@ -66,7 +66,7 @@ async def _run_async(connection: psycopg.AsyncConnection[Any], batch: Batch) -> 
             await connection.cancel_safe(timeout=_CANCEL)
         await asyncio.wait([work])
         if not work.cancelled():
-            work.exception()  # or asyncio logs it as never retrieved
+            work.exception()  # otherwise asyncio logs it as never retrieved
         raise
 
 

@@ -1,4 +1,4 @@
-"""How the transaction of a caller's psycopg2 connection is joined."""
+"""Join the transaction of a caller's psycopg2 connection."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from perdure.store.postgres.text_format import READERS
 
 
 def _look(connection: Any) -> State:
-    """Outside autocommit psycopg2 itself begins a transaction with the first statement."""
+    """The state of a connection. Outside autocommit psycopg2 itself begins a transaction with the first statement."""
     if connection.async_:
-        raise UnsupportedConnection("perdure cannot join a transaction of psycopg2's asynchronous kind.")
+        raise UnsupportedConnection("perdure cannot join the transaction of an async psycopg2 connection.")
     if connection.closed:
         raise refusals.closed()
     status = connection.get_transaction_status()
@@ -37,7 +37,7 @@ def _look(connection: Any) -> State:
 
 def _run(connection: Any, batch: Batch) -> list[Rows]:
     answers: list[Rows] = []
-    # A cursor of our own: neither their cursor_factory nor what they have registered matters.
+    # Our own cursor, independent of the connection's cursor_factory and registered types.
     with connection.cursor(cursor_factory=extensions.cursor) as cursor:
         for reader in _READERS:
             extensions.register_type(reader, cursor)
@@ -48,7 +48,7 @@ def _run(connection: Any, batch: Batch) -> list[Rows]:
 
 
 def _quote(value: Param) -> Any:
-    """A literal without a type: the server infers it, as with the store's own parameters."""
+    """A literal without a type, which the server infers, as for the store's own parameters."""
     text = as_text(value)
     return None if text is None else extensions.QuotedString(text)
 

@@ -1,4 +1,4 @@
-"""Why a caller's connection cannot carry a call, in the words that all drivers share."""
+"""Errors for callers' connections that cannot be used, the same for all drivers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def autocommit() -> UnsupportedConnection:
 
 def elsewhere() -> UnsupportedConnection:
     return UnsupportedConnection(
-        "The connection leads to another database than the app's.", code="conn.other_database"
+        "The connection is to a different database than the app's.", code="conn.other_database"
     )
 
 

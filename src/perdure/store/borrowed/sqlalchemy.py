@@ -1,7 +1,7 @@
-"""How the connection inside SQLAlchemy's connections and sessions is found, over whichever driver.
+"""Find the driver's connection inside SQLAlchemy's connections and sessions, with any driver.
 
-Statements go to the driver itself: through the session they would flush what is pending into our savepoint, where a
-refusal undoes it and the session would never know.
+Statements go to the driver itself. Through the session they would flush pending changes into our savepoint; a refusal
+would undo those, and the session would not know.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _inside(connection: Any) -> Any:
     if not connection.in_transaction():
         connection.begin()
     driver = connection.connection.driver_connection
-    # Over asyncpg SQLAlchemy begins only with its own first statement.
+    # With asyncpg, SQLAlchemy begins a transaction only at its own first statement.
     if hasattr(driver, "is_in_transaction") and not driver.is_in_transaction():
         connection.exec_driver_sql("SELECT 1")
     return driver
@@ -59,7 +59,7 @@ def _refusal(error: Exception) -> PerdureError:
     match error:
         case exc.UnboundExecutionError():
             return UnsupportedConnection(
-                "The session has no single database: give conn= one of its connections."
+                "The session has no single database: pass one of its connections as conn=."
             )
         case exc.ResourceClosedError():
             return refusals.closed()
@@ -67,7 +67,7 @@ def _refusal(error: Exception) -> PerdureError:
             return StoreAway()
         case exc.PendingRollbackError():
             return refusals.aborted()
-    return UnsupportedConnection("The session or connection of SQLAlchemy cannot begin a transaction.")
+    return UnsupportedConnection("The SQLAlchemy session or connection cannot begin a transaction.")
 
 
 CONNECTION: Final = Wrapper("sync", _open_connection)

@@ -1,4 +1,4 @@
-"""How the transaction of a caller's SQLite connection is joined: that of ``sqlite3``, or of aiosqlite around it."""
+"""Join the transaction of a caller's SQLite connection, of ``sqlite3`` or aiosqlite."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from perdure.store.sqlite.errors import translate
 from perdure.store.sqlite.store import SqliteStore
 from perdure.store.store import Store
 
-# Older ones can corrupt a WAL when two connections commit and checkpoint at once.
+# Older versions can corrupt a WAL when one connection commits while another one checkpoints.
 _SAFE_CHECKPOINTS: Final = (3, 51, 3)
 
 _FILES = BoundStatement("PRAGMA database_list", {})
@@ -39,19 +39,19 @@ def _open_transaction(store: Store, access: Access, state: State) -> Batches[Ope
     files, [(version,)] = yield Uninterruptible([_FILES, _VERSION])
     assert isinstance(store, SqliteStore)
     main = next(file for _, name, file in files if name == "main")
-    # A database in memory belongs to one connection, so nobody else's leads there.
+    # A database in memory belongs to one connection, so a caller's connection cannot lead to ours.
     if not main or os.path.realpath(main) != store.path:
         raise refusals.elsewhere()
     if tuple(map(int, version.split("."))) < _SAFE_CHECKPOINTS:
         yield Uninterruptible([_NO_CHECKPOINTS])
     if not state.begin:
         return Opening()
-    # A transaction that we began contains nothing of the caller's; left open it would block every writer.
+    # After an error, roll back a transaction that we began: it has no work of the caller, and would block every writer.
     return Opening([_BEGIN_TO_READ if access == "read" else _BEGIN], [_ROLLBACK])
 
 
 def _notice(store: Store, topics: frozenset[str]) -> Batch:
-    """Other processes notice a commit without a notice."""
+    """Nothing to send: other processes notice the commit itself."""
     return ()
 
 
@@ -73,10 +73,10 @@ async def _look_async(connection: Any) -> State:
 
 
 def _state(connection: sqlite3.Connection) -> State:
-    """Begin where the caller's next statement would; if that would be committed at once, refuse."""
+    """Whether to begin a transaction, as the caller's next statement would. Refuse if that would commit at once."""
     if connection.in_transaction:
         return State()
-    # Python 3.12 adds the attribute; -1 is the older way, where isolation_level decides.
+    # The attribute exists since Python 3.12. With -1, as before, isolation_level decides.
     autocommit = getattr(connection, "autocommit", -1)
     if autocommit is True or (autocommit == -1 and connection.isolation_level is None):
         raise refusals.autocommit()
@@ -84,7 +84,7 @@ def _state(connection: sqlite3.Connection) -> State:
 
 
 def _run(connection: sqlite3.Connection, batch: Batch) -> list[Rows]:
-    # A cursor of our own: neither their cursors nor their row_factory matter.
+    # Our own cursor, independent of the connection's cursors and row_factory.
     cursor = connection.cursor(sqlite3.Cursor)
     cursor.row_factory = None
     texts, connection.text_factory = connection.text_factory, str
@@ -112,7 +112,7 @@ async def _run_async(connection: Any, batch: Batch) -> list[Rows]:
 def _translate(error: BaseException) -> BaseException:
     if getattr(error, "sqlite_errorname", "") == "SQLITE_BUSY_SNAPSHOT":
         return StoreBusy(
-            "Another transaction wrote since yours began to read: begin it with BEGIN IMMEDIATE."
+            "Another transaction wrote after yours began to read: begin yours with BEGIN IMMEDIATE."
         )
     return translate(error) if isinstance(error, Exception) else error
 

@@ -1,1 +1,1 @@
-"""The move of all jobs from one database to another."""
+"""Moving all jobs from one database to another."""

@@ -1,4 +1,4 @@
-"""What the table ``move`` records: whether a database's rows are being moved in or out, or have left."""
+"""Marks: rows of the table ``move``, which record that a database's rows are being moved in or out, or have left."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Mark(NamedTuple):
     id: str
     way: Literal["in", "out"]
     address: str
-    """Of the other side."""
+    """The address of the other side."""
     position: str | None
     ended: bool
 
@@ -31,7 +31,7 @@ def marks(target: Target) -> list[Mark]:
 
 
 def give_up(source: Side, id: str) -> None:
-    # The row stays: where it is, the source will never be closed by this move, and what has arrived may go.
+    # The row stays. It shows that this move will never close the source, so the target may delete what has arrived.
     source.ask("UPDATE perdure.move SET position = :position WHERE id = :id", id=id, position=_GIVEN_UP)
 
 
@@ -42,7 +42,7 @@ def is_given_up(source: Side, id: str) -> bool:
 
 
 def refuse_kept(source: Side, target: Side) -> None:
-    """Raise if the target was opened before its source was closed, as only --keep does."""
+    """Raise if the target was opened before its source was closed. Only --keep does this."""
     with source.look(), target.look():
         leaving = [mark.id for mark in marks(source) if not mark.ended]
         if [mark for mark in marks(target) if mark.ended and mark.id in leaving]:
@@ -52,25 +52,25 @@ def refuse_kept(source: Side, target: Side) -> None:
 
 
 _GIVEN_UP: Final = "given up"
-"""The position of a source, which has no other."""
+"""The position of a source whose move was given up. A source has no other position."""
 
 
 def refuse_moved(target: Target) -> None:
-    """Raise where nobody but a mover may write."""
+    """Raise if only a move may write to this database."""
     for mark in marks(target) if _may_read(target) else ():
         if mark.way == "out":
             what = "were moved" if mark.ended else "are being moved"
             raise Refused(f"The jobs of this database {what} to {mark.address}.", code="store.moved")
         if not mark.ended:
             raise Refused(
-                f"The jobs of {mark.address} are being moved here, and not all have come: "
+                f"The jobs of {mark.address} are being moved here, and not all have arrived: "
                 "run perdure move again.",
                 code="store.moved",
             )
 
 
 def _may_read(target: Target) -> bool:
-    """To check a schema takes no right but to read its history."""
+    """Whether the role may read the marks. Checking a schema must not need more than reading its history."""
     if target.dialect == "sqlite":
         return True
     sql = (

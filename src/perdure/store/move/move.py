@@ -1,7 +1,7 @@
-"""Moving all rows from one database to another: sealed, copied in batches, compared, and then handed over.
+"""Move all rows from one database to another: seal both, copy in batches, compare, open the target.
 
-Every step is a transaction on one side; a second run finds by the marks of both sides how far the first came. A mark is
-a row of the table ``move``. At every moment at most one side can be written to, see docs/decisions/0019.
+Every step is a transaction on one side. The marks of both sides show a second run how far the first came. A mark is a
+row of the table ``move``. At any time at most one side can be written to, see docs/decisions/0019.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from perdure.ops.op import Row
 from perdure.store.move.marks import Mark, give_up, is_given_up, marks
 from perdure.store.move.side import MOVED, Side, Table, misfit
 
-# Whichever is reached first: small enough for any memory, large enough that the wait for a commit does not count.
+# A batch ends at the first of these limits: small enough for any memory, large enough that commits cost little.
 _MOST_ROWS: Final = 5000
 _MOST_BYTES: Final = 4_000_000
 
 Progress: TypeAlias = Callable[[str, int, int], object]
-"""Called with what is being done ("copy" or "compare"), to how many rows of all tables, and how many there are."""
+"""Called with the phase ("copy" or "compare"), the number of rows done, and the total over all tables."""
 
 
 class Moved(NamedTuple):
-    """What was moved. ``checksums``: over each table's rows, the same on both sides."""
+    """What was moved. ``checksums``: of each table's rows, equal on both sides."""
 
     id: str
     rows: dict[str, int]
@@ -38,7 +38,7 @@ class Moved(NamedTuple):
 
 
 class Position(NamedTuple):
-    """How far the copy came: up to this key of this table, so many rows of all tables."""
+    """How far the copy came: the table, the last key in it, and the number of rows over all tables."""
 
     table: str
     after: list[int | str]
@@ -46,20 +46,20 @@ class Position(NamedTuple):
 
 
 def move(source: Side, target: Side, *, id: str, progress: Progress) -> Moved | None:
-    """Move everything, or what is left of a move that was interrupted; None if that was done before.
+    """Move everything, or continue an interrupted move. Return None if it was finished before.
 
-    ``id``: for a move that begins.
+    ``id``: the id of a new move.
     """
     if source.address == target.address:
         raise Refused("Source and target are the same database.", code="move.same")
     leaving, coming = _agree(source, target)
     if leaving is not None and coming is not None and coming.ended:
-        # Not if the target was kept.
+        # After --keep the source is not closed yet.
         if not leaving.ended:
             _end(source, leaving.id)
         return None
     if leaving is None:
-        # A trial, before the source is closed.
+        # Test whether the target can be sealed, before the source is closed.
         with suppress(_TakeBack), target.exclusive_transaction():
             _close_to_others(target, "in", id)
             raise _TakeBack
@@ -79,7 +79,7 @@ def move(source: Side, target: Side, *, id: str, progress: Progress) -> Moved | 
         )
     _copy(source, target, id, tables, lambda rows: progress("copy", rows, total))
     moved = _compare(source, target, id, tables, lambda rows: progress("compare", rows, total))
-    # In this order: in between nobody can write to either, and another run finishes it.
+    # In this order: in between nobody can write to either side, and another run finishes the move.
     if coming is None or not _arrived(coming):
         _arrive(source, target, id)
     if leaving is None or not leaving.ended:
@@ -89,9 +89,9 @@ def move(source: Side, target: Side, *, id: str, progress: Progress) -> Moved | 
 
 
 def abandon(side: Side, source: Side | None = None) -> bool:
-    """Give up a move that is not finished. What has come in goes; what was to leave can be written to again.
+    """Give up an unfinished move: delete the rows that have arrived here, or make the source writable again.
 
-    ``source``: where the rows of this side come from. What has arrived goes only if that one has given it up.
+    ``source``: where this side's rows come from. If all rows have arrived, delete them only if the source gave up.
     """
     with _act(side):
         here = marks(side)
@@ -102,8 +102,8 @@ def abandon(side: Side, source: Side | None = None) -> bool:
             return False
         if _arrived(mark) and not (source and is_given_up(source, mark.id)):
             raise Refused(
-                f"All jobs of {mark.address} have come here: run perdure move again, which ends it, or give it up "
-                "by naming both databases; if the source is gone, perdure move --keep opens this one.",
+                f"All jobs of {mark.address} have arrived here: run perdure move again to finish it, or give it up "
+                "by naming both databases. If the source is gone, perdure move --keep opens this one.",
                 code="move.arrived",
             )
         _clear(side, mark)
@@ -111,13 +111,13 @@ def abandon(side: Side, source: Side | None = None) -> bool:
 
 
 def keep(target: Side) -> bool:
-    """Open what has arrived, where the source cannot be asked any more."""
+    """Open the target after all rows have arrived, if the source is no longer available."""
     with _act(target):
         mark = _under_way(marks(target))
         if mark is None:
             return False
         if not _arrived(mark):
-            raise Refused("Not all jobs have come here.", code="move.incomplete")
+            raise Refused("Not all jobs have arrived here.", code="move.incomplete")
         _close(target, mark)
     return True
 
@@ -127,7 +127,7 @@ def _under_way(here: list[Mark]) -> Mark | None:
 
 
 def _arrived(mark: Mark) -> bool:
-    return mark.position == _told(_ARRIVED)
+    return mark.position == _encoded(_ARRIVED)
 
 
 def _clear(side: Side, mark: Mark) -> None:
@@ -141,14 +141,14 @@ def _clear(side: Side, mark: Mark) -> None:
 
 
 def _take_back(source: Side, id: str) -> None:
-    """What the target has refused."""
+    """Open the source again, because the target refused the move."""
     with _act(source):
         if (mark := _under_way(marks(source))) and mark.id == id:
             _clear(source, mark)
 
 
 def _agree(source: Side, target: Side) -> tuple[Mark | None, Mark | None]:
-    """The marks of this move on both sides, as far as it has begun. Nothing of another may be in its way."""
+    """The marks of this move on both sides, if it has begun. Refuse if another move is under way on either side."""
     with source.look(), target.look():
         here, there = marks(source), marks(target)
     leaving = next((mark for mark in here if mark.way == "out"), None)
@@ -156,7 +156,7 @@ def _agree(source: Side, target: Side) -> tuple[Mark | None, Mark | None]:
     for mark in here:
         if mark.way == "in" and not mark.ended:
             raise _other(
-                f"The jobs of {mark.address} are being moved into the source, and not all have come."
+                f"The jobs of {mark.address} are being moved into the source, and not all have arrived."
             )
     for mark in there:
         if mark.way == "out":
@@ -165,8 +165,8 @@ def _agree(source: Side, target: Side) -> tuple[Mark | None, Mark | None]:
             )
         if mark is not coming and not mark.ended:
             raise _other(
-                f"The jobs of {mark.address} are being moved into the target: that is another move, or one that "
-                "was given up at its source alone; perdure move --abandon with both empties the target."
+                f"The jobs of {mark.address} are being moved into the target: this is another move, or one that was "
+                "given up only at its source. perdure move --abandon with both databases empties the target."
             )
     if leaving is not None and coming is None and (leaving.ended or leaving.address != target.address):
         what = "were moved" if leaving.ended else "are being moved"
@@ -196,7 +196,7 @@ def _close_to_others(side: Side, way: str, id: str) -> None:
     if taken:
         raise StoreBusy("Another perdure move has just begun here.")
     side.seal()
-    # What was written before the seal can be seen now.
+    # What was written before the seal is visible now.
     _refuse_workers(side) if way == "out" else _refuse_rows(side)
 
 
@@ -211,7 +211,7 @@ def _arrive(source: Side, target: Side, id: str) -> None:
 def _end(side: Side, id: str) -> None:
     with _act(side):
         mark = _find(side, id)
-        # If another mover was here first, a later move may have begun.
+        # Another process may have ended it already, and a later move may have begun.
         if not mark.ended:
             _close(side, mark)
 
@@ -227,7 +227,7 @@ def _find(side: Side, id: str) -> Mark:
         if mark.id == id:
             return mark
     raise Refused(
-        "The move was given up meanwhile, by perdure move --abandon; with both databases it empties the target.",
+        "perdure move --abandon has given up the move meanwhile; with both databases it empties the target.",
         code="move.abandoned",
     )
 
@@ -238,8 +238,8 @@ def _refuse_workers(source: Side) -> None:
     )
     if live:
         raise Refused(
-            f"{len(live)} live: {', '.join(name for (name,) in live[:3])}{', …' * (len(live) > 3)}. Stop all workers "
-            "first; one that was killed is given up when its lease ends.",
+            f"Live workers: {', '.join(name for (name,) in live[:3])}{', …' * (len(live) > 3)}. Stop all workers "
+            "first; a killed worker counts as live until its lease expires.",
             code="move.workers",
         )
 
@@ -256,7 +256,7 @@ def _refuse_rows(target: Side) -> None:
 def _table(source: Side, target: Side, name: str) -> Table:
     table = source.table(name)
     if target.table(name) != table:
-        raise InternalError(f"The table {name} has not the same columns on both sides.")
+        raise InternalError(f"The table {name} does not have the same columns on both sides.")
     return table
 
 
@@ -287,7 +287,7 @@ def _position(target: Side, id: str) -> Position:
 
 _START: Final = Position(MOVED[0], [], 0)
 _ARRIVED: Final = Position("", [], 0)
-"""All is there and the same. From here on the source may be closed for good, and what is here must not go."""
+"""All rows have arrived and are equal. From now on the source may be closed, so the target must keep its rows."""
 
 
 def _write(target: Side, id: str, table: Table, batch: list[Row], before: Position, after: Position) -> None:
@@ -305,19 +305,19 @@ def _advance(target: Side, id: str, before: Position, after: Position) -> None:
         "UPDATE perdure.move SET position = :after"
         " WHERE id = :id AND coalesce(position, :start) = :before RETURNING id",
         id=id,
-        start=_told(_START),
-        before=_told(before),
-        after=_told(after),
+        start=_encoded(_START),
+        before=_encoded(before),
+        after=_encoded(after),
     ):
-        raise StoreBusy("Another perdure move goes on here, or it was given up.")
+        raise StoreBusy("Another perdure move is running here, or this one was given up.")
 
 
-def _told(position: Position) -> str:
+def _encoded(position: Position) -> str:
     return msgspec.json.encode(position).decode()
 
 
 def _refuse_misfit(target: Side, table: Table, batch: list[Row]) -> None:
-    """Find the first row that does not fit, by trying."""
+    """Find the first row that cannot be stored, by trying."""
 
     def fails(n: int) -> bool:
         try:
@@ -341,7 +341,7 @@ class _TakeBack(Exception):
 def _compare(
     source: Side, target: Side, id: str, tables: Sequence[Table], report: Callable[[int], object]
 ) -> Moved:
-    """Every row on both sides, side by side."""
+    """Compare every row of both sides."""
     moved = Moved(id, {}, {})
     for table in tables:
         digest, rows = sha256(), 0
@@ -368,9 +368,9 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 def _difference(table: Table, ours: Sequence[Row], theirs: Sequence[Row]) -> Conflict:
     row = next(one or other for one, other in zip_longest(ours, theirs) if one != other)
-    shown = table.told(table.pick(table.shown, row))
+    shown = table.describe(table.pick(table.shown, row))
     return Conflict(
-        f"The databases differ in the table {table.name}, first at {shown}. The old one is whole; "
+        f"The databases differ in the table {table.name}, first at {shown}. The old one is complete; "
         "perdure move --abandon opens it again.",
         code="move.differs",
     )
@@ -391,7 +391,7 @@ def _batches(pages: Iterable[list[Row]]) -> Iterator[list[Row]]:
 
 @contextmanager
 def _act(side: Side, table: Table | None = None) -> Iterator[None]:
-    """A transaction of the mover's, in which it may write to a table."""
+    """A transaction of the move, which may write to ``table``."""
     with side.exclusive_transaction() if table is None else side.writing(table):
         yield
         if failpoints.armed:

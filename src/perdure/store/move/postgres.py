@@ -1,4 +1,4 @@
-"""A PostgreSQL schema at one end of a move: read by a cursor, written by COPY."""
+"""A PostgreSQL schema as one side of a move: read with a cursor, written with COPY."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def postgres_side(url: str, schema: str, *, address: str) -> Iterator[PostgresSi
 
 
 class PostgresSide(PostgresTarget):
-    """One connection, which reads and writes."""
+    """A side with one connection, which reads and writes."""
 
     misfits: tuple[type[Exception], ...] = (
         psycopg.DataError,
@@ -65,7 +65,7 @@ class PostgresSide(PostgresTarget):
             behind = SQL("WHERE ({}) > ({})").format(key, SQL(", ").join(map(Literal, after)))
         columns = SQL(", ").join(_plain(column, types[column]) for column in table.columns)
         select = SQL("SELECT {} FROM {} {} ORDER BY {}").format(columns, self._place(table), behind, key)
-        # A row of COPY costs psycopg as much as a page of a cursor.
+        # Not COPY: one row of it costs psycopg as much as a page of a cursor.
         with self._connection.cursor("perdure_move", binary=True) as cursor:
             cursor.execute(select)
             while page := cursor.fetchmany(PAGE):
@@ -74,7 +74,7 @@ class PostgresSide(PostgresTarget):
     def seal(self) -> None:
         self.run(_REFUSE)
         for table in SEALED:
-            # Waits for the current writers.
+            # This waits for the current writers.
             self.run(_SEAL.format(table=table))
 
     def unseal(self) -> None:
@@ -96,7 +96,7 @@ class PostgresSide(PostgresTarget):
 
     def last_number(self, table: Table) -> int | None:
         if sequence := self._sequence(table):
-            # Quoted by the server.
+            # The server has quoted the name.
             ((last, called),) = self._connection.execute(
                 f"SELECT last_value, is_called FROM {sequence}".encode()
             )
@@ -140,7 +140,7 @@ BEGIN
 END $$
 """
 
-# The mover says so in its own transactions; what others say is a setting of theirs alone.
+# The move sets perdure_move.writes in its own transactions, where nobody else sees it.
 _SEAL: Final = """
 CREATE TRIGGER sealed BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON perdure.{table}
    FOR EACH STATEMENT
@@ -154,7 +154,7 @@ def _plain(column: str, type: str) -> Composed:
 
 
 def _in_order(column: str, type: str) -> Composed:
-    """Texts by their bytes, as on SQLite."""
+    """Order texts by their bytes, as SQLite does."""
     return SQL('{} COLLATE "C"' if type == "text" else "{}").format(Identifier(column))
 
 
@@ -164,7 +164,7 @@ _NULL: Final = b"\xff\xff\xff\xff"
 
 
 def _packer(types: Sequence[str]) -> Callable[[Row], bytes]:
-    """Rows of these types as the server takes them."""
+    """Return a function that packs rows of these types into the format of COPY."""
     packers = [PACKERS[type] for type in types]
     head = Struct("!h").pack(len(packers))
 
@@ -213,4 +213,4 @@ PACKERS: Mapping[str, Callable[[Any], bytes]] = {
     "uuid": _uuid,
     "timestamptz": _instant,
 }
-"""By the name of a type."""
+"""Packers by the name of a type."""

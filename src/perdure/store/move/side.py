@@ -1,4 +1,4 @@
-"""A database at one end of a move: which of its tables go along, and what the mover asks of it."""
+"""One side of a move: the tables that are moved, and what a side must be able to do."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ MOVED: Final = (
     "log",
     "act",
 )
-"""In this order."""
+"""The tables that are moved, in this order."""
 
 LEFT: Final[Mapping[str, str]] = {
-    "leader": "the workers of the new database elect one",
-    "migration": "each database has had its own",
+    "leader": "the workers of the new database elect a leader",
+    "migration": "each database has its own migrations",
     "move": "it records this move",
 }
-"""What stays where it is, and why."""
+"""The tables that are not moved, and why."""
 
 SEALED: Final = (*MOVED, "leader")
-"""Where nobody else may write."""
+"""The tables to which nobody else may write during a move."""
 
 PAGE: Final = 100
-"""Rows that are read at a time. A row may have some megabytes."""
+"""Rows read at a time. A row may have some megabytes."""
 
 
 class Table(NamedTuple):
-    """A table as its database describes it. Columns are ordered by name: the order of their creation may differ."""
+    """A table of one side. Columns are sorted by name, because their order in the tables may differ."""
 
     name: str
     columns: tuple[str, ...]
@@ -56,38 +56,39 @@ class Table(NamedTuple):
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """What names a row in an error. An idempotency key may be a secret; its job is not."""
+        """The columns that identify a row in an error. An idempotency key may be secret; its job's id is not."""
         shown = [column for column in self.key if column != "key"]
         return (*shown, "job") if "job" in self.columns and "job" not in shown else tuple(shown)
 
-    def told(self, shown: Sequence[object]) -> str:
-        """A row, by the values of those columns."""
+    def describe(self, shown: Sequence[object]) -> str:
+        """Describe a row by the values of the ``shown`` columns."""
         return ", ".join(f"{column} {value}" for column, value in zip(self.shown, shown, strict=True))
 
 
 class Side(Target, Protocol):
-    """Rows are the same values on every side: integers for times, spans and truth, texts for ids and JSON."""
+    """A database as one side of a move. Rows are the same on every side: integers for times, durations and booleans,
+    texts for ids and JSON."""
 
     @property
     def address(self) -> str: ...
 
     @property
     def misfits(self) -> tuple[type[Exception], ...]:
-        """How ``insert`` fails if a row cannot be stored here."""
+        """The errors of ``insert`` if a row cannot be stored here."""
         ...
 
     def ask(self, text: str, **params: Param) -> Rows:
-        """Run a statement that is spelled as in sql/shared.sql."""
+        """Run a statement in the notation of sql/shared.sql."""
         ...
 
     def table(self, name: str) -> Table: ...
 
     def stream(self, table: Table, after: Sequence[Param] = ()) -> Generator[list[Row], None, None]:
-        """The rows behind this key, a page at a time, in the order of their keys, which is the same on every side."""
+        """The rows after this key, in pages, in key order. The order is the same on every side."""
         ...
 
     def seal(self) -> None:
-        """Refuse what others write, once the current writers have ended; in an exclusive transaction."""
+        """Refuse writes of others, once the current writers have ended. Called in an exclusive transaction."""
         ...
 
     def unseal(self) -> None: ...
@@ -99,16 +100,16 @@ class Side(Target, Protocol):
     def insert(self, table: Table, rows: Sequence[Row]) -> None: ...
 
     def last_number(self, table: Table) -> int | None:
-        """The last one that was given to a row, if the rows of this table are numbered."""
+        """The last generated number, if the rows of this table are numbered."""
         ...
 
     def count_on(self, table: Table, last: int) -> None:
-        """Give the next row a higher number than this, in an exclusive transaction."""
+        """Make the next generated number greater than ``last``. Called in an exclusive transaction."""
         ...
 
 
 def open_side(store: Store, url: str, schema: str, *, patience: float) -> AbstractContextManager[Side]:
-    """The database of a store as one end of a move; on SQLite others' locks are waited for, so many seconds."""
+    """Open the database of a store as one side of a move. ``patience``: seconds to wait for others' locks on SQLite."""
     if store.dialect == "sqlite":
         from perdure.store.move.sqlite import sqlite_side
 
@@ -119,9 +120,9 @@ def open_side(store: Store, url: str, schema: str, *, patience: float) -> Abstra
 
 
 def misfit(table: Table, shown: Sequence[object], address: str) -> Refused:
-    """A row that others have written, for what we write fits everywhere."""
+    """The error for a row that cannot be stored. Another program wrote it: what perdure writes fits everywhere."""
     return Refused(
-        f"A row of {table.name} ({table.told(shown)}) cannot be stored in {address}; mend or delete it. "
+        f"A row of {table.name} ({table.describe(shown)}) cannot be stored in {address}; repair or delete it. "
         "Until then perdure move --abandon opens the old database again.",
         code="move.misfit",
     )

@@ -1,4 +1,4 @@
-"""An SQLite file at one end of a move."""
+"""An SQLite file as one side of a move."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sqlite_side(path: str, *, patience: float) -> Iterator[SqliteSide]:
 
 
 class SqliteSide(SqliteTarget):
-    """One connection, which reads and writes."""
+    """A side with one connection, which reads and writes."""
 
     misfits: tuple[type[Exception], ...] = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError)
 
@@ -93,7 +93,7 @@ class SqliteSide(SqliteTarget):
     @contextmanager
     def writing(self, table: Table) -> Iterator[None]:
         with self.exclusive_transaction():
-            # Nobody sees that it was gone.
+            # Inside a transaction, so nobody else sees the table without its seal.
             self.run(_unseal(table.name, "INSERT"))
             yield
             self.run(_seal(table.name, "INSERT"))

@@ -1,7 +1,7 @@
-"""Values on the way to PostgreSQL and back: parameters as untyped text, rows as plain values.
+"""Conversion of values: parameters become untyped text, rows become plain values.
 
-The server infers each parameter's type from the statement alone. One prepared statement therefore serves a
-parameter that is sometimes NULL, and a text that lacks a cast fails at its first use, not at its first NULL.
+The server infers each parameter's type from the statement alone. So one prepared statement serves a parameter that is
+sometimes NULL, and a statement that lacks a cast fails at its first use, not at its first NULL.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _BAD_VALUE = "store.bad_value"
 _PLACEHOLDER = re.compile(r"%%|%\((\w+)\)s")
 
 # timestamptz counts from the year 2000. ±infinity, and years that a datetime cannot hold, become its first
-# and last instant: an operator may have written them, and a row must be readable.
+# and last instant: a row with such values, written by hand, must stay readable.
 YEAR_2000 = 946_684_800_000_000
 _read_int64 = Struct("!q").unpack
 
 
 class Statement(NamedTuple):
-    """A statement in the server's own spelling: ``$1`` for the first parameter.
+    """A statement with the server's parameters: ``$1`` is the first one.
 
-    ``name`` is made from the text: where two clients share a backend, one name still means one statement.
+    ``name`` is derived from the text, so that clients that share a backend use one name for one statement.
     """
 
     text: bytes
@@ -52,7 +52,7 @@ class Statement(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Statement:
-        """From psycopg's spelling, ``%(name)s``."""
+        """Convert a statement with psycopg's parameters, ``%(name)s``."""
         params: dict[str, int] = {}
 
         def number(found: re.Match[str]) -> str:
@@ -67,28 +67,28 @@ class Statement(NamedTuple):
 
 
 def encode(value: Param) -> bytes | None:
-    """A parameter as text that the server can read as any type."""
+    """Encode a parameter as text that the server can read as any type."""
     if value is None:
         return None
     text = value if isinstance(value, str) else str(value)
     try:
         encoded = text.encode()
     except UnicodeEncodeError:
-        raise Invalid("A text contains half a character, a lone surrogate.", code=_BAD_VALUE) from None
+        raise Invalid("A text contains a lone surrogate.", code=_BAD_VALUE) from None
     if b"\0" in encoded:
-        # libpq would cut the text there.
+        # libpq would truncate the text there.
         raise Invalid("A text contains NUL, which PostgreSQL cannot store.", code=_BAD_VALUE)
     return encoded
 
 
 def as_text(value: Param) -> str | None:
-    """The same for drivers that encode by themselves."""
+    """The same as a str, for drivers that encode texts themselves."""
     encoded = encode(value)
     return None if encoded is None else encoded.decode()
 
 
 class Untyped(Dumper):
-    """The same for a caller's own connection of psycopg."""
+    """The same for a caller's psycopg connection."""
 
     oid = 0
 
@@ -135,7 +135,7 @@ LOADERS: Mapping[str, type[Loader]] = {
 
 
 def adapt(adapters: AdaptersMap, *, also: Iterable[type] = ()) -> AdaptersMap:
-    """Make adapters read rows as stores promise them, whatever was set before."""
+    """Make adapters return the plain values that stores promise, whatever was set before."""
     for name, loader in LOADERS.items():
         adapters.register_loader(postgres.types[name].oid, loader)
     for cls in also:

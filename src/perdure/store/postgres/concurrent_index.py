@@ -1,7 +1,7 @@
-"""Statements that PostgreSQL runs in no transaction: indexes that are made or dropped while others write.
+"""Create or drop indexes CONCURRENTLY, which PostgreSQL does only outside a transaction.
 
-Such a statement cannot be recorded as one with its effect, and what is left of one that was interrupted is an index
-that is not valid. So it is looked at before: what is valid is done, what is not is dropped and made anew.
+The statement and its record in the history cannot be atomic, and an interrupted one leaves an invalid index. So look
+first: a valid index is done, an invalid one is dropped and created again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from perdure.store.statements import name_tables
 
 
 def run_alone(connection: psycopg.Connection[Any], statement: str, schema: str) -> None:
-    """Make or drop an index, whatever is there of it. Call it only inside of the exclusive transaction."""
+    """Create or drop an index, whatever an earlier try left. Call this only inside the exclusive transaction."""
     if creates := _CREATE.match(statement):
         index, table = creates["index"], Identifier(schema, creates["table"])
         if _is_there(connection, index, schema):
@@ -26,7 +26,7 @@ def run_alone(connection: psycopg.Connection[Any], statement: str, schema: str) 
                 return
             connection.execute(SQL("DROP INDEX CONCURRENTLY {}").format(Identifier(schema, index)))
     elif not _DROP.match(statement):
-        raise InternalError("Only CREATE INDEX and DROP INDEX IF EXISTS may be said CONCURRENTLY.")
+        raise InternalError("Only CREATE INDEX and DROP INDEX IF EXISTS may be CONCURRENTLY.")
     connection.execute(name_tables(statement, "postgres", schema).encode())
 
 
@@ -35,7 +35,7 @@ _DROP = re.compile(r"DROP INDEX CONCURRENTLY IF EXISTS perdure\.\w+")
 
 
 def _wait_for_builders(connection: psycopg.Connection[Any], table: Identifier) -> None:
-    """A server builds on after its client died. It holds this lock, in whose queue no reader or writer waits."""
+    """Wait for an index build whose client died: the server continues it. Readers and writers do not need its lock."""
     with connection.transaction():
         connection.execute("SELECT pg_catalog.set_config('lock_timeout', '1h', true)")
         # No snapshot is held while LOCK waits, so the builder does not wait for us.
@@ -47,7 +47,7 @@ def _is_there(connection: psycopg.Connection[Any], index: str, schema: str) -> b
 
 
 def _is_valid(connection: psycopg.Connection[Any], index: str, schema: str) -> bool | None:
-    """None: there is no such index."""
+    """Whether the index is valid; None if there is no such index."""
     row = connection.execute(
         "SELECT indisvalid FROM pg_catalog.pg_index"
         " JOIN pg_catalog.pg_class ON pg_class.oid = indexrelid"

@@ -1,4 +1,4 @@
-"""How perdure opens a connection to PostgreSQL, and what it refuses to work with."""
+"""Open connections to PostgreSQL. Servers and libraries that are too old are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.store.postgres.url import parse_url, refuse_wrong_options
 
 OLDEST_SERVER: Final = 14
 
-# Only what a pooler lets pass: no server options. The URL may say otherwise.
+# Only options that a pooler accepts: no server options. The URL may override them.
 _DEFAULTS: Mapping[str, str | int] = {
     "connect_timeout": 5,
     "keepalives_idle": 30,
@@ -25,7 +25,7 @@ _DEFAULTS: Mapping[str, str | int] = {
 
 
 def connect(url: str) -> psycopg.Connection[Any]:
-    """A connection that commits at once and has no state of its own."""
+    """A connection in autocommit mode, without session state."""
     asked = parse_url(url)
     try:
         connection = _Connection.connect(_conninfo(asked), autocommit=True, prepare_threshold=None)
@@ -33,12 +33,12 @@ def connect(url: str) -> psycopg.Connection[Any]:
         failed = error
     else:
         return _not_old(connection)
-    refuse_wrong_options(asked)  # to libpq, they are a server that is away
+    refuse_wrong_options(asked)  # libpq reports them as a server that is away
     raise failed
 
 
 async def connect_async(url: str) -> psycopg.AsyncConnection[Any]:
-    """A connection of a caller's own, with transactions."""
+    """A connection for a caller, with transactions."""
     asked = parse_url(url)
     try:
         return await psycopg.AsyncConnection.connect(_conninfo(asked), prepare_threshold=None)
@@ -49,7 +49,7 @@ async def connect_async(url: str) -> psycopg.AsyncConnection[Any]:
 
 
 def _conninfo(asked: Mapping[str, Any]) -> str:
-    # The encoding alone is not the URL's to choose: our texts are Unicode.
+    # The URL cannot override the encoding: our texts are Unicode.
     return make_conninfo(**{**_DEFAULTS, **asked, "client_encoding": "utf8"})
 
 
@@ -72,4 +72,5 @@ def _refuse_old(connection: psycopg.Connection[Any]) -> None:
 
 class _Connection(psycopg.Connection[Any]):
     def __del__(self, *_: object) -> None:
-        """No warning: ours may end with the program. libpq's part closes itself, except in a forked child."""
+        """Suppress psycopg's warning: our connections may stay open until the program ends. libpq closes them itself,
+        except in a forked child."""

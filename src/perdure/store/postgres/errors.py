@@ -1,6 +1,6 @@
-"""What PostgreSQL's errors mean to a caller of perdure, and which of them pass by themselves.
+"""Translation of PostgreSQL's errors for callers, and which of them a retry cures.
 
-Messages are fixed sentences: those of the driver quote values, statements and addresses.
+Messages are fixed sentences, because the driver's messages quote values, statements and addresses.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from perdure.errors import (
 FORBIDDEN: Final = "42501"
 
 MOVED: Final = "PDMVD"
-"""The SQLSTATE of triggers that a move has made, see move/postgres.py."""
+"""The SQLSTATE of the triggers of a move, see move/postgres.py."""
 
 REFUSED_SETTINGS: Final = "PDSET"
-"""Stands for the many codes of a server that does not begin a session with the settings asked for: they are the
-same that a statement may get for other reasons."""
+"""Our code for a server that refuses the settings of a new session. The server uses many codes for this, which
+statements may get for other reasons."""
 
 
 class Cure(Enum):
-    """What helps."""
+    """What to do about an error."""
 
     NONE = auto()
-    LOOK_AGAIN = auto()  # somebody else wrote the row first: an operation that looks again will find it
+    LOOK_AGAIN = auto()  # another transaction wrote the row first: the operation will find it when run again
     WAIT = auto()  # a row is locked: an urgent operation gives up, any other waits
-    AGAIN = auto()  # two were in each other's way: one after the other they are not
-    AFRESH = auto()  # what this connection has prepared no longer fits: another connection
-    RECONNECT = auto()  # the database is away: another connection, when there is one
+    AGAIN = auto()  # two transactions were in conflict: run it again
+    AFRESH = auto()  # the connection's prepared statements are outdated: use another connection
+    RECONNECT = auto()  # the database is away: connect again
 
 
 class Diagnosis(NamedTuple):
-    """An error of the driver, understood. ``error`` is what the caller gets if no cure works."""
+    """A driver's error, analyzed. ``error``: what the caller gets if the cure does not help."""
 
     cure: Cure
     sqlstate: str
@@ -58,15 +58,15 @@ class Diagnosis(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """For the log, in a few words."""
+        """A short reason for the log."""
         if self.sqlstate or str(self.error) == str(StoreAway()):
             return self.sqlstate or "connection lost"
-        said = str(self.error).rstrip(".")
-        return said[:1].lower() + said[1:]
+        message = str(self.error).rstrip(".")
+        return message[:1].lower() + message[1:]
 
 
 def translate(error: Exception) -> Exception:
-    """Ours for the driver's; any other is returned as it is."""
+    """Our error for a driver's error. Any other error is returned unchanged."""
     return diagnose(error).error if isinstance(error, psycopg.Error) else error
 
 
@@ -78,9 +78,9 @@ def diagnose(error: psycopg.Error) -> Diagnosis:
 
 
 def understand(sqlstate: str, error: BaseException, *, lost: bool) -> Diagnosis:
-    """The same for any driver's error. ``lost``: without a code, the error means that the connection is gone."""
+    """Analyze the error of any driver. ``lost``: without a SQLSTATE, the error means that the connection is lost."""
     cure, meaning = _meaning(sqlstate, lost=lost)
-    _log.debug("PostgreSQL answered %s", sqlstate or type(error).__name__)
+    _log.debug("PostgreSQL returned the error %s", sqlstate or type(error).__name__)
     return Diagnosis(cure, sqlstate, meaning())
 
 
@@ -94,22 +94,24 @@ def _says(error: type[PerdureError], message: str = "", *, code: str | None = No
     return lambda: error(message, code=code)
 
 
-_REFUSED = _says(StoreAway, "The database refused the login: user, password or access rules do not fit.")
+_REFUSED = _says(StoreAway, "The database refused the login: check user, password and access rules.")
 _MIGRATE = "perdure's tables do not exist in this database; call app.migrate() or run perdure migrate."
-_CONTENDED = "Others kept changing the same rows; try again."
+_CONTENDED = "Other transactions kept changing the same rows; try again."
 _TOO_SLOW = "The database took too long for a statement."
-_NOT_NOW = "The database is not in a state in which it can run a statement of perdure's."
-_FORBIDDEN = "The database role lacks rights on perdure's tables: perdure grants prints those that it needs."
-_BAD_VALUE = "A value does not fit into the database."
+_NOT_NOW = "The database is in a state in which it cannot run one of perdure's statements."
+_FORBIDDEN = "The database role lacks rights on perdure's tables: run perdure grants to list what it needs."
+_BAD_VALUE = "The database cannot store a value."
 _LIMIT = "A limit of the database was exceeded."
-_UNSUPPORTED = "The database does not support a statement of perdure's."
-_MOVED = "The jobs of this database were moved to another one, or are being moved: perdure check tells more."
-_UNPREPARED = "The database lost prepared statements: behind a pooler, use prepare=False."
+_UNSUPPORTED = "The database does not support one of perdure's statements."
+_MOVED = (
+    "The jobs of this database were moved to another one, or are being moved: run perdure check for details."
+)
+_UNPREPARED = "The database lost prepared statements. If there is a pooler, use prepare=False."
 _SETTINGS = (
-    "The server refuses settings that are asked for: see options and replication in the URL, and $PGOPTIONS."
+    "The server refuses settings of the connection: see options and replication in the URL, and $PGOPTIONS."
 )
 
-# The whole code, or else its class, the first two letters.
+# By SQLSTATE, or by its class, the first two characters.
 _MEANINGS: Mapping[str, _Meaning] = {
     "40001": (Cure.AGAIN, _says(StoreBusy, _CONTENDED)),
     "40P01": (Cure.AGAIN, _says(StoreBusy, _CONTENDED)),
@@ -120,7 +122,7 @@ _MEANINGS: Mapping[str, _Meaning] = {
     REFUSED_SETTINGS: (Cure.NONE, _says(InvalidConfig, _SETTINGS)),
     "26000": (Cure.AFRESH, _says(InternalError, _UNPREPARED, code="store.unprepared")),
     "42P05": (Cure.AFRESH, _says(InternalError, _UNPREPARED, code="store.unprepared")),
-    # "Cached plan must not change result type": somebody migrated the schema under us.
+    # "Cached plan must not change result type": somebody migrated the schema meanwhile.
     "0A000": (Cure.AFRESH, _says(InternalError, _UNSUPPORTED, code="store.refused")),
     "55P03": (Cure.WAIT, RowsLocked),
     "55": (Cure.NONE, _says(StoreBusy, _NOT_NOW)),
@@ -132,7 +134,7 @@ _MEANINGS: Mapping[str, _Meaning] = {
     "08": (Cure.RECONNECT, StoreAway),
     "57P04": (Cure.NONE, _says(StoreAway, "The database was dropped.")),
     "57": (Cure.RECONNECT, StoreAway),
-    "53300": (Cure.RECONNECT, _says(StoreAway, "The database has no connection left for us.")),
+    "53300": (Cure.RECONNECT, _says(StoreAway, "The database has no free connections.")),
     "53100": (Cure.NONE, StoreFull),
     "53": (Cure.RECONNECT, StoreAway),
     "58": (Cure.RECONNECT, StoreAway),
@@ -143,13 +145,13 @@ _MEANINGS: Mapping[str, _Meaning] = {
     "42703": (Cure.NONE, _says(SchemaOutdated)),
     FORBIDDEN: (Cure.NONE, _says(StoreReadOnly, _FORBIDDEN, code="store.forbidden")),
     "22": (Cure.NONE, _says(Invalid, _BAD_VALUE, code="store.bad_value")),
-    # A value that is nested too deeply. The limits of the other codes need not be exceeded by a value.
+    # A value is nested too deeply. Other codes of this class need not be about a value.
     "54001": (Cure.NONE, _says(Invalid, _BAD_VALUE, code="store.bad_value")),
     "54": (Cure.NONE, _says(Invalid, _LIMIT, code="store.limit")),
 }
 
-# libpq gives no SQLSTATE for a login that failed, only the server's sentence. One in another language is not
-# known here: the caller's patience runs out first.
+# libpq has no SQLSTATE for a failed login, only the server's message. Messages in other languages are not
+# recognized: the operation is retried until patience runs out.
 _REFUSALS: Mapping[str, re.Pattern[str]] = {
     "28000": re.compile(
         r"authentication failed|no pg_hba\.conf entry|no password supplied|role .* does not exist"
@@ -162,27 +164,26 @@ _REFUSALS: Mapping[str, re.Pattern[str]] = {
     ),
 }
 
-# Nor for a server that answers and is not what was asked for. It may become so: a standby is promoted, SSL turned on.
+# libpq has no SQLSTATE either for a server that does not meet the URL's requirements. A retry may help: a standby is
+# promoted, SSL is turned on.
 _MISFITS: Mapping[str, re.Pattern[str]] = {
-    "The server does not support SSL, which sslmode asks for.": re.compile("server does not support SSL"),
-    "The server is no standby, which target_session_attrs asks for.": re.compile("not in hot standby mode"),
-    "The server is a standby, and target_session_attrs asks for another.": re.compile(
-        "is in hot standby mode"
+    "The server does not support SSL, which sslmode requires.": re.compile("server does not support SSL"),
+    "The server is not a standby, but target_session_attrs requires one.": re.compile(
+        "not in hot standby mode"
     ),
-    "The server can be written to, and target_session_attrs asks for another.": re.compile(
-        "session is not read-only"
-    ),
-    "The server is read-only, and target_session_attrs asks for another.": re.compile("session is read-only"),
+    "The server is a standby, which target_session_attrs excludes.": re.compile("is in hot standby mode"),
+    "The server is writable, which target_session_attrs excludes.": re.compile("session is not read-only"),
+    "The server is read-only, which target_session_attrs excludes.": re.compile("session is read-only"),
     "The server's certificate is not trusted.": re.compile("certificate verify failed"),
     "The server's certificate is for another host.": re.compile("server certificate for .* does not match"),
     "A file that SSL needs cannot be used: see sslrootcert, sslcert and sslkey.": re.compile(
         r"(certificate|private key) file .* (does not exist|has group or world access|must be)"
         r"|could not (read|load|open) .*(certificate|private key)"
     ),
-    "The server does not offer what channel_binding or require_auth asks for.": re.compile(
+    "The server does not offer what channel_binding or require_auth requires.": re.compile(
         "channel binding (is )?required|authentication method requirement"
     ),
-    "The encryption by GSSAPI that gssencmode asks for is not to be had.": re.compile(
+    "GSSAPI encryption, which gssencmode requires, is not available.": re.compile(
         "GSSAPI encryption required|server doesn't support GSSAPI"
     ),
 }
@@ -193,7 +194,7 @@ def _sqlstate_of_refusal(error: psycopg.Error) -> str:
 
 
 def _misfit(error: psycopg.Error) -> str:
-    return next((said for said, pattern in _MISFITS.items() if pattern.search(str(error))), "")
+    return next((message for message, pattern in _MISFITS.items() if pattern.search(str(error))), "")
 
 
 def _meaning(sqlstate: str, *, lost: bool) -> _Meaning:

@@ -1,4 +1,4 @@
-"""The rights that roles of PostgreSQL need on our tables, by what they do."""
+"""The rights on our tables that a PostgreSQL role needs, by its purpose."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ RIGHTS: Mapping[Purpose, Mapping[str, str]] = {
     "producer": {
         **dict.fromkeys(("attempt", "log", "migration", "move", "queue", "worker"), _READ),
         **dict.fromkeys(("act", "dependency", "event", "mutation"), _ADD),
-        # An expired job must not answer for a new one; the counts of a workflow change with the steps appended to it.
+        # An enqueue cancels an expired job with the same unique key, and an append changes the counts of its workflow.
         **dict.fromkeys(("job", "key", "task", "workflow"), _WRITE),
     },
     "worker": {
         **dict.fromkeys(("migration", "move"), _READ),
         **dict.fromkeys(("act", "dependency", "event", "log", "mutation"), _ADD),
         **dict.fromkeys(("job", "key", "leader", "queue", "task", "worker", "workflow"), _WRITE),
-        # Of a job that is put off again and again only the last times are kept.
+        # Old attempts of a job that is postponed again and again are deleted.
         "attempt": "SELECT, INSERT, DELETE",
     },
     "reader": dict.fromkeys(_TABLES, _READ),
     "operator": dict.fromkeys(_TABLES, "SELECT, INSERT, UPDATE, DELETE"),
 }
-"""For each table. Identity columns need no right on their sequences, LISTEN and NOTIFY none at all."""
+"""Rights by table. Identity columns need no right on their sequences; LISTEN and NOTIFY need no rights."""
 
 
 def grants(purpose: Purpose, role: str, schema: str = DEFAULT_SCHEMA) -> list[str]:
-    """Statements for the owner of the schema, or a superuser. To run them twice does no harm."""
+    """Statements for the owner of the schema or a superuser. Running them twice does no harm."""
     to, place = f"TO {_quoted(role)};", _quoted(schema)
     tables: dict[str, list[str]] = {}
     for table, rights in sorted(RIGHTS[purpose].items()):

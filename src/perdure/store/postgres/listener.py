@@ -1,8 +1,8 @@
-"""Hearing what other processes announce on PostgreSQL: LISTEN on a connection of its own.
+"""Receive notifications of other processes: LISTEN on a connection of its own.
 
-A pooler that lends backends by the transaction accepts LISTEN and delivers nothing. It may well deliver what is
-announced by the listening connection itself, for it may lend the same backend again. So each new connection is
-put to a test: another one announces something, while this one has nothing under way.
+A pooler in transaction mode accepts LISTEN and delivers nothing. It may deliver the listening connection's own
+notifications, because it may assign the same backend again. So each new connection is tested: another connection
+sends a notification while this one is idle.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from perdure.ops.topics import ANYTHING
 from perdure.store.listener_thread import ListenerThread, Waiter
 from perdure.store.postgres.connect import connect
 
-# A network that forgot the connection says nothing: after so much silence we ask.
+# A dead network is silent: after this many seconds without a notification, send a query.
 PROBE_SECONDS = 15.0
-# And wait so long for the answer, or for a notice that was announced for the test.
+# How long to wait for that answer, or for the notification of the test.
 ANSWER_SECONDS = 5.0
-# Where notices do not arrive they may do so one day: the pooler was bypassed, the standby promoted.
+# If notifications do not arrive, test again after this time: the pooler may be gone, the standby promoted.
 DEAF_SECONDS = 300.0
 
 _FIRST_PAUSE: Final = 0.1
@@ -38,7 +38,7 @@ _log = logging.getLogger("perdure.store")
 
 
 class PostgresListener(ListenerThread):
-    """Receives what is announced on ``channel``. ``announce`` sends to a channel, on another connection."""
+    """Receives notifications on ``channel``. ``announce`` sends one to a channel, on another connection."""
 
     def __init__(self, url: str, channel: str, *, announce: Callable[[str], None]) -> None:
         super().__init__("perdure-postgres-listener")
@@ -47,7 +47,12 @@ class PostgresListener(ListenerThread):
         self._announce = announce
         self._failures = 0
         self._deaf = False
+        self._attending = False
         self._next_try = 0.0
+
+    @property
+    def hears(self) -> bool:
+        return self._attending and super().hears
 
     def listen(self, waiter: Waiter) -> None:
         while True:
@@ -60,20 +65,23 @@ class PostgresListener(ListenerThread):
                 self._note_deaf()
             except (psycopg.Error, PerdureError, OSError) as error:
                 self._note_failure(error)
+            finally:
+                self._attending = False
 
     def _attend(self, line: _ListenConnection) -> None:
         self._test(line)
         self._note_success()
-        # Whatever was announced before.
-        self.tell(frozenset([ANYTHING]))
+        self._attending = True
+        # Notifications from before this connection are lost: wake every listener.
+        self.notify(frozenset([ANYTHING]))
         while True:
             if notices := line.wait_for_notices(PROBE_SECONDS):
-                self.tell(frozenset(topic or ANYTHING for _, topic in notices))
+                self.notify(frozenset(topic or ANYTHING for _, topic in notices))
             else:
                 line.ask("SELECT 1")
 
     def _test(self, line: _ListenConnection) -> None:
-        """Begin to listen. A channel of our own for the test, or each listener's would wake all the others."""
+        """Begin to listen, and test it. The test has its own channel; otherwise it would wake all other listeners."""
         own = f"{self._channel}_{secrets.token_hex(8)}"
         try:
             line.ask(f'LISTEN "{self._channel}"; LISTEN "{own}"')
@@ -96,19 +104,19 @@ class PostgresListener(ListenerThread):
     def _note_deaf(self) -> None:
         if not self._deaf:
             _log.warning(
-                "Notifications do not arrive here (a pooler?): jobs are found by polling; "
-                "give listen_url a direct address"
+                "Notifications do not arrive here (a pooler?), so jobs are found by polling; "
+                "set listen_url to a direct address"
             )
         self._deaf, self._failures = True, 0
         self._next_try = monotonic() + DEAF_SECONDS * random.uniform(0.5, 1.0)
 
     def _note_failure(self, error: Exception) -> None:
         self._failures += 1
-        # A connection that was cut is no news; a second one that fails is.
+        # A lost connection is not worth a warning; a second failure is.
         if self._failures == 2 and not self._deaf:
             reason = getattr(error, "sqlstate", None) or type(error).__name__
             if isinstance(error, PerdureError):
-                reason = str(error).rstrip(".")  # in a listen_url of its own, something may be wrong for good
+                reason = str(error).rstrip(".")  # a separate listen_url may be permanently wrong
             _log.warning("Notifications are lost (%s); jobs are found by polling until they are back", reason)
         longest = DEAF_SECONDS if self._deaf else _LONGEST_PAUSE
         pause = min(_FIRST_PAUSE * 2.0 ** min(self._failures, 30), longest)
@@ -116,11 +124,11 @@ class PostgresListener(ListenerThread):
 
 
 class _NothingArrives(Exception):
-    """LISTEN is refused, or accepted and in vain."""
+    """LISTEN is refused, or accepted without effect."""
 
 
 class _ListenConnection:
-    """A connection that is listened to. Every wait has a limit, and ends with the thread."""
+    """A connection for LISTEN. Every wait has a limit, and ends when the thread ends."""
 
     def __init__(self, connection: psycopg.Connection[Any], waiter: Waiter) -> None:
         self._pgconn = connection.pgconn
@@ -131,10 +139,10 @@ class _ListenConnection:
         return self._pgconn.status != ConnStatus.OK
 
     def ask(self, text: str) -> None:
-        """Send statements and wait until they are done; what they return is dropped."""
+        """Send statements and wait until they are done. Their results are ignored."""
         failure: psycopg.Error | None = None
         self._pgconn.send_query(text.encode())
-        # So short a text fits into any socket that is not stuck.
+        # Such a short text fits into the buffer of any socket that is not stuck.
         if self._pgconn.flush():
             raise psycopg.OperationalError("the connection is stuck")
         until = monotonic() + ANSWER_SECONDS
@@ -147,7 +155,7 @@ class _ListenConnection:
             raise psycopg.OperationalError("the connection is lost")
 
     def wait_for_notices(self, seconds: float) -> list[tuple[str, str]]:
-        """The notices there are, as (channel, payload); if there are none, wait for what comes."""
+        """The pending notifications as (channel, payload). If there are none, wait for some."""
         if notices := self._notices():
             return notices
         if self._waiter.wait(seconds, self._pgconn.socket):

@@ -1,9 +1,9 @@
-"""Operations of one round trip, which the event loop itself carries out.
+"""Operations of one round trip that the event loop itself performs, without a thread.
 
 A thread would cost two thread switches and waits for the interpreter's lock: 0.2 ms of a single enqueue, and in a busy
-worker the overlap of database and handlers. Everything is sent at the start, COMMIT included: a blocked event loop
-holds no row lock, unless query or answer exceed the socket buffers. An event loop uses at most half of the connections,
-and none of those for heartbeats.
+worker the overlap of database and handlers. Everything is sent at the start, including COMMIT. So a blocked event loop
+holds no row lock, unless query or answer exceed the socket buffers. An event loop uses at most half of the
+connections, and never those for heartbeats.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class LoopIO:
-    """The operations of a store that event loops carry out, each on a session of the pool that was idle."""
+    """The operations of a store that event loops perform, each on an idle session of the pool."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -65,7 +65,7 @@ class LoopIO:
         return LoopOperation(session, work(session), self._over)
 
     def _leader(self) -> PipelinedOperation[Any] | None:
-        return find_leader(self._in_flight.copy())  # other threads add and remove theirs
+        return find_leader(self._in_flight.copy())  # a copy: other threads add and remove operations
 
     def _lend_idle(self, priority: Priority) -> Session | None:
         most = limits(self._pool.size)[priority] // 2
@@ -73,13 +73,13 @@ class LoopIO:
         return self._pool.lend_idle(priority) if self._open and not full else None
 
     def clear(self) -> None:
-        """Abort the operations of loops that were closed."""
+        """Abort the operations of closed event loops."""
         for operation in list(self._in_flight):
             if operation.loop.is_closed():
                 self._abort(operation)
 
     def forget(self) -> None:
-        """In a forked child."""
+        """Start with nothing, in a forked child."""
         self._in_flight = {}
 
     def _abort(self, operation: LoopOperation[Any]) -> None:

@@ -1,4 +1,4 @@
-"""One operation that an event loop carries out itself: each event of the session's socket is one step of it."""
+"""One operation that an event loop performs itself: each event of the session's socket is one step."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 
 class LoopOperation(Generic[T]):
-    """One operation in flight. It runs to its end whether or not its caller still waits for it."""
+    """One operation in flight. It runs to its end even if its caller no longer waits."""
 
     def __init__(
         self, session: Session, work: SocketWaits[T], over: Callable[[LoopOperation[Any]], None]
     ) -> None:
-        """``over`` is called when it has ended, also if it failed."""
+        """``over`` is called when the operation has ended, also after a failure."""
         self._work = work
         self._over = over
         self._reads = False
@@ -38,13 +38,13 @@ class LoopOperation(Generic[T]):
         self._advance()
 
     def abort(self) -> bool:
-        """Give up, because its loop was closed; return whether its session can be given back."""
+        """Give up, because the loop was closed; return whether the session can go back to the pool."""
         self._finished = True
         self._work.close()
         return True
 
     def leave(self) -> bool:
-        """It has ended; return whether its session can be given back."""
+        """End the operation's use of the session; return whether the session can go back to the pool."""
         return True
 
     def _read(self) -> None:
@@ -85,7 +85,7 @@ class LoopOperation(Generic[T]):
 
     def _late(self) -> None:
         self._timer = None
-        if monotonic() < self.session.deadline:  # another answer is awaited by now
+        if monotonic() < self.session.deadline:  # the deadline has moved: another answer is awaited
             self._wait(EVENT_READ | EVENT_WRITE if self._writes else EVENT_READ)
         else:
             self._advance(psycopg.OperationalError(LATE))

@@ -1,6 +1,6 @@
-"""A PostgreSQL database as migrations see it: transactions on a connection of its own, one migrating process at a time.
+"""The PostgreSQL target of migrations: transactions on a connection of its own, one migrating process at a time.
 
-No lock outlives its transaction, see docs/decisions/0017: a pooler may stand between.
+No lock outlives its transaction, because a pooler may be in between, see docs/decisions/0017.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from perdure.store.statements import Dialect, name_tables
 _LONGEST_WAIT: Final = 600.0
 _PAUSE: Final = 0.1
 
-# Quoted names and texts stay as they are, but for percent signs, which psycopg reads even there.
+# Quoted names and texts stay unchanged, except percent signs, which psycopg interprets even there.
 _TOKEN = re.compile(r"""(?P<literal>"(?:[^"]|"")*"|'(?:[^']|'')*'|%)|(?<![:\w]):(?P<param>[a-z_]+)""")
 
-# To queue for a table's lock stops everybody who needs it after us: rather give up and come again.
+# While we queue for a table's lock, everybody behind us is blocked: give up early and try again.
 _SET_UP: Final = """
 SELECT pg_catalog.set_config('statement_timeout', '1h', true),
        pg_catalog.set_config('lock_timeout', '5s', true),
@@ -38,7 +38,7 @@ SELECT pg_catalog.set_config('statement_timeout', '1h', true),
 
 
 class PostgresTarget:
-    """A connection as migrations see it."""
+    """A PostgreSQL database to migrate."""
 
     dialect: Dialect = "postgres"
 
@@ -49,7 +49,7 @@ class PostgresTarget:
 
     @contextmanager
     def look(self) -> Iterator[None]:
-        # One snapshot: tables that appear between two looks would seem to have no history.
+        # One snapshot: otherwise tables created between two reads would seem to have no history.
         with self._transaction("REPEATABLE READ READ ONLY"):
             yield
 
@@ -57,7 +57,7 @@ class PostgresTarget:
     def exclusive_transaction(self) -> Iterator[None]:
         until = time.monotonic() + _LONGEST_WAIT
         while True:
-            # READ COMMITTED sees what the process before us has done.
+            # READ COMMITTED sees the changes of the process that had the lock before us.
             with self._transaction("READ COMMITTED READ WRITE"):
                 if self._take_turn():
                     yield
@@ -67,7 +67,7 @@ class PostgresTarget:
             time.sleep(_PAUSE * random.uniform(0.5, 1.5))
 
     def make_room(self) -> None:
-        # Not IF NOT EXISTS: that asks for the right to create one even where one exists.
+        # Not IF NOT EXISTS, which requires the right to create a schema even if it exists.
         if not self.rows(
             "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = CAST(:schema AS text)",
             {"schema": self.schema},
@@ -81,14 +81,14 @@ class PostgresTarget:
         if "CONCURRENTLY" not in bare(statement):
             self.run(statement)
             return
-        # A statement with parameters stays open on the server, with its snapshot, until another takes its place; an
-        # index would wait for it, and we for the index. One without parameters leaves nothing open.
+        # A statement with parameters keeps its snapshot on the server until the next statement. The index build would
+        # wait for the snapshot, and we for the build. A statement without parameters keeps no snapshot.
         self._connection.execute("SELECT 1")
         with connect(self._url) as beside:
             run_alone(beside, bare(statement), self.schema)
 
     def rows(self, sql: str, params: Mapping[str, Param] = {}) -> list[Row]:
-        # The schema last: its name may contain anything, also a colon or a percent sign.
+        # The schema comes last: its name may contain anything, even a colon or a percent sign.
         spelled = name_tables(_spell(sql), "postgres", self.schema.replace("%", "%%"))
         return self._connection.execute(spelled.encode(), params).fetchall()
 
@@ -99,21 +99,21 @@ class PostgresTarget:
             self._connection.execute(_SET_UP.encode())
             yield
         except BaseException:
-            # What went wrong is worth telling, not that it could not be rolled back.
+            # Report the original error, not a failed rollback.
             with suppress(psycopg.Error):
                 self._connection.execute("ROLLBACK")
             raise
         self._connection.execute("COMMIT")
 
     def _take_turn(self) -> bool:
-        # Whoever waits inside a statement has a snapshot, and CREATE INDEX CONCURRENTLY waits for all of those: one
-        # who waited for the lock while its holder builds an index would wait for ever. So nobody waits in it.
+        # Do not wait for the lock: a waiting statement has a snapshot, and CREATE INDEX CONCURRENTLY waits for all
+        # snapshots. If the holder of the lock builds an index, the two would wait for each other for ever.
         ((mine,),) = self.rows(
             "SELECT pg_catalog.pg_try_advisory_xact_lock(CAST(:key AS bigint))",
             {"key": _key("perdure's turn to migrate ", self.schema)},
         )
         if mine and not self._has_migrated():
-            # The lock of 0.1.0, which knows no exclusive transactions and no migration but the first.
+            # The lock of 0.1.0, which knows neither exclusive transactions nor any migration but the first.
             self.rows(
                 "SELECT pg_catalog.pg_advisory_xact_lock(CAST(:key AS bigint))",
                 {"key": _key("perdure migrates ", self.schema)},
@@ -136,7 +136,7 @@ def target(url: str, schema: str) -> Iterator[PostgresTarget]:
 
 
 def _spell(sql: str) -> str:
-    """``:name`` as psycopg takes it."""
+    """Convert ``:name`` to psycopg's parameters."""
     return _TOKEN.sub(
         lambda token: f"%({token['param']})s" if token["param"] else token["literal"].replace("%", "%%"), sql
     )

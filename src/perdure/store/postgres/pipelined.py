@@ -1,16 +1,16 @@
-"""A pipelined operation is sent while an earlier one on the same connection is not answered yet (decision 0020).
+"""Pipelined operations: one is sent while an earlier one on the same connection is not answered yet (decision 0020).
 
 The server goes from one to the next without a pause. On two connections it would work on both at once, and then wait
-for us. This module is all of it; the rest of the store only gives it a session and takes that back.
+for us. Everything about pipelining is in this module. The rest of the store only lends it a session.
 
-- A worker asks ``store.takes_another_cycle``: whether an operation of this event loop, marked ``pipelined``, is in
-  flight and another can be sent behind it. That one is then sent by ``store.aperform``, as any operation is. A worker
-  that does not ask loses nothing: what cannot be sent behind another gets a connection of its own.
+- ``store.takes_another_cycle`` says whether an operation of this event loop, marked ``pipelined``, is in flight and
+  another can be sent behind it. A worker then calls ``store.aperform``, as for any operation. Without this check
+  nothing breaks: an operation that cannot be sent behind another gets a connection of its own.
 - At most two are in flight on a connection, the leader and its follower. The session must allow it
-  (``Session.takes_another``): if the leader's transaction is refused, the follower's still stands.
+  (``Session.takes_another``): if the leader's transaction fails, the follower's is not affected.
 - Answers come in the order of sending. The follower waits (``BEHIND``) until the leader has ended; then it leads.
-- If the connection is lost, both fail at once, and the store runs each again as it would a single one.
-- The session is given back when the last of them has ended.
+- If the connection is lost, both fail at once, and the store retries each of them separately.
+- The session goes back to the pool when the last of them has ended.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class PipelinedOperation(LoopOperation[T]):
     def _lead(self) -> None:
         """The leader has ended: the next answer is the follower's own."""
         self._leader = None
-        self._writes = False  # the leader has removed the writer of the socket that they share
+        self._writes = False  # the leader has removed the writer of their shared socket
         try:
             self._read()
         except OSError:  # libpq has closed the socket

@@ -1,4 +1,4 @@
-"""A few connections, opened when needed, each lent to one operation at a time."""
+"""The connection pool: a few sessions, opened when needed, each lent to one operation at a time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from perdure.ops.op import Priority
 from perdure.store.postgres.connect import connect
 from perdure.store.postgres.session import Session
 
-# Finishes have connections of their own, or a flood of enqueues would cost a worker its jobs. So has the heartbeat:
-# a finish may wait long for a row lock.
+# Finishes have connections of their own: otherwise a flood of enqueues would cost a worker its jobs. So has the
+# heartbeat, because a finish may wait long for a row lock.
 URGENT_SIZE: Final = 2
 IDLE_SECONDS: Final = 60.0
 
@@ -24,16 +24,16 @@ FRESH_SECONDS: Final = 0.1
 
 
 def limits(size: int) -> Mapping[Priority, int]:
-    """How many operations of each priority may be under way at a time."""
+    """How many operations of each priority may run at a time."""
     return {"normal": size, "urgent": URGENT_SIZE, "heartbeat": 1}
 
 
 class Pool:
     """At most ``size`` sessions for ordinary operations, two for urgent ones and one for heartbeats.
 
-    The last used is lent first, preferably one of the same priority: its settings are made already.
+    The last used session is lent first, preferably one of the same priority: its settings are already in place.
 
-    No thread watches over them: a session idle for a minute is closed when another comes back.
+    No thread watches the sessions: one that was idle for a minute is closed when another comes back.
     """
 
     def __init__(self, url: str, *, prepare: bool | None, size: int) -> None:
@@ -46,7 +46,7 @@ class Pool:
 
     @contextmanager
     def lend(self, priority: Priority, *, timeout: float | None) -> Iterator[Session]:
-        """A session for as long as the block lasts; it is kept only if the block left it clean."""
+        """Lend a session for the length of a block. It is kept only if the block left it clean."""
         if not self._slots[priority].acquire(timeout=timeout):
             raise StoreBusy("Every connection of this process to the database is in use.")
         try:
@@ -54,14 +54,14 @@ class Pool:
         except BaseException:
             self._slots[priority].release()
             raise
-        self._hand_out(session, priority)
+        self._mark_lent(session, priority)
         try:
             yield session
         finally:
             self.take_back(session, priority)
 
     def lend_idle(self, priority: Priority) -> Session | None:
-        """An idle session, which the caller gives to ``take_back``; None if there is none, instead of waiting."""
+        """Lend an idle session, which the caller passes to ``take_back``. Do not wait: return None if there is none."""
         if not self._slots[priority].acquire(blocking=False):
             return None
         session = None
@@ -71,7 +71,7 @@ class Pool:
             if session is None:
                 self._slots[priority].release()
             else:
-                self._hand_out(session, priority)
+                self._mark_lent(session, priority)
         return session
 
     def take_back(self, session: Session, priority: Priority) -> None:
@@ -82,18 +82,18 @@ class Pool:
             self._slots[priority].release()
 
     def use(self) -> tuple[int, int]:
-        """How many sessions are lent out, and how many are idle."""
+        """How many sessions are lent, and how many are idle."""
         return len(self._lent), len(self._idle)
 
     def drop_idle(self) -> None:
-        """Close the idle sessions: the database went away, and they with it."""
+        """Close the idle sessions, because the database went away."""
         with self._lock:
             idle, self._idle = self._idle, []
         for session, _ in idle:
             session.close()
 
     def close(self) -> None:
-        """Close the idle sessions now, and those that are lent out when they come back."""
+        """Close the idle sessions now, and lent ones when they come back."""
         with self._lock:
             self._closed = True
         self.drop_idle()
@@ -105,7 +105,7 @@ class Pool:
         self._slots = {priority: BoundedSemaphore(n) for priority, n in limits(self.size).items()}
         self._lent: set[Session] = set()
 
-    def _hand_out(self, session: Session, priority: Priority) -> None:
+    def _mark_lent(self, session: Session, priority: Priority) -> None:
         session.last_priority = priority
         self._lent.add(session)
 

@@ -1,4 +1,4 @@
-"""What a PostgreSQL store knows of itself without asking the server."""
+"""Numbers of a PostgreSQL store that need no query."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from perdure.store.store import Facts
 
 
 def facts(pool: Pool) -> Facts:
-    """Of this process's connections. The server's log is not for everybody to see."""
+    """Count this process's connections. The size of the server's log is not visible to every role."""
     lent, idle = pool.use()
     return Facts(connections=lent + idle, busy=lent, most=sum(limits(pool.size).values()))

@@ -1,4 +1,4 @@
-"""How often and how long an operation is run again before its caller gets the error."""
+"""Retries: how often and how long an operation is run again before its caller gets the error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perdure.store.postgres.errors import FORBIDDEN, Cure, Diagnosis, diagnose
 
 T = TypeVar("T")
 
-# A cure that is missing here is tried until patience runs out.
+# A cure that is not listed is tried until patience runs out.
 _MOST_TRIES: Mapping[Cure, int] = {Cure.NONE: 0, Cure.LOOK_AGAIN: 5, Cure.AFRESH: 3}
 _FIRST_PAUSE: Final = 0.01
 _LONGEST_PAUSE: Final = 2.0
@@ -27,7 +27,7 @@ _log = logging.getLogger("perdure.store")
 
 
 class Retrier:
-    """Runs a function again while that may help; logs once that the database is away and once that it is back."""
+    """Runs a function again while that may help. Logs once that the database is away, and once that it is back."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Retrier:
         urgent: bool = False,
         failed: psycopg.Error | None = None,
     ) -> T:
-        """Run until it succeeds, or nothing helps, or patience runs out, or nobody waits for it any more.
+        """Run until it succeeds, or a retry cannot help, or patience runs out, or nobody waits any more.
 
         ``urgent``: do not wait a second time for a row lock. ``failed``: the error of a first try elsewhere.
         """
@@ -91,7 +91,7 @@ class Retrier:
             self._stopped.wait(pause)
 
     def error_for(self, diagnosis: Diagnosis) -> PerdureError:
-        """The error for the caller. It names host and port, which are often wrong and no secret."""
+        """The error for the caller. It names host and port, which are often wrong and not secret."""
         error = diagnosis.error
         if not isinstance(error, StoreAway):
             return error
@@ -113,7 +113,7 @@ class Retrier:
         self._stopped.set()
 
     def forget(self) -> None:
-        """In a forked child: another thread may have held the event's lock."""
+        """Start anew in a forked child: another thread may have held the event's lock."""
         stopped, self._stopped = self._stopped, Event()
         if stopped.is_set():
             self._stopped.set()
@@ -137,5 +137,5 @@ class Retrier:
 
 
 def _pause(tries: int) -> float:
-    """Doubling, with jitter."""
+    """Seconds until the next try: doubling, with jitter."""
     return random.uniform(0.5, 1.0) * min(_FIRST_PAUSE * 2.0 ** min(tries, 30), _LONGEST_PAUSE)

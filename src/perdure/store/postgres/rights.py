@@ -1,4 +1,4 @@
-"""Which right a role lacks. The server names the table it was refused, and not what would have been needed."""
+"""Find out which right a role lacks. The server's error names the table, but not the missing right."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ SELECT relname, pg_catalog.array_agg(name)
 
 
 def name_missing_right(error: psycopg.Error, url: str, schema: str) -> PerdureError:
-    """Ours for "permission denied": with the table and the rights that the role lacks on it, where known."""
+    """Our error for "permission denied". It names the table and the missing rights, if known."""
     forbidden = diagnose(error).error
     try:
         with connect(url) as connection:
             lacking = connection.execute(_LACKING, [schema]).fetchall()
     except (psycopg.Error, PerdureError):
         return forbidden
-    # The sentence may be in any language; the name is its last word.
-    said = re.findall(r"\w+", error.diag.message_primary or "")
+    # The message may be in any language; the table's name is its last word.
+    words = re.findall(r"\w+", error.diag.message_primary or "")
     for table, rights in lacking:
-        if said[-1:] == [table]:
+        if words[-1:] == [table]:
             return type(forbidden)(
                 f"The database role lacks {_needed(table, rights)} on the table {table} of the schema {schema}: "
-                "perdure grants prints the rights that a role needs.",
+                "run perdure grants to list the rights that a role needs.",
                 code=forbidden.code,
             )
     return forbidden
 
 
 def _needed(table: str, lacking: Sequence[str]) -> str:
-    """Of what it lacks what a worker has; a role that has all that lacks what operators have."""
+    """The missing rights that a worker needs. If none of them is missing, those that an operator needs."""
     usual = RIGHTS["worker"].get(table, "").split(", ")
     return ", ".join([right for right in lacking if right in usual] or lacking)

@@ -1,7 +1,7 @@
-"""One of perdure's own connections. Queued statements travel in one flush and are answered in one wait.
+"""A session: one of perdure's own connections. Queued statements are sent in one flush and answered in one wait.
 
-libpq's pipeline mode is used directly: psycopg's own ``pipeline()`` waits for the socket at every statement
-and cannot queue a second transaction behind the first. Measured with one insert: 400 µs against 600 µs.
+It uses libpq's pipeline mode directly: psycopg's ``pipeline()`` waits for the socket at every statement and cannot
+queue a second transaction behind the first. Measured with one insert: 400 µs against 600 µs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from perdure.store.drive import drive
 from perdure.store.postgres.adapt import Statement, adapt
 
 STATEMENT_SECONDS: Final = 30
-# What a network may add to the server's own timeouts before a connection counts as dead.
+# Seconds that the network may add to the server's timeouts before a connection counts as dead.
 GRACE_SECONDS: Final = 10
 
 LATE: Final = "no answer in time"
@@ -39,7 +39,7 @@ SocketWaits: TypeAlias = Generator[int, None, T]
 """Yields what to wait for at the session's socket (EVENT_READ, EVENT_WRITE), or BEHIND. Private to store/postgres/."""
 
 BEHIND: Final = 0
-"""Not for the socket: for the operation that was sent before this one to end."""
+"""Wait for the end of the operation sent before this one, not for the socket."""
 
 _NO_VALUES: Mapping[str, Param] = {}
 _ABOUT_BACKEND = Statement.parse(
@@ -54,11 +54,11 @@ class Sync(Enum):
 
     AWAITED = 1
     OWED = 2
-    """Nobody waits for it: it is read before the answer to the next one."""
+    """Nobody waits for its answer, which is read before the next one."""
 
 
 class Session:
-    """A connection, used by one operation at a time. It is ``broken`` after an error that leaves its state unknown.
+    """A connection for one operation at a time. It is ``broken`` after an error that leaves its state unknown.
 
     If ``takes_another``, a second operation may be sent before the first is answered (``pipelined.py``).
 
@@ -69,7 +69,7 @@ class Session:
         self._connection = connection
         self._pgconn = connection.pgconn
         self._reader = Transformer(adapt(AdaptersMap(postgres.adapters)))
-        # What is queued and not yet answered: the name of a statement to prepare, whether rows are wanted, a sync.
+        # Expected answers, in order: the name of a statement to prepare, whether rows are wanted, or a sync.
         self._expected: deque[bytes | bool | Sync] = deque()
         self._prepared: set[bytes] = set()
         self._to_prepare: set[bytes] = set()
@@ -80,9 +80,9 @@ class Session:
         self.prepares = False
         self.broken = False
         self.last_priority: Priority | None = None
-        """Of the operation that used it last."""
+        """The priority of the operation that used it last."""
         self.settings: Statement | None = None
-        """Which settings hold until others are made; only on a backend of our own."""
+        """The settings in force; only on a backend of our own."""
         self._pgconn.enter_pipeline_mode()
         self._examine_backend(prepare)
 
@@ -103,7 +103,7 @@ class Session:
         self._expected.append(rows)
 
     def sync(self, kind: Sync = Sync.AWAITED) -> None:
-        """End what was queued since the last sync: outside BEGIN and COMMIT that is one transaction."""
+        """End the statements queued since the last sync. Outside BEGIN and COMMIT they are one transaction."""
         try:
             self._pgconn.pipeline_sync()
         except psycopg.Error:
@@ -112,7 +112,7 @@ class Session:
         self._expected.append(kind)
 
     def answer(self) -> SocketWaits[list[Rows]]:
-        """Wait for the sync that was queued; return the rows that were wanted, or raise the first error before it."""
+        """Wait for the queued sync; return the wanted rows, or raise the first error before the sync."""
         self.deadline = monotonic() + STATEMENT_SECONDS * len(self._expected) + GRACE_SECONDS
         failures: list[psycopg.Error] = []
         try:
@@ -128,7 +128,7 @@ class Session:
         return answers
 
     def receive(self) -> list[Rows]:
-        """The same, in this thread."""
+        """Like ``answer``, but wait in this thread."""
         return self.wait_for(self.answer())
 
     def wait_for(self, work: SocketWaits[T]) -> T:
@@ -140,18 +140,18 @@ class Session:
         """Whether the next operation may use it."""
         if self.broken or Sync.AWAITED in self._expected:
             return False
-        # libpq does not know the status before an owed sync is read; the end of a transaction is never owed.
+        # libpq does not know the status before an owed sync is read. The end of a transaction is never owed.
         return bool(self._expected) or self._pgconn.transaction_status == TransactionStatus.IDLE
 
     @property
     def takes_another(self) -> bool:
-        """Whether a second operation may be sent behind the first: then neither can make the other fail."""
+        """Whether a second operation may be sent behind the first, because neither can make the other fail."""
         return self.prepares and self.reads_committed and not (self._to_prepare or self.broken)
 
     def notices_end(self) -> bool:
-        """Whether the server has closed the idle connection, as far as can be seen without waiting."""
+        """Whether the server is known to have closed the idle connection. Does not wait."""
         try:
-            # The first read may find a last message, the second one the end.
+            # The first read may return a last message, and the second one the end of the stream.
             self._pgconn.consume_input()
             self._pgconn.consume_input()
         except psycopg.OperationalError:
@@ -165,7 +165,7 @@ class Session:
         self.send(_ABOUT_BACKEND)
         self.sync()
         [[(backend, isolation)]] = self.receive()
-        # A pooler invents the pid it sends at the start; equal ones show a backend of our own.
+        # A pooler invents the pid of the start-up message. If it equals the backend's pid, there is no pooler.
         self.prepares = backend == self._pgconn.backend_pid if prepare is None else prepare
         self.reads_committed = isolation == "read committed"
 
@@ -194,7 +194,7 @@ class Session:
                 self._take(result, answers, failures)
 
     def flush(self) -> SocketWaits[None]:
-        """Write all; read meanwhile, or both sides may wait for each other."""
+        """Write everything, and read meanwhile: otherwise both sides may wait for each other."""
         try:
             while self._pgconn.flush():
                 yield EVENT_READ | EVENT_WRITE
@@ -210,7 +210,7 @@ class Session:
                 raise psycopg.OperationalError(LATE)
 
     def _take(self, result: PGresult, answers: list[Rows], failures: list[psycopg.Error]) -> None:
-        # An implicit transaction that cannot be committed fails at its sync, whose own result is still to come.
+        # An implicit transaction that cannot commit fails at its sync. The result of the sync comes after the error.
         expected = None if isinstance(self._expected[0], Sync) else self._expected.popleft()
         if isinstance(expected, bytes):
             self._to_prepare.discard(expected)
@@ -225,7 +225,7 @@ class Session:
 
 
 def _watch(socket: int) -> Callable[[int, float], bool]:
-    """Returns a function that waits for an event, so many seconds. Uses poll(): selectors add 20 µs to each wait."""
+    """Return a function that waits for an event, with a timeout. It uses poll(): selectors add 20 µs to each wait."""
     if not hasattr(select, "poll"):
         return partial(_select, socket)
     reads, both = select.poll(), select.poll()
@@ -240,5 +240,5 @@ def _watch(socket: int) -> Callable[[int, float], bool]:
 
 
 def _select(socket: int, event: int, seconds: float) -> bool:
-    """The same on Windows. Elsewhere it cannot wait for a socket numbered above 1023."""
+    """Wait on Windows. Elsewhere select() cannot wait for a socket numbered above 1023."""
     return any(select.select([socket], [socket] if event & EVENT_WRITE else [], [], seconds))

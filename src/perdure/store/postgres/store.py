@@ -1,4 +1,4 @@
-"""The PostgreSQL store: operations on a small pool of connections, run again where that helps."""
+"""The PostgreSQL store: operations on a small pool of connections, retried where that helps."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ from perdure.store.store import Facts
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# PostgreSQL cuts longer names, and two schemas could then be one.
+# PostgreSQL truncates longer names: two schemas could become one.
 _LONGEST_NAME: Final = 63
 
 
 class PostgresStore:
     """A store on PostgreSQL 14 or newer, directly or behind a pooler.
 
-    ``size``: how many connections ordinary operations may use at a time. Async callers are served by as many
-    threads over the same connections, from any number of event loops; one that is cancelled leaves its
-    operation to end by itself. ``prepare``: whether to prepare statements on the server; None finds out for
-    each connection. ``listen_url``: where notifications arrive, if not at ``url``, which may be a pooler's.
+    ``size``: how many connections ordinary operations may use at a time. As many threads serve async callers, from
+    any number of event loops. If a caller is cancelled, its operation still runs to its end. ``prepare``: whether to
+    prepare statements on the server; None finds out for each connection. ``listen_url``: where to LISTEN, if ``url``
+    is a pooler's.
     """
 
     dialect: Dialect = "postgres"
@@ -80,7 +80,7 @@ class PostgresStore:
     ) -> None:
         if not 0 < len(schema.encode(errors="replace")) <= _LONGEST_NAME or UNSTORABLE.search(schema):
             raise InvalidConfig(
-                f"A schema's name has 1 to {_LONGEST_NAME} bytes, no NUL and no half of a character."
+                f"A schema's name must have 1 to {_LONGEST_NAME} bytes, without NUL and lone surrogates."
             )
         if size < 1:
             raise InvalidConfig("A pool needs at least one connection.")
@@ -117,7 +117,7 @@ class PostgresStore:
 
     @property
     def statements(self) -> Mapping[str, str]:
-        """Every statement by its name, in psycopg's spelling."""
+        """Every statement by name, with psycopg's parameters."""
         return load("postgres", self.schema) if self._given is None else self._given
 
     @property
@@ -127,7 +127,7 @@ class PostgresStore:
 
     @lazy
     def channel(self) -> str:
-        """Where topics are announced."""
+        """The channel on which topics are announced."""
         if self.schema == DEFAULT_SCHEMA:
             return "perdure"
         return f"perdure_{sha256(self.schema.encode()).hexdigest()[:16]}"
@@ -178,7 +178,7 @@ class PostgresStore:
     async def _aperform_in_thread(
         self, operation: Operation[..., T], run: Callable[[], T], failed: psycopg.Error | None
     ) -> T:
-        """The same in a thread, which may wait: for a connection, between two tries, or while it holds row locks."""
+        """Perform in a thread, which may wait: for a connection, between two tries, or while it holds row locks."""
         outcome: Future[T] = Future()
         urgent = operation.priority == "urgent"
         answer = asyncio.wrap_future(outcome)
@@ -222,12 +222,16 @@ class PostgresStore:
     def use_worker_patience(self) -> None:
         self._retrier.use_worker_patience()
 
+    @property
+    def hears_others(self) -> bool:
+        return self._listener_thread.hears
+
     def mark_self_locked(self) -> Callable[[], None]:
         # A transaction locks only its rows: other writes do not wait for it.
         return lambda: None
 
     def lock_liveness(self, worker: str) -> Callable[[], None]:
-        # A worker may be on any host: only its lease shows that it lives.
+        # A worker may be on any host: only its lease shows that it is alive.
         return lambda: None
 
     def absent(self, workers: Iterable[str]) -> list[str]:
@@ -235,10 +239,10 @@ class PostgresStore:
 
     def announce(self, topics: frozenset[str]) -> None:
         """Notify the listeners of this process."""
-        self._listeners.tell(topics)
+        self._listeners.notify(topics)
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A connection for the caller to use, commit and close, which begins a transaction by itself."""
+        """A connection for the caller to use, commit and close. It begins a transaction by itself."""
         connection = self._retrier.until_done(lambda: connect(self._url))
         connection.autocommit = False
         return connection
@@ -249,7 +253,7 @@ class PostgresStore:
             return await connect_async(self._url)
         except psycopg.Error as error:
             failed = self._retrier.error_for(diagnose(error))
-        raise failed  # here, where it does not carry the driver's error
+        raise failed  # outside the except block, so that it does not carry the driver's error
 
     def facts(self) -> Facts:
         return facts(self._pool)
@@ -295,11 +299,11 @@ class PostgresStore:
     def _migrate(self, applied: list[int], *, to: int | None) -> None:
         try:
             with target(self._url, self.schema) as database:
-                # One by one: those applied before the connection was lost are reported.
+                # One at a time, so that those applied before a lost connection are reported.
                 for version in migrate.apply(database, self.migrations, to=to):
                     applied.append(version)
         except psycopg.IntegrityError as error:
-            # Existing rows violate what a migration requires: another try would only read them all again.
+            # Existing rows violate a constraint of the migration: another try would fail too.
             failed = diagnose(error).error.noting(error)
         else:
             return
@@ -318,7 +322,7 @@ class PostgresStore:
             priority: DaemonThreads(f"perdure-postgres-{priority}", limit=n)
             for priority, n in limits(self._size).items()
         }
-        # For stores that are never closed: idle threads would outlive them.
+        # For stores that are never closed: otherwise idle threads would outlive them.
         self._stop_threads = finalize(self, _stop_all, self._listener_thread, *self._threads.values())
         self._stop_threads.atexit = False
 

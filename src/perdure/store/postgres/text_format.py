@@ -1,4 +1,4 @@
-"""Rows of PostgreSQL from their text format, for drivers that read no other: the values that stores promise."""
+"""Convert rows from PostgreSQL's text format to plain values, for drivers that support no other format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def microseconds(instant: datetime) -> int:
-    """Since the epoch. A driver's infinite instants are the first and the last that a datetime can hold."""
+    """Microseconds since the epoch. Drivers return infinite times as the first and last datetime."""
     aware = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
     return (aware - _EPOCH) // _MICROSECOND
 
@@ -44,4 +44,4 @@ _OTHER_THAN_TEXT: Mapping[str, Callable[[str], Any]] = {
 READERS: Mapping[int, Callable[[str], Any]] = {
     postgres.types[name].oid: _OTHER_THAN_TEXT.get(name, str) for name in LOADERS
 }
-"""By the number of a type."""
+"""Readers by the OID of a type."""

@@ -1,12 +1,12 @@
-"""One operation in one transaction, with as few round trips as possible.
+"""Run one operation in one transaction, with as few round trips as possible.
 
     the first is final      the pipeline itself is the transaction: everything in one round trip
-    several                 BEGIN travels with the first, COMMIT with the final one
+    several                 BEGIN is sent with the first, COMMIT with the final one
     none is final           COMMIT has a round trip of its own
-    an operation that reads each round trip is a transaction: READ COMMITTED promises no more
+    a read                  each round trip is a transaction: READ COMMITTED promises no more
 
-Topics are announced behind the commit, in the same flush but as a transaction of their own: inside the
-writing one, NOTIFY would hold a lock of the whole server until the commit is on the disk.
+Topics are announced after the commit, in the same flush but in a transaction of their own. Inside the writing one,
+NOTIFY would hold a lock of the whole server until the commit is on disk.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ SELECT pg_catalog.pg_notify(%(channel)s, topic)
 _log = logging.getLogger("perdure.store")
 
 
-# Each statement that writes finds its rows by an index it was written for. Its plan is made once for a connection and
-# kept, perhaps from when the table was empty. It must never be a sequential scan, nor an index-only scan of another
-# index and a sort, which looks cheap after a vacuum. JIT takes longer than such a plan runs.
+# Each writing statement was written for a certain index. Its plan is made once per connection and kept, perhaps from
+# a time when the table was empty. It must never be a sequential scan, nor an index-only scan of another index with a
+# sort, which looks cheap after a vacuum. JIT compilation takes longer than such a plan runs.
 _PLANS: Mapping[str, str] = {
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
@@ -71,7 +71,7 @@ READ_SETTINGS = _settings(STATEMENT_SECONDS, 5, 30, {"plan_cache_mode": "force_c
 WRITE_SETTINGS: Mapping[Priority, Statement] = {
     "normal": _settings(STATEMENT_SECONDS, 5, 30, _PLANS),
     "urgent": _settings(10, 3, 10, _PLANS),
-    # A heartbeat that waits as long as its lease lasts is of no use.
+    # A heartbeat that waits longer than its lease is useless.
     "heartbeat": _settings(5, 2, 5, _PLANS),
 }
 
@@ -144,13 +144,13 @@ class Transaction:
 
     def _begin(self, *, complete: bool) -> None:
         self._begun = True
-        # An implicit transaction has the isolation that the role or the database prescribes.
+        # An implicit transaction has the default isolation level of the role or the database.
         self._explicit = not (complete and self._session.reads_committed)
         if self._explicit:
             self._session.send(_BEGIN, rows=False)
         session = self._session
         if session.settings is not self._settings:
-            # Behind a pooler the next transaction may run on another backend, and another client's on this one.
+            # Behind a pooler the next transaction may run on another backend, and another client's may run on this one.
             session.send(self._settings, {"local": not session.prepares}, rows=False)
 
     def _send(self, query: Query) -> None:
@@ -194,7 +194,7 @@ class Transaction:
             yield from self._await_notice()
 
     def _await_notice(self) -> SocketWaits[None]:
-        """A failure is only logged: workers poll."""
+        """Wait for NOTIFY. A failure is only logged, because workers also poll."""
         try:
             yield from self._session.answer()
         except psycopg.Error as error:
@@ -206,7 +206,7 @@ class Transaction:
             self._session.broken = True
         if not self._begun:
             return
-        self._session.settings = None  # what was set in a transaction goes with it
+        self._session.settings = None  # settings made in a transaction are rolled back with it
         if self._session.broken:
             return
         try:

@@ -1,6 +1,6 @@
-"""What a PostgreSQL URL asks for, what of it may be shown, and what in it can never work.
+"""PostgreSQL URLs: parse them, show them without secrets, refuse options that can never work.
 
-What is wrong is told by the option's name, never by its value: a slip in a URL easily makes a piece of the password a
+Errors show the name of an option, never its value: a typing error in a URL easily turns a piece of the password into a
 host, a port, a database or an option.
 """
 
@@ -21,13 +21,13 @@ from perdure.errors import InvalidConfig
 
 _UNREADABLE: Final = "The PostgreSQL URL cannot be read."
 _ENCODE_AT: Final = (
-    "The PostgreSQL URL has an @ too many: in a user, a password or a name "
+    "The PostgreSQL URL has one @ too many: in a user, a password or a name, "
     "write @ as %40, / as %2F and ? as %3F."
 )
-_PORT: Final = "The port in the PostgreSQL URL, or in $PGPORT, is not one: 1 to 65535."
-_PAIRS: Final = "The PostgreSQL URL has not as many of one as of the other: host, hostaddr, port."
+_PORT: Final = "The port in the PostgreSQL URL, or in $PGPORT, must be a number from 1 to 65535."
+_PAIRS: Final = "The PostgreSQL URL must have the same number of each: host, hostaddr, port."
 
-# libpq reads these only while it connects, and then calls them a server that cannot be reached.
+# libpq reads these only while it connects, and reports a wrong one as a server that cannot be reached.
 _INTEGERS: Final = (
     "keepalives",
     "keepalives_idle",
@@ -37,15 +37,15 @@ _INTEGERS: Final = (
 )
 _INTEGER: Final = re.compile(r"\s*[+-]?[0-9]{1,9}\s*")
 
-# Nothing is contacted: no server has such an address.
+# Contacts nobody: this is not an address.
 _NOWHERE: Final[Mapping[str, str]] = {"host": "x", "hostaddr": "x", "port": "1"}
 
 
 def parse_url(url: str) -> dict[str, Any]:
-    """What a URL asks for."""
+    """The options of a URL."""
     query = _query(url)
     if "\0" in url:
-        raise InvalidConfig(_UNREADABLE)  # libpq would read what stands before it
+        raise InvalidConfig(_UNREADABLE)  # libpq would read only the part before it
     asked = _parsed(url)
     if asked is None:
         raise InvalidConfig(_unreadable(query))
@@ -59,7 +59,7 @@ def parse_url(url: str) -> dict[str, Any]:
 
 
 def _parsed(url: str) -> dict[str, Any] | None:
-    """None if libpq cannot read it: an error that is raised while libpq's is handled would carry that, with the URL."""
+    """The options; None if libpq cannot read the URL. Raising here would chain libpq's error, which quotes the URL."""
     try:
         return conninfo_to_dict(url)
     except (psycopg.ProgrammingError, ValueError):
@@ -67,7 +67,7 @@ def _parsed(url: str) -> dict[str, Any] | None:
 
 
 def servers(url: str) -> str:
-    """Host and port of each server that a URL leads to; nothing else in it is fit to be shown."""
+    """Host and port of each server in a URL. Nothing else in it may be shown."""
     asked = parse_url(url)
     hosts = _hosts(asked) or _list(asked, "hostaddr") or ["localhost"]
     ports = _ports(asked) or ["5432"]
@@ -77,24 +77,22 @@ def servers(url: str) -> str:
 
 
 def shown(database: str | None) -> str:
-    """A database's name, unless it looks like a connection string: that may have a password in it."""
+    """A database's name, unless it looks like a connection string, which may contain a password."""
     return "…" if database and re.search("[@=]|://", database) else database or ""
 
 
 def refuse_wrong_options(asked: Mapping[str, Any]) -> None:
-    """Raise InvalidConfig if libpq would contact no server whatsoever, naming the first option that is to blame.
+    """Raise InvalidConfig if libpq would contact no server at all. The error names the first wrong option.
 
-    Not to be called while the driver's error is handled, which quotes the value: ours would carry it.
-    Which values are right depends on libpq's version, and what it says about them on the language: so it is asked.
+    Do not call this while handling the driver's error: ours would chain it, and it quotes the value. libpq itself tests
+    the options: valid values depend on its version, and its messages on the language.
     """
     probe = dict(_NOWHERE)
     options = {name: value for name, value in asked.items() if name not in (*_NOWHERE, "password")}
     if not _is_refused({**options, **probe}):
         return
     if _is_refused(probe):
-        raise InvalidConfig(
-            "A variable of libpq's in the environment, such as $PGSSLMODE, has a wrong value."
-        )
+        raise InvalidConfig("A libpq variable in the environment, such as $PGSSLMODE, has a wrong value.")
     for name, value in options.items():
         probe[name] = value
         if _is_refused(probe):
@@ -106,9 +104,9 @@ def _is_refused(settings: Mapping[str, Any]) -> bool:
 
 
 def _query(url: str) -> str:
-    """Where options stand. Refuse a URL that libpq and its writer read differently.
+    """The query part of a URL. Refuse a URL that libpq and its author read differently.
 
-    For libpq a password ends at the first @, and there is none behind a slash.
+    For libpq a password ends at the first @, and there is no password after a slash.
     """
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in ("postgresql", "postgres"):
@@ -127,8 +125,8 @@ def _unreadable(query: str) -> str:
     known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()} | {"ssl"}
     for name, (_, separator, value) in zip(names, parts, strict=True):
         if name in known and (not separator or "=" in value):
-            return f"The option {name} in the PostgreSQL URL cannot be read: in its value write = as %3D and & as %26."
-        # It may be a piece of a password, which has a & or a ? in it.
+            return f"The option {name} in the PostgreSQL URL cannot be read: in its value, write = as %3D and & as %26."
+        # It may be a piece of a password that contains & or ?.
         secret = "@" in query or any("password" in one for one in names)
         if name not in known and not secret and re.fullmatch("[A-Za-z_]{1,40}", name):
             return f"The PostgreSQL URL has an option that libpq does not know: {name}."
@@ -138,7 +136,7 @@ def _unreadable(query: str) -> str:
 def _refuse_places(asked: Mapping[str, Any]) -> None:
     hosts, ports = _hosts(asked), _ports(asked)
     addresses = _list(asked, "hostaddr") or _list(os.environ, "PGHOSTADDR")
-    # A socket without a file begins with one.
+    # The name of an abstract socket begins with @.
     if any(host.find("@") > 0 for host in (*hosts, *addresses)):
         raise InvalidConfig(_ENCODE_AT)
     if any(port and not (_INTEGER.fullmatch(port) and 0 < int(port) < 2**16) for port in ports):

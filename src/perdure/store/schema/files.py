@@ -1,7 +1,7 @@
-"""The numbered files that make the tables: one set for each database, the same numbers and names in both.
+"""Migration files: numbered SQL files that create the tables. Both databases have the same numbers and names.
 
-A file is SQL for one transaction. One whose first line begins with ``-- online`` runs statement by statement, each
-committed by itself, so that workers keep running. An interrupted one continues where it stopped.
+A file is SQL for one transaction. A file that begins with ``-- online`` runs statement by statement, each in its own
+transaction, so that workers keep running. After an interruption it continues where it stopped.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Migration(NamedTuple):
 
     @property
     def statements(self) -> list[str]:
-        """Joined, they are the text again, with its comments."""
+        """The statements, with comments. Joined, they are the whole text."""
         return split(self.text)
 
     def checksum_after(self, done: int) -> str:
-        """Of the first statements: recorded in the history while an online migration is under way."""
+        """The checksum of the first ``done`` statements: the history has it while an online migration is under way."""
         return _digest("".join(self.statements[:done]))
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Migration(NamedTuple):
 
 
 def split(text: str) -> list[str]:
-    """The statements of a text. Not every semicolon ends one: there are strings, comments, functions and triggers."""
+    """Split a text into statements. Semicolons in strings, comments, functions and triggers do not end one."""
     pieces = [found[0] for found in _STATEMENT.finditer(text) if found[0]]
     if len(pieces) > 1 and not bare(pieces[-1]):
         rest = pieces.pop()
@@ -55,7 +55,7 @@ def split(text: str) -> list[str]:
 
 
 def bare(statement: str) -> str:
-    """Without its comments."""
+    """The statement without its comments."""
     return _COMMENT.sub("", statement).strip()
 
 
@@ -73,7 +73,7 @@ def migrations(dialect: Dialect) -> tuple[Migration, ...]:
 
 
 def tables(migrations: Iterable[Migration]) -> list[str]:
-    """Which tables they make."""
+    """The tables that these migrations create."""
     return [table for migration in migrations for table in _CREATES.findall(migration.text)]
 
 
@@ -83,7 +83,7 @@ def history(dialect: Dialect) -> str:
 
 
 def titles(migrations: Iterable[Migration]) -> str:
-    """For a sentence."""
+    """The names of migrations for an error message."""
     names = [str(migration) for migration in migrations]
     return ("migration " if len(names) == 1 else "migrations ") + ", ".join(names)
 
@@ -94,7 +94,7 @@ _CREATES = re.compile(r"^CREATE TABLE perdure\.(\w+)", re.MULTILINE)
 
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
-# Possessive: what began as a comment or a string is never read as anything else. BEGIN … END is a trigger of SQLite.
+# Possessive, so that text in a comment or a string is never read as anything else. BEGIN … END is a SQLite trigger.
 _STATEMENT = re.compile(
     r"""(?s: -- [^\n]*
            | /\* .*? \*/

@@ -1,6 +1,6 @@
-"""Bringing a database's tables up to date: numbered files, a history of their checksums, one process at a time.
+"""Migrate a database: apply numbered files, record their checksums in a history, one process at a time.
 
-``apply`` changes the schema, ``check`` only looks. Both refuse a history that this version cannot have made.
+``apply`` changes the schema, ``check`` only reads it. Both refuse a history that this version cannot have made.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COMMAND: Final = "call app.migrate() or run perdure migrate"
 
 
 class Target(Protocol):
-    """A database as migrations see it. Its texts say ``perdure.job``, wherever that table lives."""
+    """The database to migrate. SQL texts say ``perdure.job``, whatever the schema or prefix."""
 
     @property
     def dialect(self) -> Dialect: ...
@@ -30,21 +30,21 @@ class Target(Protocol):
     def schema(self) -> str: ...
 
     def look(self) -> AbstractContextManager[None]:
-        """A transaction that only reads and stops nobody."""
+        """A transaction that only reads and blocks nobody."""
         ...
 
     def exclusive_transaction(self) -> AbstractContextManager[None]:
-        """A transaction in which nobody else migrates; committed unless the block fails."""
+        """A transaction during which no other process migrates. It commits unless the block fails."""
         ...
 
     def make_room(self) -> None:
-        """Make what must be there before the history, in an exclusive transaction."""
+        """Create what must exist before the history table, in an exclusive transaction."""
         ...
 
     def run(self, statement: str) -> None: ...
 
     def run_online(self, statement: str) -> None:
-        """Run it outside of the exclusive transaction, if it must be; then it may have run before."""
+        """Run an online migration's statement, if necessary outside the transaction; then it may have run before."""
         ...
 
     def rows(self, sql: str, params: Mapping[str, Param] = ...) -> list[Row]:
@@ -57,7 +57,7 @@ def apply(target: Target, known: Sequence[Migration], *, to: int | None = None) 
     work = look(target, known, to=to)
     while work:
         with target.exclusive_transaction():
-            # Another process may have been quicker.
+            # Another process may have done it meanwhile.
             work = _pending(target, known, to)
             finished = _work(target, work[0]) if work else False
         if finished:
@@ -65,14 +65,14 @@ def apply(target: Target, known: Sequence[Migration], *, to: int | None = None) 
 
 
 def look(target: Target, known: Sequence[Migration], *, to: int | None = None) -> list[Work]:
-    """What is still to be done, in order."""
+    """The pending work, in order. Changes nothing."""
     refuse_unknown(to, known)
     with target.look():
         return _pending(target, known, to)
 
 
 def check(target: Target, known: Sequence[Migration]) -> None:
-    """Raise what is wrong with the schema, or that nobody may write to it, for its jobs have moved."""
+    """Raise an error if the schema is wrong, or if its jobs were moved elsewhere so that nobody may write."""
     with target.look():
         work = _pending(target, known)
         if work and not _history(target):
@@ -105,7 +105,7 @@ def _pending(target: Target, known: Sequence[Migration], to: int | None = None) 
 
 
 def _work(target: Target, work: Work) -> bool:
-    """Do the whole migration, or the next statement of an online one; return whether that was the end of it."""
+    """Apply a whole migration, or the next statement of an online one; return whether it is finished."""
     migration, done = work
     if not _has_history(target):
         target.make_room()
@@ -157,7 +157,7 @@ def _has_history(target: Target) -> bool:
 
 
 def _refuse_strangers(target: Target, known: Sequence[Migration]) -> None:
-    """Tables without a history: they are not perdure's, or the history was lost."""
+    """Refuse tables without a history: they are not perdure's, or the history was lost."""
     there = {name for (name,) in target.rows(_RELATIONS[target.dialect], {"schema": target.schema})}
     for table in tables(known):
         if _place(target, table) in there:
@@ -167,7 +167,7 @@ def _refuse_strangers(target: Target, known: Sequence[Migration]) -> None:
 def _foreign(target: Target, table: str) -> SchemaForeign:
     return SchemaForeign(
         f"The database has a table {_place(target, table)} that perdure did not make, or whose history was "
-        f"lost; restore {_place(target, 'migration')} from a backup, or give perdure a place of its own."
+        f"lost; restore {_place(target, 'migration')} from a backup, or give perdure a schema or file of its own."
     )
 
 

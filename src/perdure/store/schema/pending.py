@@ -1,4 +1,4 @@
-"""The state of a database's migrations: what is still to be done, or why nothing may be done."""
+"""Compare a database's history with the known migrations: what is pending, or why nothing may be applied."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Work(NamedTuple):
 
     migration: Migration
     done: int = 0
-    """As many of its statements are done already; only an online migration stops between two."""
+    """How many of its statements are done. Only an online migration can stop between two."""
 
 
 def outstanding(history: Iterable[Row], known: Sequence[Migration]) -> list[Work]:
-    """What is still to be done to a schema whose history holds no surprises."""
+    """The pending migrations. Raises a SchemaError if the history does not fit this version."""
     history = list(history)
     ours = {migration.version: migration for migration in known}
     for version, name, _, _ in history:
@@ -39,7 +39,7 @@ def outstanding(history: Iterable[Row], known: Sequence[Migration]) -> list[Work
     for version in work:
         if version < latest:
             raise SchemaDirty(
-                f"The database has migration {ours[latest]}, but not all of {ours[version]} before it; "
+                f"The database has migration {ours[latest]}, but {ours[version]} before it is not complete; "
                 "restore it from a backup.",
                 code="schema.gap",
             )
@@ -52,7 +52,7 @@ def _refuse_if_changed(migration: Migration, checksum: str) -> None:
 
 
 def _done(migration: Migration, checksum: str) -> int:
-    """How far a migration came, by the checksum of what was run."""
+    """How many statements of a migration were run, by the recorded checksum."""
     if not migration.is_online:
         raise SchemaDirty(
             f"Migration {migration} was begun and never finished; restore the database from a backup."

@@ -1,4 +1,4 @@
-"""Migrations as SQL for others to run: by hand, or inside the migrations of Alembic, Django and their like."""
+"""Migrations as SQL scripts, to run by hand or inside migrations of Alembic, Django and others."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from perdure.store.statements import DEFAULT_SCHEMA, Dialect, name_tables
 def install(
     migrations: Sequence[Migration], dialect: Dialect, schema: str = DEFAULT_SCHEMA, *, anew: bool
 ) -> list[str]:
-    """Statements for one transaction, and for ``anew`` what must be there before; ``check`` is content with it.
+    """Statements for one transaction, whose result ``check`` accepts. ``anew``: also create the schema and the history.
 
-    An index is not made CONCURRENTLY: no transaction can do that.
+    Indexes are not created CONCURRENTLY, which is impossible in a transaction.
     """
     statements = _beginning(dialect, schema) if anew else []
     for migration in migrations:
@@ -25,7 +25,7 @@ def install(
 
 
 def script(work: Sequence[Work], dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> str:
-    """What ``apply`` would do: a transaction for each migration, except online ones."""
+    """The SQL that ``apply`` would run: a transaction for each migration, except online ones."""
     parts = _beginning(dialect, schema) if [one for one in work if one.migration.version == 1] else []
     for migration, done in work:
         statements = [*migration.statements[done:], _record(migration)]

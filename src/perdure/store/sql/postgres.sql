@@ -1,4 +1,4 @@
--- What PostgreSQL must say differently, statement by statement as in sqlite.sql.
+-- Statements that differ on PostgreSQL, in the order of sqlite.sql.
 
 -- fragment: has_tag
 EXISTS (SELECT FROM json_array_elements_text(CASE json_typeof(j.tags) WHEN 'array' THEN j.tags END) AS tag
@@ -8,11 +8,11 @@ EXISTS (SELECT FROM json_array_elements_text(CASE json_typeof(j.tags) WHEN 'arra
 (strpos(CAST(j.payload AS text), CAST(:text AS text)) > 0 OR strpos(CAST(j.payload AS text), CAST(:escaped AS text)) > 0)
 
 -- fragment: next_token
--- A value larger than any that perdure stores makes the claim fail before it is read: the sum leaves the integers.
+-- If a row has a value larger than perdure stores, this sum overflows: the claim fails before it reads the value.
 token + 1 + CASE WHEN too_large() THEN 2147483647 ELSE 0 END
 
 -- fragment: asked_queues
--- The queues that were named, in their order; or else all that have something ready, one step through the index for each.
+-- The named queues, in their order; if none are named, all queues with ready jobs, one index lookup for each.
 every AS (
     SELECT '' AS queue WHERE CAST(:queues AS text) IS NULL
     UNION ALL
@@ -26,17 +26,17 @@ asked AS (
     SELECT value, rank FROM json_array_elements_text(CAST(:queues AS json)) WITH ORDINALITY AS q (value, rank))
 
 -- fragment: no_job
--- As many values as a claimed job has.
+-- As many columns as a claimed job has.
 NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 
 -- fragment: workflow_finished_at
 CASE WHEN x.status IN ('running', 'open') THEN NULL ELSE coalesce(workflow.finished_at, :now) END
 
 -- name: claim_window
--- differs: a cheap form of claim_jobs for one queue and priority, which had enough the last time. On a server a claim costs what
--- starting its plan costs, and this plan is a third as large. Rows before :since are mostly dead index entries; full
--- claims find the rest. If other jobs come first, or a task is unknown to this worker, it takes nothing. If it finds too
--- few and others follow, it returns 'more'.
+-- differs: a cheap form of claim_jobs for one queue and priority that had enough jobs the last time. Most of the cost of a
+-- claim on a server is starting its plan, and this plan is a third as large. Rows before :since are mostly dead index
+-- entries; full claims find the rest. If other jobs come first, or a task is unknown to this worker, it claims nothing.
+-- If it finds too few and others follow, it returns 'more'.
 WITH
 head AS MATERIALIZED (
     SELECT j.task, j.run_at FROM perdure.job j
@@ -60,18 +60,18 @@ taken AS MATERIALIZED (
       FROM perdure.job j
      WHERE NOT (SELECT ahead.any FROM ahead)
        AND j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority
-       -- From the first row on, so that dead index entries are not read a second time.
+       -- Begin at the first row, so that dead index entries are not read a second time.
        AND j.run_at BETWEEN (SELECT min(head.run_at) FROM head) AND :now
        AND j.task IN texts(:tasks)
        AND {not_left_to_sweeper}
        AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = :queue AND {queue_is_closed}) AND {worker_may_claim}
      ORDER BY j.run_at, j.id LIMIT :n
        FOR UPDATE SKIP LOCKED),
--- What is locked is what gets written. No RETURNING here: it would store the rows a second time.
+-- Exactly the locked rows are written. No RETURNING here: it would store the rows a second time.
 claimed AS (
     UPDATE perdure.job
        SET {set_claimed}
-     -- By primary key and nothing else: joined to the CTE, stale statistics turn this into a scan of the table.
+     -- Find rows only by primary key: in a join with the CTE, stale statistics would cause a scan of the table.
      WHERE id = ANY (ARRAY(SELECT taken.id FROM taken WHERE NOT taken.late))),
 expired AS (
     UPDATE perdure.job SET {set_expired}
@@ -90,13 +90,13 @@ SELECT {no_job}, 'more'
                   AND j.queue IN texts(:behind)));
 
 -- name: claim_jobs
--- differs: many claim at once. The heads of the groups are read without locks to see how much of each group is due in
--- order; then each group locks its share and skips what another claim holds, so that order holds and nothing more
--- than what is taken gets locked.
+-- differs: many workers claim at once. First read the heads of the groups without locks, to see how many jobs of each
+-- group come first. Then each group locks its share and skips rows that other claims have locked. So the order is kept,
+-- and only claimed rows are locked.
 WITH RECURSIVE
 {asked_queues},
 head (queue, rank, priority, known, run_ats, ids, found) AS (
-    -- Down the priorities of each queue, from above the highest, until there is enough.
+    -- Go down the priorities of each queue, from above the highest, until there are enough jobs.
     SELECT queue, rank, 32768, true, CAST('{}' AS timestamptz[]), CAST('{}' AS uuid[]), 0 FROM asked
      WHERE {asked_queue_is_claimable}
     UNION ALL
@@ -114,12 +114,12 @@ head (queue, rank, priority, known, run_ats, ids, found) AS (
              FROM (SELECT j.task, j.run_at, j.id FROM perdure.job j
                     WHERE next.known AND j.state = 'ready' AND j.held IS NULL
                       AND j.queue = head.queue AND j.priority = next.priority
-                      -- From the first on: what was taken before lies dead in the index until a vacuum.
+                      -- Begin at the first row: entries of jobs claimed before stay dead in the index until a vacuum.
                       AND j.run_at BETWEEN next.run_at AND :now
                     ORDER BY j.run_at, j.id LIMIT :n) due) first (known, run_ats, ids)
      WHERE head.found < :n),
 due AS (
-    -- What is first in order; or, where that meets a task this worker does not know, the first of each it knows.
+    -- The first jobs in order; if they include a task that this worker does not know, the first of each task it knows.
     SELECT queue, rank, priority, NULL AS task, row.run_at, row.id
       FROM head CROSS JOIN ROWS FROM (unnest(run_ats), unnest(ids)) AS row (run_at, id)
      WHERE known
@@ -155,19 +155,19 @@ taken AS MATERIALIZED (
 claimed AS (
     UPDATE perdure.job
        SET {set_claimed_or_expired}
-     -- By primary key and nothing else: joined to the CTE, stale statistics turn this into a scan of the table.
+     -- Find rows only by primary key: in a join with the CTE, stale statistics would cause a scan of the table.
      WHERE id = ANY (ARRAY(SELECT taken.id FROM taken)) AND {not_left_to_sweeper}
     RETURNING CAST(id AS text) AS id, token, attempt, {claimed_columns}, state)
 SELECT * FROM claimed
 UNION ALL
--- Others hold some of what is due first. If all of it, claim_unlocked is to be asked.
+-- Other transactions have locked some of the first jobs. If they have locked all of them, run claim_unlocked.
 SELECT {no_job}, 'locked'
  WHERE (SELECT count(*) FROM taken) < (SELECT CAST(sum(n) AS bigint) FROM share);
 
 -- name: claim_unlocked
--- differs: somebody may hold the rows that are due first for long, in a transaction of their own. claim_jobs counts its
--- shares without locks and then finds nothing, though other groups have work. This one locks as it reads: dearer, and
--- asked only when claim_jobs says so.
+-- differs: another transaction may lock the first rows for a long time. claim_jobs counts its shares without locks and
+-- then finds nothing, although other groups have work. This statement locks as it reads: it costs more, and runs only
+-- when claim_jobs found all of its first jobs locked.
 WITH RECURSIVE
 {asked_queues},
 grp (queue, rank, priority) AS (
@@ -222,7 +222,7 @@ UPDATE perdure.job SET held = 'later'
 RETURNING 1;
 
 -- name: hold_damaged
--- differs: how a JSON array becomes rows, the bounds of counters, and the size of values, looked at as claim_chosen does.
+-- differs: how a JSON array becomes rows, the bounds of counters, and the size of values, checked as in claim_chosen.
 UPDATE perdure.job
    SET held = 'unclaimable',
        reason = CASE
@@ -238,13 +238,13 @@ UPDATE perdure.job
 RETURNING CAST(id AS text), reason;
 
 -- name: show_isolation
--- differs: a caller's transaction may have another level.
+-- differs: a caller's transaction may have another isolation level.
 SELECT current_setting('transaction_isolation');
 
 -- name: insert_jobs
--- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses. That
--- row has nothing in it that the caller gave: the server writes it into its log.
--- The rows go in as they were given, whatever the join makes of them: two batches then wait for each other in one order.
+-- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses. Such
+-- a row contains none of the caller's values, because the server writes it into its log.
+-- The rows are inserted in their original order, whatever the join does: so two batches cannot deadlock.
 INSERT INTO perdure.job (id, task, queue, payload, {each option: COLUMN}, state, priority, max_attempts, timeout, run_at,
                          expires_at, unique_key, parent_job, created_at)
 SELECT x.id, t.name, CASE WHEN t.name IS NOT NULL THEN coalesce(x.queue, t.queue) END,
@@ -264,9 +264,9 @@ SELECT x.id, t.name, CASE WHEN t.name IS NOT NULL THEN coalesce(x.queue, t.queue
 RETURNING id, queue, run_at <= :now;
 
 -- name: insert_same_options
--- differs: how a JSON object becomes rows. What is one value for all of them is a parameter of its own, nothing is
--- returned, and one look at the first job tells whether a commit we never heard of wrote them: ON CONFLICT DO NOTHING
--- would look at each. Together that is half the time of insert_jobs.
+-- differs: how a JSON object becomes rows. A value that all jobs share is a parameter, and nothing is returned. Only the
+-- first job is checked, to see whether an earlier commit, whose reply was lost, wrote them: ON CONFLICT DO NOTHING would
+-- check each. This takes half the time of insert_jobs.
 INSERT INTO perdure.job (id, task, queue, payload, {each option: COLUMN}, state, priority, max_attempts, timeout, run_at,
                          expires_at, created_at)
 SELECT CAST(x.key AS uuid), t.name, coalesce(t.given_queue, t.queue), CAST(x.value AS json), {each option: t.COLUMN}, 'ready',
@@ -274,7 +274,7 @@ SELECT CAST(x.key AS uuid), t.name, coalesce(t.given_queue, t.queue), CAST(x.val
        coalesce(CAST(:timeout AS bigint), t.timeout), coalesce(:now + span(:delay), :now),
        coalesce(instant(:expires_at), :now + span(:expires_in)), :now
   FROM (SELECT 1) AS one LEFT JOIN (
-       -- Of a task that is unknown or disabled the log tells nothing: see insert_jobs.
+       -- For an unknown or disabled task, keep the payload out of the server's log: see insert_jobs.
        SELECT *, CAST(:queue AS text) AS given_queue, {each option: CAST(:COLUMN AS TYPE) AS COLUMN}
          FROM perdure.task WHERE name = :task AND enabled) t ON true
        LEFT JOIN json_each_text(CAST(:jobs AS json)) AS x ON t.name IS NOT NULL
@@ -308,8 +308,8 @@ UPDATE perdure.task SET enabled = false
  WHERE enabled AND name NOT IN (SELECT x.name FROM json_to_recordset(CAST(:tasks AS json)) AS x (name text));
 
 -- name: finish_succeeded
--- differs: how a JSON object becomes rows. No join: with statistics from when nothing ran, the planner would scan the whole
--- table for what runs.
+-- differs: how a JSON object becomes rows. No join: with statistics from a time when nothing ran, the planner would scan
+-- the whole table for running jobs.
 WITH given AS MATERIALIZED (SELECT CAST(:outcomes AS jsonb) AS outcomes)
 UPDATE perdure.job
    SET state = 'succeeded', worker = NULL, finished_at = :now,
@@ -322,7 +322,7 @@ UPDATE perdure.job
 RETURNING CAST(id AS text), token;
 
 -- name: finish_same_result
--- differs: see finish_succeeded. One look at the leases for each row, instead of three.
+-- differs: see finish_succeeded. Reads the leases once for each row, instead of three times.
 WITH given AS MATERIALIZED (SELECT CAST(:leases AS jsonb) AS leases),
 done AS (
     UPDATE perdure.job
@@ -335,8 +335,8 @@ done AS (
 SELECT count(*) FROM done;
 
 -- name: lock_running
--- differs: rows are locked, in the order given, each found by its primary key: see finish_succeeded. And json comes out
--- as text: see lock_job.
+-- differs: rows are locked in the given order, each found by its primary key: see finish_succeeded. json is returned as
+-- text: see lock_job.
 SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes, j.interruptions,
        j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total,
        CAST(coalesce(q.backoff, t.backoff) AS text), t.max_crashes, j.stage, j.workflow_id
@@ -348,7 +348,7 @@ SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.
        LEFT JOIN perdure.queue q ON q.name = j.queue;
 
 -- name: lock_unlocked
--- differs: rows are locked, in the order given, except those that somebody holds.
+-- differs: rows are locked in the given order. Rows that others have locked are skipped.
 SELECT j.id, j.token, free.id IS NOT NULL
   FROM json_array_elements(CAST(:leases AS json)) AS x (value) CROSS JOIN LATERAL (
        SELECT id, token FROM perdure.job
@@ -359,8 +359,8 @@ SELECT j.id, j.token, free.id IS NOT NULL
           FOR UPDATE SKIP LOCKED) free ON true;
 
 -- name: find_orphans
--- differs: a row somebody holds is being finished; the next sweep sees it. Under the lock it is looked at again: others may
--- have rescued it and claimed it anew. Found by primary key, or the whole table would be walked for its order.
+-- differs: a locked row is being finished; the next sweep sees it. A row is checked again under the lock: others may have
+-- rescued and claimed it. It is found by primary key: otherwise the whole table would be scanned for the order.
 SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes, j.interruptions,
        j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage, j.workflow_id
   FROM perdure.job j
@@ -458,7 +458,7 @@ SELECT value FROM json_array_elements_text(CAST(:names AS json)) AS value
     ON CONFLICT DO NOTHING;
 
 -- name: expire_jobs
--- differs: a row somebody holds is being claimed; the claim sees that it expired.
+-- differs: a locked row is being claimed; the claim sees that it expired.
 UPDATE perdure.job SET {set_expired}
  WHERE id = ANY (ARRAY(SELECT id FROM perdure.job
                         WHERE state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now
@@ -468,7 +468,7 @@ UPDATE perdure.job SET {set_expired}
 RETURNING id;
 
 -- name: describe_database
--- differs: what there is to know. A migration's row tells the schema; a snapshot that is held for long keeps dead rows.
+-- differs: the available numbers. The newest migration is the schema's version; an old snapshot keeps dead rows.
 SELECT current_setting('server_version'), pg_database_size(current_database()),
        (SELECT CAST(sum(s.n_dead_tup) AS bigint)
           FROM pg_catalog.pg_stat_all_tables s JOIN pg_catalog.pg_class c ON c.oid = s.relid
@@ -479,8 +479,8 @@ SELECT current_setting('server_version'), pg_database_size(current_database()),
          WHERE a.datname = current_database() AND a.backend_xmin IS NOT NULL AND a.pid <> pg_backend_pid());
 
 -- name: insert_steps
--- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses. That
--- row has nothing in it that the caller gave: see insert_jobs.
+-- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses. Such
+-- a row contains none of the caller's values: see insert_jobs.
 INSERT INTO perdure.job (id, task, queue, payload, {each option: COLUMN}, state, priority, max_attempts, timeout, run_at,
                          expires_at, finished_at, reason, workflow_id, step_key, deps_pending, deps_unsatisfied, delay,
                          parent_job, created_at)
@@ -521,7 +521,7 @@ SELECT CAST(x.key AS uuid), t.name, coalesce(t.given_queue, t.queue), CAST(x.val
  WHERE NOT EXISTS (SELECT FROM perdure.job WHERE id = CAST(:first AS uuid));
 
 -- name: insert_edges
--- differs: how a JSON object becomes rows: by the id of each step those of its parents.
+-- differs: how a JSON object becomes rows: step id -> ids of its parents.
 INSERT INTO perdure.dependency (parent, child, mode)
 SELECT CAST(p.value AS uuid), CAST(x.key AS uuid), :mode
   FROM json_each(CAST(:edges AS json)) AS x CROSS JOIN LATERAL json_array_elements_text(x.value) AS p (value)
@@ -529,7 +529,7 @@ SELECT CAST(p.value AS uuid), CAST(x.key AS uuid), :mode
  WHERE NOT EXISTS (SELECT FROM perdure.dependency WHERE parent = CAST(:parent AS uuid) AND child = CAST(:child AS uuid));
 
 -- name: lock_workflows_of
--- differs: rows are locked, in the order of their ids. A job never changes its workflow.
+-- differs: rows are locked in the order of their ids. A job never changes its workflow.
 SELECT {tally_columns}
   FROM perdure.workflow
  WHERE id = ANY (ARRAY(SELECT j.workflow_id FROM perdure.job j
@@ -540,7 +540,7 @@ SELECT {tally_columns}
    FOR UPDATE;
 
 -- name: lock_unlocked_workflows
--- differs: rows are locked, except those that somebody holds; the jobs of those are returned.
+-- differs: rows are locked, except those that others have locked; the jobs of these are returned.
 WITH asked AS MATERIALIZED (
     SELECT j.id, j.workflow_id FROM perdure.job j
      WHERE j.id = ANY (ARRAY(SELECT CAST(x.value ->> 0 AS uuid) FROM json_array_elements(CAST(:leases AS json)) AS x (value)))
@@ -553,9 +553,9 @@ free AS MATERIALIZED (
 SELECT id FROM asked WHERE workflow_id NOT IN (SELECT id FROM free);
 
 -- name: succeed_steps
--- differs: it is finish_succeeded, release_steps and settle_workflows in one, for the sake of a round trip. Only while
--- nothing in a workflow has failed: so no step can be doomed, and the steps of any other are left alone. Each row is
--- found by its primary key: see finish_succeeded.
+-- differs: it combines finish_succeeded, release_steps and settle_workflows, to save a round trip. It works only for
+-- workflows in which nothing has failed, where no step can be doomed; steps of other workflows are left alone. Each row
+-- is found by its primary key: see finish_succeeded.
 WITH given AS MATERIALIZED (
     SELECT CAST(:outcomes AS jsonb) AS outcomes,
            ARRAY(SELECT id FROM perdure.workflow
@@ -609,9 +609,9 @@ UNION ALL
 SELECT CAST(id AS text), NULL, queue FROM counted WHERE state = 'ready' AND due;
 
 -- name: release_steps
--- differs: how a JSON object becomes rows. Each child is found by its primary key: see finish_succeeded. Only those that
--- wait no longer are returned: most others would be read in vain. Counts and times are bounded: somebody may have written
--- what a child has, and that must not make the outcome of its parent unrecordable.
+-- differs: how a JSON object becomes rows. Each child is found by its primary key: see finish_succeeded. Only steps
+-- that no longer wait are returned; the others are not needed. Counts and times are bounded: values of a child that were
+-- written by hand must not make the outcome of its parent fail.
 WITH given AS MATERIALIZED (
     SELECT array_agg(child) AS ids, jsonb_object_agg(CAST(child AS text), jsonb_build_array(ended, spoiled)) AS counts
       FROM (SELECT d.child, count(*) AS ended,
@@ -633,16 +633,16 @@ counted AS (
 SELECT id, workflow_id, state, queue, due FROM counted WHERE deps_pending = 0;
 
 -- name: list_edges
--- differs: the order is fixed, and that of the parents: see list_waiting_edges.
+-- differs: the join order is fixed, and the order of the parents: see list_waiting_edges.
 SELECT d.parent, d.child, d.mode
   FROM perdure.job c CROSS JOIN LATERAL (
        SELECT parent, child, mode FROM perdure.dependency WHERE child = c.id ORDER BY parent) d
  WHERE c.workflow_id = :workflow AND c.workflow_id IS NOT NULL;
 
 -- name: list_waiting_edges
--- differs: the order is fixed, from child to edge to parent. Joined, a table whose rows had just been deleted looks like one
--- row, and each child was tried with each parent: 5 s for 2,000 steps, and more than a statement has for 10,000. Parents
--- come in the order in which they were made, as SQLite's index has them.
+-- differs: the join order is fixed, from child to edge to parent. Otherwise the planner may take a table whose rows were
+-- just deleted for one row, and try each child with each parent: 5 s for 2,000 steps, and over the statement timeout for
+-- 10,000. Parents are in the order of creation, as in SQLite's index.
 SELECT d.child, d.parent, d.mode, p.step_key, p.state
   FROM perdure.job c CROSS JOIN LATERAL (
        SELECT child, parent, mode FROM perdure.dependency WHERE child = c.id ORDER BY parent) d CROSS JOIN LATERAL (
@@ -689,7 +689,7 @@ SELECT a.step_key FROM perdure.job a WHERE a.id IN (SELECT up.id FROM up);
 
 -- name: read_parents
 -- differs: how a JSON array becomes rows, and the order of the parents: see list_waiting_edges. Up to :n parents of each
--- child behind :after, with their results as far as these take no more than :bytes per child.
+-- child after :after, with their results as long as these take at most :bytes per child.
 SELECT x.child, p.step_key, p.task, p.state, p.reason, d.parent, p.run, p.token, p.size,
        CASE WHEN sum(p.size) OVER (PARTITION BY x.child ORDER BY d.parent) <= CAST(:bytes AS bigint) THEN p.result END
   FROM json_array_elements_text(CAST(:children AS json)) AS x (child) CROSS JOIN LATERAL (
@@ -700,7 +700,7 @@ SELECT x.child, p.step_key, p.task, p.state, p.reason, d.parent, p.run, p.token,
  ORDER BY x.child, d.parent;
 
 -- name: find_parents
--- differs: how a JSON array becomes rows. Results come as in read_parents.
+-- differs: how a JSON array becomes rows. Results as in read_parents.
 SELECT p.step_key, p.task, p.state, p.reason, p.id, p.run, p.token, p.size,
        CASE WHEN sum(p.size) OVER (ORDER BY p.id) <= CAST(:bytes AS bigint) THEN p.result END
   FROM json_array_elements_text(CAST(:keys AS json)) AS x (key) CROSS JOIN LATERAL (
@@ -710,7 +710,7 @@ SELECT p.step_key, p.task, p.state, p.reason, p.id, p.run, p.token, p.size,
  WHERE EXISTS (SELECT FROM perdure.dependency d WHERE d.parent = p.id AND d.child = :id);
 
 -- name: find_ancestors
--- differs: how a JSON array becomes rows. One walk for all keys; results come as in read_parents.
+-- differs: how a JSON array becomes rows. One walk for all keys; results as in read_parents.
 WITH RECURSIVE up (id) AS (
     SELECT parent FROM perdure.dependency WHERE child = :id
     UNION
@@ -724,7 +724,7 @@ SELECT p.step_key, p.task, p.state, p.reason, p.id, p.run, p.token, p.size,
  WHERE p.id IN (SELECT up.id FROM up);
 
 -- name: record_requeues
--- differs: how a JSON array becomes rows, and how JSON is made of columns.
+-- differs: how a JSON array becomes rows, and how columns become JSON.
 INSERT INTO perdure.event (job, run, token, kind, at, detail)
 SELECT id, run, token, 'requeued', :now,
        json_strip_nulls(json_build_object(
@@ -750,8 +750,9 @@ UPDATE perdure.job
 RETURNING state, queue;
 
 -- name: find_jobs
--- differs: how JSON is taken apart, and planned for its own conditions: of the ways to look only one is left. Each is fenced:
--- for the sake of the order alone the whole table would be walked by its ids. The last row says where the stretch ended.
+-- differs: how JSON is read. It is planned for its actual parameters, which leave only one of the branches. Each branch
+-- is fenced: otherwise, only because of ORDER BY, the whole table would be scanned by id. The last row shows where the
+-- range ended.
 WITH looked AS MATERIALIZED (
     (SELECT id FROM perdure.job
       WHERE CAST(:through AS text) = 'id' AND id < :before ORDER BY id DESC LIMIT CAST(:length AS bigint))
@@ -785,7 +786,7 @@ UNION ALL
   ORDER BY id LIMIT 1);
 
 -- name: lock_jobs
--- differs: rows are locked, in the order given, except those that somebody holds: of these only the id is known.
+-- differs: rows are locked in the given order. Of rows that others have locked only the id is returned.
 SELECT j.id, free.id IS NOT NULL, free.state, free.run_at <= :now, free.held, free.error_kind, free.error_code,
        free.finished_at, free.run, free.token, free.worker, free.unique_key, free.task, coalesce(free.tenant, ''),
        free.workflow_id
@@ -793,26 +794,26 @@ SELECT j.id, free.id IS NOT NULL, free.state, free.run_at <= :now, free.held, fr
        SELECT id FROM perdure.job WHERE id = CAST(x.value AS uuid) LIMIT 1) j LEFT JOIN LATERAL (
        SELECT * FROM perdure.job WHERE id = j.id FOR UPDATE SKIP LOCKED) free ON true;
 
--- name: expire_twins
--- differs: how a JSON array becomes rows. As expire_active, for those whose unique key these jobs would take.
+-- name: expire_key_holders
+-- differs: how a JSON array becomes rows. Like expire_active, for the jobs that have the unique keys of these jobs.
 UPDATE perdure.job SET {set_expired}
  WHERE id = ANY (ARRAY(
-           SELECT twin.id
+           SELECT holder.id
              FROM json_array_elements_text(CAST(:ids AS json)) AS x (value) CROSS JOIN LATERAL (
                   SELECT task, tenant, unique_key FROM perdure.job WHERE id = CAST(x.value AS uuid) LIMIT 1) j
                   CROSS JOIN LATERAL (
                   SELECT id FROM perdure.job
                    WHERE task = j.task AND coalesce(tenant, '') = coalesce(j.tenant, '') AND unique_key = j.unique_key
                      AND unique_key IS NOT NULL AND state IN ('waiting', 'ready', 'running', 'open')
-                     AND expires_at <= :now LIMIT 1) twin))
-   -- Hidden from job_expires, which would lead past all that has expired.
+                     AND expires_at <= :now LIMIT 1) holder))
+   -- Written so that the index job_expires is not used: it would go through all expired jobs.
    AND state IN ('waiting', 'ready') AND coalesce(expires_at <= :now, false);
 
--- name: find_twins
--- differs: how a JSON array becomes rows. Of these jobs those whose unique key another one has now.
+-- name: find_taken_keys
+-- differs: how a JSON array becomes rows. Those of these jobs whose unique key an active job has.
 SELECT CAST(j.id AS text)
   FROM json_array_elements_text(CAST(:ids AS json)) AS x (value) CROSS JOIN LATERAL (
        SELECT id, task, tenant, unique_key FROM perdure.job WHERE id = CAST(x.value AS uuid) LIMIT 1) j CROSS JOIN LATERAL (
        SELECT 1 FROM perdure.job
         WHERE task = j.task AND coalesce(tenant, '') = coalesce(j.tenant, '') AND unique_key = j.unique_key
-          AND unique_key IS NOT NULL AND state IN ('waiting', 'ready', 'running', 'open') LIMIT 1) twin;
+          AND unique_key IS NOT NULL AND state IN ('waiting', 'ready', 'running', 'open') LIMIT 1) holder;

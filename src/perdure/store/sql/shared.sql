@@ -1,18 +1,18 @@
--- Statements that both databases run. The spellings that store/statements.py rewrites are explained there. States are literals: a
--- bound one loses the partial indexes under a generic plan.
+-- Statements that both databases run. store/statements.py explains the notations that it rewrites. States are literals:
+-- with a bound state, a generic plan cannot use the partial indexes.
 
 -- fragment: lease_holds
--- Fencing, always beside `token = …`: a write of a running job is refused once its lease was taken away. The next claim raises the
--- token, a rescue clears the worker (docs/decisions/0005).
+-- Fencing, always together with `token = …`: a write of a running job is refused once its lease was taken away. The next
+-- claim raises the token, a rescue clears the worker (docs/decisions/0005).
 worker IS NOT NULL
 
 -- fragment: queue_is_closed
--- Of a row q of the queues: nothing may be claimed from it now. Every claim asks this; a condition that closes a whole queue
--- belongs here.
+-- Whether nothing may be claimed now from the queue of row q. Every claim uses this: a condition that closes a whole
+-- queue belongs here.
 (q.paused OR q.cool_until > :now)
 
 -- fragment: worker_may_claim
--- A retired worker that does not know it yet must not claim: it would take back its own rescued jobs, and lose them again.
+-- A retired worker that does not know it yet must not claim: it would claim its own rescued jobs and lose them again.
 NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
 
 -- fragment: asked_queue_is_claimable
@@ -23,7 +23,7 @@ NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = asked.queue AND {queue_
 (expires_at IS NULL OR expires_at > :now)
 
 -- fragment: not_left_to_sweeper
--- A step that expired is left to the sweeper, which also decides for those that wait for it.
+-- An expired step is left to the sweeper, which also decides about the steps that wait for it.
 (workflow_id IS NULL OR {not_expired})
 
 -- fragment: set_claimed
@@ -42,33 +42,33 @@ state = CASE WHEN expires_at <= :now THEN 'canceled' ELSE 'running' END,
        reason = CASE WHEN expires_at <= :now THEN 'expired' END
 
 -- fragment: claimed_columns
--- What a worker receives of a job, behind its id, token and attempt.
+-- The columns of a claimed job, after id, token and attempt.
 task, queue, priority, run_at, run, max_attempts, timeout, payload, checkpoint, tenant, meta, crashes, interruptions,
        scheduled_for, workflow_id, step_key
 
 -- fragment: is_live
--- Of a row w of the workers.
+-- Whether the worker of row w is live.
 w.retired_at IS NULL
 
 -- fragment: worker_is_gone
--- Of a job that runs: its worker will not finish it.
+-- Whether the worker of a running job is not live, so that it will not finish the job.
 NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = worker AND {is_live})
 
 -- fragment: clear_error
 error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
 
 -- fragment: reset_for_requeue
--- What a new run does not take over. The checkpoint is up to who asked.
+-- What a new run resets. The caller decides about the checkpoint.
 run = run + 1, attempt = 0, expires_at = NULL, started_at = NULL, finished_at = NULL, cancel_requested_at = NULL, held = NULL,
        reason = NULL, result = NULL, crashes = 0, interruptions = 0, throttles = 0, snoozes = 0, {clear_error}, stage = NULL,
        progress_done = NULL, progress_total = NULL, progress_message = NULL
 
 -- fragment: gate_due
--- A gate that opens is due when its time is up.
+-- The due time of a gate that opens is the end of its timeout.
 :now + wait(timeout)
 
 -- fragment: step_due
--- A step that is released is due after its delay.
+-- A released step is due after its delay.
 greatest(run_at, :now + wait(delay))
 
 -- fragment: released_state
@@ -89,7 +89,7 @@ id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, ten
           WHERE state = 'ready' AND held = 'later' AND run_at <= :now) due
 
 -- fragment: visible_state
--- The state that people see; in Python it is model/visible_state.py. A job that is set aside is not held.
+-- The state that people see; the same rule in Python is model/visible_state.py. A job that is set aside is not held.
 CASE WHEN state <> 'ready' THEN state
             WHEN held <> 'later' THEN 'held'
             WHEN run_at <= :now THEN 'ready'
@@ -97,7 +97,7 @@ CASE WHEN state <> 'ready' THEN state
             ELSE 'scheduled' END
 
 -- fragment: fits_filter
--- Whether a job j fits the conditions of a filter; one that is NULL asks for nothing.
+-- Whether the job of row j meets the conditions of a filter. NULL is no condition.
 (CAST(:queue AS text) IS NULL OR j.queue = CAST(:queue AS text))
        AND (CAST(:task AS text) IS NULL OR j.task = CAST(:task AS text))
        AND (CAST(:tenant AS text) IS NULL OR j.tenant = CAST(:tenant AS text))
@@ -142,15 +142,15 @@ SELECT queue, min(run_at)
  ORDER BY queue;
 
 -- name: list_ready
--- What could run now, by queue and task; the oldest tells the lag.
+-- The jobs that could run now, by queue and task. The oldest one shows the lag.
 SELECT queue, task, count(*), min(run_at)
   FROM {due_jobs}
  GROUP BY queue, task
  ORDER BY queue, task;
 
 -- name: find_later
--- Of the jobs that are not due yet those that fit, soonest first, in a stretch behind the time and id given. The last row
--- says where the stretch ended.
+-- The matching jobs that are not due yet, soonest first, in a scan range after the given time and id. The last row
+-- shows where the range ended.
 WITH looked AS MATERIALIZED (
     SELECT id, run_at
       FROM (SELECT id, run_at FROM perdure.job INDEXED BY perdure.job_claim
@@ -186,7 +186,7 @@ SELECT id, queue, task, state, run_at, started_at, finished_at
  LIMIT :n;
 
 -- name: find_front
--- The job that a queue is at.
+-- The job of a queue that is next.
 SELECT id
   FROM perdure.job
  WHERE state = 'ready' AND held IS NULL AND queue = :queue AND run_at <= :now
@@ -202,7 +202,7 @@ SELECT id, priority, run_at
  LIMIT :n OFFSET :skip;
 
 -- name: list_due_queues
--- The queues that a claim may look at: one step through the index for each.
+-- The queues that a claim may scan: one index lookup for each.
 WITH RECURSIVE every AS (
     SELECT CAST('' AS text) AS queue
     UNION ALL
@@ -216,7 +216,7 @@ SELECT queue
    AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = every.queue AND {queue_is_closed});
 
 -- name: claim_chosen
--- As claim_jobs, for one known row. A locked row is skipped, not waited for.
+-- Like claim_jobs, for one known row. A locked row is skipped.
 UPDATE perdure.job SET {set_claimed}
  WHERE id = ANY (ARRAY(
            SELECT id FROM perdure.job
@@ -227,8 +227,8 @@ UPDATE perdure.job SET {set_claimed}
 RETURNING CAST(id AS text), token, attempt, {claimed_columns}, state;
 
 -- name: count_ahead
--- What stands before a job in its queue: two ranges of the claim's index. Who is behind a thousand needs no exact number,
--- and it would not stay cheap.
+-- The jobs before a job in its queue: two ranges of the claim's index. Counting stops at a thousand: more would be
+-- expensive, and nobody needs the exact number.
 SELECT count(*)
   FROM (SELECT 1 FROM perdure.job
          WHERE state = 'ready' AND held IS NULL AND queue = :queue AND priority > :priority AND run_at <= :now
@@ -275,7 +275,7 @@ SELECT name, queue, priority, max_attempts, timeout, backoff, max_crashes, enabl
  ORDER BY name;
 
 -- name: count_by_task
--- What is to be done, through the partial indexes of what is ready and what runs: what has ended costs nothing.
+-- The work to do, from the partial indexes of ready and running jobs: ended jobs cost nothing.
 SELECT task,
        {visible_state},
        count(*)
@@ -329,7 +329,7 @@ SELECT name, throttles, cool_until, :now, backoff
    FOR UPDATE;
 
 -- name: set_queue
--- Any of the settings; the others stay as they are.
+-- Changes some settings; the others stay as they are.
 INSERT INTO perdure.queue AS q (name, {each queue setting: COLUMN}) VALUES (:name, {each queue setting: :COLUMN})
     ON CONFLICT (name) DO UPDATE
        SET {each queue setting: COLUMN = CASE WHEN :set_COLUMN THEN excluded.COLUMN ELSE q.COLUMN END};
@@ -346,8 +346,8 @@ SELECT id, queue, state, run, attempt
  WHERE id = :id;
 
 -- name: lock_job
--- An operator's act locks its row, so that what it decides on stays true until it is written. json comes out as text: a
--- caller's codec would decode it.
+-- An operator's action locks its row, so that its decision is still true when it writes. json is returned as text:
+-- otherwise a caller's codec would decode it.
 SELECT state, run, token, worker, CAST(checkpoint AS text), CAST(result AS text), unique_key, task,
        coalesce(tenant, ''), run_at <= :now, workflow_id, step_key, held
   FROM perdure.job
@@ -355,14 +355,14 @@ SELECT state, run, token, worker, CAST(checkpoint AS text), CAST(result AS text)
    FOR UPDATE;
 
 -- name: hold_job
--- A row that somebody holds is left out, not waited for.
+-- A row that another transaction has locked is skipped.
 UPDATE perdure.job SET held = 'unclaimable', reason = :reason
  WHERE id = ANY (ARRAY(SELECT j.id FROM perdure.job j WHERE j.id = :id AND j.state = 'ready' AND j.held IS NULL
                           FOR UPDATE SKIP LOCKED))
 RETURNING id;
 
 -- name: expire_active
--- A twin that expired and that nobody has canceled yet must not answer for a new request.
+-- An expired job that nobody has canceled yet must not answer a new request with the same unique key.
 UPDATE perdure.job SET {set_expired}
  WHERE task = :task AND coalesce(tenant, '') = :tenant AND unique_key = :unique_key
    AND unique_key IS NOT NULL AND state IN ('waiting', 'ready', 'running', 'open')
@@ -401,14 +401,14 @@ SELECT {is_live} FROM perdure.worker w WHERE id = :worker;
 UPDATE perdure.worker AS w SET retired_at = :now WHERE id = :worker AND {is_live};
 
 -- name: retire_silent_workers
--- Where the clock was set, a whole lease must have passed since.
+-- After a change of the clock, a whole lease must pass first.
 UPDATE perdure.worker AS w SET retired_at = :now
  WHERE {is_live} AND expires_at <= :now
    AND (CAST(:steady_since AS bigint) IS NULL OR instant(:steady_since) + wait(lease) <= :now)
 RETURNING id;
 
 -- name: lead
--- The one who leads goes on; another takes over when the lease ran out, or when that worker is not live.
+-- The leader stays. Another worker takes over when the lease has expired, or when the leader is not live.
 INSERT INTO perdure.leader AS l (name, worker, expires_at) VALUES (:name, :worker, :now + span(:lease))
     ON CONFLICT (name) DO UPDATE SET worker = excluded.worker, expires_at = excluded.expires_at
  WHERE l.worker = excluded.worker OR l.expires_at <= :now
@@ -434,7 +434,7 @@ SELECT worker, count(*)
  GROUP BY worker;
 
 -- name: find_source
--- What a replay takes over. json comes out as text: a codec of the caller's would decode it.
+-- What a replay copies. json is returned as text: otherwise a caller's codec would decode it.
 SELECT task, queue, CAST(payload AS text) AS payload, {each option: CAST(COLUMN AS text) AS COLUMN}, priority,
        max_attempts, unique_key
   FROM perdure.job
@@ -452,13 +452,13 @@ UPDATE perdure.job
 SELECT replay_of FROM perdure.job WHERE id = :id;
 
 -- name: forget_put_off
--- One claim after the other: a window is enough, and what failed before it is not read again.
+-- A job's claims are numbered one by one, so a window of them is enough: older failures are not read again.
 DELETE FROM perdure.attempt
  WHERE job = :id AND token > CAST(:token AS integer) - 100 AND token <= CAST(:token AS integer)
    AND kind IN ('snoozed', 'throttled');
 
 -- name: get_workflow
--- As text: it is also read on a caller's connection.
+-- Returned as text: it is also read on a caller's connection.
 SELECT id, name, tenant, status, run, waiting, active, open, spoiled, total, result_step, CAST(meta AS text), unique_key,
        reason, cancel_requested_at, created_at, finished_at,
        (SELECT CAST(r.result AS text) FROM perdure.job r
@@ -499,7 +499,7 @@ VALUES (:id, :name, :tenant, :status, :waiting, :active, :open, 0, :total, :resu
 RETURNING id;
 
 -- name: lock_workflows
--- In the order of their ids.
+-- Sorted by id.
 SELECT {tally_columns}
   FROM perdure.workflow
  WHERE id IN ids(:ids)
@@ -507,7 +507,7 @@ SELECT {tally_columns}
    FOR UPDATE;
 
 -- name: lock_orphan_workflows
--- In the order of their ids.
+-- Sorted by id.
 SELECT {tally_columns}
   FROM perdure.workflow
  WHERE id = ANY (ARRAY(SELECT r.workflow_id FROM perdure.job r INDEXED BY perdure.job_running
@@ -563,7 +563,7 @@ SELECT CAST(request AS text) FROM perdure.mutation WHERE workflow = :workflow AN
 INSERT INTO perdure.mutation (workflow, key, request, at) VALUES (:workflow, :key, as_json(:request), :now);
 
 -- name: find_appended
--- What a step has appended in its attempts: its id is the first part of the key.
+-- What a step has appended in its attempts. Its id is the first part of the key.
 SELECT CAST(request AS text) FROM perdure.mutation WHERE workflow = :workflow AND substr(key, 1, 37) = :prefix;
 
 -- name: cancel_workflow
@@ -577,7 +577,7 @@ UPDATE perdure.job
  WHERE workflow_id = :workflow AND workflow_id IS NOT NULL AND state IN ('waiting', 'ready', 'open');
 
 -- name: stop_steps
--- Those that run are asked to; the first request counts.
+-- Running steps are asked to stop; the first request counts.
 UPDATE perdure.job
    SET cancel_requested_at = coalesce(cancel_requested_at, :now), reason = coalesce(reason, CAST(:reason AS text))
  WHERE workflow_id = :workflow AND workflow_id IS NOT NULL AND state = 'running'
@@ -596,6 +596,19 @@ UPDATE perdure.workflow SET run = run + 1, cancel_requested_at = NULL, reason = 
 -- name: delete_workflow
 DELETE FROM perdure.workflow WHERE id = :id;
 
+-- name: find_expired_jobs
+SELECT id
+  FROM perdure.job
+ WHERE state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now AND workflow_id IS NULL
+ ORDER BY expires_at
+ LIMIT :n;
+
+-- name: expire_chosen
+UPDATE perdure.job SET {set_expired}
+ WHERE id IN ids(:ids)
+   AND state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now AND workflow_id IS NULL
+RETURNING id;
+
 -- name: find_expired_steps
 SELECT DISTINCT workflow_id
   FROM perdure.job
@@ -603,7 +616,7 @@ SELECT DISTINCT workflow_id
  LIMIT :n;
 
 -- name: expire_steps
--- Only a step that waits has parents which have not ended.
+-- Only a waiting step has parents that have not ended.
 UPDATE perdure.job SET {set_expired}
  WHERE workflow_id = :workflow AND workflow_id IS NOT NULL
    AND state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now
@@ -623,7 +636,7 @@ UPDATE perdure.job
 RETURNING id, state;
 
 -- name: record_last_attempts
--- Before a requeue takes the rows: their last attempts join the ledger, unless they did so when they ended.
+-- Before a requeue resets the rows, their last attempts join the ledger, unless they are there already.
 INSERT INTO perdure.attempt (job, token, run, attempt, kind, code, message, trace, worker, started_at, finished_at)
 SELECT id, token, run, attempt, coalesce(error_kind, state), error_code, error_message, error_trace, NULL, started_at,
        finished_at
@@ -633,7 +646,7 @@ SELECT id, token, run, attempt, coalesce(error_kind, state), error_code, error_m
     ON CONFLICT (job, token) DO NOTHING;
 
 -- name: cancel_jobs
--- A running job is asked to stop; the first request counts. Any other is stopped here and now.
+-- A running job is asked to stop; the first request counts. Any other job is canceled now.
 UPDATE perdure.job
    SET state = CASE state WHEN 'running' THEN state ELSE 'canceled' END,
        cancel_requested_at = coalesce(cancel_requested_at, :now),
@@ -673,13 +686,19 @@ SELECT queue
   FROM every
  WHERE queue IS NOT NULL AND n > 0;
 
+-- name: find_due_soon
+-- Jobs that were set aside and are due soon, from a time and id on.
+SELECT run_at, id
+  FROM perdure.job INDEXED BY perdure.job_later
+ WHERE state = 'ready' AND held = 'later' AND run_at <= :now + span(:ahead) AND (run_at, id) > (instant(:due), :after)
+ ORDER BY run_at, id
+ LIMIT :n;
+
 -- name: bring_back
--- Jobs that were set aside and are due soon.
 UPDATE perdure.job SET held = NULL
  WHERE id = ANY (ARRAY(
-           SELECT id FROM perdure.job INDEXED BY perdure.job_later
-            WHERE state = 'ready' AND held = 'later' AND run_at <= :now + span(:ahead)
-            ORDER BY run_at, id LIMIT :n
+           SELECT id FROM perdure.job
+            WHERE id IN ids(:ids) AND state = 'ready' AND held = 'later'
               FOR UPDATE SKIP LOCKED))
 RETURNING queue, run_at <= :now;
 

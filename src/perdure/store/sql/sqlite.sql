@@ -1,4 +1,4 @@
--- What SQLite must say differently, statement by statement as in postgres.sql.
+-- Statements that differ on SQLite, in the order of postgres.sql.
 
 -- fragment: has_tag
 EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(j.tags) THEN j.tags END) tag WHERE tag.value = :tag)
@@ -10,8 +10,8 @@ EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(j.tags) THEN j.tags END) ta
 token + 1
 
 -- name: claim_jobs
--- differs: one writer at a time, so there is nothing to lock or to skip; no LATERAL, so the first rows of a group travel
--- through a JSON array.
+-- differs: one writer at a time, so there is nothing to lock or to skip. There is no LATERAL, so the first rows of a
+-- group are passed on as a JSON array.
 WITH RECURSIVE
 every(queue) AS (
     SELECT '' WHERE :queues IS NULL
@@ -25,12 +25,12 @@ asked(queue, rank) AS (
     UNION ALL
     SELECT value, key FROM json_each(coalesce(:queues, '[]'))),
 head (queue, rank, priority, ids, above) AS (
-    -- Down the priorities of each queue, from above the highest, until there is enough.
+    -- Go down the priorities of each queue, from above the highest, until there are enough jobs.
     SELECT queue, rank, 32768, '[]', 0 FROM asked
      WHERE {asked_queue_is_claimable}
     UNION ALL
     SELECT head.queue, head.rank, next.priority, coalesce(
-           -- What is first in order; or, where that meets a task this worker does not know, the first of each it knows.
+           -- The first jobs in order; if they include a task that this worker does not know, the first of each task it knows.
            (SELECT CASE WHEN max(due.task NOT IN texts(:tasks)) THEN NULL
                         ELSE json_group_array(due.rowid) END
               FROM (SELECT j.rowid, j.task FROM perdure.job j INDEXED BY perdure.job_claim
@@ -82,7 +82,7 @@ UPDATE perdure.job SET held = 'later'
 RETURNING 1;
 
 -- name: hold_damaged
--- differs: how a JSON array becomes rows, and the bounds of counters; the size of a value is limited by the connection.
+-- differs: how a JSON array becomes rows, and the bounds of counters. The connection limits the size of a value.
 UPDATE perdure.job
    SET held = 'unclaimable',
        reason = CASE
@@ -108,7 +108,7 @@ SELECT x.value ->> 'id', t.name, coalesce(x.value ->> 'queue', t.queue), x.value
 RETURNING id, queue, run_at <= :now;
 
 -- name: insert_same_options
--- differs: how a JSON object becomes rows. A look at the first job would put all of them into a temporary table; to meet
+-- differs: how a JSON object becomes rows. Checking the first job would put all of them into a temporary table; handling
 -- conflicts costs nothing.
 INSERT INTO perdure.job (id, task, queue, payload, {each option: COLUMN}, state, priority, max_attempts, timeout, run_at,
                          expires_at, created_at)
@@ -156,7 +156,8 @@ UPDATE perdure.job AS job
 RETURNING id, token;
 
 -- name: finish_same_result
--- differs: how a JSON object becomes rows, and the count comes by itself. RETURNING would be a sixth of it.
+-- differs: how a JSON object becomes rows. SQLite counts the changed rows itself; RETURNING would take a sixth of the
+-- time.
 UPDATE perdure.job AS job
    SET state = 'succeeded', worker = NULL, finished_at = :now, result = :result, reason = :reason,
        {clear_error}
@@ -173,14 +174,14 @@ SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.
        LEFT JOIN perdure.queue q ON q.name = j.queue;
 
 -- name: lock_unlocked
--- differs: the writer's transaction is the lock, and nobody else holds one.
+-- differs: the writer's transaction is the only lock.
 SELECT j.id, j.token, 1
   FROM json_each(:leases) x
        CROSS JOIN perdure.job j ON j.id = x.value ->> 0 AND j.token = x.value ->> 1 AND {lease_holds};
 
 -- name: find_orphans
--- differs: one writer at a time, so there is nothing to skip. For the sake of their order alone the whole table would
--- be walked by its ids.
+-- differs: one writer at a time, so there is nothing to skip. Only because of ORDER BY, SQLite would scan the whole
+-- table by id.
 SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes, j.interruptions,
        j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage, j.workflow_id
   FROM perdure.job j INDEXED BY perdure.job_running
@@ -258,7 +259,7 @@ SELECT value FROM json_each(:names)
     ON CONFLICT DO NOTHING;
 
 -- name: expire_jobs
--- differs: no row to skip.
+-- differs: there are no locked rows to skip.
 UPDATE perdure.job SET {set_expired}
  WHERE rowid IN (SELECT rowid FROM perdure.job
                   WHERE state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now
@@ -267,7 +268,7 @@ UPDATE perdure.job SET {set_expired}
 RETURNING id;
 
 -- name: describe_database
--- differs: what there is to know. One file, no server; the log beside it is known to the store.
+-- differs: the available numbers. There is one file and no server; the store itself reads the size of the log.
 SELECT sqlite_version(), page_count * page_size, NULL, NULL
   FROM pragma_page_count(), pragma_page_size();
 
@@ -291,8 +292,8 @@ SELECT x.value ->> 'id', CASE x.value ->> 'task' WHEN '(gate)' THEN '(gate)' ELS
     ON CONFLICT DO NOTHING;
 
 -- name: insert_steps_same_options
--- differs: how a JSON object becomes rows: by its id of each step its key, its payload, and how many parents it waits
--- for. What is one value for all of them is a parameter of its own: a third of the time of insert_steps.
+-- differs: how a JSON object becomes rows: step id -> [key, payload, number of parents]. A value that all steps share is a
+-- parameter: this takes a third of the time of insert_steps.
 INSERT INTO perdure.job (id, task, queue, payload, {each option: COLUMN}, state, priority, max_attempts, timeout, run_at,
                          expires_at, workflow_id, step_key, deps_pending, delay, parent_job, created_at)
 SELECT x.key, t.name, coalesce(:queue, t.queue), x.value ->> 1, {each option: :COLUMN},
@@ -305,7 +306,7 @@ SELECT x.key, t.name, coalesce(:queue, t.queue), x.value ->> 1, {each option: :C
     ON CONFLICT DO NOTHING;
 
 -- name: insert_edges
--- differs: how a JSON object becomes rows: by the id of each step those of its parents.
+-- differs: how a JSON object becomes rows: step id -> ids of its parents.
 INSERT INTO perdure.dependency (parent, child, mode)
 SELECT p.value, x.key, :mode
   FROM json_each(:edges) x, json_each(x.value) p
@@ -330,7 +331,7 @@ UPDATE perdure.job AS job
  WHERE job.id = x.child AND job.state = 'waiting';
 
 -- name: release_steps
--- differs: how a JSON object becomes rows. Only those that wait no longer are returned: most others would be read in vain.
+-- differs: how a JSON object becomes rows. Only steps that no longer wait are returned; the others are not needed.
 UPDATE perdure.job
    SET state = CASE WHEN deps_unsatisfied > 0 THEN 'waiting' ELSE {released_state} END, run_at = {released_run_at}
  WHERE id IN (SELECT d.child FROM json_each(:ended) parent CROSS JOIN perdure.dependency d ON d.parent = parent.key)
@@ -381,8 +382,8 @@ SELECT a.step_key FROM up CROSS JOIN perdure.job a ON a.id = up.id;
 
 -- name: read_parents
 -- differs: how a JSON array becomes rows; no LATERAL, so the last parent of each child's page is found first. Up to :n
--- parents of each child behind :after, with their results as far as these take no more than :bytes per child. Sizes are
--- summed up without the results: a window function keeps every column it is given.
+-- parents of each child after :after, with their results as long as these take at most :bytes per child. The sizes are
+-- summed up without the results, because a window function keeps every column of its input.
 WITH asked(child, last) AS MATERIALIZED (
     SELECT x.value, (SELECT d.parent FROM perdure.dependency d WHERE d.child = x.value AND d.parent > :after
                       ORDER BY d.parent LIMIT 1 OFFSET :n - 1)
@@ -399,7 +400,7 @@ SELECT f.child, p.step_key, p.task, p.state, p.reason, p.id, p.run, p.token, f.s
  ORDER BY f.child, f.id;
 
 -- name: find_parents
--- differs: how a JSON array becomes rows. Results come as in read_parents.
+-- differs: how a JSON array becomes rows. Results as in read_parents.
 WITH found(id, size) AS MATERIALIZED (
     SELECT p.id, length(CAST(p.result AS blob))
       FROM json_each(:keys) x CROSS JOIN perdure.job p
@@ -410,7 +411,7 @@ SELECT p.step_key, p.task, p.state, p.reason, p.id, p.run, p.token, f.size, CASE
   FROM summed f CROSS JOIN perdure.job p ON p.id = f.id;
 
 -- name: find_ancestors
--- differs: how a JSON array becomes rows. One walk for all keys; results come as in read_parents.
+-- differs: how a JSON array becomes rows. One walk for all keys; results as in read_parents.
 WITH RECURSIVE up(id) AS (
     SELECT parent FROM perdure.dependency WHERE child = :id
     UNION
@@ -425,7 +426,7 @@ SELECT p.step_key, p.task, p.state, p.reason, p.id, p.run, p.token, f.size, CASE
   FROM summed f CROSS JOIN perdure.job p ON p.id = f.id;
 
 -- name: record_requeues
--- differs: how a JSON array becomes rows, and how JSON is made of columns.
+-- differs: how a JSON array becomes rows, and how columns become JSON.
 INSERT INTO perdure.event (job, run, token, kind, at, detail)
 SELECT j.id, j.run, j.token, 'requeued', :now,
        json_patch('{}', json_object('reason', :reason, 'by', :by, 'was', j.state, 'because', j.reason, 'checkpoint',
@@ -444,8 +445,8 @@ UPDATE perdure.job AS job
 RETURNING state, queue;
 
 -- name: find_jobs
--- differs: how JSON is taken apart; and an index must be named, or for the sake of the order alone the whole table would
--- be walked by its ids. The last row says where the stretch ended.
+-- differs: how JSON is read. The index must be named: otherwise, only because of ORDER BY, SQLite would scan the whole
+-- table by id. The last row shows where the range ended.
 WITH looked AS MATERIALIZED (
     SELECT id FROM (SELECT id FROM perdure.job WHERE :through = 'id' AND id < :before ORDER BY id DESC LIMIT :length)
     UNION ALL
@@ -466,7 +467,7 @@ WITH looked AS MATERIALIZED (
 found AS (
     SELECT j.id, j.state, j.workflow_id
       FROM perdure.job j
-     -- Joined, with statistics, a Bloom filter would be made of the whole table.
+     -- In a join, with statistics, SQLite would build a Bloom filter from the whole table.
      WHERE j.id IN (SELECT id FROM looked)
        AND {fits_filter}
      ORDER BY j.id DESC
@@ -482,21 +483,21 @@ SELECT j.id, 1, j.state, j.run_at <= :now, j.held, j.error_kind, j.error_code, j
        j.unique_key, j.task, coalesce(j.tenant, ''), j.workflow_id
   FROM json_each(:ids) x CROSS JOIN perdure.job j ON j.id = x.value;
 
--- name: expire_twins
--- differs: how a JSON array becomes rows. As expire_active, for those whose unique key these jobs would take.
+-- name: expire_key_holders
+-- differs: how a JSON array becomes rows. Like expire_active, for the jobs that have the unique keys of these jobs.
 UPDATE perdure.job SET {set_expired}
- WHERE rowid IN (SELECT twin.rowid
-                   FROM json_each(:ids) x CROSS JOIN perdure.job j ON j.id = x.value CROSS JOIN perdure.job twin
-                        ON twin.task = j.task AND coalesce(twin.tenant, '') = coalesce(j.tenant, '')
-                           AND twin.unique_key = j.unique_key AND twin.unique_key IS NOT NULL
-                           AND twin.state IN ('waiting', 'ready', 'running', 'open'))
+ WHERE rowid IN (SELECT holder.rowid
+                   FROM json_each(:ids) x CROSS JOIN perdure.job j ON j.id = x.value CROSS JOIN perdure.job holder
+                        ON holder.task = j.task AND coalesce(holder.tenant, '') = coalesce(j.tenant, '')
+                           AND holder.unique_key = j.unique_key AND holder.unique_key IS NOT NULL
+                           AND holder.state IN ('waiting', 'ready', 'running', 'open'))
    AND state IN ('waiting', 'ready') AND expires_at <= :now;
 
--- name: find_twins
--- differs: how a JSON array becomes rows. Of these jobs those whose unique key another one has now.
+-- name: find_taken_keys
+-- differs: how a JSON array becomes rows. Those of these jobs whose unique key an active job has.
 SELECT j.id
   FROM json_each(:ids) x CROSS JOIN perdure.job j ON j.id = x.value
- WHERE EXISTS (SELECT 1 FROM perdure.job twin
-                WHERE twin.task = j.task AND coalesce(twin.tenant, '') = coalesce(j.tenant, '')
-                  AND twin.unique_key = j.unique_key AND twin.unique_key IS NOT NULL
-                  AND twin.state IN ('waiting', 'ready', 'running', 'open'));
+ WHERE EXISTS (SELECT 1 FROM perdure.job holder
+                WHERE holder.task = j.task AND coalesce(holder.tenant, '') = coalesce(j.tenant, '')
+                  AND holder.unique_key = j.unique_key AND holder.unique_key IS NOT NULL
+                  AND holder.state IN ('waiting', 'ready', 'running', 'open'));

@@ -1,10 +1,10 @@
-"""Moving the WAL into the database, never while anybody commits.
+"""Checkpoints: move the WAL into the database, never while anybody commits.
 
-SQLite before 3.51.3 can lose committed pages when one connection commits while another one checkpoints. So no
-connection of ours checkpoints by itself, and we hold the write lock while we do. ``wal_checkpoint(TRUNCATE)``
-alone would not do: if it cannot have the write lock at once, it goes on without (seen with 3.40 and 3.53). A
-connection cannot checkpoint inside its own transaction, hence two. The next commit then starts over at the
-beginning of the WAL and cuts its file off at ``journal_size_limit``: a longer file holds a longer WAL.
+SQLite before 3.51.3 can lose committed pages when one connection commits while another one checkpoints. So our
+connections do not checkpoint automatically, and we hold the write lock while we do. ``wal_checkpoint(TRUNCATE)``
+alone is not enough: if it cannot get the write lock at once, it continues without (seen with 3.40 and 3.53). A
+connection cannot checkpoint inside its own transaction, so there are two. The next commit then starts again at the
+beginning of the WAL and truncates its file to ``journal_size_limit``. So a longer file holds a longer WAL.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perdure.errors import PerdureError
 from perdure.store.sqlite.connect import LONGEST_WAL, Database
 from perdure.store.sqlite.errors import is_busy, translate
 
-# Between two looks at the WAL's size, in seconds. A look costs as much as the rest of a call does in Python.
+# Seconds between two checks of the WAL's size. A check costs as much as all the Python code of a call.
 _INTERVAL = 0.01
 
 _log = logging.getLogger("perdure.store")
@@ -34,7 +34,7 @@ class Checkpoints:
         self._next_look = 0.0
 
     def after_commit(self, writing: sqlite3.Connection) -> None:
-        """Checkpoint a long WAL unless somebody writes. What fails is tried again after a later commit."""
+        """Checkpoint a long WAL unless somebody writes. After a failure, try again after a later commit."""
         if (now := time.monotonic()) < self._next_look:
             return
         self._next_look = now + _INTERVAL
@@ -50,8 +50,8 @@ class Checkpoints:
                 _log.warning("A checkpoint of the WAL failed: %s", translate(error))
             except PerdureError as error:
                 _log.warning("A checkpoint of the WAL failed: %s", error)
-            # Readers may hold back part of it, or hold up the commit that would start over. To try at every
-            # commit would be to sync the database at every commit.
+            # Readers may prevent a full checkpoint, or a restart of the WAL. Trying at every commit would sync the
+            # database at every commit.
             self._limit = size + LONGEST_WAL
 
     def close(self) -> None:

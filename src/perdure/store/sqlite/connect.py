@@ -1,4 +1,4 @@
-"""How perdure opens an SQLite database, and what it refuses to open."""
+"""Open SQLite databases, and refuse those that cannot work."""
 
 from __future__ import annotations
 
@@ -19,57 +19,62 @@ from perdure.store.sqlite.mounts import network_file_system
 
 Synchronous: TypeAlias = Literal["full", "normal"]
 Execute: TypeAlias = Callable[[str, Mapping[str, Param]], Rows]
-"""Runs a statement, given its name and parameters."""
+"""Runs a statement by its name, with parameters."""
 
 MEMORY = ":memory:"
 GONE = "The SQLite file was moved, deleted or replaced while it was in use."
 LEFT_BEHIND = (
-    "The -wal and -shm files beside the SQLite file belong to the one that was there before, and would destroy "
+    "The -wal and -shm files beside the SQLite file belong to an earlier file at this path, and would destroy "
     "this one: stop all programs that use it, then remove both."
 )
-# In bytes. A WAL that starts over keeps this much of its file: to overwrite is twice as fast as to append,
-# where every commit waits for the disk.
+# In bytes. A WAL that starts again keeps this much of its file: if every commit waits for the disk, overwriting is
+# twice as fast as appending.
 LONGEST_WAL = 4 * 1024 * 1024
 
-# In bytes, of a row that is claimed: eight times what perdure stores in one value. SQLite looks at the length that the
-# row states before it reads a value.
+# In bytes, the limit of a value in a claimed row: eight times the largest value that perdure stores. SQLite checks the
+# length in the row's header before it reads a value.
 LARGEST_CLAIMED = 8 * 1024 * 1024
-# What they return is run: with replaced characters it would be something else.
+# Claims never replace invalid characters, because what they return is run.
 _CLAIMS = frozenset(("claim_jobs", "claim_chosen"))
 
-# STRICT tables.
+# The first version with STRICT tables.
 _OLDEST = (3, 37)
-# Above the number of statements perdure has, so that none is prepared twice.
+# More than perdure has statements, so that none is prepared twice.
 _CACHED_STATEMENTS = 512
 
 
 class Database:
-    """A file, or memory, and the connections this process has to it."""
+    """A database in a file or in memory, and this process's connections to it."""
 
     def __init__(self, path: str, *, synchronous: Synchronous = "full") -> None:
         if not path:
             raise InvalidConfig("An SQLite database needs a path, or :memory:.")
         if synchronous not in ("full", "normal"):
-            raise InvalidConfig('synchronous is "full" or "normal".')
+            raise InvalidConfig('synchronous must be "full" or "normal".')
         _refuse_impossible_name(path)
         self.in_memory = path == MEMORY
-        # SQLite puts the WAL beside the file a link leads to.
+        # SQLite puts the WAL beside the target of a symbolic link.
         self.path = path if self.in_memory else os.path.realpath(path)
         self.synchronous: Synchronous = synchronous
         self.connections: set[sqlite3.Connection] = set()
         self.lost = False
-        """Its file was deleted or replaced, and no other one is open yet."""
+        """Whether its file was deleted or replaced, and no other one is open yet."""
         self.noticed = False
-        """Whether an open found another file at the path: what is open should be closed."""
-        # What is open, and what was until its file was lost.
+        """Whether another file was found at the path, so that open connections should be closed."""
+        # The open files, and those that were open until the file was lost.
         self._files: Files | None = None
         self._before: Files | None = None
         self._witness: sqlite3.Connection | None = None
         _databases.add(self)
 
     def anew(self) -> Database:
-        """The same database, without connections."""
+        """A new object for the same database, without connections."""
         return Database(self.path, synchronous=self.synchronous)
+
+    @property
+    def all_connections(self) -> list[sqlite3.Connection]:
+        """Also those of other stores in this process."""
+        return [each for one in _databases.now() if one.path == self.path for each in list(one.connections)]
 
     @property
     def exists(self) -> bool:
@@ -81,33 +86,33 @@ class Database:
             return
         if os.path.isdir(os.path.dirname(self.path)):
             raise SchemaMissing(
-                "There is no such database file; call app.migrate() or run perdure migrate to make it."
+                "There is no such database file; call app.migrate() or run perdure migrate to create it."
             )
         raise SchemaMissing(
-            "There is no such database file, nor its directory; create that one, then run perdure migrate."
+            "Neither the database file nor its directory exists; create the directory, then run perdure migrate."
         )
 
     def note_file(self) -> None:
-        """The file that the path leads to is the one that is open."""
+        """Remember which file the path leads to: it is open now."""
         if not self.has_moved:
             self._files = files_at(self.path)
         self.lost = False
 
     @property
     def has_moved(self) -> bool:
-        """Whether the path leads to another file than the one that is open, or to none."""
+        """Whether the path no longer leads to the open file."""
         return not self.in_memory and self._files is not None and identify(self.path) != self._files.main
 
     def note_loss(self) -> None:
-        """That file is closed; what is opened next is another one, unless it came back."""
+        """Remember that the file was lost and is closed. The next open finds another one, unless it came back."""
         self.noticed = False
         if self.has_moved:
             self._before, self._files, self.lost = self._files, None, True
 
     def refuse_left_behind(self) -> None:
-        """Raise if what lies beside the path belongs to a file that anybody in this process has, or had, open.
+        """Raise if the -wal and -shm at the path belong to another file that this process has, or had, open.
 
-        We do not remove it: a program that began since may have taken it for its own and written to it.
+        They are not removed: a program that started since may use them and have written to them.
         """
         if self.in_memory:
             return
@@ -117,7 +122,7 @@ class Database:
             raise StoreAway(LEFT_BEHIND, code="store.left_behind")
 
     def open(self, *, read_only: bool = False, create: bool = True) -> sqlite3.Connection:
-        """A connection ready for use. Only "busy" comes as SQLite's own error: the caller may try again."""
+        """Open a connection. Errors are translated, except "busy", for which the caller may try again."""
         if not create and not self.exists:
             raise StoreAway(GONE)
         self._refuse_what_cannot_work()
@@ -133,12 +138,12 @@ class Database:
         else:
             self._note_open()
             return connection
-        raise failed  # here, where it does not carry SQLite's error
+        raise failed  # outside the except block, so that it does not carry SQLite's error
 
     def _ready(self, *, read_only: bool) -> sqlite3.Connection:
         connection = self._connect()
         try:
-            # The path may have changed since. SQLite has the file now; it takes the WAL with the first read.
+            # The path may have changed meanwhile. SQLite has opened the file; it opens the WAL at the first read.
             self._refuse_another_file()
             self._set_up(connection, read_only=read_only)
         except BaseException:
@@ -152,10 +157,10 @@ class Database:
             self._release()
 
     def close(self, connection: sqlite3.Connection) -> None:
-        """With its last connection SQLite deletes the WAL by its name, but not if the file was moved.
+        """Close a connection. With the last one SQLite deletes the WAL by name, unless the file was moved.
 
-        Then we keep that connection until another file is open: it keeps the numbers of the old files from
-        being given to new ones.
+        If it was, we keep that connection until another file is open, so that new files cannot get the inode numbers of
+        the old ones.
         """
         self.connections.discard(connection)
         if self.connections or not self.has_moved or connection.in_transaction:
@@ -167,12 +172,12 @@ class Database:
             self._files = None
 
     def forget(self) -> None:
-        """Nobody opens it any more."""
+        """Drop the database: nobody opens it any more."""
         self._files = None
         self._release()
 
     def keep_for_ever(self) -> None:
-        """What a parent process had open."""
+        """Keep what a parent process had open, see fork.py."""
         keep_for_ever([*self.connections, *([self._witness] if self._witness else ())])
 
     @property
@@ -185,13 +190,13 @@ class Database:
             witness.close()
 
     def _refuse_another_file(self) -> None:
-        """One process that has two files open under one path would mix them."""
+        """Refuse to open a second file under the same path: the process would mix the two."""
         if self.has_moved:
             if self.connections:
                 self.noticed = True
                 self.refuse_left_behind()
                 raise StoreAway(GONE)
-            # Nobody's heartbeat had to notice.
+            # No heartbeat has noticed it yet.
             self.note_loss()
         self.refuse_left_behind()
 
@@ -208,13 +213,13 @@ class Database:
             raise InvalidConfig("The path of the SQLite file is a directory.")
         if kind := network_file_system(self.path):
             raise UnsupportedDatabase(
-                f"The SQLite file lies on a network file system ({kind}), which would corrupt it; "
+                f"The SQLite file is on a network file system ({kind}), which would corrupt it; "
                 "keep it on a local disk, or use PostgreSQL."
             )
 
     def _connect(self) -> sqlite3.Connection:
-        # No timeout: we wait ourselves, with jitter and without blocking threads that need our locks. SQLite creates no
-        # file, not even if ours has just vanished: others could read it.
+        # No timeout: we wait ourselves, with jitter and without blocking threads that need our locks. mode=rw: SQLite
+        # must not create a file, even if ours has just vanished, because others could read it.
         connection = sqlite3.connect(
             self.path if self.in_memory else f"{Path(self.path).as_uri()}?mode=rw",
             uri=not self.in_memory,
@@ -227,32 +232,34 @@ class Database:
         return connection
 
     def _set_up(self, connection: sqlite3.Connection, *, read_only: bool) -> None:
-        # Before the first commit: none of our connections may checkpoint by itself, see sqlite/checkpoint.py.
+        # Before the first commit: none of our connections may checkpoint automatically, see checkpoint.py.
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         connection.execute(f"PRAGMA journal_size_limit = {LONGEST_WAL}")
         connection.execute(f"PRAGMA synchronous = {self.synchronous}")
-        # Where fsync() does not reach the disk, which is macOS.
+        # For macOS, where fsync() does not reach the disk.
         connection.execute(f"PRAGMA fullfsync = {self.synchronous == 'full'}")
         connection.execute("PRAGMA foreign_keys = OFF")
         if read_only:
             connection.execute("PRAGMA query_only = ON")
             return
-        # What a statement remembers while it runs (IN, RETURNING, a sort) is at most a batch, and in a file
-        # of its own costs more than all the rest: 200 page faults in a claim. Readers may have more to sort.
+        # Temporary data of a statement (IN, RETURNING, a sort) is at most a batch. In a temporary file it costs more
+        # than all the rest: 200 page faults in a claim. Readers may have more to sort.
         connection.execute("PRAGMA temp_store = MEMORY")
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal" and not self.in_memory:
-            raise UnsupportedDatabase("SQLite cannot keep a write-ahead log for this file.")
+            raise UnsupportedDatabase("SQLite cannot use a write-ahead log for this file.")
 
     def _diagnosis(self, error: sqlite3.Error) -> Exception:
         name = getattr(error, "sqlite_errorname", "")
         if name.startswith("SQLITE_CANTOPEN") and not os.access(os.path.dirname(self.path), os.W_OK):
-            return StoreReadOnly("The directory of the SQLite file cannot be written to; the WAL lies in it.")
+            return StoreReadOnly(
+                "The directory of the SQLite file is not writable, and the WAL belongs there."
+            )
         return translate(error)
 
 
 def _refuse_impossible_name(path: str) -> None:
-    """Raise InvalidConfig if the operating system can have no file of this name."""
+    """Raise InvalidConfig if the operating system cannot have a file of this name."""
     if "\0" in path:
         raise InvalidConfig("The path of the SQLite file contains a NUL character: no file has such a name.")
     try:
@@ -262,7 +269,7 @@ def _refuse_impossible_name(path: str) -> None:
     else:
         return
     raise InvalidConfig(
-        f"The path of the SQLite file cannot be encoded as {encoding}, in which this process writes file names: "
+        f"The path of the SQLite file cannot be encoded as {encoding}, which this process uses for file names: "
         "use other characters, or set LC_ALL=C.UTF-8 in its environment."
     )
 
@@ -270,7 +277,8 @@ def _refuse_impossible_name(path: str) -> None:
 def executor(
     connection: sqlite3.Connection, statements: Mapping[str, str], now: int, *, lossy: bool = False
 ) -> Execute:
-    """Run statements by their names, all at one time. ``lossy``: what is not UTF-8 is replaced, except in a claim."""
+    """Return a function that runs statements, all with the same ``now``. ``lossy``: replace what is not UTF-8, except
+    in a claim."""
 
     def execute(name: str, params: Mapping[str, Param]) -> Rows:
         if name in _CLAIMS:
@@ -298,14 +306,14 @@ def _replace(text: bytes) -> str:
 
 
 def rows_in(cursor: sqlite3.Cursor) -> Rows:
-    """What a statement answers: rows, or how many it has changed."""
+    """The answer of a statement: its rows, or how many it changed."""
     try:
         return cursor.fetchall() if cursor.description else [(cursor.rowcount,)]
     except BaseException:
-        # A row that cannot be read leaves the statement in the middle, where it keeps its locks.
+        # An unreadable row leaves the statement unfinished, and it would keep its locks.
         cursor.close()
         raise
 
 
-# Of all stores in this process: they would all open the same path.
+# Databases of all stores in this process: several may open the same path.
 _databases: WeakRegistry[Database] = WeakRegistry()

@@ -1,4 +1,4 @@
-"""What SQLite's errors mean to a caller of perdure, and waiting while the database is locked."""
+"""Translation of SQLite's errors for callers, and waiting while the database is locked."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from perdure.errors import (
 
 T = TypeVar("T")
 
-MOVED = "The jobs of this database were moved to another one, or are being moved: perdure check tells more."
-"""What triggers say that a move has made, see move/sqlite.py."""
+MOVED = (
+    "The jobs of this database were moved to another one, or are being moved: run perdure check for details."
+)
+"""The message of the triggers of a move, see move/sqlite.py."""
 
 _FIRST_PAUSE = 0.0005
 _LONGEST_PAUSE = 0.01
@@ -40,13 +42,13 @@ _MEANINGS: tuple[tuple[str, Callable[[], PerdureError]], ...] = (
     ("SQLITE_READONLY_DBMOVED", lambda: StoreAway("The SQLite file was moved or deleted while it was open.")),
     ("SQLITE_READONLY", StoreReadOnly),
     ("SQLITE_FULL", StoreFull),
-    # A disk that fails may be mounted again later: a worker keeps trying, a caller gets the error.
+    # A failed disk may be mounted again later: a worker keeps trying, a caller gets the error.
     ("SQLITE_IOERR", lambda: StoreAway("The SQLite file could not be read or written.")),
     ("SQLITE_CANTOPEN", lambda: StoreAway("The SQLite file cannot be opened.")),
     ("SQLITE_PERM", lambda: StoreAway("The SQLite file cannot be opened.")),
     ("SQLITE_NOTADB", lambda: UnsupportedDatabase("The file is not an SQLite database.")),
     ("SQLITE_CORRUPT", lambda: UnsupportedDatabase("The SQLite database is damaged.")),
-    # Somebody else's: RAISE(ABORT), which says nothing about the row.
+    # A trigger that is not ours: RAISE(ABORT) says nothing about the row.
     ("SQLITE_CONSTRAINT_TRIGGER", lambda: InternalError("A trigger refused a row.", code="store.refused")),
     ("SQLITE_CONSTRAINT", lambda: InternalError("The schema refused a row.", code="store.constraint")),
     ("SQLITE_TOOBIG", lambda: InternalError("A value in the row is too large.", code="store.too_large")),
@@ -60,12 +62,12 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 def is_undecodable(error: Exception) -> bool:
-    """A text in a row is not UTF-8. The module has no class for it, nor a name of SQLite's."""
+    """Whether a text in a row is not UTF-8. The sqlite3 module has neither a class nor an error name for it."""
     return isinstance(error, sqlite3.OperationalError) and str(error).startswith("Could not decode to UTF-8")
 
 
 def translate(error: Exception) -> Exception:
-    """Perdure's error for SQLite's, with a message that quotes nothing; any other error as it is."""
+    """Our error for SQLite's, with a message that quotes nothing. Any other error is returned unchanged."""
     if not isinstance(error, sqlite3.Error):
         return error
     return _meaning(error).noting(error)
@@ -73,7 +75,7 @@ def translate(error: Exception) -> Exception:
 
 def _meaning(error: sqlite3.Error) -> PerdureError:
     name = _name(error)
-    _log.debug("SQLite answered %s", name)
+    _log.debug("SQLite returned the error %s", name)
     if str(error) == MOVED:
         return Refused(MOVED, code="store.moved")
     if is_undecodable(error):
@@ -89,7 +91,7 @@ def _meaning(error: sqlite3.Error) -> PerdureError:
 
 
 def patiently(action: Callable[[], T], *, until: float, rest: Callable[[float], object] = time.sleep) -> T:
-    """Repeat ``action`` while another connection holds the lock; with jitter, or two processes would retry in step."""
+    """Repeat ``action`` while another connection holds the lock, with jitter: otherwise two processes retry in step."""
     pause = _FIRST_PAUSE
     while True:
         try:
@@ -102,5 +104,5 @@ def patiently(action: Callable[[], T], *, until: float, rest: Callable[[float], 
 
 
 def _name(error: sqlite3.Error) -> str:
-    # Errors of the module itself, such as a missing parameter, have no name of SQLite's.
+    # Errors of the module itself, such as a missing parameter, have no SQLite error name.
     return getattr(error, "sqlite_errorname", type(error).__name__)

@@ -1,4 +1,4 @@
-"""What an SQLite store knows of itself without asking the database."""
+"""Numbers of an SQLite store that need no query."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perdure.store.store import Facts
 
 
 def facts(database: Database, state: ProcessState | None) -> Facts:
-    """Of the file, and of what this process has open."""
+    """Sizes of the files, and the number of this process's connections."""
     return Facts(
         wal_bytes=None if database.in_memory else _size(f"{database.path}-wal"),
         connections=0 if state is None else state.connections,

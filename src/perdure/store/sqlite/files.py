@@ -1,10 +1,10 @@
-"""Which -wal and -shm belong to which SQLite file.
+"""The identity of SQLite files, and their access rights.
 
-SQLite finds them by their names alone. Beside a file that took another one's place it takes the old -wal for
-its own, and writes the pages of one database over those of the other. Nothing in the files tells them apart,
-so a process that had the old ones open has to remember them.
+SQLite finds the -wal and -shm only by name. If another file takes the place of the database, SQLite uses the old
+-wal with it, and writes the pages of one database over those of the other. Nothing in the files shows this, so a
+process that had the old files open has to remember them.
 
-And who may read them: what we make is its owner's alone, for payloads may be secrets.
+Only the owner can read files that we create, because payloads may be secret.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
 FileId: TypeAlias = tuple[int, int]
-"""Device and inode. While somebody has a file open, its numbers are not given to another one."""
+"""Device and inode. While somebody has a file open, no other file gets its numbers."""
 
 NOWHERE: FileId = (0, 0)
 
 
 class Files(NamedTuple):
-    """A database, and what lies beside it."""
+    """A database file, its -wal and its -shm."""
 
     main: FileId
     beside: frozenset[FileId]
@@ -45,23 +45,23 @@ def files_at(path: str) -> Files:
 
 
 def make_private(path: str) -> None:
-    """Make an empty file that only its owner can read, unless there is one: that keeps the mode it has.
+    """Create an empty file that only its owner can read. An existing file keeps its mode.
 
-    SQLite gives the -wal and the -shm the mode of the file. It would itself make one that the umask alone restricts.
+    SQLite gives the -wal and the -shm the mode of the file. A file that SQLite creates is restricted only by the umask.
     """
-    # SQLite will find any obstacle, and report it better.
+    # SQLite will find any problem, and report it better.
     with suppress(OSError):
         if _MAKES_FILES:
-            # Without opening it: to close it would drop the locks of a thread that was quick to open it by SQLite.
+            # Without opening it: closing it would drop SQLite's locks of a thread that has just opened it.
             os.mknod(path, 0o600)
         else:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def share_like(path: str, file: int) -> None:
-    """Let those use a new file of ours, made for its owner alone, who may use the database at this path.
+    """Give a new private file the access rights of the database at this path.
 
-    As SQLite does with the -wal: the same mode and group, and if root makes it, the same owner.
+    As SQLite does for the -wal: the same mode and group, and if root creates it, the same owner.
     """
     with suppress(OSError):
         database = os.stat(path)
@@ -69,9 +69,9 @@ def share_like(path: str, file: int) -> None:
         try:
             os.fchown(file, database.st_uid if os.geteuid() == 0 else -1, database.st_gid)
         except OSError:
-            mode &= ~0o060  # the group would be another one
+            mode &= ~0o060  # the file keeps another group, which gets no access
         os.fchmod(file, mode)
 
 
-# Elsewhere only the superuser may.
+# On other systems only the superuser may call mknod.
 _MAKES_FILES: Final = sys.platform == "linux"

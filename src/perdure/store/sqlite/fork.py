@@ -1,9 +1,9 @@
-"""What becomes of open SQLite connections when the process forks.
+"""Forks: SQLite connections are closed before the process forks.
 
-SQLite keeps a table of its locks in memory, and a fork copies it. A child that opens the file its parent has
-open believes it holds the parent's locks. It takes none, so the parent may delete the WAL under it; and if
-the parent was writing, the child finds the file locked for ever (seen with 3.40 and 3.53). So we close what
-we have open before a fork, with nobody inside; parent and child each open the file at their next call.
+SQLite keeps a table of its locks in memory, and a fork copies it. A child that opens its parent's file believes that
+it holds the parent's locks. It takes none, so the parent may delete the WAL that the child uses. If the parent was
+writing, the child finds the file locked for ever (seen with 3.40 and 3.53). So before a fork we wait for running
+calls and close all connections. Parent and child each open the file again at their next call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PATIENCE = 10.0
 
 class Pausable(Protocol):
     def pause(self, *, timeout: float) -> bool:
-        """Close every connection and let nobody open one; False, and nothing is changed, if it takes long."""
+        """Close every connection and let nobody open one. Return False, and change nothing, if that takes too long."""
         ...
 
     def resume(self) -> None: ...
@@ -34,7 +34,7 @@ def close_before_forks(state: Pausable) -> None:
 
 
 def keep_for_ever(inherited: Collection[object]) -> None:
-    """Never let these be finalised: one may be locked for a thread that this process does not have."""
+    """Never let these be finalized: one may be locked by a thread that this process does not have."""
     if not inherited:
         return
     with suppress(ImportError):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from time import monotonic
 from typing import Any, TypeVar
 
 from perdure.errors import StoreClosed
@@ -18,10 +20,11 @@ from perdure.store.sqlite.connect import Database, Execute, executor
 from perdure.store.sqlite.errors import is_undecodable, patiently, translate
 from perdure.store.sqlite.migrate import SqliteTarget, refuse_without_tables
 from perdure.store.sqlite.pending_call import PendingCall
+from perdure.store.sqlite.self_deadlock import LOOK_AFTER, look_for_own_transaction
 
 T = TypeVar("T")
 
-# How often a call that violated a constraint is run, in case a concurrent writer was quicker.
+# The most runs of a call that violates a constraint: a concurrent writer may have been faster.
 _RUNS = 5
 
 
@@ -48,7 +51,7 @@ class GroupCommit:
         self._lock = threading.Lock()
 
     def prepare(self, *, until: float) -> None:
-        """Make sure that the schema is up to date; if it is known to be, do not wait."""
+        """Make sure that the schema is up to date. Does not wait if this is already known."""
         if not self._prepared:
             self.migrate(until=until)
 
@@ -56,18 +59,18 @@ class GroupCommit:
         """Bring the schema up to date, or to a version; return the versions applied."""
         applied: list[int] = []
         with self._lock:
-            patiently(lambda: self._open(applied, to=to), until=until, rest=self._rest)
+            patiently(lambda: self._open(applied, to=to), until=until, rest=self._rest_with(self.look))
         return applied
 
     def pending(self, *, until: float, to: int | None = None) -> list[Work]:
-        """What is still to be done to the schema; change nothing."""
+        """The pending migrations. Changes nothing."""
         if not self._database.exists:
             with closing(sqlite3.connect(":memory:", isolation_level=None)) as nothing:
                 return migrate.look(SqliteTarget(nothing), self._migrations, to=to)
         return self._look(lambda target: migrate.look(target, self._migrations, to=to), until=until)
 
     def check(self, *, until: float) -> None:
-        """Raise what is wrong with the schema; change nothing."""
+        """Raise an error if the schema is wrong. Changes nothing."""
         self._look(lambda target: migrate.check(target, self._migrations), until=until)
 
     def write(self, group: list[PendingCall[Any]], followers: Iterable[PendingCall[Any]]) -> None:
@@ -89,26 +92,30 @@ class GroupCommit:
                 self._checkpoints.after_commit(self._connection)
 
     def seen(self) -> object | None:
-        """Differs from its last value if others have committed since; None while the connection is in use."""
+        """A value that changes when others have committed; None while the connection is in use."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
             if self._connection is None:
-                # Nothing to compare with: everything may be new, or there is no database.
+                # There is no connection to compare with: everything may be new, or there is no database.
                 return None if self._database.lost else object()
-            # To the last row, or the statement would keep its read transaction.
+            # Read to the end: otherwise the statement would keep its read transaction.
             return self._connection, self._connection.execute("PRAGMA data_version").fetchall()
         except sqlite3.Error:
             return None
         finally:
             self._lock.release()
 
+    def look(self) -> None:
+        """Refuse a write of this thread, or task, if it waits for a transaction of its own caller."""
+        look_for_own_transaction(self._database.path, self._database.all_connections)
+
     def stop_waiting(self) -> None:
         """Raise StoreClosed in calls that wait for another process's lock."""
         self._closing.set()
 
     def pause(self, *, timeout: float) -> bool:
-        """Close the connection and open none until ``resume``; False if that took too long."""
+        """Close the connection and open none until ``resume``. Return False if that takes too long."""
         if not self._lock.acquire(timeout=timeout):
             return False
         if not self._database.in_memory:
@@ -119,7 +126,7 @@ class GroupCommit:
         self._lock.release()
 
     def close(self, *, timeout: float = -1) -> None:
-        """Close the connection, if that can be done in time."""
+        """Close the connection, if this is possible in time."""
         if self._lock.acquire(timeout=timeout):
             try:
                 self._close()
@@ -143,8 +150,9 @@ class GroupCommit:
         self, group: list[PendingCall[Any]], followers: Iterable[PendingCall[Any]], *, lossy: bool = False
     ) -> None:
         (first,) = group
-        connection = patiently(self._begin, until=first.until, rest=self._rest)
-        # It is the first, so it needs no savepoint: a rollback undoes it.
+        rest = self._rest_with(lambda: first.call_back(self.look))
+        connection = patiently(self._begin, until=first.until, rest=rest)
+        # The first call needs no savepoint: a rollback undoes it.
         first.run(self._execute(connection, lossy=lossy))
         for call in followers:
             group.append(call)
@@ -158,7 +166,7 @@ class GroupCommit:
             call.done = True
 
     def _run_apart(self, connection: sqlite3.Connection, call: PendingCall[Any]) -> None:
-        """A refusal undoes this call alone; an error of SQLite fails the whole group."""
+        """Run a call in a savepoint. A refusal undoes only this call; an SQLite error fails the whole group."""
         connection.execute("SAVEPOINT call")
         try:
             call.run(self._execute(connection))
@@ -170,9 +178,9 @@ class GroupCommit:
         connection.execute("RELEASE call")
 
     def _recover(self, group: list[PendingCall[Any]], error: Exception) -> None:
-        """After a group failed, run each call again in its own transaction, where an error is its own.
+        """After a group has failed, run each call again in its own transaction, so that each gets its own error.
 
-        Also calls that were refused: the reason may have been written by another call of the group.
+        This includes refused calls: another call of the group may have written the reason.
         """
         self._roll_back()
         if len(group) == 1 and not (isinstance(error, sqlite3.IntegrityError) or is_undecodable(error)):
@@ -209,12 +217,12 @@ class GroupCommit:
         return self._connection
 
     def _open(self, applied: list[int], *, create: bool = True, to: int | None = None) -> None:
-        """Without ``create`` a file that vanished, or lost its tables, is an error and is not created again."""
+        """Open the connection. Without ``create``, a vanished file, or one without tables, is an error."""
         connection = self._connection or self._database.open(create=create)
         try:
             if not create:
                 refuse_without_tables(connection, self._migrations)
-            # One by one: those applied before another process's lock stopped us are reported.
+            # One at a time, so that those applied before another process's lock stopped us are reported.
             for version in migrate.apply(SqliteTarget(connection), self._migrations, to=to):
                 applied.append(version)
         except BaseException:
@@ -226,20 +234,39 @@ class GroupCommit:
         self._connection = connection
         self._prepared = self._prepared or to is None
 
+    def _rest_with(self, look: Callable[[], None]) -> Callable[[float], None]:
+        """How to rest between two tries of one call: once, after a while, ``look`` who holds the lock."""
+        look_at = monotonic() + LOOK_AFTER
+
+        def rest(seconds: float) -> None:
+            nonlocal look_at
+            if monotonic() >= look_at:
+                look_at = math.inf
+                with self._released():
+                    look()
+            self._rest(seconds)
+
+        return rest
+
     def _rest(self, seconds: float) -> None:
-        self._lock.release()
-        try:
+        with self._released():
             closing = self._closing.wait(seconds)
-        finally:
-            self._lock.acquire()
         if closing:
             raise StoreClosed
+
+    @contextmanager
+    def _released(self) -> Iterator[None]:
+        self._lock.release()
+        try:
+            yield
+        finally:
+            self._lock.acquire()
 
     def _execute(self, connection: sqlite3.Connection, *, lossy: bool = False) -> Execute:
         return executor(connection, self._statements, self._clock(), lossy=lossy)
 
     def _roll_back(self) -> None:
-        """Leave no transaction behind; close a connection that cannot roll back."""
+        """Roll back. Close the connection if it cannot."""
         connection = self._connection
         if connection is None or not connection.in_transaction:
             return

@@ -1,6 +1,6 @@
-"""Learning from Linux that a file was written to, without opening it.
+"""Watch a file for writes on Linux, without opening it.
 
-Opening is what must not be done: any close() of a database's file drops the locks SQLite holds on it.
+A database file must not be opened: any close() of it drops the locks that SQLite holds on it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _MOVED_TO: Final = 0x80
 _CREATE: Final = 0x100
 _OVERFLOW: Final = 0x4000
 
-# What an event begins with: watch, kind, cookie, length of the name that follows.
+# The head of an event: watch, kind, cookie, length of the name that follows.
 _EVENT: Final = struct.Struct("iIII")
 _MOST_BYTES: Final = 64 * 1024
 
 
 class FileWatch:
-    """A file that may come and go. OSError where the system cannot watch: another system, too many watches."""
+    """A watched file, which may come and go. Raises OSError if it cannot be watched: not on Linux, too many watches."""
 
     def __init__(self, path: str) -> None:
         self._path = os.fsencode(path)
@@ -39,10 +39,10 @@ class FileWatch:
             raise
 
     def changed(self) -> bool:
-        """Whether the file was written to since the last call, or is another one. Does not wait."""
+        """Whether the file was written to, or replaced, since the last call. Does not wait."""
         changed = False
         for kind, name in self._events():
-            # A new file is watched from now on; what was written before is part of this change.
+            # Watch a new file from now on. What was written to it before is part of this change.
             if kind & (_CREATE | _MOVED_TO | _OVERFLOW) and name in (b"", os.path.basename(self._path)):
                 with suppress(OSError):
                     self._watch_file()
@@ -54,7 +54,7 @@ class FileWatch:
         os.close(self.fd)
 
     def _watch_file(self) -> None:
-        """The same watch again if it is the same file; none if there is no file yet."""
+        """Watch the file, if there is one. For the same file this changes nothing."""
         with suppress(FileNotFoundError):
             _checked(self._libc.inotify_add_watch(self.fd, self._path, _MODIFY))
 

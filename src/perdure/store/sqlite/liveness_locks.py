@@ -1,7 +1,7 @@
-"""Noticing at once that a worker on this host has died: the kernel releases its lock.
+"""Liveness locks: they show at once that a worker on this host has died, because the kernel releases its lock.
 
-Each worker holds a lock on a file of its own beside the database. A pid would not do: another process may
-have it by now, or the asker may be in a container that cannot see it.
+Each worker holds a lock on a file of its own beside the database. A pid is not enough: another process may have it
+by now, or it may be invisible from another container.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 
 from perdure.store.sqlite.files import share_like
 
-# Windows has none.
+# Windows has no fcntl.
 _CAN_LOCK: Final = find_spec("fcntl") is not None
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -27,14 +27,14 @@ _log = logging.getLogger("perdure.store")
 
 
 class LivenessLocks:
-    """The workers on the database at ``path``. Where locks do not work nobody holds one, and nobody is absent."""
+    """The locks of the workers on the database at ``path``. If locks do not work here, no worker is ever absent."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._complained = False
 
     def lock_liveness(self, worker: str) -> Callable[[], None]:
-        """Keep a sign of life that falls with this process; returns what gives it up."""
+        """Take a lock that ends with this process; return a function that releases it."""
         path = self._file_of(worker)
         if path is None:
             return _nothing
@@ -50,25 +50,25 @@ class LivenessLocks:
         return partial(_give_up, path, file, os.getpid(), [])
 
     def absent(self, workers: Iterable[str]) -> list[str]:
-        """Which of these workers are certainly dead. A worker without a file is unknown, not dead."""
+        """Those of these workers that are certainly dead. A worker without a file is unknown, not dead."""
         return [worker for worker in workers if (path := self._file_of(worker)) and _is_abandoned(path)]
 
     def _file_of(self, worker: str) -> str | None:
-        """None for what is no plain name: it could lead anywhere."""
+        """The path of a worker's file; None if the name is not plain, because it could lead anywhere."""
         if not _CAN_LOCK or not _PLAIN_NAME.fullmatch(worker):
             return None
         return f"{self._path}-worker-{worker}"
 
 
-_CONSEQUENCE: Final = "a worker that dies is missed only when its lease ends"
+_CONSEQUENCE: Final = "a dead worker is noticed only when its lease expires"
 
-# By their numbers. A forked child has copies, and a lock falls only with the last of them.
+# File descriptors. A forked child has copies, and a lock ends only when all copies are closed.
 _open: set[int] = set()
 _no_fork = threading.Lock()
 
 
 def _lock_new(path: str, database: str) -> int:
-    """A locked file at this path. It appears there locked: nobody can find it in between."""
+    """Create a locked file at this path. It is locked before it appears there, so nobody finds it unlocked."""
     beginning = f"{path}.{secrets.token_hex(4)}"
     file = _opened(beginning, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
@@ -84,14 +84,14 @@ def _lock_new(path: str, database: str) -> int:
 
 
 def _lock(file: int) -> None:
-    """OSError if it is locked, or if this file system has no locks."""
+    """Lock a file. Raises OSError if it is locked, or if this file system has no locks."""
     import fcntl
 
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _give_up(path: str, file: int, holder: int, given_up: list[bool]) -> None:
-    # In a child of the holder the file was closed, and its number may be another's.
+    # In a forked child the file is closed, and its descriptor may belong to another file.
     if holder == os.getpid() and not given_up:
         given_up.append(True)
         _unlink(path, file)
@@ -99,7 +99,7 @@ def _give_up(path: str, file: int, holder: int, given_up: list[bool]) -> None:
 
 
 def _is_abandoned(path: str) -> bool:
-    """Whether the lock is free; if so, remove its file. Of concurrent callers only one gets True."""
+    """Whether the lock is free. If so, remove its file. Only one of concurrent callers gets True."""
     try:
         file = _opened(path, os.O_RDONLY)
     except OSError:
@@ -114,7 +114,7 @@ def _is_abandoned(path: str) -> bool:
 
 
 def _unlink(path: str, file: int) -> bool:
-    """Remove the path if it still leads to this locked file, not to one that took its place."""
+    """Remove the path if it still leads to this locked file, and not to a newer one."""
     try:
         found, ours = os.stat(path), os.fstat(file)
     except OSError:

@@ -1,4 +1,4 @@
-"""Bringing an SQLite file up to date, however many processes start at once."""
+"""The SQLite target of migrations. Any number of processes may start at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.store.statements import DEFAULT_SCHEMA, Dialect, name_tables
 
 
 class SqliteTarget:
-    """A connection as migrations see it."""
+    """An SQLite database to migrate."""
 
     dialect: Dialect = "sqlite"
     schema = DEFAULT_SCHEMA
@@ -29,7 +29,7 @@ class SqliteTarget:
 
     @contextmanager
     def exclusive_transaction(self) -> Iterator[None]:
-        # The write lock makes it exclusive: it falls with the process, and between two statements others may write.
+        # The write lock makes it exclusive, and ends with the process. Between two transactions others may write.
         with self._transaction("BEGIN IMMEDIATE"):
             yield
 
@@ -40,7 +40,7 @@ class SqliteTarget:
         self._connection.execute(name_tables(statement, "sqlite"))
 
     def run_online(self, statement: str) -> None:
-        # Every statement of SQLite's may run in a transaction.
+        # Every SQLite statement may run in a transaction.
         self.run(statement)
 
     def rows(self, sql: str, params: Mapping[str, Param] = {}) -> list[Row]:
@@ -53,7 +53,7 @@ class SqliteTarget:
             yield
             self._connection.execute("COMMIT")
         finally:
-            # Unless it was committed, or SQLite rolled back by itself. The block's error is the one to raise.
+            # Roll back, unless it was committed or SQLite rolled back by itself. Raise the block's error, not ours.
             with suppress(sqlite3.Error):
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
@@ -63,6 +63,6 @@ class SqliteTarget:
 
 
 def refuse_without_tables(connection: sqlite3.Connection, known: Sequence[Migration]) -> None:
-    """Raise SchemaMissing if there are none; tables that are only outdated can be brought up to date."""
+    """Raise SchemaMissing if there are no tables. Outdated tables are accepted: they can be migrated."""
     with suppress(SchemaOutdated):
         migrate.check(SqliteTarget(connection), known)

@@ -1,24 +1,30 @@
-"""An operation on its way through the SQLite store, and how its caller gets the outcome."""
+"""Calls in the SQLite store: operations that wait or run, and how their callers get the outcome."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from perdure.ops.op import Answers, Op, RoundTrip
 from perdure.store.drive import drive
 from perdure.store.sqlite.connect import Execute
+from perdure.store.sqlite.self_deadlock import LOOK_AFTER
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
 T = TypeVar("T")
 
+CALL_BACK_SECONDS = 1.0
+"""To wait for an event loop to call a function."""
+
 
 class PendingCall(Generic[T]):
-    """An operation, how long it may wait, and its outcome, which is final once ``done`` is set."""
+    """An operation, its deadline, and its outcome, which is final once ``done`` is set."""
 
     leads = False
     done = False
@@ -44,6 +50,10 @@ class PendingCall(Generic[T]):
         self._value = drive(self._start(), answer)
         self.wake = wake
 
+    def call_back(self, function: Callable[[], None]) -> None:
+        """Call a function where the caller waits, and raise what it raises. From the thread that writes this call."""
+        function()
+
     def fail(self, error: Exception) -> None:
         self._error = error
         self.wake = frozenset()
@@ -55,17 +65,19 @@ class PendingCall(Generic[T]):
 
 
 class ThreadCall(PendingCall[T]):
-    """A call whose thread waits until it is done."""
+    """A call whose caller waits in a thread."""
 
     _gate: threading.Lock | None = None
 
     def close_gate(self) -> None:
-        # A bare lock: an Event costs ten times as much. A caller that need not wait has neither.
+        # A bare lock: an Event costs ten times as much. A caller that need not wait has no lock.
         self._gate = threading.Lock()
         self._gate.acquire()
 
-    def wait(self) -> None:
-        if self._gate is not None:
+    def wait(self, look: Callable[[], None]) -> None:
+        """``look`` is called once, if it takes long; what it raises ends the wait."""
+        if self._gate is not None and not self._gate.acquire(timeout=LOOK_AFTER):
+            look()
             self._gate.acquire()
 
     def open_gate(self) -> None:
@@ -74,11 +86,11 @@ class ThreadCall(PendingCall[T]):
 
 
 class LoopCall(PendingCall[T]):
-    """A call that a coroutine awaits."""
+    """A call whose caller awaits it in an event loop."""
 
     def __init__(self, start: Callable[[], Op[T]], *, until: float, urgent: bool = False) -> None:
         super().__init__(start, until=until, urgent=urgent)
-        # Here, because blocking programs never import asyncio.
+        # Imported here: blocking programs never need asyncio.
         from asyncio import get_running_loop
 
         self.loop = get_running_loop()
@@ -92,14 +104,30 @@ class LoopCall(PendingCall[T]):
     async def wait(self) -> None:
         await self._answered
 
+    def call_back(self, function: Callable[[], None]) -> None:
+        """Not if the loop does not answer: then nobody is to be told."""
+        called: Future[None] = Future()
+
+        def call() -> None:
+            try:
+                function()
+            except Exception as error:
+                called.set_exception(error)
+            else:
+                called.set_result(None)
+
+        with suppress(RuntimeError, FutureTimeout):  # the loop is closed, or blocked
+            self.loop.call_soon_threadsafe(call)
+            called.result(CALL_BACK_SECONDS)
+
     def answer(self) -> None:
-        # Its caller may have been cancelled.
+        # The caller may have been cancelled.
         if not self._answered.done():
             self._answered.set_result(None)
 
 
-def hand_out(calls: Iterable[PendingCall[Any]]) -> None:
-    """Wake the callers that wait for these; each event loop is woken once."""
+def wake_callers(calls: Iterable[PendingCall[Any]]) -> None:
+    """Wake the callers of these calls, each event loop once."""
     by_loop: dict[AbstractEventLoop, list[LoopCall[Any]]] = {}
     for call in calls:
         if isinstance(call, ThreadCall):
@@ -107,7 +135,7 @@ def hand_out(calls: Iterable[PendingCall[Any]]) -> None:
         elif isinstance(call, LoopCall):
             by_loop.setdefault(call.loop, []).append(call)
     for loop, answered in by_loop.items():
-        # A closed loop refuses: nobody waits there any more.
+        # A closed loop raises: nobody waits there any more.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(_answer, answered)
 

@@ -1,4 +1,4 @@
-"""What a store has open in one process: its connections, its threads and its queues."""
+"""The state of an SQLite store in one process: connections, threads and queues."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from perdure.store.sqlite.writer import Writer
 
 T = TypeVar("T")
 
-# To wait for readers and the writer; less than the interval of heartbeats.
+# How long to wait for readers and the writer: less than the interval of heartbeats.
 _PAUSE_SECONDS = 1.0
 
 
@@ -87,12 +87,16 @@ class ProcessState:
         _translated(lambda: self._group_commit.check(until=self._until))
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Notify it of other processes' commits; a database in memory has none."""
+        """Notify a listener of other processes' commits. A database in memory has none."""
         return _nothing if self._database.in_memory else self._listener_thread.add(listener)
 
+    @property
+    def hears_others(self) -> bool:
+        return self._database.in_memory or self._listener_thread.hears
+
     def pause(self, *, timeout: float) -> bool:
-        """Close every connection and open none until ``resume``; False, and nothing changed, if that took too long."""
-        # In this order: the first reader waits for the writer, never the other way round.
+        """Close every connection, open none until ``resume``. Return False, with no change, if that takes too long."""
+        # Readers first: the first reader waits for the writer, never the reverse.
         if not self._readers.pause(timeout=timeout):
             return False
         if not self._group_commit.pause(timeout=timeout):
@@ -105,7 +109,7 @@ class ProcessState:
         self._readers.resume()
 
     def _reopen(self) -> None:
-        """The file was replaced or deleted, and writes to it are lost: close it; the next call opens what is there."""
+        """Close a file that was replaced or deleted: writes to it are lost. The next call opens the path again."""
         if self.pause(timeout=_PAUSE_SECONDS):
             self._database.note_loss()
             self.resume()
@@ -132,7 +136,7 @@ class ProcessState:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """How many connections are open."""
         return len(self._database.connections)
 
     @property
@@ -144,7 +148,7 @@ class ProcessState:
         return time.monotonic() + self._patience
 
     def _reads(self, operation: Operation[..., Any]) -> bool:
-        # A database in memory has one connection, and that is the writer's.
+        # A database in memory has only one connection, the writer's.
         return operation.access == "read" and not self._database.in_memory
 
 
@@ -157,4 +161,4 @@ def _translated(run: Callable[[], T]) -> T:
         return run()
     except sqlite3.Error as error:
         failed = translate(error)
-    raise failed  # here, where it does not carry SQLite's error
+    raise failed  # outside the except block, so that it does not carry SQLite's error

@@ -1,4 +1,4 @@
-"""Reading calls: each on a snapshot and a read-only connection, concurrently with the writer."""
+"""Reading calls: each has a snapshot on a read-only connection, concurrently with the writer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.errors import StoreClosed
 from perdure.internal.threads import DaemonThreads
 from perdure.store.sqlite.connect import Database, executor
 from perdure.store.sqlite.errors import is_undecodable, patiently, translate
-from perdure.store.sqlite.pending_call import LoopCall, PendingCall, ThreadCall, hand_out
+from perdure.store.sqlite.pending_call import LoopCall, PendingCall, ThreadCall, wake_callers
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class Prepare(Protocol):
 
 
 class Readers:
-    """A few read connections, the last used first; each is opened when the others are taken."""
+    """A few read connections. The last used one is taken first; a new one is opened when the others are in use."""
 
     def __init__(
         self, database: Database, *, statements: Mapping[str, str], clock: Callable[[], int], prepare: Prepare
@@ -38,7 +38,7 @@ class Readers:
         self._prepare = prepare
         self._closed = False
         self._threads = DaemonThreads("perdure-sqlite-reader", limit=_MOST_CONNECTIONS)
-        # A slot without a connection is None. A thread that has taken all slots is alone.
+        # None is a slot without a connection. A thread that has taken all slots is the only one.
         self._slots: LifoQueue[sqlite3.Connection | None] = LifoQueue()
         for _ in range(_MOST_CONNECTIONS):
             self._slots.put(None)
@@ -53,7 +53,7 @@ class Readers:
         return call.outcome()
 
     def pause(self, *, timeout: float) -> bool:
-        """Close every connection and open none until ``resume``; False if that took too long."""
+        """Close every connection and open none until ``resume``. Return False if that takes too long."""
         until = time.monotonic() + timeout
         taken: list[sqlite3.Connection | None] = []
         try:
@@ -89,7 +89,7 @@ class Readers:
     def _read_for_a_loop(self, call: LoopCall[Any]) -> None:
         if call.wanted:
             self._read(call)
-            hand_out([call])
+            wake_callers([call])
 
     def _read(self, call: PendingCall[Any]) -> None:
         try:
@@ -106,7 +106,7 @@ class Readers:
                 connection = self._open(until=call.until)
             self._read_snapshot(connection, call)
         except sqlite3.Error:
-            # It may be in any state.
+            # The connection may be in any state.
             self._close(connection)
             connection = None
             raise
@@ -134,6 +134,6 @@ class Readers:
         try:
             call.run(executor(connection, self._statements, self._clock(), lossy=lossy))
         finally:
-            # SQLite may have done so by itself.
+            # SQLite may have rolled back by itself.
             if connection.in_transaction:
                 connection.execute("ROLLBACK")

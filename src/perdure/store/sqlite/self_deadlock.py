@@ -1,20 +1,43 @@
-"""Refuses writes that would wait for a write lock that their own thread or task holds on another connection."""
+"""Writes that would wait for a write lock that their own caller holds on another connection.
+
+Inside ``ctx.transaction()`` perdure knows, and refuses at once. In a transaction that a program began itself it has to
+find out, once a write has waited for a second: Linux says whether this process holds the lock, and the garbage
+collector knows the connections of Python's sqlite3. If the only one in a transaction can be used by nobody but the
+caller, it is the one. Otherwise another thread may commit soon, and only a warning is logged.
+"""
 
 from __future__ import annotations
 
+import gc
+import logging
+import os
+import sqlite3
 import threading
+from collections.abc import Iterable
 from contextvars import ContextVar
+from time import monotonic
 
 from perdure.errors import Refused
 
+LOOK_AFTER = 1.0
+"""Seconds for which a write waits before it asks who holds the lock."""
+
+WARN_INTERVAL = 60.0
+"""Seconds between two warnings of one process."""
+
+# In the -shm file: the byte that SQLite locks to write.
+_WRITE_LOCK = 120
+
+_log = logging.getLogger("perdure.store")
+
 
 class SelfLock:
-    """This thread or task holds the write lock of the database at ``path``, until ``end``."""
+    """Marks that this thread or task holds the write lock of the database at ``path``, until ``end``."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.where: object | None = _here()
-        # Not reset at the end, which may come in another context: an ended lock refuses nothing.
+        # Not reset by ``end``, which may run in another context: an ended lock refuses nothing.
         _last.set(self)
 
     def end(self) -> None:
@@ -26,16 +49,114 @@ def refuse_if_self_locked(path: str) -> None:
     if lock is not None and lock.path == path and lock.where == _here():
         raise Refused(
             "ctx.transaction() holds SQLite's write lock, and this write would wait for it: "
-            "leave the block first, or give its connection as conn=.",
+            "leave the block first, or pass its connection as conn=.",
             code="store.self_locked",
         )
 
 
+def look_for_own_transaction(path: str, ours: Iterable[sqlite3.Connection]) -> None:
+    """Raise Refused if a transaction of the caller holds the lock; warn if one of this process may be the caller's.
+
+    In the thread, or on the event loop, that waits for the write. ``ours``: perdure's own connections.
+    """
+    if not _is_held_by_this_process(path) or any(_in_transaction(one) for one in ours):
+        return
+    known = {id(one) for one in ours}
+    holders = [
+        one
+        for one in gc.get_objects()
+        # Not isinstance: a lazy object would be made to work by it.
+        if issubclass(type(one), sqlite3.Connection) and id(one) not in known and _in_transaction(one)
+    ]
+    if len(holders) == 1 and _only_task() and (_only_thread() or _is_bound_to_this_thread(holders[0])):
+        raise Refused(
+            "A transaction of your own holds SQLite's write lock, and this write would wait for it: "
+            "give its connection as conn=, or commit it first.",
+            code="store.self_locked",
+        )
+    _warn()
+
+
+def _is_held_by_this_process(path: str) -> bool:
+    """From the list of locks that Linux has; elsewhere nobody knows."""
+    try:
+        inode = str(os.stat(f"{path}-shm").st_ino)
+        with open("/proc/locks", encoding="ascii", errors="replace") as locks:
+            rows = [line.split() for line in locks]
+    except OSError:
+        return False
+    # 1: POSIX ADVISORY WRITE <pid> <device>:<inode> <first byte> <last byte>
+    return any(
+        row[1:5] == ["POSIX", "ADVISORY", "WRITE", str(os.getpid())]
+        and row[5].rpartition(":")[2] == inode
+        and int(row[6]) <= _WRITE_LOCK
+        and (row[7] == "EOF" or int(row[7]) >= _WRITE_LOCK)
+        for row in rows
+        if len(row) == 8
+    )
+
+
+def _in_transaction(connection: sqlite3.Connection) -> bool:
+    try:
+        return connection.in_transaction
+    except sqlite3.Error:
+        return False  # it is closed
+
+
+def _only_task() -> bool:
+    """Whether the event loop of this thread, if it has one, has no task but the one that waits."""
+    from asyncio import all_tasks
+
+    try:
+        return len(all_tasks()) <= 1
+    except RuntimeError:
+        return True
+
+
+def _only_thread() -> bool:
+    """Whether no other thread runs code of the program."""
+    return all(
+        thread is threading.current_thread() or thread.name.startswith("perdure-sqlite-")
+        for thread in threading.enumerate()
+    )
+
+
+def _is_bound_to_this_thread(connection: sqlite3.Connection) -> bool:
+    """Whether sqlite3 lets this thread use the connection, and no other."""
+    elsewhere: list[bool] = []
+    other = threading.Thread(
+        target=lambda: elsewhere.append(_is_usable(connection)), name="perdure-sqlite-look"
+    )
+    other.start()
+    other.join()
+    return _is_usable(connection) and not any(elsewhere)
+
+
+def _is_usable(connection: sqlite3.Connection) -> bool:
+    try:
+        sqlite3.Connection.cursor(connection).close()
+    except sqlite3.Error:
+        return False
+    return True
+
+
+def _warn() -> None:
+    global _warn_at
+    if monotonic() < _warn_at:
+        return
+    _warn_at = monotonic() + WARN_INTERVAL
+    _log.warning(
+        "A write waits for SQLite's write lock, which a transaction of this program has held for a second. "
+        "If the call stands in that transaction, give its connection as conn="
+    )
+
+
+_warn_at = 0.0
 _last: ContextVar[SelfLock | None] = ContextVar("perdure_self_lock", default=None)
 
 
 def _here() -> tuple[int, object]:
-    """Not the context alone: a task that begins in the block inherits it, and may well wait for the block's end."""
+    """The current thread and task. The context is not enough: a task begun in the block inherits it, and may wait."""
     from asyncio import current_task
 
     try:

@@ -1,4 +1,4 @@
-"""The SQLite store: one file, one writer at a time, and readers beside it."""
+"""The SQLite store: one file, one writer at a time, concurrent readers."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ T = TypeVar("T")
 
 
 class SqliteStore:
-    """A store in a file of this machine, or in memory (``:memory:``). It opens nothing before its first call.
+    """A store in a local file, or in memory (``:memory:``). It opens nothing before its first call.
 
-    ``synchronous``: "full" keeps every commit through a power cut; "normal" is faster and may lose the last.
+    ``synchronous``: "full" keeps every commit through a power failure; "normal" is faster and may lose the last ones.
     """
 
     dialect: Dialect = "sqlite"
@@ -59,7 +59,7 @@ class SqliteStore:
         self._listeners = Listeners()
         self._liveness_locks = None if self._database.in_memory else LivenessLocks(self._database.path)
         self._closed = False
-        # By process id. What a parent process had open stays here, untouched.
+        # By process id. The state of a parent process stays here, unused.
         self._process_states: dict[int, ProcessState] = {}
 
     @property
@@ -77,7 +77,7 @@ class SqliteStore:
 
     @property
     def statements(self) -> Mapping[str, str]:
-        """Every statement by its name, in SQLite's spelling."""
+        """Every statement by name, for SQLite."""
         return load("sqlite") if self._given is None else self._given
 
     @property
@@ -120,8 +120,12 @@ class SqliteStore:
         ends.callback(self._listeners.add(listener))
         return ends.close
 
+    @property
+    def hears_others(self) -> bool:
+        return self._process_state.hears_others
+
     def use_worker_patience(self) -> None:
-        # A file is not away.
+        # A file is never away.
         pass
 
     def mark_self_locked(self) -> Callable[[], None]:
@@ -135,12 +139,12 @@ class SqliteStore:
 
     def announce(self, topics: frozenset[str]) -> None:
         """Notify the listeners of this process."""
-        self._listeners.tell(topics)
+        self._listeners.notify(topics)
 
     def connect(self) -> sqlite3.Connection:
-        """A connection for the caller to use, commit and close, which has begun a transaction."""
+        """A connection, inside a transaction, for the caller to use, commit and close."""
         if self._database.in_memory:
-            raise UnsupportedConnection("A database in memory has one connection, and that is perdure's own.")
+            raise UnsupportedConnection("A database in memory has one connection, which perdure itself uses.")
         until = time.monotonic() + (math.inf if self._patience is None else self._patience)
         database = self._database.anew()
         try:
@@ -150,10 +154,10 @@ class SqliteStore:
             failed = translate(error)
         else:
             return connection
-        raise failed  # here, where it does not carry SQLite's error
+        raise failed  # outside the except block, so that it does not carry SQLite's error
 
     async def aconnect(self) -> sqlite3.Connection:
-        """The same for async code. A cancel while it waits leaves no connection with the lock behind."""
+        """The same for async code. If it is cancelled while it waits, no connection keeps the lock."""
         import asyncio
 
         got: list[sqlite3.Connection] = []
@@ -193,7 +197,7 @@ class SqliteStore:
         if any(state.is_open for pid, state in list(self._process_states.items()) if pid != here):
             raise UnsupportedDatabase(
                 "This process was forked while the SQLite database was in use, and cannot open it safely: "
-                "fork before the first use, or start processes by spawn."
+                "fork before the first use, or start processes with spawn."
             )
         state = ProcessState(
             self._database.anew(),
@@ -201,7 +205,7 @@ class SqliteStore:
             migrations=self.migrations,
             clock=self._clock,
             patience=self._patience,
-            announce=self._listeners.tell,
+            announce=self._listeners.notify,
         )
         chosen = self._process_states.setdefault(here, state)
         if chosen is state:

@@ -1,9 +1,9 @@
-"""Hearing what other processes commit to an SQLite file: their commits write to the WAL.
+"""Notice commits of other processes to an SQLite file: they write to the WAL.
 
-The write comes first and the commit can be seen later, for the disk is waited for in between: 2 ms here, and
-nothing announces the second. So after each write we look a few times. A look is ``PRAGMA data_version`` on the
-write connection, 6 µs: there it changes by what others commit and never by our own; and while that connection
-is in use nobody else commits. Heard within 1 ms of the end of another process's COMMIT, by the median.
+The write comes first, then a wait for the disk (2 ms here), then the commit becomes visible, which nothing announces.
+So after each write we check a few times. A check is ``PRAGMA data_version`` on the write connection, 6 µs. There it
+changes with others' commits and never with our own, and while that connection is in use nobody else commits. The
+median time from the end of another process's COMMIT until it is noticed is below 1 ms.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from perdure.store.listener_thread import ListenerThread, Waiter
 from perdure.store.sqlite.inotify import FileWatch
 
 POLL_SECONDS = 0.025
-"""Between two looks on systems without inotify."""
+"""Seconds between two checks on systems without inotify."""
 
 # Seconds from the first write of a commit to its last.
 _SETTLE: Final = 0.0003
-# Seconds between the looks after a write. A disk that takes longer than all of them is left to polling.
+# Seconds between the checks after a write. If the disk takes longer than all of them, polling finds the commit.
 _LOOKS: Final = (0.0007, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
-# After a look that found something: it may have been the commit before the one that was last written.
+# After a check that found a commit: the last write may belong to a later one.
 _LAST_LOOKS: Final = (0.004, 0.016, 0.064)
-# Somebody who writes all the time is heard this often.
+# Continuous writes are noticed this often.
 _LEAST_PAUSE: Final = 0.002
 _IDLE: Final = 15.0
 
 
 class WalWatcher(ListenerThread):
-    """``seen`` differs from its last value if others have committed since; it is None while that is unknown."""
+    """Watches the WAL. ``seen`` returns a value that changes when others have committed; None while that is unknown."""
 
     def __init__(self, path: str, *, seen: Callable[[], object | None]) -> None:
         super().__init__("perdure-sqlite-listener")
@@ -66,5 +66,5 @@ class WalWatcher(ListenerThread):
         if seen is None or seen == self._last:
             return False
         self._last = seen
-        self.tell(frozenset([ANYTHING]))
+        self.notify(frozenset([ANYTHING]))
         return True

@@ -1,4 +1,4 @@
-"""Which call writes next: one leads at a time, and writes for the queued ones too."""
+"""The queue of writing calls. One call leads at a time, and also writes the queued ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WriteQueue:
         self._others: deque[PendingCall[Any]] = deque()
 
     def enter(self, call: PendingCall[Any]) -> None:
-        """Lead, or be queued."""
+        """Make this call the leader, or queue it."""
         with self._mutex:
             if self._closed:
                 raise StoreClosed
@@ -35,23 +35,23 @@ class WriteQueue:
             self._queue_of(call).append(call)
 
     def take(self) -> PendingCall[Any] | None:
-        """The call that the leader writes for next."""
+        """The next call that the leader writes."""
         with self._mutex:
             return self._next()
 
     def put_back(self, calls: list[PendingCall[Any]]) -> None:
-        """Queue them again, at the head and in the same order."""
+        """Queue these calls again, at the head and in the same order."""
         with self._mutex:
             for call in reversed(calls):
                 self._queue_of(call).appendleft(call)
 
     def withdraw(self, call: PendingCall[Any]) -> None:
-        """Remove it, if it is still queued."""
+        """Remove a call, if it is still queued."""
         with self._mutex, suppress(ValueError):
             self._queue_of(call).remove(call)
 
     def leave(self, call: PendingCall[Any]) -> PendingCall[Any] | None:
-        """Stop leading, or leave the queue; return the next leader, which must be told."""
+        """Stop leading, or leave the queue; return the next leader, which the caller must wake."""
         with self._mutex:
             if not call.leads:
                 with suppress(ValueError):

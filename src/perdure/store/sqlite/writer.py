@@ -1,4 +1,4 @@
-"""Writing calls: the first writes in its own thread, and in one commit for the calls that queue meanwhile."""
+"""Writing calls: the first caller writes in its own thread, and in the same commit also for queued calls."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from typing import Any, TypeVar
 from perdure.errors import StoreClosed
 from perdure.internal.threads import DaemonThreads
 from perdure.store.sqlite.group_commit import GroupCommit
-from perdure.store.sqlite.pending_call import LoopCall, PendingCall, ThreadCall, hand_out
+from perdure.store.sqlite.pending_call import LoopCall, PendingCall, ThreadCall, wake_callers
 from perdure.store.sqlite.write_queue import WriteQueue
 
 T = TypeVar("T")
 
-# A group ends with whichever comes first: its first caller waits for all of it, and so does the next group.
+# A group ends at the first of these limits: its first caller waits for all of it, and so does the next group.
 _MOST_CALLS = 200
 _LONGEST = 0.005
-# For a thread that has answered its last call and is about to release the connection.
+# How long to wait for a thread that has answered its last call and is about to release the connection.
 _ABANDON_SECONDS = 0.1
 
 
 class Writer:
-    """Performs writing calls from any thread and any event loop, many to a commit."""
+    """Performs writing calls from any thread and any event loop, many in one commit."""
 
     def __init__(self, group_commit: GroupCommit, announce: Callable[[frozenset[str]], None]) -> None:
         self._group_commit = group_commit
         self._announce = announce
         self._write_queue = WriteQueue()
         self._thread = DaemonThreads("perdure-sqlite-writer", limit=1)
-        # Not the same: a listener may itself write, and would wait for the thread it runs in.
+        # A separate thread: a listener may itself write, and would wait for the thread it runs in.
         self._announcer = DaemonThreads("perdure-sqlite-announcer", limit=1)
 
     def perform(self, call: ThreadCall[T]) -> T:
@@ -40,7 +40,7 @@ class Writer:
         try:
             self._write_queue.enter(call)
             if not call.leads:
-                call.wait()
+                call.wait(self._group_commit.look)
             if call.leads:
                 wake = self._lead(call)
         finally:
@@ -82,12 +82,12 @@ class Writer:
             self._group_commit.write(group, self._followers())
         finally:
             if len(group) > 1 or isinstance(first, LoopCall):
-                self._hand_out(group)
+                self._wake_callers(group)
         self._group_commit.checkpoint()
         return first.wake.union(*[call.wake for call in group[1:]])
 
     def _followers(self) -> Iterator[PendingCall[Any]]:
-        # Signals interrupt the main thread only, at any point: it may not write for others.
+        # A signal can interrupt the main thread at any point, so this thread must not write for others.
         if threading.current_thread() is threading.main_thread():
             return
         until = time.monotonic() + _LONGEST
@@ -99,11 +99,11 @@ class Writer:
             if time.monotonic() > until:
                 return
 
-    def _hand_out(self, group: list[PendingCall[Any]]) -> None:
+    def _wake_callers(self, group: list[PendingCall[Any]]) -> None:
         """Wake the callers of written calls. If something stopped this thread, the other calls stay queued."""
         if unwritten := [call for call in group[1:] if not call.done]:
             self._write_queue.put_back(unwritten)
-        hand_out(call for call in group if call.done)
+        wake_callers(call for call in group if call.done)
 
     def _appoint(self, leader: PendingCall[Any] | None) -> None:
         if isinstance(leader, ThreadCall):
@@ -116,12 +116,12 @@ class Writer:
         try:
             wake = self._lead(call)
         except Exception as error:
-            # Unexpected here, but the caller still awaits an outcome.
+            # An unexpected error: the caller still awaits an outcome.
             call.fail(error)
-            hand_out([call])
+            wake_callers([call])
         finally:
             self._appoint(self._write_queue.leave(call))
         if wake:
-            # Its caller has the answer already, and may have closed the store since.
+            # The caller has its answer already, and may have closed the store.
             with suppress(StoreClosed):
                 self._announcer.submit(partial(self._announce, wake))

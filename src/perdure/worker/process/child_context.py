@@ -14,7 +14,7 @@ from perdure.model.codec import storable_text
 from perdure.model.lifecycle import SHORT, TRACE, Report
 from perdure.model.progress import MOST_PROGRESS
 from perdure.plan.plan import Plan, in_thread, refuse_in_event_loop
-from perdure.worker.context import JobContext, as_text, encode_checkpoint
+from perdure.worker.context import JobContext, as_text
 from perdure.worker.handler import Handler
 from perdure.worker.operations import WorkerOperations
 from perdure.worker.process.protocol import (
@@ -27,6 +27,7 @@ from perdure.worker.process.protocol import (
     Run,
     Save,
 )
+from perdure.worker.save import encode_checkpoint
 
 
 class PendingRequests:

@@ -56,11 +56,12 @@ class Fault(msgspec.Struct, frozen=True):
     name: str
     code: str
     message: str
+    costs_attempt: bool = True
 
     @classmethod
     def of(cls, error: BaseException) -> Fault:
         if isinstance(error, PerdureError):
-            return cls(type(error).__name__, error.code, str(error))
+            return cls(type(error).__name__, error.code, str(error), error.costs_attempt)
         return cls(InternalError.__name__, InternalError.code, f"{type(error).__name__} in the worker.")
 
     def error(self) -> PerdureError:
@@ -68,7 +69,7 @@ class Fault(msgspec.Struct, frozen=True):
         kind = getattr(errors, self.name, InternalError)
         # Past the constructor: some take other arguments than a message.
         error: PerdureError = kind.__new__(kind, self.message)
-        error.code = self.code
+        error.code, error.costs_attempt = self.code, self.costs_attempt
         return error
 
 

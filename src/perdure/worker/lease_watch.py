@@ -1,0 +1,63 @@
+"""Stops handlers when the worker could not renew its lease for a whole lease: others may start their jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from time import monotonic
+from typing import Protocol
+
+from perdure.worker.attempt import Attempt
+
+_log = logging.getLogger("perdure.worker")
+
+
+class Renewals(Protocol):
+    """The heartbeat, as the watch sees it. Times are of this process's monotonic clock."""
+
+    @property
+    def renewed_at(self) -> float:
+        """When the last renewal that succeeded was sent: the lease in the database ends no earlier after it."""
+        ...
+
+    @property
+    def failing_since(self) -> float | None:
+        """When the first try was sent that has not succeeded since; None if none is under way."""
+        ...
+
+
+class LeaseWatch:
+    """Belongs to the event loop. The heartbeat cannot do it: its thread waits for the database."""
+
+    def __init__(self, renewals: Renewals, attempts: Iterable[Attempt], *, lease: float) -> None:
+        self._renewals = renewals
+        self._attempts = attempts
+        self._lease = lease
+
+    async def run(self) -> None:
+        stopped_at: float | None = None
+        while True:
+            renewed_at = self._renewals.renewed_at
+            await asyncio.sleep(max(renewed_at + self._lease - monotonic(), self._lease / 30))
+            if stopped_at != renewed_at and self._is_over():
+                stopped_at = renewed_at  # once until the next renewal
+                self._stop_handlers()
+
+    def _is_over(self) -> bool:
+        """Not if the process was suspended and has only begun to ask: the answer tells which leases are left."""
+        now, since = monotonic(), self._renewals.failing_since
+        over = now >= self._renewals.renewed_at + self._lease
+        return over and since is not None and now - since >= self._lease / 3
+
+    def _stop_handlers(self) -> None:
+        running = [attempt for attempt in self._attempts if not attempt.ended]
+        if running:
+            _log.warning(
+                "The lease of this worker could not be renewed for %g s: stopping %d handlers, "
+                "because other workers may start their jobs",
+                self._lease,
+                len(running),
+            )
+        for attempt in running:
+            attempt.stop("unrenewed")

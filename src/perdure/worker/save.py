@@ -1,0 +1,89 @@
+"""``ctx.save``: writes a report with a checkpoint at once, and waits for a database that is away."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from time import monotonic
+
+import msgspec
+
+from perdure.errors import PayloadTooLarge, StoreClosed
+from perdure.model.codec import MAX_PAYLOAD, encode_plain
+from perdure.model.lifecycle import Report
+from perdure.ops.report import JobReport, ReportAnswer
+from perdure.plan.plan import Plan, pause
+from perdure.worker.operations import WorkerOperations
+from perdure.worker.refusals import OUT_OF_SERVICE
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+
+LONG_SAVE = 1.0
+"""Seconds after which a save that is still under way waits for the database."""
+
+
+class SaveCall:
+    """The saves of one attempt. An outage is no fault of the handler, so the error of one costs no attempt."""
+
+    __slots__ = ("_began", "_operations")
+
+    def __init__(self, operations: WorkerOperations) -> None:
+        self._operations = operations
+        self._began: float | None = None
+
+    def was_waiting(self, at: float) -> bool:
+        """Whether the handler waited for the database at this time, in a save that has not returned or raised."""
+        return self._began is not None and at - self._began > LONG_SAVE
+
+    def write(self, report: JobReport, *, should_stop: Callable[[], bool]) -> Plan[ReportAnswer]:
+        """Write it. While the database is out of service, try again for as long as the store is patient."""
+        self._began = monotonic()
+        try:
+            answer = yield from self._until_served(report, should_stop)
+        except Exception:  # unlike the cancel of a handler, which leaves the save under way
+            self._began = None
+            raise
+        self._began = None
+        return answer
+
+    def _until_served(self, report: JobReport, should_stop: Callable[[], bool]) -> Plan[ReportAnswer]:
+        patience = self._operations.store.patience
+        until = math.inf if patience is None else monotonic() + patience
+        wait = FIRST_PAUSE
+        while True:
+            try:
+                return (yield from self._write(report))
+            except StoreClosed:
+                raise
+            except OUT_OF_SERVICE as error:
+                if should_stop() or monotonic() + wait > until:
+                    error.costs_attempt = False
+                    raise
+            yield from pause(wait * random.uniform(0.5, 1.0))
+            wait = min(2 * wait, LONGEST_PAUSE)
+
+    def _write(self, report: JobReport) -> Plan[ReportAnswer]:
+        (answer,) = yield from self._operations._report([report])
+        if answer == "invalid progress":
+            (answer,) = yield from self._operations._report([without_progress(report)])
+        return answer
+
+
+def encode_checkpoint(value: object) -> str:
+    """Refused like an argument of that name, with its path."""
+    try:
+        return encode_plain({"checkpoint": value})[len('{"checkpoint":') : -1]
+    except PayloadTooLarge:
+        raise PayloadTooLarge(f"the checkpoint takes more than {MAX_PAYLOAD} bytes of JSON") from None
+
+
+def without_progress(report: JobReport) -> JobReport:
+    """The report without its progress: done and total were reported separately and contradict each other."""
+    return report._replace(report=msgspec.structs.replace(report.report, done=None, total=None))
+
+
+def merged(earlier: Report, later: Report) -> Report:
+    """Both, where each omitted value keeps the earlier one."""
+    given = {name: value for name, value in msgspec.structs.asdict(later).items() if value is not None}
+    return msgspec.structs.replace(earlier, **given)

@@ -1,0 +1,59 @@
+"""Writes many rows although the database refuses some: a batch that is refused is halved until those rows are alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Generic, NamedTuple, TypeVar
+
+from perdure.plan.plan import Plan
+from perdure.worker.refusals import DAMAGED, OUT_OF_SERVICE, is_refusal
+
+PROVE_WITHIN = 1.0
+"""Seconds after which errors that may mean an outage count as one, if the database has taken no row."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Split(NamedTuple, Generic[T, R]):
+    """``done``: what writing returned, part by part. ``refused``: rows that failed alone, and how.
+
+    ``outage``: the error that ended it before the end; the rows that are in neither list are to be written again.
+    """
+
+    done: list[R]
+    refused: list[tuple[T, Exception]]
+    outage: Exception | None = None
+
+
+def split(
+    rows: Sequence[T], write: Callable[[Sequence[T]], Plan[R]], *, serves: bool = False
+) -> Plan[Split[T, R]]:
+    """Write all rows that the database takes, in few transactions.
+
+    A trigger may refuse one row with the code of an outage. Where no row is taken, such an error counts as an outage.
+    ``serves``: it is known that the database serves.
+    """
+    done, refused = list[R](), list[tuple[T, Exception]]()
+    parts = [rows] if rows else []
+    prove_by, unproven, alone = monotonic() + PROVE_WITHIN, False, False
+    while parts:
+        # Refused rows may lie side by side: look for the proof elsewhere, in the largest part.
+        part, asked_at = parts.pop(0 if unproven and alone else -1), monotonic()
+        alone = len(part) == 1
+        try:
+            done.append((yield from write(part)))
+        except (*DAMAGED, *OUT_OF_SERVICE) as error:
+            now = monotonic()
+            if not is_refusal(error, took=now - asked_at):
+                return Split(done, refused, error)
+            if alone:
+                refused.append((part[0], error))
+            else:
+                middle = len(part) // 2
+                parts += (part[middle:], part[:middle])
+            unproven = not (done or serves or isinstance(error, DAMAGED))
+            if unproven and refused and (now > prove_by or not parts):
+                return Split(done, refused, error)
+    return Split(done, refused)
