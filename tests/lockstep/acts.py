@@ -15,14 +15,16 @@ from hypothesis.strategies import SearchStrategy
 
 from perdure.model.job import Claimed, Lease, NewJob
 from perdure.model.lifecycle import Outcome, Released, Succeeded
-from perdure.ops import bulk_actions, enqueue, job_actions, queues, tasks
+from perdure.ops import bulk_actions, enqueue, job_actions, queues, set_aside, tasks
 from perdure.ops.find import Found
 from perdure.ops.finish import Finished
 from perdure.ops.op import Op, Operation, operation
 from perdure.ops.report import JobReport
 from perdure.ops.topics import queue_topics, worker_topic
+from perdure.plan.plan import run
 from perdure.request.filter import Filter
 from perdure.worker.operations import WorkerOperations
+from perdure.worker.set_aside import bring_back
 from tests.lockstep import requests
 from tests.lockstep.endings import YEAR, Job
 from tests.lockstep.model import Model
@@ -88,6 +90,7 @@ class Company:
 
     def wait(self, span: int) -> None:
         self.pair.clock.now = self.model.now = self.model.now + span
+        self.ask(lambda operations: run(operations.store, bring_back(page=2)))
 
     # Producers
 
@@ -232,6 +235,10 @@ class Company:
 
     def expire(self, _: Draw) -> None:
         assert self.ask(lambda operations: operations.expire(page=2)) == self.model.expire()
+
+    def set_aside(self, _: Draw) -> None:
+        """Nobody sees a difference."""
+        self.perform(set_aside.set_aside, n=3, few=0)
 
     # Operators
 

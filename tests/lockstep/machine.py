@@ -34,6 +34,7 @@ ODDS = {
     Company.fall_silent: 1,
     Company.rescue: 2,
     Company.expire: 1,
+    Company.set_aside: 2,
     Company.cancel: 3,
     Company.requeue: 3,
     Company.run_now: 2,

@@ -104,6 +104,9 @@ def _sweeps() -> Mapping[str, Hot]:
         "find_orphans": Hot("find_orphans", {"after": job_id(0, 0), "n": RUNNING}, RUNNING),
         "expire_jobs": Hot("expire_jobs", {"n": 2 * EXPIRED}, EXPIRED),
         "list_running": Hot("list_running", {"worker": "worker-0"}, RUNNING // WORKERS),
+        "find_due_soon": Hot(
+            "find_due_soon", {"ahead": DAY, "n": 100, "due": 0, "after": job_id(0, 0)}, GROUPS
+        ),
         "beat_worker": Hot("beat_worker", {"worker": "worker-0"}, 1),
     }
 

@@ -33,6 +33,7 @@ from perdure.ops import (
     replay,
     report,
     results,
+    set_aside,
     stats,
     sweep,
     tasks,
@@ -329,6 +330,9 @@ def sweep_up(store: Recorder) -> None:
     store.perform(sweep.expire)
     expired = store.perform(sweep.find_expired)
     store.perform(sweep.expire_chosen, expired)
+    store.perform(set_aside.set_aside)
+    store.perform(set_aside.find_due_soon)
+    store.perform(set_aside.bring_back, [])
     store.perform(sweep.retire_silent)
     store.perform(worker.retire, "ann")
     (lost, *_) = store.perform(sweep.list_orphans)

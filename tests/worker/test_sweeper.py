@@ -15,6 +15,8 @@ import pytest
 
 from perdure import App
 from perdure.errors import InternalError
+from perdure.model.job import SECOND
+from perdure.ops import set_aside
 from perdure.request.events import JobEvent
 from perdure.worker.health import Health
 from perdure.worker.hooks import Hooks
@@ -127,6 +129,26 @@ async def test_what_expired_is_canceled_though_no_worker_knows_it(url: str, app:
     app.task(name="work")(lambda: None)
     async with app.worker():
         await until_state(await app.aget_job(job.id), "canceled")
+
+
+async def test_a_worker_sets_aside_what_is_due_much_later_and_brings_it_back(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = app.task(name="work")(lambda: None)
+    jobs = await app.aenqueue_many(
+        [work.using(queue=f"q{i}", delay=3600).job() for i in range(set_aside.FEW + 1)]
+    )
+
+    async def all_have(held: str | None) -> bool:
+        found = [await app.aget_job(job.id) for job in jobs]
+        return all(job.row is not None and job.row.held == held for job in found)
+
+    async with app.worker():
+        await auntil(lambda: all_have("later"))
+        assert await app.arun_now(jobs[0].id) == "due_now"
+        await until_state(jobs[0], "succeeded")
+        monkeypatch.setattr(set_aside, "BACK", 7200 * SECOND)
+        await auntil(lambda: all_have(None))
 
 
 @pytest.mark.parametrize("found_by", ["the sweeper", "a claim"])

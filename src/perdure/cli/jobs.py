@@ -101,7 +101,8 @@ def line(row: JobRow, now: int) -> list[str]:
     if row.state != "running" and row.error_kind is not None:
         error = ": ".join(filter(None, (row.error_code, row.error_message)))
     told = (error, row.reason) if row.state == "failed" else (row.reason, error)
-    note = next(filter(None, (*told, row.progress_message, row.held)), "")
+    held = None if row.held == "later" else row.held
+    note = next(filter(None, (*told, row.progress_message, held)), "")
     return [
         row.id,
         shown_state(row, now),

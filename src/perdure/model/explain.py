@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from perdure.model.advice import ADVICE, advise
 from perdure.model.coverage import Lack, Server, lack
-from perdure.model.job import ENDED, UNCLAIMABLE, Instant, JobRow, State
+from perdure.model.job import ENDED, LATER, UNCLAIMABLE, Instant, JobRow, State
 from perdure.model.pause import Pause
 from perdure.model.silence import Silence
 from perdure.model.suspect import is_suspect
@@ -195,7 +195,7 @@ def _obstacles(case: Case) -> Iterator[Reason]:
         yield _reason(
             case, "unclaimable", f"No worker can claim it: {_line(job.reason or 'the reason is unknown')}."
         )
-    elif job.held is not None:
+    elif job.held not in (None, LATER):
         yield _reason(case, "held", f"It is held by {job.held}.")
     cools = case.cool_until is not None and case.cool_until > now
     if cools and _cools_longest(case):

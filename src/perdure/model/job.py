@@ -19,6 +19,9 @@ MOST_COUNTED = 2**31 - 1
 UNCLAIMABLE = "unclaimable"
 """The value of ``held`` of a job that no claim can read; its reason says why."""
 
+LATER = "later"
+"""In ``held`` of a job that is set aside until shortly before it is due. Such a job does not count as held."""
+
 State: TypeAlias = Literal["waiting", "ready", "running", "open", "succeeded", "failed", "canceled"]
 ENDED: frozenset[State] = frozenset(("succeeded", "failed", "canceled"))
 

@@ -33,7 +33,7 @@ def visible_state(state: State, *, held: str | None, due: bool, error_kind: str 
     """The state of a job that people see. A held job is never claimed, due or not."""
     if state != "ready":
         return state
-    if held is not None:
+    if held not in (None, "later"):
         return "held"
     if due:
         return "ready"

@@ -19,16 +19,20 @@ from perdure.model.job import SECOND
 from perdure.model.lifecycle import Change
 from perdure.ops import browse
 from perdure.ops import worker as worker_ops
+from perdure.plan.plan import arun
 from perdure.worker.health import Health
 from perdure.worker.hooks import Hooks
 from perdure.worker.operations import WorkerOperations
 from perdure.worker.refusals import DAMAGED, NOT_DONE, OUT_OF_SERVICE, PERHAPS_REFUSED, safe_message
+from perdure.worker.set_aside import bring_back, set_aside
 
 NAME = "sweeper"
 TICK = 1.0
 """Seconds between two sweeps."""
 PAGE = 100
 """Expired jobs that are read at once to report them."""
+SET_ASIDE = 5.0
+"""Seconds between two looks for jobs that are due much later."""
 LEASE = 5.0
 """Seconds the lead lasts without renewal: within these another worker takes over."""
 
@@ -76,6 +80,8 @@ class Sweeper:
         self.duties = [
             Duty("retire dead", self._retire_dead, "Dead workers cannot be retired", leader_only=False),
             Duty("rescue", self._rescue_lost, "Lost jobs cannot be rescued"),
+            Duty("bring back", self._bring_back, "Jobs that are due soon cannot be brought back"),
+            Duty("set aside", self._set_aside, "Jobs cannot be set aside", interval=SET_ASIDE),
             Duty("expire", operations.aexpire, "Expired jobs cannot be canceled"),
             Duty("report expired", self.report_expired, "Expired jobs cannot be reported", leader_only=False),
         ]
@@ -134,6 +140,12 @@ class Sweeper:
                 failpoints.reach("after_rescue")
             _log.warning("Rescued %d jobs of workers that fell silent", len(rescued))
             await self._report_rescued(rescued)
+
+    async def _bring_back(self) -> None:
+        await arun(self._store, bring_back())
+
+    async def _set_aside(self) -> None:
+        await arun(self._store, set_aside())
 
     async def report_expired(self) -> None:
         """Report the jobs that were canceled because they expired, also those that a claim of this worker met."""

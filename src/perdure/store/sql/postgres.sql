@@ -193,6 +193,34 @@ UPDATE perdure.job
  WHERE id = ANY (ARRAY(SELECT id FROM locked ORDER BY rank, priority DESC, run_at, id LIMIT :n)) AND {not_expired}
 RETURNING CAST(id AS text), token, attempt, {claimed_columns}, state;
 
+-- name: set_aside
+-- differs: rows are locked, except those that somebody holds; LATERAL keeps to the index of the claim.
+-- Of the queues given, the priorities in which nothing is due soon leave the claim's index, if they are many.
+WITH RECURSIVE
+head (queue, priority, run_at) AS (
+    SELECT queue, 32768, CAST(NULL AS timestamptz) FROM json_array_elements_text(CAST(:queues AS json)) AS queue
+    UNION ALL
+    SELECT head.queue, next.priority, next.run_at
+      FROM head CROSS JOIN LATERAL (
+           SELECT CAST(j.priority AS integer), j.run_at FROM perdure.job j
+            WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = head.queue AND j.priority < head.priority
+            ORDER BY j.priority DESC, j.run_at, j.id LIMIT 1) next (priority, run_at)),
+idle AS MATERIALIZED (
+    SELECT queue, priority FROM head WHERE run_at > :now + span(:ahead)),
+later AS MATERIALIZED (
+    SELECT row.id
+      FROM idle CROSS JOIN LATERAL (
+           SELECT j.id FROM perdure.job j
+            WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = idle.queue AND j.priority = idle.priority
+              AND j.run_at > :now + span(:ahead)
+            ORDER BY j.run_at, j.id LIMIT :n
+              FOR UPDATE SKIP LOCKED) row
+     WHERE (SELECT count(*) FROM idle) > :few
+     LIMIT :n)
+UPDATE perdure.job SET held = 'later'
+ WHERE id = ANY (ARRAY(SELECT later.id FROM later))
+RETURNING 1;
+
 -- name: hold_damaged
 -- differs: how a JSON array becomes rows, the bounds of counters, and the size of values, checked as in claim_chosen.
 UPDATE perdure.job
@@ -731,6 +759,9 @@ WITH looked AS MATERIALIZED (
     UNION ALL
     (SELECT id FROM (SELECT id FROM perdure.job
                       WHERE CAST(:through AS text) = 'claim' AND state = 'ready' AND held IS NULL AND run_at > :now
+                     UNION ALL
+                     SELECT id FROM perdure.job
+                      WHERE CAST(:through AS text) = 'claim' AND state = 'ready' AND held = 'later' AND run_at > :now
                      OFFSET 0) later
       WHERE id < :before ORDER BY id DESC LIMIT CAST(:length AS bigint))
     UNION ALL

@@ -83,10 +83,18 @@ CASE task WHEN '(gate)' THEN {gate_due} ELSE {step_due} END
 -- fragment: tally_columns
 id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
 
+-- fragment: due_jobs
+-- Jobs that are due and not held, through the index of each kind.
+(SELECT queue, task, run_at FROM perdure.job
+          WHERE state = 'ready' AND held IS NULL AND run_at <= :now
+         UNION ALL
+         SELECT queue, task, run_at FROM perdure.job
+          WHERE state = 'ready' AND held = 'later' AND run_at <= :now) due
+
 -- fragment: visible_state
--- The state that people see; the same rule in Python is model/visible_state.py.
+-- The state that people see; the same rule in Python is model/visible_state.py. A job that is set aside is not held.
 CASE WHEN state <> 'ready' THEN state
-            WHEN held IS NOT NULL THEN 'held'
+            WHEN held <> 'later' THEN 'held'
             WHEN run_at <= :now THEN 'ready'
             WHEN error_kind IS NOT NULL THEN 'retrying'
             ELSE 'scheduled' END
@@ -133,17 +141,15 @@ SELECT queue,
 
 -- name: oldest_ready
 SELECT queue, min(run_at)
-  FROM perdure.job
- WHERE state = 'ready' AND held IS NULL AND run_at <= :now
-   AND (CAST(:queue AS text) IS NULL OR queue = CAST(:queue AS text))
+  FROM {due_jobs}
+ WHERE (CAST(:queue AS text) IS NULL OR queue = CAST(:queue AS text))
  GROUP BY queue
  ORDER BY queue;
 
 -- name: list_ready
 -- The jobs that could run now, by queue and task. The oldest one shows the lag.
 SELECT queue, task, count(*), min(run_at)
-  FROM perdure.job
- WHERE state = 'ready' AND held IS NULL AND run_at <= :now
+  FROM {due_jobs}
  GROUP BY queue, task
  ORDER BY queue, task;
 
@@ -151,8 +157,14 @@ SELECT queue, task, count(*), min(run_at)
 -- The matching jobs that are not due yet, soonest first, in a scan range after the given time and id. The last row
 -- shows where the range ended.
 WITH looked AS MATERIALIZED (
-    SELECT id, run_at FROM perdure.job INDEXED BY perdure.job_claim
-     WHERE state = 'ready' AND held IS NULL AND run_at > :now AND (run_at, id) > (instant(:due), :after)
+    SELECT id, run_at
+      FROM (SELECT id, run_at FROM perdure.job INDEXED BY perdure.job_claim
+             WHERE state = 'ready' AND held IS NULL AND run_at > :now AND (run_at, id) > (instant(:due), :after)
+            UNION ALL
+            SELECT id, run_at FROM (
+                   SELECT id, run_at FROM perdure.job INDEXED BY perdure.job_later
+                    WHERE state = 'ready' AND held = 'later' AND run_at > :now AND (run_at, id) > (instant(:due), :after)
+                    ORDER BY run_at, id LIMIT :length) aside) later
      ORDER BY run_at, id LIMIT :length),
 found AS (
     SELECT j.id, j.run_at
@@ -281,6 +293,13 @@ SELECT task,
        count(*)
   FROM perdure.job
  WHERE state = 'ready' AND held IS NULL
+ GROUP BY 1, 2
+UNION ALL
+SELECT task,
+       {visible_state},
+       count(*)
+  FROM perdure.job
+ WHERE state = 'ready' AND held = 'later'
  GROUP BY 1, 2
 UNION ALL
 SELECT task, 'running', count(*)
@@ -702,10 +721,39 @@ RETURNING queue;
 UPDATE perdure.job
    SET run_at = CASE WHEN run_at > :now THEN :now ELSE run_at END,
        reason = CASE held WHEN 'unclaimable' THEN NULL ELSE reason END,
-       held = CASE held WHEN 'unclaimable' THEN NULL ELSE held END
+       held = CASE WHEN held IN ('unclaimable', 'later') THEN NULL ELSE held END
  WHERE id IN ids(:ids)
    AND state = 'ready' AND (run_at > :now OR held = 'unclaimable')
 RETURNING queue;
+
+-- name: list_ready_queues
+-- The next queues behind one that have jobs in the claim's index: one step through it for each.
+WITH RECURSIVE every (queue, n) AS (
+    SELECT CAST(:after AS text), 0
+    UNION ALL
+    SELECT (SELECT j.queue FROM perdure.job j
+             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
+             ORDER BY j.queue LIMIT 1), every.n + 1
+      FROM every WHERE every.queue IS NOT NULL AND every.n < :n)
+SELECT queue
+  FROM every
+ WHERE queue IS NOT NULL AND n > 0;
+
+-- name: find_due_soon
+-- Jobs that were set aside and are due soon, from a time and id on.
+SELECT run_at, id
+  FROM perdure.job INDEXED BY perdure.job_later
+ WHERE state = 'ready' AND held = 'later' AND run_at <= :now + span(:ahead) AND (run_at, id) > (instant(:due), :after)
+ ORDER BY run_at, id
+ LIMIT :n;
+
+-- name: bring_back
+UPDATE perdure.job SET held = NULL
+ WHERE id = ANY (ARRAY(
+           SELECT id FROM perdure.job
+            WHERE id IN ids(:ids) AND state = 'ready' AND held = 'later'
+              FOR UPDATE SKIP LOCKED))
+RETURNING queue, run_at <= :now;
 
 -- name: delete_jobs
 DELETE FROM perdure.job

@@ -57,6 +57,30 @@ UPDATE perdure.job
    AND {not_left_to_sweeper}
 RETURNING id, token, attempt, {claimed_columns}, state;
 
+-- name: set_aside
+-- differs: no LATERAL, and nothing to lock.
+-- Of the queues given, the priorities in which nothing is due soon leave the claim's index, if they are many.
+WITH RECURSIVE
+head (queue, priority, run_at) AS (
+    SELECT value, 32768, NULL FROM json_each(:queues)
+    UNION ALL
+    SELECT next.queue, next.priority, next.run_at
+      FROM head CROSS JOIN perdure.job next ON next.rowid = (
+           SELECT j.rowid FROM perdure.job j INDEXED BY perdure.job_claim
+            WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = head.queue AND j.priority < head.priority
+            ORDER BY j.priority DESC, j.run_at, j.id LIMIT 1)),
+idle AS MATERIALIZED (
+    SELECT queue, priority FROM head WHERE run_at > :now + span(:ahead))
+UPDATE perdure.job SET held = 'later'
+ WHERE rowid IN (
+       SELECT j.rowid
+         FROM idle CROSS JOIN perdure.job j INDEXED BY perdure.job_claim
+           ON j.state = 'ready' AND j.held IS NULL AND j.queue = idle.queue AND j.priority = idle.priority
+          AND j.run_at > :now + span(:ahead)
+        WHERE (SELECT count(*) FROM idle) > :few
+        LIMIT :n)
+RETURNING 1;
+
 -- name: hold_damaged
 -- differs: how a JSON array becomes rows, and the bounds of counters. The connection limits the size of a value.
 UPDATE perdure.job
@@ -428,6 +452,9 @@ WITH looked AS MATERIALIZED (
     UNION ALL
     SELECT id FROM (SELECT id FROM perdure.job INDEXED BY perdure.job_claim
                      WHERE :through = 'claim' AND state = 'ready' AND held IS NULL AND run_at > :now AND id < :before
+                    UNION ALL
+                    SELECT id FROM perdure.job INDEXED BY perdure.job_later
+                     WHERE :through = 'claim' AND state = 'ready' AND held = 'later' AND run_at > :now AND id < :before
                      ORDER BY id DESC LIMIT :length)
     UNION ALL
     SELECT id FROM (SELECT id FROM perdure.job INDEXED BY perdure.job_running

@@ -1,0 +1,62 @@
+"""Keep jobs that are due much later out of the way of claims.
+
+A claim looks at each queue and priority that has ready jobs, due or not: 20,000 queues with nothing but scheduled jobs
+made a claim a hundred times as slow. Such jobs leave the claim's index until shortly before they are due. Where only a
+few queues and priorities are idle, nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from perdure.model.job import SECOND, Span
+from perdure.ops.batch import rows_of
+from perdure.ops.find import FIRST, Due
+from perdure.ops.op import Op, announce, ask, ask_last, operation
+from perdure.ops.topics import queue_topics
+
+ASIDE: Span = 60 * SECOND
+"""A job that is due later than this may be set aside."""
+
+BACK: Span = 30 * SECOND
+"""A job comes back so long before it is due: another worker takes over within 5 s if the elected one dies."""
+
+FEW = 50
+"""So many queues and priorities without due jobs are left alone: each costs a claim about 10 µs."""
+
+
+QUEUES = 2000
+"""How many queues are looked at in one transaction."""
+
+
+class SetAside(NamedTuple):
+    """``n``: how many jobs were set aside. ``last``: the last queue that was looked at; None after the last of all."""
+
+    n: int
+    last: str | None
+
+
+@operation("write")
+def set_aside(*, after: str = "", n: int = 5000, few: int = FEW) -> Op[SetAside]:
+    """Set aside up to n jobs of the next queues behind ``after``, where nothing is due soon in a priority."""
+    queues = [queue for (queue,) in (yield from ask("list_ready_queues", after=after, n=QUEUES))]
+    if not queues:
+        return SetAside(0, None)
+    rows = yield from ask_last("set_aside", queues=rows_of(queues), ahead=ASIDE, few=few, n=n)
+    return SetAside(len(rows), queues[-1] if len(queues) == QUEUES else None)
+
+
+@operation("read")
+def find_due_soon(*, behind: Due = FIRST, n: int = 1000) -> Op[list[Due]]:
+    """The next n jobs that were set aside and are due soon."""
+    rows = yield from ask_last("find_due_soon", due=behind.at, after=behind.id, ahead=BACK, n=n)
+    return [Due(*row) for row in rows]
+
+
+@operation("write")
+def bring_back(ids: Sequence[str]) -> Op[int]:
+    """Bring these jobs back; return how many. Queues in which some are due already are announced."""
+    rows = yield from ask_last("bring_back", ids=rows_of(ids))
+    yield from announce(queue_topics(queue for queue, is_due in rows if is_due))
+    return len(rows)
