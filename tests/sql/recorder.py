@@ -323,7 +323,8 @@ def operate_on_many(store: Recorder) -> None:
 def sweep_up(store: Recorder) -> None:
     store.perform(finish.finish_unlocked, [], jitter=jitter)
     store.perform(sweep.expire)
-    store.perform(sweep.expire_chosen, store.perform(sweep.find_expired))
+    expired: list[str] = store.perform(sweep.find_expired)
+    store.perform(sweep.expire_chosen, expired)
     store.perform(sweep.retire_silent)
     store.perform(worker.retire, "ann")
     (lost, *_) = store.perform(sweep.list_orphans)

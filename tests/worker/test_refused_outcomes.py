@@ -52,7 +52,7 @@ class Fleet:
 
     async def states(self, jobs: list[Job[Any]]) -> set[tuple[str, int, str | None]]:
         """Their states, attempts and errors."""
-        rows = await self.app._store.aperform(browse.get_jobs, [job.id for job in jobs])
+        rows = await self.app.store.aperform(browse.get_jobs, [job.id for job in jobs])
         return {(row.state, row.attempt, row.error_code) for row in rows if row is not None}
 
     async def until(self, jobs: list[Job[Any]], *state: object) -> None:
