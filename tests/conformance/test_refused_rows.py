@@ -38,7 +38,10 @@ def claim_some(world: World, refused: set[int], n: int, **options: Any) -> tuple
 
 @pytest.mark.parametrize("code", [*CODES, "55P03"])
 @pytest.mark.parametrize("refused", [{3}, {0, 1, 2, 3, 4, 5, 6, 7}, set(range(0, 40, 5))])
-def test_a_refused_outcome_stops_no_other(world: World, code: str, refused: set[int]) -> None:
+def test_a_refused_outcome_stops_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, code: str, refused: set[int]
+) -> None:
+    monkeypatch.setattr("perdure.worker.split.PROVE_WITHIN", 60.0)
     if not has_code(world, code):
         return
     jobs, leases = claim_some(world, refused, 40)

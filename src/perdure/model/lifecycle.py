@@ -174,22 +174,6 @@ def stripped(outcome: Outcome, why: str = "", *, dropped: str = "result.unencoda
     return msgspec.structs.replace(outcome, report=None)
 
 
-def as_refused(outcome: Outcome) -> list[Outcome]:
-    """The failure to record where the row takes an outcome in no form; none for a claim that is given back.
-
-    The attempt must cost something, or a job whose outcome is always refused would run for ever.
-    """
-    if isinstance(outcome, Released):
-        return []
-    kind: FailureKind = "fatal" if isinstance(outcome, Canceled) else "error"
-    kind = outcome.kind if isinstance(outcome, Failed) else kind
-    return [
-        Failed(
-            outcome.lease, kind, "job.outcome_refused", "The database refused the outcome of this attempt."
-        )
-    ]
-
-
 class Running(msgspec.Struct, frozen=True, gc=False):
     """A running job, read under its lock, with all that settling an outcome needs."""
 

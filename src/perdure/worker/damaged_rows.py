@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from perdure.errors import Conflict, Invalid, PerdureError, Unavailable
 from perdure.model.job import Claimed, Lease
-from perdure.model.lifecycle import Outcome, as_refused, stripped
+from perdure.model.lifecycle import Canceled, Failed, FailureKind, Outcome, Released, stripped
 from perdure.ops import claim as claim_ops
 from perdure.ops.claim import ClaimRequest, Claims
 from perdure.ops.finish import Finished
@@ -307,7 +307,7 @@ class DamagedRows:
             return []
         instead = [stripped(outcome, _why(error), dropped="result.refused")]
         if may_be_of_the_row(error) and (certain or self.others_recorded_since([outcome.lease])):
-            instead += as_refused(outcome)
+            instead += _as_failure(outcome)
         return instead
 
     def sweep(
@@ -365,3 +365,16 @@ def _unserved(error: Exception) -> Unavailable:
 def _why(error: Exception) -> str:
     """The text of a refusal, if it is ours: an error of the database may quote values."""
     return str(error) if isinstance(error, Invalid | Conflict) else ""
+
+
+def _as_failure(outcome: Outcome) -> list[Outcome]:
+    """The failure to record where the row takes an outcome in no form; none for a claim that is given back.
+
+    The attempt must cost something, or a job whose outcome is always refused would run for ever.
+    """
+    if isinstance(outcome, Released):
+        return []
+    kind: FailureKind = "fatal" if isinstance(outcome, Canceled) else "error"
+    kind = outcome.kind if isinstance(outcome, Failed) else kind
+    message = "The database refused the outcome of this attempt."
+    return [Failed(outcome.lease, kind, "job.outcome_refused", message)]

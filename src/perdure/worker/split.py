@@ -39,8 +39,9 @@ def split(
     parts = [rows] if rows else []
     prove_by, unproven, alone = monotonic() + PROVE_WITHIN, False, False
     while parts:
-        # Refused rows may lie side by side: look for the proof elsewhere, in the largest part.
-        part, asked_at = parts.pop(0 if unproven and alone else -1), monotonic()
+        # Refused rows may lie side by side: after two of them look for the proof elsewhere, in the largest part.
+        elsewhere = unproven and alone and len(refused) % 2 == 0
+        part, asked_at = parts.pop(0 if elsewhere else -1), monotonic()
         alone = len(part) == 1
         try:
             done.append((yield from write(part)))
