@@ -251,9 +251,9 @@ class JobContext(Context):
         if before is not None:
             report = merged(before.report, report)
         full = JobReport(self.row.lease, report, before.logs if before else ())
-        (answer,) = yield from self._operations._report([full])
+        answer = yield from self._operations._save(full)
         if answer == "invalid progress":
-            (answer,) = yield from self._operations._report([without_progress(full)])
+            answer = yield from self._operations._save(without_progress(full))
         if answer == "lease lost":
             raise LeaseLost
         if answer == "cancel requested":
