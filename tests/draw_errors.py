@@ -9,6 +9,8 @@ from tests.test_errors import CLASSES, codes_in_the_package
 
 PAGE = Path(__file__).parent.parent / "docs" / "errors.md"
 
+REPEAT = "repeat the first one exactly: `error.field` names what differs."
+
 ADVICE = {
     "PerdureError": "Catch it to catch them all.",
     "Invalid": "Correct the call: trying again does not help.",
@@ -22,9 +24,9 @@ ADVICE = {
     "BlockingCall": "Use what the message names: mostly the async version of the method.",
     "UnsupportedConnection": "Give `conn=` an open connection or session of a [known library](transactions.md).",
     "Conflict": "Look at what is stored, and decide.",
-    "IdempotencyConflict": "Give the new request a key of its own, or ask as before: `error.field` differs.",
-    "GateConflict": "Look at how the gate was resolved: that stands.",
-    "AppendConflict": "Give the new append a key of its own, or ask as before: `error.field` differs.",
+    "IdempotencyConflict": f"Give the new request a key of its own, or {REPEAT}",
+    "GateConflict": "Look at how the gate was resolved: that decision is final.",
+    "AppendConflict": f"Give the new append a key of its own, or {REPEAT}",
     "UnsupportedIsolation": "Begin your transaction with READ COMMITTED, or leave the keys out.",
     "Refused": "Find out what forbids it; the same call may be allowed later.",
     "UnknownTask": "Check the name; start a worker of the program that has the task, or call its `app.save_tasks()`.",
@@ -47,7 +49,7 @@ ADVICE = {
     "WorkflowFailed": "See which step failed; `workflow.requeue()` starts a new run.",
     "WorkflowCanceled": "See `workflow.reason`; `workflow.requeue()` starts a new run.",
     "WaitTimeout": "Wait again, or ask `app.explain_job(id)` why it has not ended. The job goes on.",
-    "Unavailable": "Try again later. The call has retried already: for 5 s if the database is away, 30 s if busy.",
+    "Unavailable": "Try again later. The call has [retried already](enqueue.md#when-the-database-is-away).",
     "StoreAway": "See whether the database runs and can be reached, then try again.",
     "StoreBusy": "Keep transactions short, and give your own as `conn=`; then try again.",
     "RowsLocked": "Find the transaction that is open and end it; then try again.",
@@ -74,18 +76,18 @@ FINER = {
     "conn.other_database": "Connect to the database of the app.",
     "conn.pipeline": "Leave the pipeline mode first.",
     "conn.wrong_mode": "Give async connections to the async methods, blocking ones to the others.",
-    "job.bad_snapshot": "A stored key is damaged, or of a later version.",
-    "job.damaged": "Find out who else writes to perdure's tables; delete the job, or mend its row.",
-    "job.is_a_step": "Use the verb of workflows that the message names.",
+    "job.bad_snapshot": "Upgrade perdure if a later version stored the key; otherwise correct or delete the row.",
+    "job.damaged": "Find out who else writes to perdure's tables; delete the job, or correct its row.",
+    "job.is_a_step": "Use the workflow method that the message names.",
     "job.key_unstable": "A key appeared and vanished again and again: try again.",
     "job.not_succeeded": "Wait for its end; `requeue_job` is for what failed or was canceled.",
     "job.nested_transaction": "Use the connection of the block that is open.",
     "job.unique_key_taken": "Wait until the job that the message names has ended, or cancel it.",
     "move.abandoned": "Somebody gave the move up: do so with both databases, and begin it again.",
-    "move.arrived": "Move again: that ends the move; or give it up with both databases ([moving](moving.md)).",
+    "move.arrived": "Move again, give the move up with both, or `--keep` the target ([moving](moving.md#movearrived)).",
     "move.differs": "Give the move up, find out who wrote, and move again ([moving](moving.md)).",
     "move.incomplete": "Move again; what has come so far is not all.",
-    "move.misfit": "Give up the move, repair or delete the row, and move again.",
+    "move.misfit": "Give the move up, correct or delete the row, and move again.",
     "move.not_empty": "Move into a new file, schema or database.",
     "move.other": "Finish the other move, or give it up; the message names it.",
     "move.same": "Name two databases.",
@@ -94,16 +96,16 @@ FINER = {
     "schema.gap": "A migration is missing before one that was applied: restore the database from a backup.",
     "schema.no_such_version": "Name a migration that this version has.",
     "store.bad_value": "The database cannot store a value; correct it.",
-    "store.constraint": "The tables refused a row.",
+    "store.constraint": "In a migration, correct the rows that violate the constraint. Otherwise report it.",
     "store.contended": "Run your transaction again.",
     "store.forbidden": "Grant the role its rights: `perdure grants` prints them ([operating](operating.md#roles)).",
     "store.self_locked": "Give the connection of your transaction as `conn=`, or commit first.",
     "store.left_behind": "Stop all programs that use the SQLite file, then remove its `-wal` and `-shm`.",
     "store.limit": "A limit of the database was exceeded: its log tells which.",
     "store.moved": "Use the database that the jobs were moved to, or wait for the end of the move.",
-    "store.refused": "The database refused a statement.",
-    "store.too_large": "Mend or delete the row: perdure stores no value of more than 1 MiB.",
-    "store.undecodable": "Repair or delete the row: perdure did not write it.",
+    "store.refused": "See the log of the database. Often a trigger on perdure's tables refuses the row.",
+    "store.too_large": "Correct or delete the row: perdure stores no value of more than 1 MiB.",
+    "store.undecodable": "Correct or delete the row: perdure has not written it.",
     "store.unprepared": "Behind a pooler, use `prepare=False`.",
     "task.damaged": "Find out who else writes to perdure's tables; set the config of the task again.",
     "task.duplicate": "Give one of the two tasks another name.",
@@ -116,12 +118,12 @@ FINER = {
     "workflow.append_terminal_workflow": "The workflow is over, or being canceled: start another one.",
     "workflow.append_window_missing": "Name a gate of this workflow as `window`.",
     "workflow.append_window_not_gate": "Name a gate as `window`: a worker runs that step.",
-    "workflow.bad_snapshot": "A stored key is damaged, or of a later version.",
-    "workflow.gate_conflicting_output_retry": "Look at the output that the gate was resolved with: that stands.",
+    "workflow.bad_snapshot": "Upgrade perdure if a later version stored the key; otherwise correct or delete the row.",
+    "workflow.gate_conflicting_output_retry": "See the output that the gate was resolved with: that is final.",
     "workflow.gate_invalid_terminal_status": "Resolve it as `succeeded`, `failed` or `canceled`.",
     "workflow.gate_not_found": "Check the key of the gate.",
     "workflow.gate_not_gate": "A worker runs that step: nobody resolves it.",
-    "workflow.idempotency_conflict": "Give the new workflow a key of its own, or ask as before: `error.field` differs.",
+    "workflow.idempotency_conflict": f"Give the new workflow a key of its own, or {REPEAT}",
     "workflow.key_unstable": "A key appeared and vanished again and again: try again.",
 }
 
@@ -131,16 +133,16 @@ TEXT = """\
 
 <!-- Drawn by `make docs` from src/perdure/errors.py; a test compares. -->
 
-Everything that perdure raises on purpose is a `PerdureError`. All stand in `perdure.errors`, those that most programs
-need also in `perdure`. `error.code` and `error.category` are stable and fit for clients; the message may be shown, for
-it never contains payloads, keys, connection strings or SQL. How a *job* fails, with `job.error.code`, is in the
-[retries](retries.md#failure-kinds-and-codes).
+Everything that perdure raises on purpose is a `PerdureError`. All are in `perdure.errors`; those that most programs
+need are also in `perdure`. `error.code` and `error.category` are stable and may be shown to clients. So may the
+message, because it never contains payloads, keys, connection strings or SQL. How a *job* fails, with `job.error.code`,
+is described in [retries](retries.md#failure-kinds-and-codes).
 
 | error | is a | code | category | meaning | what to do |
 |---|---|---|---|---|---|
 {errors}
 
-Where one class stands for several reasons, `error.code` may be finer:
+If a class covers several reasons, `error.code` is more specific:
 
 | code | error | what to do |
 |---|---|---|

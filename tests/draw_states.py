@@ -15,7 +15,7 @@ MEANING: dict[State, str] = {
     "waiting": "Its parents have not ended yet.",
     "ready": "It may be claimed once its `run_at` has come.",
     "running": "A worker holds its lease.",
-    "open": "It waits for the outside: a gate for somebody to resolve it, a job for an event.",
+    "open": "It is a gate that waits to be resolved.",
     "succeeded": "The handler returned.",
     "failed": "The attempts are used up, or one of them was fatal.",
     "canceled": "Somebody asked for it, the handler gave up, it expired, or a parent did not end as required.",
@@ -24,12 +24,12 @@ MEANING: dict[State, str] = {
 CAUSE = {
     "enqueue": "A request is stored: `waiting` if it has parents that have not ended, `open` if it is a gate.",
     "release": "The last parent ended as required; a gate becomes `open`.",
-    "doom": "A parent ended in a state that the step does not accept.",
+    "doom": "A parent did not end as required, so the step can never run.",
     "cancel": "Somebody cancels it, or its handler raises `Cancel`; a running job is only asked to stop.",
-    "expire": "No attempt had begun by `expires`, or after a failed one not the next.",
-    "claim": "A worker takes it; the attempt counts and the token grows.",
-    "succeed": "The handler returned; this wins over a cancel that was asked.",
-    "fail": "The handler raised, the process broke down under it, or the worker was shut down.",
+    "expire": "No attempt had started by `expires`; or one had failed, and the next had not started.",
+    "claim": "A worker takes it; its attempt number and its token grow by one.",
+    "succeed": "The handler returned, even if a cancel was requested.",
+    "fail": "The handler raised, its process died, or the worker was shut down.",
     "time out": "The attempt took longer than `timeout`; a gate ends as its `on_timeout` says.",
     "lose": "Its worker fell silent and the job was rescued.",
     "throttle": "The handler raised `Throttle`; costs no attempt and cools the queue.",
@@ -37,8 +37,8 @@ CAUSE = {
     "continue": "The handler raised `Continue`; a new run begins with the checkpoint.",
     "give back": "The claim is returned before user code began; costs no attempt.",
     "resolve": "Somebody resolves the gate.",
-    "event": "The event arrives.",
-    "requeue": "Somebody asks for a new run; one that succeeded runs again only with its workflow.",
+    "event": "Not built yet: the event that it waits for arrives.",
+    "requeue": "Somebody asks for a new run; a job that succeeded runs again only as part of its workflow.",
 }
 
 
@@ -47,22 +47,23 @@ TEXT = """\
 
 <!-- Drawn by `make docs` from src/perdure/model/lifecycle.py; a test compares. -->
 
-A job that has ended changes no more, unless a requeue starts a new run. `waiting` and `open` belong to
+A job that has ended no longer changes, unless a requeue starts a new run. `waiting` and `open` belong to
 [workflows](workflows.md). `Job.state` is one of these:
 
 | state | meaning |
 |---|---|
 {states}
 
-People see more. A job that is stored as `ready` is counted, listed, filtered and acted on as exactly one of these, by
-`app.count_jobs()`, `app.list_jobs(state="retrying")`, `perdure jobs --state held` and all others; the first that holds:
+Counts, lists, filters, actions and commands show a job that is stored as `ready` as exactly one of these states, for
+example `app.count_jobs()`, `app.list_jobs(state="retrying")` and `perdure jobs --state held`. The first row that
+applies counts:
 
 | seen as | when |
 |---|---|
 | `held` | No worker can claim it, due or not, until somebody acts ([held jobs](operating.md#held-jobs)). |
 | `ready` | Its `run_at` has come: the next free worker claims it. |
-| `retrying` | Its `run_at` is to come, and its last attempt ended with an error. |
-| `scheduled` | Its `run_at` is to come. |
+| `retrying` | Its `run_at` is in the future, and its last attempt ended with an error. |
+| `scheduled` | Its `run_at` is in the future. |
 
 Lists of `scheduled` and of `retrying` jobs begin with the one that is due first, all others with the newest.
 
@@ -71,8 +72,8 @@ stateDiagram-v2
 {arrows}
 ```
 
-Where several states may follow, the job becomes `canceled` if that was asked while it ran, `failed` if there
-is no further attempt, and else `ready`.
+Where several states may follow, the job becomes `canceled` if a cancel was requested while it ran, `failed` if it
+has no attempt left, and otherwise `ready`.
 
 | from | by | to | cause |
 |---|---|---|---|

@@ -17,7 +17,9 @@ from perdure import App
 from perdure.client.task import Handling
 from perdure.request.filter import Wanted
 from perdure.request.options import Asked
+from perdure.store.schema.files import migrations
 from tests import draw_errors, draw_states
+from tests.conn.drivers import parts
 from tests.harness import processes
 from tests.test_errors import CLASSES, codes_in_the_package
 
@@ -159,6 +161,53 @@ def test_the_page_about_transactions_runs_and_prints_what_it_says(
     assert len(printed) == 4
 
 
+def test_the_project_of_the_page_about_django_runs(tmp_path: Path, url: str) -> None:
+    if url.startswith("sqlite"):
+        env = {"DJANGO_SETTINGS_MODULE": "shop.sqlite_settings"}
+    else:
+        env = {f"SHOP_DB_{name.upper()}": str(value) for name, value in parts(url).items()}
+        name = env["SHOP_DB_DATABASE"]
+        env |= {"SHOP_DB_NAME": name, "SHOP_DB_TEST_NAME": f"{name}_test"}
+        env["DJANGO_SETTINGS_MODULE"] = "shop.settings"
+    files = {block.partition("\n")[0].removeprefix("# "): block for block in blocks("docs/django.md")}
+    migration = files.pop("orders/migrations/0002_perdure.py")
+    assert f"to={migrations('sqlite')[-1].version})" in migration, "name the newest version"
+
+    def succeeds(*command: str) -> str:
+        ran = processes.run(*command, cwd=tmp_path, env=env)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout + ran.stderr
+
+    def manage(*command: str) -> str:
+        return succeeds("-m", "django", *command)
+
+    write_project(tmp_path, files)
+    manage("makemigrations", "orders")
+    write_project(tmp_path, {"orders/migrations/0002_perdure.py": migration})
+    manage("migrate")
+    assert "No changes" in manage("makemigrations", "--check")
+    manage("save_tasks")
+    manage("shell", "-c", "from orders.checkout import place_order; place_order('Ann')")
+    succeeds("-m", "perdure", "worker", "shop.worker:app", "--burst")
+    shown = (
+        "from orders.models import Order; print(Order.objects.filter(confirmed=True, shipped=True).count())"
+    )
+    assert manage("shell", "-c", shown).splitlines()[-1] == "1"
+    for _ in range(2):  # the first run must leave nothing in the way of the next
+        assert "Ran 3 tests" in manage("test", "--noinput")
+
+
+def write_project(home: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        file = home / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        for package in (file.parent, *file.parent.parents):
+            if package == home:
+                break
+            (package / "__init__.py").touch()
+        file.write_text(text)
+
+
 def test_every_public_name_is_documented() -> None:
     """In a sentence or in code that uses it: an import alone explains nothing."""
     pages = sorted(ROOT.glob("docs/*.md"))
@@ -222,7 +271,10 @@ def headings(page: Path) -> list[str]:
 def test_every_file_that_is_named_exists(page: Path) -> None:
     named = set(re.findall(r"(?<![\w/.])[\w/*]+\.(?:py|sql)\b", page.read_text()))
     homes = [ROOT, *(ROOT / home for home in ("src/perdure", "src/perdure/store", "docs")), page.parent]
-    shown = set(re.findall(r"^# (\S+\.py)$", page.read_text(), re.MULTILINE))
+    shown = {
+        "manage.py",
+        *re.findall(r"^# (\S+\.py)$", page.read_text(), re.MULTILINE),
+    }  # every Django project has one
     assert {name for name in named - shown if not any([*home.glob(name)] for home in homes)} == set()
 
 

@@ -80,7 +80,7 @@ class InvalidOption(Invalid):
 
 
 class InvalidLease(Invalid):
-    """A lease must last longer than nothing."""
+    """A lease must be longer than zero seconds."""
 
     code = "worker.invalid_lease"
 
@@ -137,7 +137,7 @@ class IdempotencyConflict(Conflict):
 
 
 class GateConflict(Conflict):
-    """The gate was resolved otherwise."""
+    """The gate was resolved differently."""
 
     code = "workflow.gate_conflicting_completion_retry"
 

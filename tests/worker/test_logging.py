@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import logging
 import re
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from typing import Any
 
-import psycopg
 import pytest
 
 import perdure
 from perdure import CONTEXT, App, Context, Snooze, Step, Workflow
 from perdure.errors import InvalidConfig
 from tests.harness.waiting import auntil
+from tests.worker.refusing import refusing
 
 FAR = 3600
 
@@ -76,7 +73,7 @@ async def test_a_result_that_only_the_database_refuses_is_told(
     async def work(n: int) -> str:
         return "hunter2" if n else "fine"
 
-    with _refusing(url, "CAST(NEW.result AS text) LIKE '%hunter2%'"):
+    with refusing(url, "CAST(NEW.result AS text) LIKE '%hunter2%'"):
         async with app.worker():
             job, other = await app.aenqueue_many([work.job(1), work.job(0)])
             await job.ajoin(30)
@@ -93,7 +90,7 @@ async def test_a_worker_that_stops_names_the_jobs_whose_outcomes_the_database_re
     @app.task(name="work")
     async def work() -> None: ...
 
-    with _refusing(url, "OLD.state = 'running'"):
+    with refusing(url, "OLD.state = 'running'"):
         async with app.worker(drain=0.1):
             job = await work.aenqueue()
             await auntil(lambda: "cannot be recorded yet" in caplog.text)
@@ -105,7 +102,7 @@ async def test_outcomes_that_the_database_refuses_take_no_slots(app: App, url: s
     @app.task(name="work")
     async def work() -> None: ...
 
-    with _refusing(url, "OLD.state = 'running' AND OLD.tenant = 'poison'"):
+    with refusing(url, "OLD.state = 'running' AND OLD.tenant = 'poison'"):
         refused = await app.aenqueue_many([work.using(tenant="poison", priority=5).job() for _ in range(3)])
         jobs = await app.aenqueue_many([work.job() for _ in range(9)])
         async with app.worker(concurrency=2, drain=3600):  # no handler runs, so there is nothing to drain
@@ -189,29 +186,3 @@ async def test_a_worker_to_which_nothing_is_left_is_refused(app: App) -> None:
     with pytest.raises(InvalidConfig, match="nothing is left to run"):
         async with app.worker(processes=0):
             pass
-
-
-@contextmanager
-def _refusing(url: str, when: str) -> Iterator[None]:
-    """A trigger refuses such updates of jobs."""
-    if url.startswith("sqlite"):
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
-            file.execute(
-                f"CREATE TRIGGER refuse BEFORE UPDATE ON perdure_job WHEN {when} "
-                "BEGIN SELECT RAISE(ABORT, 'no'); END"
-            )
-            yield
-        return
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(
-            "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql "
-            "AS $$ BEGIN RAISE EXCEPTION 'no'; END $$"
-        )
-        connection.execute(
-            f"CREATE TRIGGER refuse BEFORE UPDATE ON perdure.job FOR EACH ROW WHEN ({when}) "
-            "EXECUTE FUNCTION public.refuse()".encode()
-        )
-        try:
-            yield
-        finally:
-            connection.execute("DROP FUNCTION public.refuse CASCADE")

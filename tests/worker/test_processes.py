@@ -21,6 +21,8 @@ from perdure.client.worker_run import find_program
 from perdure.errors import InvalidConfig, LeaseLost
 from perdure.model.job import SECOND, Lease
 from perdure.model.lifecycle import Canceled, Continued, Failed, Outcome, Snoozed, Succeeded, Throttled
+from perdure.ops.report import JobReport, ReportAnswer
+from perdure.plan.plan import Plan
 from perdure.worker.process import pool
 from perdure.worker.process.protocol import FRAME, Ended, Fault, Logged, Stream, packed
 from perdure.worker.worker import Worker
@@ -234,6 +236,24 @@ async def test_a_handler_whose_lease_is_gone_is_told_so_when_it_saves(
         await auntil(lambda: len(noted(notes)) > 1)
         assert noted(notes)[1] == "LeaseLost job.lease_lost"
         assert job.id
+
+
+async def test_a_handler_in_a_child_is_told_that_its_checkpoint_cannot_be_stored(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the error is: a child without an answer would wait until its timeout."""
+
+    def refuse(report: JobReport) -> Plan[ReportAnswer]:
+        yield from ()
+        raise ValueError("a damaged row")
+
+    async with process_app.make(sqlite_url) as app, working(app):
+        monkeypatch.setattr(app.operations, "_save", refuse, raising=False)
+        saved = await app.aenqueue("swell", {"size": 1, "save": True}, max_attempts=1)
+        with pytest.raises(JobFailed):
+            await saved.aget(PATIENCE)
+    assert saved.error is not None
+    assert saved.error.code == "perdure.internal"
 
 
 async def test_a_handler_whose_lease_is_gone_is_stopped(url: str, tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from perdure import CONTEXT, App, Context, Step, Workflow
-from perdure.errors import InvalidOption, LeaseLost
+from perdure.errors import InvalidOption, JobFailed, LeaseLost
 from perdure.ops import browse
 from tests.harness.waiting import auntil
+from tests.worker.refusing import refusing
 from tests.worker.waiting import until_state
 
 
@@ -107,6 +108,53 @@ async def test_save_is_durable_when_it_returns(app: App, run_in: str) -> None:
     async with app.worker(poll=0.05):
         await (await task.aenqueue()).aget(30)
     assert seen == [None, '{"page":7}', {"page": 7}, '{"page":7}']
+
+
+@pytest.mark.parametrize("code", ["P0001", "42501"])
+@pytest.mark.parametrize("also_says", [False, True])
+async def test_a_checkpoint_that_the_database_refuses_fails_the_attempt(
+    app: App, url: str, code: str, also_says: bool
+) -> None:
+    """Before, the save returned as if the checkpoint were stored."""
+    saved = False
+
+    @app.task(name="save", max_attempts=1)
+    async def save(*, ctx: Context = CONTEXT) -> None:
+        nonlocal saved
+        if also_says:
+            ctx.log("on the way")
+        await ctx.asave(1)
+        saved = True
+
+    await app.asave_tasks()
+    job = await save.aenqueue()
+    with refusing(url, "NEW.checkpoint IS NOT NULL", code=code):
+        async with app.worker():
+            with pytest.raises(JobFailed) as failed:
+                await job.aget(30)
+    assert not saved
+    assert failed.value.error_code == (
+        "store.forbidden" if code == "42501" and url.startswith("postgres") else "store.refused"
+    )
+
+
+async def test_a_checkpoint_is_stored_even_if_what_was_said_before_it_is_refused(
+    app: App, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task(name="save")
+    async def save(*, ctx: Context = CONTEXT) -> None:
+        ctx.progress(1, 2)
+        await ctx.asave(1)
+
+    await app.asave_tasks()
+    job = await save.aenqueue()
+    with refusing(url, "NEW.progress_done IS NOT NULL"):
+        async with app.worker():
+            await job.aget(30)
+    await job.arefresh()
+    assert job.row.checkpoint == "1"  # type: ignore[union-attr]
+    (line,) = (line for line in caplog.messages if "cannot be recorded" in line)
+    assert job.id in line
 
 
 async def test_a_save_without_its_lease_is_refused(app: App) -> None:

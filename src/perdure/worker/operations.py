@@ -11,7 +11,7 @@ from time import monotonic
 from perdure.errors import InvalidOption, RowsLocked, StoreReadOnly
 from perdure.internal import failpoints
 from perdure.model.job import Claimed, Instant, Span
-from perdure.model.lifecycle import Change, Outcome
+from perdure.model.lifecycle import Change, Outcome, Report
 from perdure.ops import claim as claim_ops
 from perdure.ops import finish as finish_ops
 from perdure.ops import report as report_ops
@@ -257,7 +257,7 @@ class WorkerOperations:
             return Batch(more=n > 0)
 
     def _report(self, reports: Sequence[JobReport]) -> Plan[list[ReportAnswer]]:
-        """Store the reports of running jobs."""
+        """Store the reports of running jobs. What the database refuses is dropped."""
         if not reports:
             return []
         try:
@@ -277,6 +277,20 @@ class WorkerOperations:
         for one in reports:
             answers += yield from self._report([one])
         return answers
+
+    def _save(self, report: JobReport) -> Plan[ReportAnswer]:
+        """Store a checkpoint, and what else its job reports. Only the latter is dropped if it is refused."""
+        checkpoint = JobReport(report.lease, Report(checkpoint=report.report.checkpoint))
+        try:
+            (answer,) = yield from perform(report_ops.report, [report])
+        except (StoreReadOnly, *DAMAGED) as error:
+            # A database that is read-only refuses everything, and the call has waited for it already.
+            read_only = isinstance(error, StoreReadOnly) and error.code != FORBIDDEN
+            if read_only or report == checkpoint:
+                raise
+            (answer,) = yield from perform(report_ops.report, [checkpoint])
+            self._damaged.unreportable(report.lease.job, error)
+        return answer
 
     def _rescue(self, *, page: int = 500, silent: bool = True) -> Plan[list[Change]]:
         """Free the jobs of workers that fell silent. A page that cannot be written is tried in parts.

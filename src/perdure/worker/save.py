@@ -15,7 +15,7 @@ from perdure.model.lifecycle import Report
 from perdure.ops.report import JobReport, ReportAnswer
 from perdure.plan.plan import Plan, pause
 from perdure.worker.operations import WorkerOperations
-from perdure.worker.refusals import OUT_OF_SERVICE
+from perdure.worker.refusals import FORBIDDEN, OUT_OF_SERVICE
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
@@ -57,6 +57,8 @@ class SaveCall:
             except StoreClosed:
                 raise
             except OUT_OF_SERVICE as error:
+                if error.code == FORBIDDEN:
+                    raise  # to wait grants no rights
                 if should_stop() or monotonic() + wait > until:
                     error.costs_attempt = False
                     raise
@@ -64,9 +66,9 @@ class SaveCall:
             wait = min(2 * wait, LONGEST_PAUSE)
 
     def _write(self, report: JobReport) -> Plan[ReportAnswer]:
-        (answer,) = yield from self._operations._report([report])
+        answer = yield from self._operations._save(report)
         if answer == "invalid progress":
-            (answer,) = yield from self._operations._report([without_progress(report)])
+            answer = yield from self._operations._save(without_progress(report))
         return answer
 
 

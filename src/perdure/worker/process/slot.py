@@ -9,7 +9,6 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from perdure.errors import PerdureError
 from perdure.model.lifecycle import Failed, Outcome
 from perdure.worker.attempt import Attempt
 from perdure.worker.process.protocol import (
@@ -190,7 +189,7 @@ class Slot:
         context, fault = attempt.context, None
         try:
             await context.asave(msgspec.json.decode(save.checkpoint))
-        except PerdureError as error:
+        except Exception as error:  # whatever it is, the child waits for an answer
             fault = Fault.of(error)
         self._channel.send(Answer(save.request, context.cancel_requested, fault))
 
