@@ -193,7 +193,7 @@ def test_a_pause_has_a_reason_that_is_shown_until_it_ends(shop: Shop) -> None:
     assert f"  {why}, unserved" in shop.run("queues").stdout
     job = shop.app.list_jobs()[0]
     assert shop.run("explain", job.id).stdout.startswith(
-        f"Its queue mail is {why}. perdure resume mail hands out"
+        f"Its queue mail is {why}. perdure resume mail lets workers"
     )
     assert shop.json("acts")[0]["detail"] == {"reason": "the gateway is down"}
     told = shop.run("resume", "mail").stdout

@@ -171,7 +171,7 @@ def test_a_whole_look_that_takes_long_is_rare_and_comes_all_the_same(
     looked = now
     now = looked + 0.99 * seconds
     assert world.claim(1, polls=True) == []
-    now = looked + seconds
+    now = looked + 1.01 * seconds
     assert ids(world.claim(1, polls=True)) == ids([late])
 
 

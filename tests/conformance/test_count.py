@@ -73,6 +73,6 @@ def test_what_cannot_be_counted_by_is_refused(sqlite_url: str) -> None:
         ):
             world.app.count_jobs_by(wrong)
     wrong = {"colour": "red"}
-    with pytest.raises(InvalidOption, match="colour is no condition"):
+    with pytest.raises(InvalidOption, match="colour is not a condition"):
         world.app.count_jobs_by("state", **wrong)
     world.close()

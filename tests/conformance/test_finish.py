@@ -158,12 +158,12 @@ def test_a_released_claim_is_as_if_it_had_never_been(world: World) -> None:
 
 def test_an_interrupted_attempt_is_told_but_does_not_count(world: World) -> None:
     job = world.task(max_attempts=1).enqueue()
-    world.attempt(Failed, "interrupted", message="shutdown")
+    world.attempt(Failed, "interrupted", message="interruption")
     row = world.row(job)
     assert (row.state, row.attempt, row.run_at, row.crashes) == ("ready", 0, NOON, 0)
     (attempt,) = world.attempts(job)
     assert (attempt.kind, attempt.attempt, attempt.delay) == ("interrupted", 1, 0)
-    assert attempt.decided_by == "shutdown"
+    assert attempt.decided_by == "interruption"
     world.attempt(Succeeded)
     assert world.row(job).attempt == 1
 

@@ -205,7 +205,7 @@ def test_an_append_that_does_not_fit_changes_nothing(flow: Flow) -> None:
         ([late(flow, after=["b"])], "late waits for b"),
         ([late(flow), late(flow)], "two steps named late"),
         ([late(flow, "x", after=["y"]), late(flow, "y", after=["x"])], "wait for one another"),
-        ([], "no steps"),
+        ([], "at least one step"),
     ):
         with pytest.raises(InvalidWorkflow, match=said):
             append(flow, started.id, *steps)

@@ -101,15 +101,15 @@ async def test_a_save_waits_for_a_database_that_comes_back(
         saver = Saver(app, run_in)
         saver.catch = Unavailable
         refused: list[int] = []
-        report = WorkerOperations._report
+        save = WorkerOperations._save
 
-        def away(self: WorkerOperations, reports: Any) -> Any:
-            if reports and reports[0].report.checkpoint and len(refused) < 4:
+        def away(self: WorkerOperations, report: Any) -> Any:
+            if len(refused) < 4:
                 refused.append(1)
                 raise StoreAway
-            return report(self, reports)
+            return save(self, report)
 
-        monkeypatch.setattr(WorkerOperations, "_report", away)
+        monkeypatch.setattr(WorkerOperations, "_save", away)
         async with app.worker(poll=0.1):
             job = await saver.task.aenqueue()
             await auntil(lambda: saver.attempts)

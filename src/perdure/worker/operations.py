@@ -118,7 +118,7 @@ class WorkerOperations:
                 return Batch(batch)
             asked_at = monotonic()
             try:
-                claims = yield from self._take(claim_ops.claim, request)
+                claims = yield from self._take(claim_ops.claim, request, asked_at)
             except OUT_OF_SERVICE:
                 if not batch:
                     raise
@@ -126,14 +126,15 @@ class WorkerOperations:
             again = yield from self._learn(request, claims, since=asked_at, polls=polls)
             batch = Batch([*batch, *claims.jobs], more=claims.more or again)
             if claims.locked and not batch:
-                claims = yield from self._take(claim_ops.claim_unlocked, request)
+                claims = yield from self._take(claim_ops.claim_unlocked, request, monotonic())
                 return Batch(claims.jobs)
             if not _claims_again(batch, claims, again):
                 break
         return batch
 
-    def _take(self, claim: Operation[[ClaimRequest], Claims], request: ClaimRequest) -> Plan[Claims]:
-        asked_at = monotonic()
+    def _take(
+        self, claim: Operation[[ClaimRequest], Claims], request: ClaimRequest, asked_at: float
+    ) -> Plan[Claims]:
         try:
             return (yield from perform(claim, request))
         except PERHAPS_REFUSED as error:

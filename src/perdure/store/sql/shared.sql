@@ -728,8 +728,8 @@ RETURNING queue;
 
 -- name: list_ready_queues
 -- The next queues behind one that have jobs in the claim's index: one step through it for each.
-WITH RECURSIVE every (queue, n) AS (
-    SELECT CAST(:after AS text), 0
+WITH RECURSIVE every AS (
+    SELECT CAST(:after AS text) AS queue, 0 AS n
     UNION ALL
     SELECT (SELECT j.queue FROM perdure.job j
              WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
