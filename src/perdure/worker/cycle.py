@@ -18,10 +18,10 @@ from perdure.model.lifecycle import Change, Outcome
 from perdure.ops.finish import Finished
 from perdure.ops.topics import queue_topic
 from perdure.worker.attempt import Attempt
+from perdure.worker.database_errors import NOT_DONE
 from perdure.worker.health import Health
 from perdure.worker.operations import Batch, Queues, WorkerOperations
 from perdure.worker.options import WorkerOptions
-from perdure.worker.refusals import NOT_DONE
 from perdure.worker.reports import put_back, warn_of_lost_lines
 from perdure.worker.slots import Slots
 
@@ -130,8 +130,8 @@ class Cycle:
         """The cycle has ended and records nothing any more."""
 
     @property
-    def over(self) -> int:
-        """The last cycle such that the jobs of it and of all cycles before have been started."""
+    def started_through(self) -> int:
+        """All jobs of cycles up to this one have been started."""
         return min(self._under_way, default=self.begun + 1) - 1
 
     @property
@@ -220,31 +220,35 @@ class Cycle:
         """How many jobs to claim for each group: the slots that are free, or that this cycle frees."""
         if not self.claiming:
             return 0, 0
-        here, there = _freed_by(self._ended)
+        here, in_processes = _freed_by(self._ended)
         here += self._slots.free - sum(held.here for held in self._under_way.values())
-        there += self._slots.free_processes - sum(held.in_processes for held in self._under_way.values())
+        in_processes += self._slots.free_processes - sum(
+            held.in_processes for held in self._under_way.values()
+        )
         return (
             max(0, min(here, self._most)) if self._here.wants_claim else 0,
-            max(0, there) if self._in_processes.wants_claim else 0,
+            max(0, in_processes) if self._in_processes.wants_claim else 0,
         )
 
     async def _cycle(self) -> None:
-        (n, m), identity = self._claim_sizes, self._executor.identity
+        (here, in_processes), identity = self._claim_sizes, self._executor.identity
         ended, self._ended = self._ended, []
-        cycle = self._begin(ended, n, m)
+        cycle = self._begin(ended, here, in_processes)
         outcomes = [(attempt, attempt.final_outcome()) for attempt in ended]
         asked = self._health.ask()
         if failpoints.armed and ended:
             failpoints.reach("before_flush")
-        if failpoints.armed and (n or m):
+        if failpoints.armed and (here or in_processes):
             failpoints.reach("before_claim")
         try:
             await self._write_logs(ended)
             recording = [outcome for _, outcome in outcomes]
-            if n:
-                finished, jobs = await self._flush(cycle, identity, recording, self._here, n)
+            if here:
+                finished, jobs = await self._flush(cycle, identity, recording, self._here, here)
             else:
-                finished, jobs = await self._flush(cycle, identity, recording, self._in_processes, m)
+                finished, jobs = await self._flush(
+                    cycle, identity, recording, self._in_processes, in_processes
+                )
         except NOT_DONE as error:
             self._ended[:0] = ended
             del self._under_way[cycle]
@@ -254,18 +258,22 @@ class Cycle:
             failpoints.reach("after_flush_before_answer")
         self._health.worked(asked)
         self._settle(outcomes, finished)
-        self._under_way[cycle] = ReservedSlots(len(jobs), m) if n else ReservedSlots(0, len(jobs))
-        more = await self._claim_for_processes(cycle, identity, m) if n and m else []
+        self._under_way[cycle] = (
+            ReservedSlots(len(jobs), in_processes) if here else ReservedSlots(0, len(jobs))
+        )
+        more = await self._claim_for_processes(cycle, identity, in_processes) if here and in_processes else []
         if failpoints.armed and (jobs or more):
             failpoints.reach("after_claim_before_start")
         del self._under_way[cycle]
         self._executor.claimed([*jobs, *more], identity)
 
-    def _begin(self, ended: Sequence[Attempt], n: int, m: int) -> int:
+    def _begin(self, ended: Sequence[Attempt], here: int, in_processes: int) -> int:
         """Begin a cycle that records these attempts and claims so many jobs; return its number."""
         self.begun = cycle = self.begun + 1
-        here, there = _freed_by(ended)
-        self._under_way[cycle] = ReservedSlots(max(0, n - here), max(0, m - there))
+        freed_here, freed_in_processes = _freed_by(ended)
+        self._under_way[cycle] = ReservedSlots(
+            max(0, here - freed_here), max(0, in_processes - freed_in_processes)
+        )
         if ended:
             self._here.outcomes_sent(cycle)
             self._in_processes.outcomes_sent(cycle)

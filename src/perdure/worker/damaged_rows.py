@@ -21,7 +21,7 @@ from perdure.ops import claim as claim_ops
 from perdure.ops.claim import ClaimRequest, Claims
 from perdure.ops.finish import Finished
 from perdure.plan.plan import Plan, perform
-from perdure.worker.refusals import (
+from perdure.worker.database_errors import (
     DAMAGED,
     OUT_OF_SERVICE,
     PERHAPS_REFUSED,

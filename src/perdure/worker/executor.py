@@ -205,7 +205,9 @@ class Executor:
             if attempt := self.attempts.get(lease):
                 attempt.stop("cancel")
         unknown = believed.difference(before, self.attempts)
-        if lost := self._orphans.lost(unknown, begun=self.cycle.begun, over=self.cycle.over):
+        if lost := self._orphans.lost(
+            unknown, begun=self.cycle.begun, started_through=self.cycle.started_through
+        ):
             _log.warning("Giving back %d jobs whose claim was never answered", len(lost))
             self.releaser.give_back(lost)
 

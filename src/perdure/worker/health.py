@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from perdure.errors import PerdureError, StoreAway, StoreClosed
-from perdure.worker.refusals import OUT_OF_SERVICE, safe_message
+from perdure.worker.database_errors import OUT_OF_SERVICE, safe_message
 
 T = TypeVar("T")
 

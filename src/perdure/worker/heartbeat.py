@@ -13,9 +13,9 @@ from perdure.errors import PerdureError
 from perdure.internal import failpoints
 from perdure.model.job import Lease
 from perdure.ops.worker import Beat
+from perdure.worker.database_errors import OUT_OF_SERVICE
 from perdure.worker.health import Health
 from perdure.worker.operations import WorkerOperations
-from perdure.worker.refusals import OUT_OF_SERVICE
 
 CHECK_INTERVAL = 0.25
 """The least number of seconds between two checks beside the regular heartbeats."""

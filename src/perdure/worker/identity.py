@@ -13,10 +13,10 @@ from perdure.internal import failpoints
 from perdure.ops import worker as worker_ops
 from perdure.plan.plan import Plan, async_method, perform, sync_method
 from perdure.request.ids import new_id
+from perdure.worker.database_errors import FORBIDDEN, OUT_OF_SERVICE
 from perdure.worker.health import Health, unless_stopped
 from perdure.worker.operations import WorkerOperations
 from perdure.worker.options import WorkerOptions
-from perdure.worker.refusals import FORBIDDEN, OUT_OF_SERVICE
 
 _log = logging.getLogger("perdure.worker")
 

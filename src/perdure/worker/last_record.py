@@ -14,10 +14,10 @@ from perdure.model.lifecycle import Outcome, Released
 from perdure.plan.plan import Plan, run
 from perdure.worker.attempt import Attempt
 from perdure.worker.bounded_log import BoundedLog
+from perdure.worker.database_errors import PERHAPS_REFUSED
 from perdure.worker.executor import last_outcome
 from perdure.worker.loop_watch import Verdict
 from perdure.worker.operations import WorkerOperations
-from perdure.worker.refusals import PERHAPS_REFUSED
 
 MOST_NAMED = 10
 """How many jobs a log line names."""

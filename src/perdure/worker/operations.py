@@ -27,8 +27,8 @@ from perdure.store.store import Store
 from perdure.worker.claim_window import ClaimWindowTracker
 from perdure.worker.clock_watch import ClockWatch
 from perdure.worker.damaged_rows import DamagedRows
+from perdure.worker.database_errors import DAMAGED, FORBIDDEN, OUT_OF_SERVICE, PERHAPS_REFUSED, is_refusal
 from perdure.worker.recorder import Recorder
-from perdure.worker.refusals import DAMAGED, FORBIDDEN, OUT_OF_SERVICE, PERHAPS_REFUSED, is_refusal
 
 CLAIM_ROUNDS = 5
 """How often a claim that met expired jobs is repeated. It may come back short: there is always a next one."""
@@ -126,7 +126,7 @@ class WorkerOperations:
             again = yield from self._learn(request, claims, since=asked_at, polls=polls)
             batch = Batch([*batch, *claims.jobs], more=claims.more or again)
             if claims.locked and not batch:
-                claims = yield from self._take(claim_ops.claim_unlocked, request)
+                claims = yield from self._take(claim_ops.claim_skipping_locked, request)
                 return Batch(claims.jobs)
             if not _claims_again(batch, claims, again):
                 break
@@ -202,7 +202,7 @@ class WorkerOperations:
                 failing=self._recorder.failing,
             )
         except RowsLocked:
-            return (yield from self._record_and_claim(outcomes, worker, tasks, n, order, free=True))
+            return (yield from self._record_and_claim(outcomes, worker, tasks, n, order, skip_locked=True))
         except PERHAPS_REFUSED as error:
             if not is_refusal(error, took=monotonic() - asked_at):
                 raise
@@ -226,11 +226,11 @@ class WorkerOperations:
         n: int,
         order: Sequence[str] | None,
         *,
-        free: bool = False,
+        skip_locked: bool = False,
     ) -> Plan[tuple[Finished, Batch]]:
         """A cycle in two transactions. If no outcome is taken, a job that is claimed proves that it is no outage."""
         try:
-            finished = yield from self._recorder.record(outcomes, free=free)
+            finished = yield from self._recorder.record(outcomes, skip_locked=skip_locked)
         except PERHAPS_REFUSED:
             batch = yield from self._claim(worker, tasks=tasks, n=n, queues=order)
             if not batch:

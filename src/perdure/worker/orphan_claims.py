@@ -11,8 +11,8 @@ class OrphanClaims:
     def __init__(self) -> None:
         self._seen_in: dict[Lease, int] = {}
 
-    def lost(self, unknown: set[Lease], *, begun: int, over: int) -> set[Lease]:
+    def lost(self, unknown: set[Lease], *, begun: int, started_through: int) -> set[Lease]:
         """The claims that will never be answered, of all that the worker does not know now."""
-        lost = {lease for lease in unknown if self._seen_in.get(lease, begun + 1) <= over}
+        lost = {lease for lease in unknown if self._seen_in.get(lease, begun + 1) <= started_through}
         self._seen_in = {lease: self._seen_in.get(lease, begun) for lease in unknown - lost}
         return lost

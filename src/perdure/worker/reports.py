@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Sequence
 from perdure.internal import failpoints
 from perdure.ops.report import JobReport
 from perdure.worker.attempt import Attempt
+from perdure.worker.database_errors import OUT_OF_SERVICE
 from perdure.worker.deadlines import Deadlines
 from perdure.worker.health import Health
 from perdure.worker.operations import WorkerOperations
-from perdure.worker.refusals import OUT_OF_SERVICE
 from perdure.worker.save import without_progress
 
 TICK = 1.0

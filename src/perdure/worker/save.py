@@ -14,8 +14,8 @@ from perdure.model.codec import MAX_PAYLOAD, encode_plain
 from perdure.model.lifecycle import Report
 from perdure.ops.report import JobReport, ReportAnswer
 from perdure.plan.plan import Plan, pause
+from perdure.worker.database_errors import FORBIDDEN, OUT_OF_SERVICE
 from perdure.worker.operations import WorkerOperations
-from perdure.worker.refusals import FORBIDDEN, OUT_OF_SERVICE
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Generic, NamedTuple, TypeVar
 
 from perdure.plan.plan import Plan
-from perdure.worker.refusals import DAMAGED, OUT_OF_SERVICE, is_refusal
+from perdure.worker.database_errors import DAMAGED, OUT_OF_SERVICE, is_refusal
 
 PROVE_WITHIN = 1.0
 """Seconds after which errors that may mean an outage count as one, if the database has taken no row."""

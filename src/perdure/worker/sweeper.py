@@ -20,10 +20,10 @@ from perdure.model.lifecycle import Change
 from perdure.ops import browse
 from perdure.ops import worker as worker_ops
 from perdure.plan.plan import arun
+from perdure.worker.database_errors import DAMAGED, NOT_DONE, OUT_OF_SERVICE, PERHAPS_REFUSED, safe_message
 from perdure.worker.health import Health
 from perdure.worker.hooks import Hooks
 from perdure.worker.operations import WorkerOperations
-from perdure.worker.refusals import DAMAGED, NOT_DONE, OUT_OF_SERVICE, PERHAPS_REFUSED, safe_message
 from perdure.worker.set_aside import bring_back, set_aside
 
 NAME = "sweeper"

@@ -19,6 +19,7 @@ from perdure.plan.plan import Plan, arun
 from perdure.request.events import EventName, Listener
 from perdure.worker.burst import Burst
 from perdure.worker.cycle import concerns
+from perdure.worker.database_errors import OUT_OF_SERVICE
 from perdure.worker.executor import Executor
 from perdure.worker.handler import Handler
 from perdure.worker.health import Health, unless_stopped
@@ -32,7 +33,6 @@ from perdure.worker.loop_watch import Verdict
 from perdure.worker.operations import WorkerOperations
 from perdure.worker.options import STOP_GRACE, Exit, WorkerOptions
 from perdure.worker.process.protocol import Load
-from perdure.worker.refusals import OUT_OF_SERVICE
 from perdure.worker.reporting import log_start
 from perdure.worker.slots import Slots
 from perdure.worker.steps import Steps
