@@ -29,11 +29,11 @@ MOST_CYCLES = 2
 """How many cycles may be under way on PostgreSQL; on SQLite, which works in this process, it is one."""
 
 SOON = 1.0
-"""Seconds between polls up to which a job that was committed late may wait for the next poll."""
+"""If polls are at most so many seconds apart, jobs that were committed late wait for the next poll."""
 
 RETRY_RECORD, RETRY_EACH = 1.0, 0.01
-"""Seconds between two tries to record outcomes that the database does not take: at least, and for each of them, since
-a refused row costs transactions of its own."""
+"""Seconds between two tries to record kept outcomes: at least, and per outcome, since each refused row costs
+transactions of its own."""
 
 
 class ClaimsAndOutcomes(Protocol):
@@ -82,7 +82,7 @@ class SlotGroup:
         self.drained = not self.tasks
 
     def claim_answered(self, cycle: int, asked: int, jobs: Batch) -> None:
-        """The answer of the cycle that was sent last counts, in whatever order the answers arrive."""
+        """The answer to the last cycle sent counts, in whatever order answers arrive."""
         if cycle > self._claimed_by:
             self._claimed_by = cycle
             self._may_have_more = jobs.more or len(jobs) == asked
@@ -179,7 +179,7 @@ class Cycle:
         finally:
             self.dead = True
             self.claiming = False
-            # What is kept is recorded last, by the worker.
+            # The worker records kept outcomes at its end.
             tasks = cycles if self._retrying is None else [*cycles, self._retrying]
             for task in tasks:
                 task.cancel()
@@ -191,7 +191,7 @@ class Cycle:
             await self._cycle()
 
     async def _until_there_is_work(self) -> None:
-        """Poll also while outcomes keep coming: a job may become due by time alone."""
+        """Keep polling while outcomes arrive: a job may become due by time alone."""
         while True:
             now = monotonic()
             if now >= self._look_at:
@@ -208,7 +208,7 @@ class Cycle:
     def _there_is_work(self) -> bool:
         if not self.is_under_way:
             return bool(self._ended) or any(self._claim_sizes)
-        # A cycle costs as much as twenty more jobs in one cycle: only a full one is worth sending behind another.
+        # The overhead of a cycle equals twenty jobs: only a full one is worth sending behind another.
         return len(self._ended) >= self._most and self._operations.store.takes_another_cycle
 
     def _want_claims(self) -> None:
@@ -217,7 +217,7 @@ class Cycle:
 
     @property
     def _claim_sizes(self) -> tuple[int, int]:
-        """How many jobs to claim for each group: the slots that are free, or that this cycle frees."""
+        """How many jobs to claim for each group: its free slots and those that this cycle frees."""
         if not self.claiming:
             return 0, 0
         here, in_processes = _freed_by(self._ended)
@@ -346,7 +346,7 @@ class Cycle:
             self._retrying = asyncio.create_task(self._retry_kept())
 
     async def _retry_kept(self) -> None:
-        """Record what is kept, all at once, again and again until nothing is. Cycles go on meanwhile."""
+        """Retry all kept outcomes together until none is left. Cycles go on meanwhile."""
         while self._kept:
             await asyncio.sleep(max(RETRY_RECORD, RETRY_EACH * len(self._kept)))
             kept = [*self._kept.items()]

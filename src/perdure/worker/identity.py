@@ -1,4 +1,4 @@
-"""Who a worker is to the database: an identity that is registered, and another once the first was given up for dead."""
+"""A worker's identity in the database: registered at its start, and again if it was believed dead."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Identity:
                 await asyncio.sleep(health.failed(error))
 
     def config_of(self, task: str, name: str) -> str | None:
-        """Of a job's task; of an alias that has none, that of the task's own name."""
+        """The config of a job's task. An alias without one has that of the task's own name."""
         return self.configs.get(task) or self.configs.get(name) if self.configs else None
 
     def release_lock(self) -> None:

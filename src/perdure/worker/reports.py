@@ -61,7 +61,7 @@ class Reports:
                 self._writing.cancel()
 
     def _write_in_background(self) -> None:
-        """Not awaited: deadlines are checked also while the database is slow."""
+        """Not awaited: deadlines are checked even while the database is slow."""
         if self._writing is not None and self._writing.done():
             self._writing.result()
             self._writing = None
@@ -71,7 +71,7 @@ class Reports:
             self._writing = asyncio.create_task(self.write(attempts))
 
     async def write(self, attempts: Collection[Attempt]) -> None:
-        # An attempt that has ended writes its lines with its outcome: from here they might come after it.
+        # An attempt that has ended writes its lines with its outcome: written here, they might come after it.
         reports = [
             (attempt, report)
             for attempt in attempts
