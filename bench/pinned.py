@@ -28,7 +28,7 @@ UNPINNED = 0.95
 MORE_PAGES = 2.0
 
 # Of the worker's claims, by the server's count: claim_jobs begins with a recursive query, claim_window does not.
-# Without claim_unlocked, which one worker alone hardly asks.
+# Without claim_skipping_locked, which one worker alone hardly asks.
 CLAIMED = """
 SELECT query LIKE 'WITH RECURSIVE%' AS whole, sum(calls), sum(shared_blks_hit + shared_blks_read)
   FROM public.pg_stat_statements(true)

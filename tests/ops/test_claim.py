@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from perdure.model.job import Claimed
-from perdure.ops.claim import ClaimRequest, Claims, ClaimWindow, claim, claim_query, claim_unlocked
+from perdure.ops.claim import ClaimRequest, Claims, ClaimWindow, claim, claim_query, claim_skipping_locked
 from tests.ops.script import A, B, C, Script
 
 
@@ -80,7 +80,7 @@ def test_shuffled_rows_come_out_in_order() -> None:
 def test_whatever_is_free_is_put_in_order_where_a_front_was_known() -> None:
     rows = [row(A, priority=0), row(B, priority=3), row(C, priority=1)]
     request = ClaimRequest("w", ["work"], 9, window=ClaimWindow("default", 0))
-    jobs = Script(claim_unlocked=[rows]).play(claim_unlocked(request)).jobs
+    jobs = Script(claim_skipping_locked=[rows]).play(claim_skipping_locked(request)).jobs
     assert [job.id for job in jobs] == [B, C, A]
 
 

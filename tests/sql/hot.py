@@ -51,7 +51,7 @@ def _claims(n: int) -> Mapping[str, Hot]:
         "claim in front of the deep": front(n, "deep"),
         "claim one in front": front(1, "clean"),
         # It may lock n of each group before it knows which are first.
-        "claim_unlocked": Hot("claim_unlocked", claim(n, None).params, n * GROUPS),
+        "claim_skipping_locked": Hot("claim_skipping_locked", claim(n, None).params, n * GROUPS),
         "claim from all queues": claim(n, None),
         "claim where all is known": claim(n, '["clean"]'),
         "claim behind the unknown": claim(n, '["default"]'),

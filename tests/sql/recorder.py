@@ -131,7 +131,7 @@ def live(store: Recorder) -> None:
     if not store.store.embedded:
         window = claim.ClaimWindow("default", 0)
         store.perform(claim.claim, claim.ClaimRequest("ann", ["other"], 1, window=window))
-        store.perform(claim.claim_unlocked, claim.ClaimRequest("ann", ["work"], 1))
+        store.perform(claim.claim_skipping_locked, claim.ClaimRequest("ann", ["work"], 1))
     unclaimable(store)
     store.perform(worker.heartbeat, "ann")
     said = report.JobReport(first, Report(stage="half", checkpoint="1"), [report.LogLine("info", "so far")])
@@ -274,7 +274,7 @@ def replay_one(store: Recorder) -> None:
 def put_off_for_long() -> Op[None]:
     """A job that asks again and again; the ledger forgets the first times."""
     change = Change(id=new_id(), token=101, state="ready", run=1, attempt=0, attempt_kind="snoozed")
-    yield from ask_all(*finish.apply([change]))
+    yield from ask_all(*finish.change_queries([change]))
 
 
 def look(store: Recorder) -> None:
@@ -326,7 +326,7 @@ def operate_on_many(store: Recorder) -> None:
 
 
 def sweep_up(store: Recorder) -> None:
-    store.perform(finish.finish_unlocked, [], jitter=jitter)
+    store.perform(finish.finish_skipping_locked, [], jitter=jitter)
     store.perform(sweep.expire)
     expired = store.perform(sweep.find_expired)
     store.perform(sweep.expire_chosen, expired)

@@ -18,10 +18,10 @@ OPS = PACKAGE / "ops"
 ABSENT: dict[Dialect, dict[str, str]] = {
     "sqlite": {
         "claim_window": "Starting a statement costs nothing, so a worker always runs claim_jobs.",
-        "claim_unlocked": "There is one writer at a time, so claim_jobs never meets a locked row.",
+        "claim_skipping_locked": "There is one writer at a time, so claim_jobs never meets a locked row.",
         "succeed_steps": "There are no round trips to save, so a worker uses the general path.",
         "show_isolation": "The only writer sees everything that is committed: for servers only.",
-        "lock_unlocked_workflows": "There are no row locks: for servers only.",
+        "lock_workflows_skipping_locked": "There are no row locks: for servers only.",
     },
     "postgres": {"count_down": "release_steps does both: for embedded stores only."},
 }

@@ -95,7 +95,7 @@ def cancel(target: Target, reason: str | None, actor: str | None, **asked: Any) 
       perdure cancel 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10
       perdure cancel --queue mail --state scheduled --reason "wrong template"
     """
-    with target.reading() as app:
+    with target.app_with_tables() as app:
         options = {"reason": reason, "by": actor}
         _act(JobAction(app, app.cancel_job, app.cancel_jobs, "Cancel", options), **asked)
 
@@ -114,7 +114,7 @@ def requeue(
       perdure requeue 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10
       perdure requeue --task mail.send --error-code http.503 --finished-after 1d
     """
-    with target.reading() as app:
+    with target.app_with_tables() as app:
         options = {"reason": reason, "by": actor, "keep_checkpoint": keep_checkpoint}
         _act(JobAction(app, app.requeue_job, app.requeue_jobs, "Requeue", options), **asked)
 
@@ -129,7 +129,7 @@ def run_now(target: Target, actor: str | None, **asked: Any) -> None:
       perdure run-now 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10
       perdure run-now --state retrying --queue mail
     """
-    with target.reading() as app:
+    with target.app_with_tables() as app:
         _act(JobAction(app, app.run_now, app.run_jobs_now, "Run now", {"by": actor}), **asked)
 
 
@@ -144,7 +144,7 @@ def delete(target: Target, reason: str | None, actor: str | None, **asked: Any) 
       perdure delete 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10
       perdure delete --state succeeded --finished-before 30d --yes
     """
-    with target.reading() as app:
+    with target.app_with_tables() as app:
         options = {"reason": reason, "by": actor}
         _act(JobAction(app, app.delete_job, app.delete_jobs, "Delete", options), **asked)
 
@@ -166,7 +166,7 @@ def pause(target: Target, queue: str, reason: str | None, actor: str | None, as_
       perdure pause mail
       perdure pause mail --reason "the gateway is down" --actor "night shift"
     """
-    with target.reading() as app:
+    with target.app_with_tables() as app:
         hint = meant(app, queue, None)
         app.pause_queue(queue, reason=reason, by=actor)
     if as_json:
@@ -193,7 +193,7 @@ def resume(target: Target, queue: str, actor: str | None, as_json: bool) -> None
       perdure resume mail
       perdure resume mail --actor "day shift"
     """
-    with target.reading() as app:
+    with target.app_with_tables() as app:
         ended = app.resume_queue(queue, by=actor)
         ready = app.count_jobs(queue=queue).get(queue, {}).get("ready", 0)
         hint = "" if ended is not None else meant(app, queue, None)
@@ -227,7 +227,7 @@ def acts(target: Target, /, limit: int, as_json: bool, **asked: Any) -> None:
       perdure acts --actor ann
       perdure acts --action requeue_jobs --json | jq '.[0].detail.counts'
     """
-    with target.reading() as app:
+    with target.app_with_tables() as app:
         found = app.list_acts(limit=limit, **asked)
     if as_json:
         print_json([act_document(act) for act in found])

@@ -57,7 +57,7 @@ def queues(target: Target, as_json: bool) -> None:
       perdure queues
       perdure queues --json | jq '.[] | select(.lag > 60) | .name'
     """
-    with target.reading() as app:
+    with target.app_with_tables() as app:
         stats = app.stats(since=None)
     if as_json:
         print_json([queue_document(name, queue, stats) for name, queue in stats.queues.items()])
@@ -81,7 +81,7 @@ def workers(target: Target, as_json: bool) -> None:
       perdure workers
       perdure workers --json | jq 'map(.slots) | add'
     """
-    with target.reading() as app:
+    with target.app_with_tables() as app:
         now, crew = app.views.workers()
     if as_json:
         print_json([worker_document(worker, now) for worker in crew])
@@ -115,7 +115,7 @@ def stats(target: Target, since: float, as_json: bool) -> None:
       perdure stats --since 15m
       perdure stats --json | jq '.recent.queues[] | {name, p95: .waited.p95}'
     """
-    with target.reading() as app:
+    with target.app_with_tables() as app:
         seen = app.stats(since=since)
     if as_json:
         print_json(stats_document(seen))

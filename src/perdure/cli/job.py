@@ -48,7 +48,7 @@ def job(target: Target, id: str, as_json: bool) -> None:
       perdure job 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10
       perdure job 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 --json | jq .result
     """
-    with target.reading() as app:
+    with target.app_with_tables() as app:
         view = app.views.job(app.views.whole_job_id(id), most=None)
     if as_json:
         print_json(_document(view))
@@ -69,7 +69,7 @@ def explain(target: Target, id: str, as_json: bool) -> None:
       perdure explain 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10
       perdure explain 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 --json | jq -r .code
     """
-    with target.reading() as app:
+    with target.app_with_tables() as app:
         why = app.explain_job(app.views.whole_job_id(id))
     if as_json:
         print_json(_explanation(why))

@@ -65,7 +65,7 @@ def jobs(
     """
     if count_by is not None and (limit, before) != (None, None):
         raise Misuse("--count-by counts all that fit: give neither --limit nor --before.")
-    with target.reading() as app:
+    with target.app_with_tables() as app:
         if count_by is not None:
             _count(app, count_by, wanted, as_json=as_json)
             return

@@ -35,7 +35,7 @@ def replay(
       perdure replay 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 --reason "the printer was empty"
       perdure replay 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 --request-key ticket-42 --json | jq .created
     """
-    with target.reading() as app:
+    with target.app_with_tables() as app:
         job = app.replay_job(app.views.whole_job_id(id), request_key=request_key, reason=reason, by=actor)
         if as_json:
             row = job.refresh().row

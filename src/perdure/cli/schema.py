@@ -35,7 +35,7 @@ def migrate(target: Target, to: int | None, sql: bool, as_json: bool) -> None:
       perdure migrate --app shop.jobs:app --json
       perdure migrate --to 3 --sql
     """
-    with target.database() as app:
+    with target.app_for_database() as app:
         if sql:
             text = app.views.migration_sql(to=to)
             print_json({"sql": text}) if as_json else print_sql(text)
@@ -70,7 +70,7 @@ def check(ctx: click.Context, target: Target, strict: bool, as_json: bool) -> No
     """
     from perdure.errors import Refused, SchemaError
 
-    with target.database() as app:
+    with target.app_for_database() as app:
         try:
             check_schema(app)
         except (SchemaError, Refused) as error:

@@ -33,14 +33,14 @@ class Target:
         self.schema: str | None = None
 
     @contextmanager
-    def reading(self) -> Iterator[App]:
-        """An app to look through. It makes no tables: a slip in a URL leaves no new database behind."""
-        with self.database() as app:
+    def app_with_tables(self) -> Iterator[App]:
+        """An app on a database that has its tables. It creates none: a slip in a URL leaves no new database behind."""
+        with self.app_for_database() as app:
             check_schema(app)
             yield app
 
-    def database(self) -> App:
-        """An app without tasks suffices where a URL is given; otherwise whatever the environment has."""
+    def app_for_database(self) -> App:
+        """An app on the target's database: one without tasks if a URL is given, otherwise the app that is named."""
         path = None if self.url is not None else self.path
         app = self._bare() if path is None else load_app(path)
         app.use_database(patience=PATIENCE)
@@ -50,7 +50,7 @@ class Target:
     def program(self) -> App:
         """The app with its tasks, if there is one, on the database that was asked for."""
         if self.path is None:
-            return self.database()
+            return self.app_for_database()
         app = load_app(self.path)
         if self.url is not None:
             app.use_database(url=self.url)

@@ -42,7 +42,7 @@ def tasks(target: Target, as_json: bool) -> None:
       perdure tasks
       perdure tasks --json | jq -r '.[] | select(.served_by == []) | .name'
     """
-    with target.reading() as app:
+    with target.app_with_tables() as app:
         found = app.list_tasks()
     if as_json:
         print_json([_document(task) for task in found])

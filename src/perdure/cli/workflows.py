@@ -76,7 +76,7 @@ def workflows(
       perdure workflows --status open
       perdure workflows --name publish --json | jq -r '.[].id'
     """
-    with target.reading() as app:
+    with target.app_with_tables() as app:
         rows = app.views.workflows(name=name, status=status, tenant=tenant, limit=limit, before=before)
         failed = app.views.failed_steps(rows)
     if as_json:
@@ -122,7 +122,7 @@ def workflow(target: Target, /, id: str, act: str | None, key: str | None, **ask
       perdure workflow 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 requeue --steps failed
     """
     _check(act, key, asked)
-    with target.reading() as app:
+    with target.app_with_tables() as app:
         id = app.views.whole_workflow_id(id)
         if act is None:
             _look(app, id, watch=asked["watch"], as_json=asked["as_json"])

@@ -169,7 +169,7 @@ def _lock_workflows(jobs: Sequence[Found]) -> Op[tuple[Tallies, set[str]]]:
     if not steps:
         return Tallies(), set()
     leases = rows_of([[id] for id in steps])
-    (rows,) = yield from ask_all(Query("lock_unlocked_workflows", {"leases": leases}, only="server"))
+    (rows,) = yield from ask_all(Query("lock_workflows_skipping_locked", {"leases": leases}, only="server"))
     busy = {id for (id,) in rows}
     ours = [[id] for id in steps if id not in busy]
     return Tallies((yield from ask("lock_workflows_of", leases=rows_of(ours)))), busy

@@ -59,10 +59,10 @@ def claim(request: ClaimRequest) -> Op[Claims]:
 
 
 @operation("write")
-def claim_unlocked(request: ClaimRequest) -> Op[Claims]:
+def claim_skipping_locked(request: ClaimRequest) -> Op[Claims]:
     """Claim jobs behind those that other transactions have locked."""
     request = request._replace(window=None)
-    query = claim_query(request)._replace(name="claim_unlocked")
+    query = claim_query(request)._replace(name="claim_skipping_locked")
     (rows,) = yield RoundTrip((query,), final=True)
     return read_claims(rows, request)
 

@@ -79,17 +79,17 @@ def cycle(
 
 
 @operation("write", priority="urgent")
-def finish_unlocked(outcomes: Sequence[Outcome], *, jitter: Jitter) -> Op[Finished]:
+def finish_skipping_locked(outcomes: Sequence[Outcome], *, jitter: Jitter) -> Op[Finished]:
     """Like ``finish``, but skip rows that other transactions have locked: their outcomes must be sent again."""
     leases = rows_of(sorted({outcome.lease for outcome in outcomes}))
-    workflows, rows = yield from ask_all(
-        Query("lock_unlocked_workflows", {"leases": leases}, only="server"),
-        Query("lock_unlocked", {"leases": leases}),
+    steps, rows = yield from ask_all(
+        Query("lock_workflows_skipping_locked", {"leases": leases}, only="server"),
+        Query("lock_skipping_locked", {"leases": leases}),
     )
-    locked = {Lease(id, token) for id, token, unlocked in rows if not unlocked}
-    in_locked_workflows = {row[0] for row in workflows}
-    unlocked = [o for o in outcomes if o.lease not in locked and o.lease.job not in in_locked_workflows]
-    finished, _ = yield from _finish(unlocked, jitter, None)
+    skipped = {Lease(id, token) for id, token, got_lock in rows if not got_lock}
+    skipped_steps = {row[0] for row in steps}
+    to_record = [o for o in outcomes if o.lease not in skipped and o.lease.job not in skipped_steps]
+    finished, _ = yield from _finish(to_record, jitter, None)
     return finished
 
 
@@ -211,7 +211,7 @@ def _decide(
     jobs = [job for job in running if job.lease in others]
     changes = [settle(job, others[job.lease], roll=jitter()) for job in jobs]
     cooled = yield from cool(jobs, others)
-    writes = [*successes, *_reports(jobs, others), *apply(changes), *cooled.writes]
+    writes = [*successes, *_reports(jobs, others), *change_queries(changes), *cooled.writes]
     wake = ready_topics(jobs, changes) | (yield from _enqueue_children(jobs, others))
     succeeding = _still_leased(plain, running)
     accepted = [job.lease for job in (*jobs, *succeeding)]
@@ -313,8 +313,8 @@ def _recorded(plain: Sequence[Succeeded], successes: Sequence[Query], answers: A
     return [o.lease for o in plain if o.lease in done]
 
 
-def apply(changes: Sequence[Change]) -> list[Query]:
-    """Write changes. An attempt that did not end its job goes into the table of attempts."""
+def change_queries(changes: Sequence[Change]) -> list[Query]:
+    """The statements that write changes. An attempt that did not end its job goes into the table of attempts."""
     writes: list[Query] = []
     sizes = [len(change.result or "") + len(change.error_trace or "") for change in changes]
     for some in portions(changes, sizes):

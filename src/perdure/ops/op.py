@@ -4,9 +4,9 @@ One operation is one transaction. A store may run it again from the top (after a
 group commit), so code between two yields must have no side effects. To refuse, raise; the store rolls back.
 
     @operation("read")
-    def is_paused(queue: str) -> Op[bool]:
-        rows = yield from ask("find_pause", queue=queue)
-        return bool(rows)
+    def is_enabled(task: str) -> Op[bool]:
+        rows = yield from ask("find_enabled", task=task)
+        return bool(rows and rows[0][0])
 
 A statement that changes rows but returns none has no rows as its answer, or their number: that depends on the driver.
 """

@@ -9,7 +9,7 @@ from uuid import UUID
 from perdure.model.job import Instant
 from perdure.model.lifecycle import Change, Failed, Running, settle
 from perdure.ops.batch import rows_of
-from perdure.ops.finish import Jitter, apply, ready_topics
+from perdure.ops.finish import Jitter, change_queries, ready_topics
 from perdure.ops.op import Op, Query, ask_all, ask_last, operation
 from perdure.ops.release import End, Tallies, ends_of, release
 from perdure.ops.running import read_running
@@ -130,7 +130,7 @@ def _rescue(
     chosen = found if only is None else [job for job in found if job.id in only]
     jobs = [job for job in chosen if job.workflow not in there]
     changes = [_lose(job, jitter) for job in jobs]
-    writes, wake = apply(changes), ready_topics(jobs, changes)
+    writes, wake = change_queries(changes), ready_topics(jobs, changes)
     ends = ends_of((job.id, job.workflow, one.state) for job, one in zip(jobs, changes, strict=True))
     if ends:
         _, released, _ = yield from release(tallies, ends, *writes)

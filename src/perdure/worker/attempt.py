@@ -80,7 +80,7 @@ class Attempt:
         self.runner.start(self)
 
     def begin(self) -> None:
-        """Its handler begins, and so does its time: not at the claim, for a process may have to load first."""
+        """The handler begins, and so does its time; not at the claim, since a process may have to load first."""
         self.has_begun = True
         if (allowed := self.allowed) is not None:
             self.deadline = monotonic() + allowed
@@ -116,7 +116,7 @@ class Attempt:
         on_end(self, outcome, now)
 
     def give_up(self) -> None:
-        """End the attempt though its handler still runs. What that does from here on counts for nothing."""
+        """End the attempt although its handler still runs. What the handler does from now on is ignored."""
         self.end(None, self.started)
 
     @property
@@ -126,7 +126,7 @@ class Attempt:
 
     @property
     def size(self) -> int:
-        """Bytes of its arguments and its outcome, about."""
+        """Approximate bytes of its arguments and its outcome."""
         return len(self.job.payload) + len(msgspec.json.encode(self.outcome))
 
     def final_outcome(self) -> Outcome:

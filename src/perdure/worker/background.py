@@ -1,4 +1,4 @@
-"""What a worker does beside its loops: tasks that are kept until they are done."""
+"""Tasks that a worker runs beside its loops, kept until they are done."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class BackgroundTasks:
-    """``changed`` is called after each, ``died`` with one that raised."""
+    """``changed`` is called after each task, ``died`` with one that raised."""
 
     def __init__(self, changed: Callable[[], None], died: Callable[[asyncio.Task[Any]], None]) -> None:
         self._changed = changed

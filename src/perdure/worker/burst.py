@@ -22,7 +22,7 @@ class Bursting(Protocol):
 
 
 class Burst:
-    """Takes all that is due, also the jobs that a dead worker left."""
+    """Runs all that is due, including jobs that a dead worker left."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Burst:
         self._rescued_as = ""
 
     async def run(self) -> None:
-        """Until it is over; then stop the worker."""
+        """Wait until it is over, then stop the worker."""
         await self._sweeper.swept.wait()
         self._executor.cycle.wake()
         while not await self._over():
@@ -51,7 +51,7 @@ class Burst:
         self._worker.stop()
 
     def look(self) -> None:
-        """After each cycle."""
+        """Called after each cycle."""
         if self._executor.busy or not self._sweeper.swept.is_set():
             return
         if self._executor.cycle.drained:
@@ -76,9 +76,9 @@ class Burst:
         return not beat.running
 
     async def _rescue_once(self, identity: str) -> None:
-        """Under its old identity it may have left jobs, and the worker that leads the sweepers may be dead."""
+        """Rescue jobs that it left under an old identity: the elected worker may be dead."""
         if identity == self._rescued_as:
             return
         await self._health.until_answered(lambda: self._sweeper.rescue(silent=False))
         self._rescued_as = identity
-        self._executor.cycle.wake()  # also if it found nothing: a lost answer may have been repeated
+        self._executor.cycle.wake()  # even if it found nothing: it may be a repeat after a lost answer

@@ -30,12 +30,12 @@ FULL_SCAN_INTERVAL = 0.9
 enqueued long before its commit, unless full scans are slow."""
 
 FULL_SCAN_SPACING, LONGEST_SPACING = 20, 5.0
-"""The next full scan is put off by so many times what this one took longer than a bounded one, but at most by so many
-seconds: beside a snapshot that is an hour old, each full scan walks past millions of dead entries."""
+"""A full scan delays the next one by so many times its extra time over a bounded claim, at most by so many seconds:
+beside a snapshot that is an hour old, each full scan walks past millions of dead entries."""
 
 
 class ClaimWindowTracker:
-    """Derives the window of the next claim of some tasks from some queues from what the last claims found.
+    """Derives the next claim's window from what the last claims found, for one set of tasks and queues.
 
     While all jobs come from one priority of one queue, a claim need not scan the others. On PostgreSQL this saves a
     fifth of a claim of a hundred jobs and a third of a claim of one. On SQLite it would only add a statement.

@@ -14,7 +14,7 @@ TOLERANCE = 1_000_000
 class ClockWatch:
     """Notices that the wall clock was set, or that the machine slept: then leases look older than they are.
 
-    The monotonic clock does neither, so that the distance of the two changes only then.
+    The monotonic clock does neither, so the distance between the two changes only then.
     """
 
     def __init__(

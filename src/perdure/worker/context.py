@@ -79,7 +79,7 @@ class JobContext(Context):
         self.row = job
         self.deadline_at: float | None = None
         self.on_report = on_report
-        """Called, from whichever thread, when there is something to report."""
+        """Called from any thread when there is something to report."""
         self.success: Succeeded | None = None
         """What the handler wrote into a transaction of its own, which may or may not have been committed."""
         self.block: TransactionBlock | None = None
@@ -149,7 +149,7 @@ class JobContext(Context):
         self._add(Report(stage=self._redacted(name)))
 
     def log(self, message: str, *, level: str = "info") -> None:
-        # Cut before it is kept, and shown before the lock: what is logged may use this context itself.
+        # Cut before it is kept, and made text outside the lock: that may call code that uses this context.
         line = LogLine(storable_text(as_text(level), SHORT), storable_text(self._redacted(message), TRACE))
         with self._lock:
             if len(self._logs) < MOST_LOGS:
@@ -220,10 +220,10 @@ class JobContext(Context):
         return self.step_results.result_of(step_key(key))
 
     def _append(self, steps: Iterable[Step[Any]], *, at_once: bool = False) -> Plan[list[str]]:
-        """Add steps to the workflow with the success of this attempt: if it fails there are none. Returns their ids.
+        """Add steps to the workflow when this attempt succeeds; none if it fails. Return their ids.
 
-        ``at_once`` writes them now, if this attempt still has its lease. Those that an attempt before has appended
-        are there already.
+        ``at_once`` writes them now, if this attempt still has its lease. Steps that an earlier attempt
+        appended are there already.
         """
         if self.row.workflow_id is None:
             raise InvalidOption("Only a step of a workflow can append steps to it.")
@@ -247,7 +247,7 @@ class JobContext(Context):
         return new_steps_of(steps, new)
 
     def _save(self, checkpoint: object) -> Plan[None]:
-        """Keep this for the next attempt: durable when it returns. A database that is away is waited for."""
+        """Keep this for the next attempt: durable when it returns. It waits for a database that is away."""
         # Earlier reports come first, or a stage would appear after the checkpoint that ends it.
         report = Report(checkpoint=encode_checkpoint(checkpoint))
         before = self.take()
@@ -266,7 +266,7 @@ class JobContext(Context):
             self.cancel_requested = True
 
     def _enqueue(self, *requests: JobRequest[Any], at_once: bool = False) -> Plan[list[str]]:
-        """Enqueue jobs with the success of this attempt: if it fails there are none. Returns their ids.
+        """Enqueue jobs when this attempt succeeds; none if it fails. Return their ids.
 
         ``at_once`` writes them now, if this attempt still has its lease.
         """
@@ -317,14 +317,14 @@ class JobContext(Context):
         self.success = success
 
     def forget_success(self) -> None:
-        """Its transaction was rolled back: there is none."""
+        """The transaction of the success was rolled back."""
         self.success = None
 
     def transaction(self) -> TransactionBlock:
         """A connection, in a transaction that ends with the block and with the job's success."""
         return TransactionBlock(self)
 
-    # Methods and not descriptors, as elsewhere: they override those of a plain call's context.
+    # Methods, not the descriptors used elsewhere: they override those of a plain call's context.
 
     def save(self, checkpoint: object) -> None:
         self._do("save", self._save(checkpoint))
@@ -347,7 +347,7 @@ class JobContext(Context):
     def append(self, steps: Iterable[Step[Any]], *, at_once: bool = False) -> list[str]:
         if at_once:
             return self._do("append", self._append(steps, at_once=True))
-        return run(self.store, self._append(steps))  # nothing is waited for, so it is fit for any code
+        return run(self.store, self._append(steps))  # it never waits, so any code may call it
 
     async def aappend(self, steps: Iterable[Step[Any]], *, at_once: bool = False) -> list[str]:
         return await arun(self.store, self._append(steps, at_once=at_once))
@@ -380,7 +380,7 @@ class JobContext(Context):
 
 
 def as_text(value: object) -> str:
-    """As text. What cannot be shown is no reason for a handler to fail."""
+    """A value as text. One that cannot be shown must not fail the handler."""
     try:
         return str(value)
     except Exception:

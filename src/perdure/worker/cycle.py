@@ -18,10 +18,10 @@ from perdure.model.lifecycle import Change, Outcome
 from perdure.ops.finish import Finished
 from perdure.ops.topics import queue_topic
 from perdure.worker.attempt import Attempt
+from perdure.worker.database_errors import NOT_DONE
 from perdure.worker.health import Health
 from perdure.worker.operations import Batch, Queues, WorkerOperations
 from perdure.worker.options import WorkerOptions
-from perdure.worker.refusals import NOT_DONE
 from perdure.worker.reports import put_back, warn_of_lost_lines
 from perdure.worker.slots import Slots
 
@@ -29,11 +29,11 @@ MOST_CYCLES = 2
 """How many cycles may be under way on PostgreSQL; on SQLite, which works in this process, it is one."""
 
 SOON = 1.0
-"""Seconds between polls up to which a job that was committed late may wait for the next poll."""
+"""If polls are at most so many seconds apart, jobs that were committed late wait for the next poll."""
 
 RETRY_RECORD, RETRY_EACH = 1.0, 0.01
-"""Seconds between two tries to record outcomes that the database does not take: at least, and for each of them, since
-a refused row costs transactions of its own."""
+"""Seconds between two tries to record kept outcomes: at least, and per outcome, since each refused row costs
+transactions of its own."""
 
 
 class ClaimsAndOutcomes(Protocol):
@@ -82,7 +82,7 @@ class SlotGroup:
         self.drained = not self.tasks
 
     def claim_answered(self, cycle: int, asked: int, jobs: Batch) -> None:
-        """The answer of the cycle that was sent last counts, in whatever order the answers arrive."""
+        """The answer to the last cycle sent counts, in whatever order answers arrive."""
         if cycle > self._claimed_by:
             self._claimed_by = cycle
             self._may_have_more = jobs.more or len(jobs) == asked
@@ -130,8 +130,8 @@ class Cycle:
         """The cycle has ended and records nothing any more."""
 
     @property
-    def over(self) -> int:
-        """The last cycle such that the jobs of it and of all cycles before have been started."""
+    def started_through(self) -> int:
+        """All jobs of cycles up to this one have been started."""
         return min(self._under_way, default=self.begun + 1) - 1
 
     @property
@@ -179,7 +179,7 @@ class Cycle:
         finally:
             self.dead = True
             self.claiming = False
-            # What is kept is recorded last, by the worker.
+            # The worker records kept outcomes at its end.
             tasks = cycles if self._retrying is None else [*cycles, self._retrying]
             for task in tasks:
                 task.cancel()
@@ -191,7 +191,7 @@ class Cycle:
             await self._cycle()
 
     async def _until_there_is_work(self) -> None:
-        """Poll also while outcomes keep coming: a job may become due by time alone."""
+        """Keep polling while outcomes arrive: a job may become due by time alone."""
         while True:
             now = monotonic()
             if now >= self._look_at:
@@ -208,7 +208,7 @@ class Cycle:
     def _there_is_work(self) -> bool:
         if not self.is_under_way:
             return bool(self._ended) or any(self._claim_sizes)
-        # A cycle costs as much as twenty more jobs in one cycle: only a full one is worth sending behind another.
+        # The overhead of a cycle equals twenty jobs: only a full one is worth sending behind another.
         return len(self._ended) >= self._most and self._operations.store.takes_another_cycle
 
     def _want_claims(self) -> None:
@@ -217,34 +217,38 @@ class Cycle:
 
     @property
     def _claim_sizes(self) -> tuple[int, int]:
-        """How many jobs to claim for each group: the slots that are free, or that this cycle frees."""
+        """How many jobs to claim for each group: its free slots and those that this cycle frees."""
         if not self.claiming:
             return 0, 0
-        here, there = _freed_by(self._ended)
+        here, in_processes = _freed_by(self._ended)
         here += self._slots.free - sum(held.here for held in self._under_way.values())
-        there += self._slots.free_processes - sum(held.in_processes for held in self._under_way.values())
+        in_processes += self._slots.free_processes - sum(
+            held.in_processes for held in self._under_way.values()
+        )
         return (
             max(0, min(here, self._most)) if self._here.wants_claim else 0,
-            max(0, there) if self._in_processes.wants_claim else 0,
+            max(0, in_processes) if self._in_processes.wants_claim else 0,
         )
 
     async def _cycle(self) -> None:
-        (n, m), identity = self._claim_sizes, self._executor.identity
+        (here, in_processes), identity = self._claim_sizes, self._executor.identity
         ended, self._ended = self._ended, []
-        cycle = self._begin(ended, n, m)
+        cycle = self._begin(ended, here, in_processes)
         outcomes = [(attempt, attempt.final_outcome()) for attempt in ended]
         asked = self._health.ask()
         if failpoints.armed and ended:
             failpoints.reach("before_flush")
-        if failpoints.armed and (n or m):
+        if failpoints.armed and (here or in_processes):
             failpoints.reach("before_claim")
         try:
             await self._write_logs(ended)
             recording = [outcome for _, outcome in outcomes]
-            if n:
-                finished, jobs = await self._flush(cycle, identity, recording, self._here, n)
+            if here:
+                finished, jobs = await self._flush(cycle, identity, recording, self._here, here)
             else:
-                finished, jobs = await self._flush(cycle, identity, recording, self._in_processes, m)
+                finished, jobs = await self._flush(
+                    cycle, identity, recording, self._in_processes, in_processes
+                )
         except NOT_DONE as error:
             self._ended[:0] = ended
             del self._under_way[cycle]
@@ -254,18 +258,22 @@ class Cycle:
             failpoints.reach("after_flush_before_answer")
         self._health.worked(asked)
         self._settle(outcomes, finished)
-        self._under_way[cycle] = ReservedSlots(len(jobs), m) if n else ReservedSlots(0, len(jobs))
-        more = await self._claim_for_processes(cycle, identity, m) if n and m else []
+        self._under_way[cycle] = (
+            ReservedSlots(len(jobs), in_processes) if here else ReservedSlots(0, len(jobs))
+        )
+        more = await self._claim_for_processes(cycle, identity, in_processes) if here and in_processes else []
         if failpoints.armed and (jobs or more):
             failpoints.reach("after_claim_before_start")
         del self._under_way[cycle]
         self._executor.claimed([*jobs, *more], identity)
 
-    def _begin(self, ended: Sequence[Attempt], n: int, m: int) -> int:
+    def _begin(self, ended: Sequence[Attempt], here: int, in_processes: int) -> int:
         """Begin a cycle that records these attempts and claims so many jobs; return its number."""
         self.begun = cycle = self.begun + 1
-        here, there = _freed_by(ended)
-        self._under_way[cycle] = ReservedSlots(max(0, n - here), max(0, m - there))
+        freed_here, freed_in_processes = _freed_by(ended)
+        self._under_way[cycle] = ReservedSlots(
+            max(0, here - freed_here), max(0, in_processes - freed_in_processes)
+        )
         if ended:
             self._here.outcomes_sent(cycle)
             self._in_processes.outcomes_sent(cycle)
@@ -338,7 +346,7 @@ class Cycle:
             self._retrying = asyncio.create_task(self._retry_kept())
 
     async def _retry_kept(self) -> None:
-        """Record what is kept, all at once, again and again until nothing is. Cycles go on meanwhile."""
+        """Retry all kept outcomes together until none is left. Cycles go on meanwhile."""
         while self._kept:
             await asyncio.sleep(max(RETRY_RECORD, RETRY_EACH * len(self._kept)))
             kept = [*self._kept.items()]

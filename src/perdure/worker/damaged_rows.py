@@ -1,9 +1,9 @@
-"""Rows that cannot be claimed or written: what is done around them.
+"""Works around rows that cannot be claimed or written.
 
 Somebody wrote a row by hand (a counter at its maximum, a text that is not UTF-8, a value of hundreds of megabytes), or
-the database refuses to write it (a trigger, a limit, a bug of the server). A statement about many rows fails as a
-whole for one of them. So it is repeated row by row: a row that is damaged for certain is held, any other is passed
-over for a while. No row is held for a cause that may lie elsewhere.
+the database refuses to write it (a trigger, a limit, a bug of the server). One such row fails a statement about many.
+So it is repeated row by row: a row that is certainly damaged is held, any other is passed over for a while. No row is
+held for a cause that may lie elsewhere.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from perdure.ops import claim as claim_ops
 from perdure.ops.claim import ClaimRequest, Claims
 from perdure.ops.finish import Finished
 from perdure.plan.plan import Plan, perform
-from perdure.worker.refusals import (
+from perdure.worker.database_errors import (
     DAMAGED,
     OUT_OF_SERVICE,
     PERHAPS_REFUSED,
@@ -32,31 +32,31 @@ from perdure.worker.refusals import (
 from perdure.worker.split import split
 
 MOST_KNOWN = 10_000
-"""How many rows are remembered that are passed over, or were logged."""
+"""How many rows that are passed over, or were logged, are remembered."""
 
 PASS_OVER = 60.0
-"""Seconds until a row is tried again that the database refuses."""
+"""Seconds until a row that the database refuses is tried again."""
 
 KEEP_FOR = 60.0
-"""Seconds for which an outcome that the database refuses is tried as it is, before what it carries is left out."""
+"""Seconds for which a refused outcome is retried unchanged, before a substitute is recorded."""
 
 TRY_FOR = 0.5
-"""Seconds for which one claim tries row after row. The next one begins behind those that this one passes over."""
+"""Seconds for which one claim tries row after row. The next claim begins behind the rows that this one passes over."""
 
 UNPROVEN_AGAIN = 20
-"""How many rows that failed while none could be claimed are tried again by a claim that finds no other."""
+"""A claim that finds no other row retries so many of those that failed while none could be claimed."""
 
 PAGE = 200
-"""How many rows are looked at in one go, at least."""
+"""The least number of rows to find at once."""
 
 MOST_NAMED = 10
-"""How many jobs one pass names in the log in lines of their own."""
+"""How many jobs one pass logs in lines of their own."""
 
 REPLACED = "\ufffd"
-"""What stands in an id that is not UTF-8: it cannot be named in a statement."""
+"""Stands in an id that is not UTF-8, which no statement can name."""
 
 _HELD = "Job %s cannot be claimed and is held: %s Mend its row, then perdure run-now %s, or cancel it."
-_HELD_TOO = "%d more jobs cannot be claimed and are held: perdure explain tells why."
+_HELD_TOO = "%d more jobs cannot be claimed and are held: perdure explain shows why."
 _PASSED_OVER = (
     "Job %s can be neither claimed nor held: %s It is passed over, which makes each claim slower: "
     "mend or delete its row."
@@ -81,7 +81,7 @@ class Failure(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """A row that is passed over until then. ``error``: of one that failed while no other row could be claimed."""
+    """A row that is passed over for a while. ``error``: set if it failed while no row could be claimed."""
 
     until: float
     error: Exception | None
@@ -96,7 +96,7 @@ class Search:
         self.jobs: list[Claimed] = []
         self.failures: list[Failure] = []
         self.unserved: Exception | None = None
-        """Of a row that is due and passed over, where nothing proves that others can be claimed."""
+        """The error of a due row that is passed over, while nothing proves that others can be claimed."""
         self.unproven: list[tuple[float, str]] = []
         """Such rows, and until when they are passed over."""
         self._until = monotonic() + TRY_FOR
@@ -106,7 +106,7 @@ class Search:
         return not self.jobs and monotonic() < self._until
 
     def oldest_unproven(self) -> list[str]:
-        """Where nothing else is due: what refused all rows may have ended since."""
+        """The rows to retry if nothing else is due: what refused all rows may have ended."""
         return [id for _, id in sorted(self.unproven)[:UNPROVEN_AGAIN]]
 
 
@@ -116,16 +116,16 @@ class DamagedRows:
     def __init__(self) -> None:
         self._passed_over: dict[str, Passed] = {}
         self._failing_since: dict[Lease, float] = {}
-        """Outcomes that could not be recorded yet."""
+        """Since when outcomes could not be recorded."""
         self._accepted_at = -inf
         """When an outcome was recorded last."""
         self._warned = False
         self._logged: dict[tuple[str, str], None] = {}
 
     def claim(self, request: ClaimRequest) -> Plan[Claims]:
-        """After a claim that failed for good: take the jobs that can be taken.
+        """After a claim failed, perhaps because of single rows: claim the jobs that can be claimed.
 
-        Raise Unavailable if no row that is due can be claimed: then the rows may not be the cause.
+        Raise Unavailable if no due row can be claimed: the rows may not be the cause.
         """
         search = Search(request)
         try:
@@ -154,7 +154,7 @@ class DamagedRows:
                 search.unserved = error
             if search.unserved is not None:
                 raise _unserved(search.unserved) from None
-        # Without a job there is no more behind what is passed over: a worker would ask again at once.
+        # Without a job, report no more behind the rows passed over: the worker would claim again at once.
         return Claims(search.jobs, more=bool(held or (search.jobs and (skip or len(due) >= size))))
 
     def _find_due(self, request: ClaimRequest, n: int, skip: int) -> Plan[list[str]]:
@@ -183,7 +183,7 @@ class DamagedRows:
         return usable
 
     def _take_from(self, search: Search, ids: Sequence[str]) -> Plan[int]:
-        """Take the first that can be taken; return how many rows were held."""
+        """Claim the first rows that can be claimed; return how many rows were held."""
         held = 0
         for first in range(0, len(ids), search.n):
             known = len(search.failures)
@@ -198,7 +198,7 @@ class DamagedRows:
         return held
 
     def _take(self, search: Search, ids: Sequence[str]) -> Plan[None]:
-        # Whether the database serves is judged by all that this search claims.
+        # The whole search, not this split, judges whether the database serves.
         claims = yield from split(
             ids, lambda part: perform(claim_ops.claim_chosen, search.worker, part), serves=True
         )
@@ -209,7 +209,7 @@ class DamagedRows:
             raise claims.outage
 
     def _judge(self, search: Search) -> Plan[int]:
-        """Others could be claimed, so it is these rows; unless it has passed since, which a second try tells."""
+        """Others could be claimed, so these rows are the cause, unless a second try succeeds."""
         held, refused = 0, list[Failure]()
         for failure in search.failures:
             error = yield from self._try_again(search, failure.id)
@@ -224,7 +224,7 @@ class DamagedRows:
         return held
 
     def _try_again(self, search: Search, id: str) -> Plan[Exception | None]:
-        """How a row fails, if it does. It is claimed as far as there is room."""
+        """Try a row again; return its error, if any. It is claimed if there is room."""
         try:
             if len(search.jobs) < search.n:
                 search.jobs += yield from perform(claim_ops.claim_chosen, search.worker, [id])
@@ -237,7 +237,7 @@ class DamagedRows:
         return None
 
     def _hold_all_obvious(self, ids: Sequence[str]) -> Plan[int]:
-        """In one statement those of which the database itself can tell what is wrong with them."""
+        """Hold, in one statement, the rows whose damage the database itself can see."""
         try:
             held = yield from perform(claim_ops.hold_damaged, ids)
         except DAMAGED:
@@ -246,7 +246,7 @@ class DamagedRows:
         return len(held)
 
     def _hold(self, failures: Sequence[Failure]) -> Plan[int]:
-        """How many rows are out of the way of claims now."""
+        """Hold these rows, or pass them over; return how many are held."""
         held: list[tuple[str, str]] = []
         stuck: list[tuple[str, str]] = []
         for id, error in failures:
@@ -262,7 +262,7 @@ class DamagedRows:
         return len(held)
 
     def _forget_unproven(self) -> None:
-        """A row could be claimed: those that failed while none could are tried again."""
+        """A row was claimed: retry those that failed while none could be."""
         self._passed_over = {id: one for id, one in self._passed_over.items() if one.error is None}
 
     def _pass_over(self, id: str, error: Exception | None) -> None:
@@ -272,7 +272,7 @@ class DamagedRows:
         self._passed_over[id] = Passed(monotonic() + PASS_OVER, error)
 
     def note_recorded(self, finished: Finished) -> None:
-        """The database takes outcomes, which is proof against those that it does not take."""
+        """Outcomes were recorded: the database as a whole is not why others fail."""
         if finished.accepted or finished.refused:
             self._accepted_at = monotonic()
         if self._failing_since:
@@ -280,7 +280,7 @@ class DamagedRows:
                 self._failing_since.pop(lease, None)
 
     def note_unrecorded(self, failed: Mapping[Lease, Exception]) -> None:
-        """These outcomes could not be recorded. They are kept, and recorded again."""
+        """These outcomes could not be recorded. They are kept and retried."""
         now = monotonic()
         for lease in failed:
             if len(self._failing_since) >= MOST_KNOWN:
@@ -299,8 +299,8 @@ class DamagedRows:
     def substitutes(self, outcome: Outcome, error: Exception, *, last: bool) -> list[Outcome]:
         """What to record instead of an outcome that failed alone. ``last``: there is no later try.
 
-        What a trigger refuses may be taken a moment later, so nothing is left out of it for ``KEEP_FOR`` seconds.
-        If the row may be the cause, and other outcomes are recorded meanwhile, the attempt fails at last.
+        A trigger may let it pass a moment later, so it is retried unchanged for ``KEEP_FOR`` seconds. If the row may
+        be the cause, and other outcomes are recorded meanwhile, the attempt fails in the end.
         """
         certain = last or is_of_the_row(error)
         if not certain and monotonic() - self._failing_since.get(outcome.lease, inf) < KEEP_FOR:
@@ -336,12 +336,12 @@ class DamagedRows:
         self._log_once(id, "What job %s says while it runs cannot be recorded, and is dropped: %s", error)
 
     def _log_once(self, id: str, sentence: str, error: Exception) -> None:
-        """Once for each."""
+        """Log once for each row."""
         if self._is_news(id, sentence):
             _log.error(sentence, id, safe_message(error))
 
     def _log_some(self, rows: Iterable[tuple[str, str]], sentence: str, too: str) -> None:
-        """Once for each, by name as far as they are few. ``rows``: ids and reasons."""
+        """Log each row once, at most ``MOST_NAMED`` of them by name. ``rows``: ids and reasons."""
         news = [(id, reason) for id, reason in rows if self._is_news(id, sentence)]
         for id, reason in news[:MOST_NAMED]:
             _log.error(sentence, *(id, reason, id)[: sentence.count("%s")])
@@ -368,7 +368,7 @@ def _why(error: Exception) -> str:
 
 
 def _as_failure(outcome: Outcome) -> list[Outcome]:
-    """The failure to record where the row takes an outcome in no form; none for a claim that is given back.
+    """The failure to record if the row accepts no form of its outcome; none for a claim that is given back.
 
     The attempt must cost something, or a job whose outcome is always refused would run for ever.
     """

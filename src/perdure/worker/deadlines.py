@@ -28,7 +28,7 @@ class Deadlines:
             timer.cancel()
 
     def look_ahead(self, attempts: Iterable[Attempt]) -> None:
-        """To be called more often than once per horizon."""
+        """Set timers for near deadlines. Call this more often than once per horizon."""
         soon = monotonic() + HORIZON
         for attempt in attempts:
             due = attempt.deadline is not None and attempt.deadline < soon

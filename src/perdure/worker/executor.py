@@ -1,6 +1,6 @@
 """The life of a claimed job, from top to bottom: claimed, prepare, run, classify, record, report.
 
-The cycle claims jobs and records outcomes in batches (cycle.py). This module does what lies between for each of them,
+The cycle claims jobs and records outcomes in batches (cycle.py). This module does all that lies between for each job,
 and keeps the attempts of one worker. It belongs to the event loop's thread.
 """
 
@@ -189,7 +189,7 @@ class Executor:
         self._slots.leave(attempt)
         self.changed.set()
         if not self.cycle.is_under_way:
-            self.cycle.wake()  # no cycle asks for the slot that is free now
+            self.cycle.wake()  # or no cycle would claim for the freed slot
         if accepted:
             self.reporter.ended(attempt, change)
         else:
@@ -205,12 +205,14 @@ class Executor:
             if attempt := self.attempts.get(lease):
                 attempt.stop("cancel")
         unknown = believed.difference(before, self.attempts)
-        if lost := self._orphans.lost(unknown, begun=self.cycle.begun, over=self.cycle.over):
+        if lost := self._orphans.lost(
+            unknown, begun=self.cycle.begun, started_through=self.cycle.started_through
+        ):
             _log.warning("Giving back %d jobs whose claim was never answered", len(lost))
             self.releaser.give_back(lost)
 
     def interrupt(self, reason: Literal["interrupt", "loop_stopped"]) -> None:
-        """The worker itself is cancelled. A handler that ended as cancelled a moment ago was cancelled with it."""
+        """The worker was cancelled. A handler that just ended as cancelled was cancelled with it."""
         for attempt in self.attempts.values():
             outcome = attempt.outcome
             if attempt.ended and isinstance(outcome, Failed) and outcome.code == CANCELED_ITSELF:

@@ -1,7 +1,7 @@
-"""While a worker has a process to itself, garbage is looked for by time rather than by how much was made.
+"""Runs garbage collection by time instead of by allocations, in a worker that owns its process.
 
-By Python's own measure, 700 objects, the jobs of one cycle are looked through several times while they run: an eighth
-of a busy worker's time.
+With Python's threshold, 700 objects, the jobs of one cycle are scanned several times while they run: an eighth of a
+busy worker's time.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ USUAL = (700, 2_000)
 """Python's default thresholds. Other values were set on purpose and are left alone."""
 
 MOST = 20_000
-"""Objects that may be made until the next look, if that does not come before."""
+"""Objects that may be allocated before a collection, if none comes sooner."""
 
 PAUSE = 1.0
-"""Seconds between two looks at what is young: who makes few objects may make large ones."""
+"""Seconds between two collections of young objects: a few may be large."""
 
 THOROUGH = 60
-"""Each of so many looks is at everything."""
+"""One of so many collections is full."""
 
 
 @contextmanager
 def collect_by_time(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """What is there now stays: to look through all of it again and again would be a fifth of a busy worker's time."""
+    """Exempt what exists now: scanning it again and again would take a fifth of a busy worker's time."""
     gc.freeze()
     try:
         before = gc.get_threshold()

@@ -1,4 +1,4 @@
-"""Refuses to run where threads are not the system's: the heartbeat needs one that runs while the event loop waits."""
+"""Refuses to run with green threads: the heartbeat needs a thread that runs while the event loop waits."""
 
 from __future__ import annotations
 

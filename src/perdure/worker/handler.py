@@ -43,7 +43,7 @@ class Handler:
     """Names of arguments that are never shown."""
 
     def call(self, payload: str, context: Context) -> Any:
-        """Call the function with a job's arguments; of an async one this is only its coroutine."""
+        """Call the function with a job's arguments; an async one only returns its coroutine."""
         if failpoints.armed:
             failpoints.reach("before_handler")
         args, kwargs = self.signature.call_arguments(self.arguments.decode(payload))
@@ -60,7 +60,7 @@ class Handler:
         return Redactor(payload, self.redact).hide if self.redact else _as_it_is
 
     def around(self, context: Context) -> AbstractContextManager[None]:
-        """What surrounds a run of the function, to be entered where that runs."""
+        """The middleware around a run of the function; enter it where that runs."""
         return around_run(self.middleware, self.name, context) if self.middleware else NOTHING
 
 

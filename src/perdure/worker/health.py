@@ -12,14 +12,14 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from perdure.errors import PerdureError, StoreAway, StoreClosed
-from perdure.worker.refusals import OUT_OF_SERVICE, safe_message
+from perdure.worker.database_errors import OUT_OF_SERVICE, safe_message
 
 T = TypeVar("T")
 
 LONGEST_PAUSE = 2.0
 
 LOG_INTERVAL = 60.0
-"""Seconds between two log lines about one error code, other than that the server is away."""
+"""Seconds between two log lines about the same error code, unless the server is away."""
 
 _log = logging.getLogger("perdure.worker")
 
@@ -36,13 +36,13 @@ class Health:
         self._ever_failed = 0
 
     def ask(self) -> int:
-        """A mark for ``worked``, taken before something is asked."""
+        """A mark for ``worked``, taken before the call."""
         return self._ever_failed
 
     def failed(self, error: Exception) -> float:
         """Note that the database did not answer; return how many seconds to wait before the next try."""
         if isinstance(error, StoreClosed):
-            raise error  # by the program itself: it will not come back
+            raise error  # the program closed it: it will not come back
         with self._lock:
             self._failures += 1
             self._ever_failed += 1

@@ -13,9 +13,9 @@ from perdure.errors import PerdureError
 from perdure.internal import failpoints
 from perdure.model.job import Lease
 from perdure.ops.worker import Beat
+from perdure.worker.database_errors import OUT_OF_SERVICE
 from perdure.worker.health import Health
 from perdure.worker.operations import WorkerOperations
-from perdure.worker.refusals import OUT_OF_SERVICE
 
 CHECK_INTERVAL = 0.25
 """The least number of seconds between two checks beside the regular heartbeats."""
@@ -59,11 +59,11 @@ class Heartbeat:
         self._over = asyncio.Event()
         self.error: BaseException | None = None
         self.registers = True
-        """Whether it registers the worker anew where it finds it retired."""
+        """Whether to register the worker anew if it was retired."""
         self.renewed_at = 0.0
-        """When the last renewal that succeeded was sent."""
+        """When the last successful renewal was sent."""
         self.failing_since: float | None = None
-        """When the first renewal was sent that has not succeeded since."""
+        """When the first renewal since the last success was sent."""
         self._thread = threading.Thread(target=self._run, name="perdure-heartbeat", daemon=True)
 
     def start(self, died: Callable[[], None], *, registered_at: float) -> None:
@@ -121,7 +121,7 @@ class Heartbeat:
 
     @property
     def _polls(self) -> bool:
-        """Whether to look for cancels between heartbeats: nobody would tell this worker of one."""
+        """Whether to poll for cancels between heartbeats: no notification would arrive."""
         return bool(self._worker.leases()) and not self._operations.store.hears_others
 
     def _ask(self, *, renews: bool) -> None:

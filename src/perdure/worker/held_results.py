@@ -13,11 +13,11 @@ MOST_HELD = 64 << 20
 """Bytes of results that all steps of a worker hold at once, beside the page that each step has anyway."""
 
 Identity: TypeAlias = tuple[str, int, int]
-"""Of one outcome of a step: its id, run and token. In another run it has another result."""
+"""Identifies one outcome of a step: its id, run and token. Another run has another result."""
 
 
 class HeldResults:
-    """Each result once, however many steps use it. Belongs to the event loop's thread."""
+    """Holds each result once, however many steps use it. Belongs to the event loop's thread."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -28,17 +28,17 @@ class HeldResults:
         self._released = asyncio.Event()
 
     def find(self, parent: ParentResult) -> ParentResult:
-        """The same with its result, if that is held."""
+        """The parent with its result, if that is held."""
         return self._held.get(identity(parent), parent)
 
     async def wait_for_room(self, need: Callable[[], int]) -> None:
-        """Until ``need()`` bytes fit beside what is held. What would never fit gets all the room."""
+        """Wait until ``need()`` bytes fit beside what is held. What never fits waits until nothing is held."""
         while self.bytes and self.bytes + need() > MOST_HELD:
             self._released.clear()
             await self._released.wait()
 
     def hold_arguments(self, attempt: Attempt, size: int) -> None:
-        """Count the arguments that are made of results, each step's for itself."""
+        """Count the arguments that contain results. Steps do not share them."""
         self._arguments[attempt] = size
         self.bytes += size
 

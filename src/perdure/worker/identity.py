@@ -1,4 +1,4 @@
-"""Who a worker is to the database: an identity that is registered, and another once the first was given up for dead."""
+"""A worker's identity in the database: registered at its start, and again if it was believed dead."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from perdure.internal import failpoints
 from perdure.ops import worker as worker_ops
 from perdure.plan.plan import Plan, async_method, perform, sync_method
 from perdure.request.ids import new_id
+from perdure.worker.database_errors import FORBIDDEN, OUT_OF_SERVICE
 from perdure.worker.health import Health, unless_stopped
 from perdure.worker.operations import WorkerOperations
 from perdure.worker.options import WorkerOptions
-from perdure.worker.refusals import FORBIDDEN, OUT_OF_SERVICE
 
 _log = logging.getLogger("perdure.worker")
 
@@ -92,7 +92,7 @@ class Identity:
                 await asyncio.sleep(health.failed(error))
 
     def config_of(self, task: str, name: str) -> str | None:
-        """Of a job's task; of an alias that has none, that of the task's own name."""
+        """The config of a job's task. An alias without one has that of the task's own name."""
         return self.configs.get(task) or self.configs.get(name) if self.configs else None
 
     def release_lock(self) -> None:

@@ -14,19 +14,19 @@ from perdure.model.lifecycle import Outcome, Released
 from perdure.plan.plan import Plan, run
 from perdure.worker.attempt import Attempt
 from perdure.worker.bounded_log import BoundedLog
+from perdure.worker.database_errors import PERHAPS_REFUSED
 from perdure.worker.executor import last_outcome
 from perdure.worker.loop_watch import Verdict
 from perdure.worker.operations import WorkerOperations
-from perdure.worker.refusals import PERHAPS_REFUSED
 
 MOST_NAMED = 10
 """How many jobs a log line names."""
 
 RECORD_WITHIN = 5.0
-"""Seconds to record everything in before a process ends whose loop does not answer: the rest is rescued by others."""
+"""Seconds to record everything before a process with a blocked loop ends. Other workers rescue the rest."""
 
 LOG_WITHIN = 0.2
-"""Seconds for the last log line, and for flushing: others may run what is recorded, and here it still runs."""
+"""Seconds for the last log line, and for flushing: others may already run the recorded jobs, which still run here."""
 
 _log = logging.getLogger("perdure.worker")
 
@@ -43,7 +43,7 @@ def abort_transactions(attempts: Collection[Attempt]) -> None:
 def record_last(
     operations: WorkerOperations, attempts: Collection[Attempt], charge: Outcome | None = None
 ) -> Plan[list[Lease]]:
-    """Record the outcome of every attempt, ended or not, and before it the lines of its handler.
+    """Record the outcome of every attempt, ended or not, and before it its handler's log lines.
 
     ``charge`` replaces the outcome of the attempt that it names. Return what could not be recorded: the row is locked,
     or the database refuses it.
@@ -63,7 +63,7 @@ def record_last(
 
 
 def warn_of_unrecorded(left: Sequence[Lease]) -> bool:
-    """Log what could not be recorded; whether there is anything."""
+    """Log what could not be recorded; return whether there is anything."""
     if left:
         named = ", ".join(lease.job for lease in left[:MOST_NAMED])
         _log.error(
@@ -107,7 +107,7 @@ def _retire(
     yield from record_last(operations, attempts, charge)
     known: set[Lease] = {attempt.lease for attempt in attempts}
     beat = yield from operations._peek(identity)
-    # Claims that the loop has not read the answer of.
+    # Claims whose answer the loop has not read.
     yield from operations._finish([Released(lease) for lease in beat.running if lease not in known])
     yield from operations._retire(identity)
 
@@ -120,7 +120,7 @@ def _flush() -> None:
 
 
 def _within(seconds: float, work: Callable[[], object]) -> bool:
-    """Whether this was done, without an error, in so many seconds."""
+    """Do this in a thread; return whether it ended in time and without an error."""
     done = threading.Event()
 
     def do() -> None:

@@ -18,17 +18,17 @@ class Renewals(Protocol):
 
     @property
     def renewed_at(self) -> float:
-        """When the last renewal that succeeded was sent: the lease in the database ends no earlier after it."""
+        """When the last successful renewal was sent: in the database, the lease ends at least a lease later."""
         ...
 
     @property
     def failing_since(self) -> float | None:
-        """When the first try was sent that has not succeeded since; None if none is under way."""
+        """When the first renewal since the last success was sent; None if there was none."""
         ...
 
 
 class LeaseWatch:
-    """Belongs to the event loop. The heartbeat cannot do it: its thread waits for the database."""
+    """Belongs to the event loop. The heartbeat cannot do this: its thread waits for the database."""
 
     def __init__(self, renewals: Renewals, attempts: Iterable[Attempt], *, lease: float) -> None:
         self._renewals = renewals
@@ -45,7 +45,7 @@ class LeaseWatch:
                 self._stop_handlers()
 
     def _is_over(self) -> bool:
-        """Not if the process was suspended and has only begun to ask: the answer tells which leases are left."""
+        """Not if the process was suspended and only begins to ask: the answer shows which leases are left."""
         now, since = monotonic(), self._renewals.failing_since
         over = now >= self._renewals.renewed_at + self._lease
         return over and since is not None and now - since >= self._lease / 3

@@ -20,7 +20,7 @@ _log = logging.getLogger("perdure.worker")
 
 
 def log_redacted(loop: asyncio.AbstractEventLoop, handlers: Iterable[Handler]) -> None:
-    """From here on, errors that reach this loop are logged as the attempt that they come from may show them."""
+    """Log errors that reach this loop, redacted like the attempt that they come from."""
     redacting = any(handler.redact for handler in handlers)
 
     def log(_loop: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:

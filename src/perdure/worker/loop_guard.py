@@ -1,4 +1,4 @@
-"""What a worker does once its event loop is given up: end its own process, or go on beside the program's."""
+"""What a worker does when its event loop is given up: end the process if it owns it, or go on in the program's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LoopGuard:
         operations: WorkerOperations,
         options: WorkerOptions,
     ) -> None:
-        """``attempts`` is what the worker runs, whatever that is at the time."""
+        """``attempts`` is a live view of what the worker runs."""
         self._attempts = attempts
         self._slots = slots
         self._heartbeat = heartbeat
@@ -71,7 +71,7 @@ class LoopGuard:
             self._slots.note_returned()
             end_process(self._operations, self._identity.id, self.attempts, verdict, stack)
         elif blocker is not None and blocker not in self._given_up:
-            # Only the program can end its process. The others keep their leases until the loop answers.
+            # Only the program can end its process. Other attempts keep their leases until the loop answers.
             abort_transactions([blocker])
             run(self._operations.store, record_last(self._operations, [blocker], verdict.charge(stack)))
             self._given_up.add(blocker)

@@ -22,13 +22,13 @@ TICK = 1.0
 """Seconds between two looks at the event loop, at most."""
 
 LATE = 1.5
-"""Ticks after which a look comes so late that the process itself must have been held up: it proves nothing."""
+"""Ticks after which a look is late: the process itself was held up, so the look proves nothing."""
 
 LEAST_HELD = 2
 """Ticks for which a handler must have held the loop, however short its grace is."""
 
 UNSEEN_GRACE = 5.0
-"""Seconds for which code that belongs to no attempt may hold the loop while an attempt is overdue, at least."""
+"""Least seconds for which code of no attempt may hold the loop while an attempt is overdue."""
 
 LOOKS_PER_LEASE = 3
 """Intervals in the lease of a worker."""
@@ -45,7 +45,7 @@ WAKE = signal.SIGURG
 """Sent to a main thread that does not answer, so that Python looks for signals that have arrived.
 
 A signal that another thread took, or that came just before a blocking call, does not interrupt that call. The default
-action of this one is to do nothing.
+action of SIGURG is to do nothing.
 """
 
 _log = BoundedLog(logging.getLogger("perdure.worker"))
@@ -59,7 +59,7 @@ class Watched(Protocol):
 
     @property
     def drained_by(self) -> float | None:
-        """When a worker that was told to stop is ended though its loop does not answer; None if it is not."""
+        """When to end a worker that was told to stop if its loop does not answer; None for never."""
         ...
 
     def attempt_of(self, task: asyncio.Task[Any] | None) -> Attempt | None:
@@ -90,7 +90,7 @@ class Verdict(NamedTuple):
 class LoopWatch:
     """Asks the loop for a sign of life once per tick. It adds up the times between its own looks.
 
-    A late look counts nothing and starts the count anew, so nobody is blamed for the time in which the machine was
+    A late look counts nothing and restarts the count, so no handler is blamed for time in which the machine was
     suspended or the process was stopped: the loop gets another tick to answer.
     """
 
@@ -125,7 +125,7 @@ class LoopWatch:
                 _log.write(
                     logging.ERROR, "The watch of the event loop met an error it did not expect", error=error
                 )
-            looked_at = monotonic()  # what the look itself takes makes the next one neither late nor longer
+            looked_at = monotonic()  # the time of the look itself makes the next one neither late nor longer
 
     def look(self, passed: float, now: float) -> None:
         """``passed``: seconds since the last look."""
@@ -141,7 +141,7 @@ class LoopWatch:
         if passed > LATE * self._tick:
             self._holder, self._held = holder, 0.0
             return
-        # In one turn of the loop a task runs once: the same one without an answer has not yielded since.
+        # A task runs once per iteration of the loop: the same task without an answer has not yielded since.
         self._held = self._held + passed if holder is self._holder else 0.0
         self._holder = holder
         self._unanswered += passed
@@ -158,7 +158,7 @@ class LoopWatch:
             )
 
     def _judge(self, now: float) -> Verdict | None:
-        """Whether the loop is given up. One that only lags answers before its holder has held it for its grace."""
+        """Whether to give up the loop. One that only lags answers before one task has held it for its grace."""
         drained_by = self._worker.drained_by
         if drained_by is not None and now > drained_by:
             return Verdict(Exit.GAVE_BACK, "The worker was told to stop, and its event loop does not answer.")

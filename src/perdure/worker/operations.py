@@ -27,11 +27,11 @@ from perdure.store.store import Store
 from perdure.worker.claim_window import ClaimWindowTracker
 from perdure.worker.clock_watch import ClockWatch
 from perdure.worker.damaged_rows import DamagedRows
+from perdure.worker.database_errors import DAMAGED, FORBIDDEN, OUT_OF_SERVICE, PERHAPS_REFUSED, is_refusal
 from perdure.worker.recorder import Recorder
-from perdure.worker.refusals import DAMAGED, FORBIDDEN, OUT_OF_SERVICE, PERHAPS_REFUSED, is_refusal
 
 CLAIM_ROUNDS = 5
-"""How often a claim that met expired jobs is repeated. It may come back short: there is always a next one."""
+"""How often a claim that met expired jobs is repeated. It may return too few jobs: another one follows."""
 
 MOST_EXPIRED = 10_000
 """How many expired jobs are remembered until they are reported; a program without a worker reports none."""
@@ -41,7 +41,7 @@ Queues = Sequence[str] | Mapping[str, float] | None
 
 
 class Batch(list[Claimed]):
-    """What was claimed, in order. ``more``: though it is less than asked for, the next look may find more."""
+    """Claimed jobs, in order. ``more``: the next claim may find more, even if these are fewer than asked for."""
 
     def __init__(self, jobs: Iterable[Claimed] = (), *, more: bool = False) -> None:
         super().__init__(jobs)
@@ -49,7 +49,7 @@ class Batch(list[Claimed]):
 
 
 def _claims_again(batch: Batch, claims: Claims, again: bool) -> bool:
-    """Whether to claim again at once: not after jobs, if older ones may lie before the window or are locked."""
+    """Whether to claim again at once: not with jobs in hand if older ones may precede the window or are locked."""
     return batch.more and not (batch and (again or claims.locked))
 
 
@@ -79,7 +79,7 @@ class WorkerOperations:
         queues: Queues = None,
         slots: int = 1,
     ) -> Plan[Mapping[str, str]]:
-        """Begin a worker's life; return the configs of tasks."""
+        """Register a worker; return the configs of tasks."""
         served = None if queues is None else list(queues)
         return (
             yield from perform(
@@ -96,7 +96,7 @@ class WorkerOperations:
         return (yield from perform(worker_ops.peek, worker))
 
     def _retire(self, worker: str) -> Plan[None]:
-        """End a worker's life in order."""
+        """End a worker's registration."""
         yield from perform(worker_ops.retire, worker)
 
     def _lead(self, name: str, worker: str, *, lease: Span) -> Plan[bool]:
@@ -106,7 +106,7 @@ class WorkerOperations:
     def _claim(
         self, worker: str, *, tasks: Sequence[str], n: int, queues: Queues = None, polls: bool = False
     ) -> Plan[Batch]:
-        """Take at most n due jobs, in order. Jobs met past their expiry are canceled and do not count.
+        """Claim at most n due jobs, in order. Expired jobs that it meets are canceled and do not count.
 
         ``polls``: the caller claims again within a second, so jobs committed late can wait for the next full scan.
         """
@@ -122,11 +122,11 @@ class WorkerOperations:
             except OUT_OF_SERVICE:
                 if not batch:
                     raise
-                return Batch(batch, more=True)  # what was claimed counts
+                return Batch(batch, more=True)  # keep what was claimed
             again = yield from self._learn(request, claims, since=asked_at, polls=polls)
             batch = Batch([*batch, *claims.jobs], more=claims.more or again)
             if claims.locked and not batch:
-                claims = yield from self._take(claim_ops.claim_unlocked, request, monotonic())
+                claims = yield from self._take(claim_ops.claim_skipping_locked, request, monotonic())
                 return Batch(claims.jobs)
             if not _claims_again(batch, claims, again):
                 break
@@ -143,9 +143,9 @@ class WorkerOperations:
         return (yield from self._damaged.claim(request))
 
     def _learn(self, request: ClaimRequest, claims: Claims, *, since: float, polls: bool) -> Plan[bool]:
-        """Learn from a claim how to send the next one; return whether another is to look further back.
+        """Derive the next claim's window from this one; return whether to claim again before the window.
 
-        Where one job has expired there are others to come upon.
+        If it met expired jobs, cancel a page of them: there are probably more.
         """
         tracker = self._window_tracker(request.tasks, request.queues)
         again = tracker.learn(request, claims, took=monotonic() - since, polls=polls)
@@ -169,10 +169,10 @@ class WorkerOperations:
         return self._window_trackers[key]
 
     def _finish(self, outcomes: Sequence[Outcome], *, last: bool = False) -> Plan[Finished]:
-        """Record outcomes; one that finds itself recorded already counts as accepted.
+        """Record outcomes; one that is recorded already counts as accepted.
 
-        One whose row stays locked, or that the database refuses, is neither accepted nor refused, and is to be
-        recorded again. ``last``: there will be no other time, so that without what is refused it counts as well.
+        One whose row stays locked, or that the database does not take, is in neither list and must be recorded again.
+        ``last``: there is no later try, so record it without what the database does not take.
         """
         return (yield from self._recorder.record(outcomes, last=last))
 
@@ -203,11 +203,11 @@ class WorkerOperations:
                 failing=self._recorder.failing,
             )
         except RowsLocked:
-            return (yield from self._record_and_claim(outcomes, worker, tasks, n, order, free=True))
+            return (yield from self._record_and_claim(outcomes, worker, tasks, n, order, skip_locked=True))
         except PERHAPS_REFUSED as error:
             if not is_refusal(error, took=monotonic() - asked_at):
                 raise
-            # An outcome, or a row that the claim met: apart, neither stops the other.
+            # The cause is an outcome, or a row that the claim met: in two transactions, neither stops the other.
             return (yield from self._record_and_claim(outcomes, worker, tasks, n, order))
         again = yield from self._learn(request, claims, since=asked_at, polls=polls)
         finished = yield from self._recorder.complete(outcomes, finished)
@@ -227,11 +227,11 @@ class WorkerOperations:
         n: int,
         order: Sequence[str] | None,
         *,
-        free: bool = False,
+        skip_locked: bool = False,
     ) -> Plan[tuple[Finished, Batch]]:
-        """A cycle in two transactions. If no outcome is taken, a job that is claimed proves that it is no outage."""
+        """A cycle in two transactions. If no outcome is recorded, a claimed job proves that it is no outage."""
         try:
-            finished = yield from self._recorder.record(outcomes, free=free)
+            finished = yield from self._recorder.record(outcomes, skip_locked=skip_locked)
         except PERHAPS_REFUSED:
             batch = yield from self._claim(worker, tasks=tasks, n=n, queues=order)
             if not batch:
@@ -249,7 +249,7 @@ class WorkerOperations:
         *,
         polls: bool = False,
     ) -> Plan[Batch]:
-        """The rest of a cycle. What is done in it already counts, also where this fails: the next cycle tries again."""
+        """Claim for the rest of a cycle. If this fails, what is done counts: the next cycle claims again."""
         try:
             return (yield from self._claim(worker, tasks=tasks, n=n, queues=order, polls=polls))
         except OUT_OF_SERVICE:
@@ -280,7 +280,7 @@ class WorkerOperations:
         return answers
 
     def _save(self, report: JobReport) -> Plan[ReportAnswer]:
-        """Store a checkpoint, and what else its job reports. Only the latter is dropped if it is refused."""
+        """Store a checkpoint with the other reports of its job. If refused, only the others are dropped."""
         checkpoint = JobReport(report.lease, Report(checkpoint=report.report.checkpoint))
         try:
             (answer,) = yield from perform(report_ops.report, [report])
@@ -334,7 +334,7 @@ class WorkerOperations:
         return total + (yield from self._sweep_steps())
 
     def _expire_page(self, page: int = 500) -> Plan[tuple[int, bool]]:
-        """How many jobs were canceled, and whether there may be more."""
+        """Cancel a page of expired jobs; return how many, and whether there may be more."""
         try:
             expired = yield from perform(sweep_ops.expire, n=page)
             more = len(expired) == page
@@ -383,11 +383,11 @@ class WorkerOperations:
     expire, aexpire = sync_method(_expire), async_method(_expire)
 
     def _steady_since(self) -> Instant | None:
-        """On SQLite leases are judged by this host's clock, which may have been set; PostgreSQL judges by its own."""
+        """On SQLite, leases are judged by this host's clock, which may have been set. PostgreSQL uses its own."""
         return self._watch.steady_since() if self.store.embedded else None
 
     def _order(self, queues: Queues) -> list[str] | None:
-        """The order of queues for one claim. Weights draw it anew each time: the odds of standing first."""
+        """The order of queues for one claim. Weights draw it anew each time: they are the odds of being first."""
         if queues is None:
             return None
         if isinstance(queues, Mapping):

@@ -6,13 +6,13 @@ from perdure.model.job import Lease
 
 
 class OrphanClaims:
-    """Finds them. The answer may still be on its way: a claim counts as lost once the cycles are over that saw it."""
+    """Finds them. The answer may still arrive: a claim is lost once all cycles begun before it was seen are over."""
 
     def __init__(self) -> None:
         self._seen_in: dict[Lease, int] = {}
 
-    def lost(self, unknown: set[Lease], *, begun: int, over: int) -> set[Lease]:
-        """The claims that will never be answered, of all that the worker does not know now."""
-        lost = {lease for lease in unknown if self._seen_in.get(lease, begun + 1) <= over}
+    def lost(self, unknown: set[Lease], *, begun: int, started_through: int) -> set[Lease]:
+        """Which of the claims unknown to the worker will never be answered."""
+        lost = {lease for lease in unknown if self._seen_in.get(lease, begun + 1) <= started_through}
         self._seen_in = {lease: self._seen_in.get(lease, begun) for lease in unknown - lost}
         return lost

@@ -28,7 +28,7 @@ MESSAGE = 2_000
 """Characters of a message that are looked at: a handler may raise a gigabyte."""
 
 MOST_LINKED = 100
-"""Linked errors, causes and members of groups, that are traced with one: 20,000 took 17 s of the event loop."""
+"""How many linked errors (causes, members of groups) are traced: 20,000 blocked the event loop for 17 s."""
 
 
 _PACKAGE = Path(__file__).parent.parent
@@ -42,7 +42,7 @@ OURS = {
         "testing/run.py",
     )
 }
-"""Where the frames are that called the handler, or the middleware around it."""
+"""Files whose frames call the handler, or the middleware around it."""
 
 
 def returned(handler: Handler, lease: Lease, value: object) -> Succeeded:
@@ -60,7 +60,7 @@ def raised(handler: Handler, job: Claimed, error: BaseException) -> Outcome | No
     try:
         return _classify(handler, lease, error, redact)
     except BaseException:
-        # A signal whose class forgot to call its parent, or an error that raises when it is looked at.
+        # A signal whose class did not call its parent, or an error that raises when it is shown.
         return Failed(lease, "error", None, _name(error), _traced(error, redact))
 
 
@@ -97,7 +97,7 @@ def _signalled(lease: Lease, signal: OutcomeSignal, redact: Redact) -> Outcome:
 
 
 def traced(error: BaseException) -> str | None:
-    """The traceback without our own frames. Nothing that an error does to be shown may hide that it was raised."""
+    """The traceback without our own frames. None if the error raises when it is shown."""
     try:
         if _links_too_many(error):
             return _traced_alone(error)
@@ -139,7 +139,7 @@ def _traced(error: BaseException, redact: Redact) -> str | None:
 
 
 def _drop_our_frames(trace: TracebackException) -> None:
-    """Also from the errors that this one followed. Not by recursion: there may be thousands."""
+    """Drop them from linked errors too. Not by recursion: there may be thousands."""
     chain = [trace]
     while chain:
         one = chain.pop()
@@ -148,12 +148,11 @@ def _drop_our_frames(trace: TracebackException) -> None:
 
 
 def _theirs(frames: Iterable[FrameSummary]) -> list[FrameSummary]:
-    """The frames of user code. Ours also stand between them: a middleware encloses the call of the handler."""
+    """The frames of user code. Ours may stand between them: a middleware encloses the call of the handler."""
     theirs, ours = [], False
     for frame in frames:
-        if (
-            frame.filename != contextlib.__file__
-        ):  # it enters our middleware, and also context managers of user code
+        # contextlib enters our middleware, and also context managers of user code.
+        if frame.filename != contextlib.__file__:
             ours = frame.filename in OURS
         if not ours:
             theirs.append(frame)
@@ -167,7 +166,7 @@ def _code(code: object, redact: Redact) -> str | None:
 
 def _message(error: BaseException, redact: Redact) -> str:
     try:
-        # Before the cut, which could leave half of a secret.
+        # Redact before the cut, which could leave half of a secret.
         return redact(str(error))[:MESSAGE]
     except BaseException:
         return ""
@@ -181,7 +180,7 @@ def _name(error: BaseException) -> str:
 
 
 def _checked_delay(delay: object) -> Span:
-    """A signal's own class may have set anything; what is no delay makes the signal an error."""
+    """A subclass of a signal may have set anything; what is no delay makes it an error."""
     if type(delay) is not int or delay < 0:
         raise TypeError(delay)
     return delay

@@ -14,11 +14,11 @@ from perdure.ops import finish as finish_ops
 from perdure.ops.finish import Finished
 from perdure.plan.plan import Plan, perform
 from perdure.worker.damaged_rows import DamagedRows
-from perdure.worker.refusals import PERHAPS_REFUSED, is_refusal
+from perdure.worker.database_errors import PERHAPS_REFUSED, is_refusal
 from perdure.worker.split import split
 
 MOST_FAILING = 10_000
-"""How many workflows are remembered in which something has failed; one that is forgotten costs a transaction more."""
+"""How many workflows with a failure are remembered; one that is forgotten costs an extra transaction."""
 
 
 class Recorder:
@@ -32,17 +32,17 @@ class Recorder:
         """Workflows in which something has failed; None where there are no round trips to save."""
 
     def record(
-        self, outcomes: Sequence[Outcome], *, free: bool = False, last: bool = False
+        self, outcomes: Sequence[Outcome], *, skip_locked: bool = False, last: bool = False
     ) -> Plan[Finished]:
-        """Record all that the database takes; what is neither accepted nor refused is to be recorded again.
+        """Record all outcomes that the database takes. Those neither accepted nor refused must be recorded again.
 
-        ``free``: a row of these is known to be locked; do not wait for it. ``last``: there is no later try.
+        ``skip_locked``: do not wait for rows that others have locked. ``last``: there is no later try.
         """
         if not outcomes:
             return Finished([], [])
         asked_at = monotonic()
         try:
-            if not free:
+            if not skip_locked:
                 finished = yield from perform(
                     finish_ops.finish, outcomes, jitter=self._rng.random, failing=self.failing
                 )
@@ -64,21 +64,21 @@ class Recorder:
         return finished
 
     def _record_part(self, outcomes: Sequence[Outcome], last: bool) -> Plan[Finished]:
-        """Record these, or none of them. One that fails alone is recorded without what it carries, if it is time."""
+        """Record all of these or none. If one keeps failing alone, record a substitute."""
         try:
-            return (yield from self._record_free(outcomes))
+            return (yield from self._record_skipping_locked(outcomes))
         except PERHAPS_REFUSED as error:
             if len(outcomes) > 1:
                 raise
             for instead in self._damaged.substitutes(outcomes[0], error, last=last):
                 with suppress(*PERHAPS_REFUSED):
-                    finished = yield from self._record_free([instead])
+                    finished = yield from self._record_skipping_locked([instead])
                     return finished._replace(instead=[instead])
             raise
 
-    def _record_free(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
-        """Record the outcomes whose rows are not locked; the others are to be recorded again."""
-        finished = yield from perform(finish_ops.finish_unlocked, outcomes, jitter=self._rng.random)
+    def _record_skipping_locked(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
+        """Record the outcomes whose rows are not locked; the others must be recorded again."""
+        finished = yield from perform(finish_ops.finish_skipping_locked, outcomes, jitter=self._rng.random)
         return (yield from self._recheck(outcomes, finished))
 
     def complete(self, outcomes: Sequence[Outcome], finished: Finished) -> Plan[Finished]:

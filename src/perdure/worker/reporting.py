@@ -40,7 +40,7 @@ DROPPED = {
 }
 
 SHOWN = 10
-"""Names of tasks in the first line."""
+"""How many tasks the first line names."""
 
 _log = logging.getLogger("perdure.worker")
 
@@ -146,7 +146,7 @@ def log_start(name: str, address: str, *, options: WorkerOptions, slots: Slots) 
     """Log the first line of a worker: its name, database, queues and tasks."""
     extra: dict[str, object] = {
         "worker": name,
-        # Not imported: the names of the package lead to the app, which stands above.
+        # Not imported: the package's names lead to the app, a higher layer.
         "version": vars(sys.modules["perdure"])["__version__"],
         "database": address,
         "queues": options.queues if options.queues is None else list(options.queues),

@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Sequence
 from perdure.internal import failpoints
 from perdure.ops.report import JobReport
 from perdure.worker.attempt import Attempt
+from perdure.worker.database_errors import OUT_OF_SERVICE
 from perdure.worker.deadlines import Deadlines
 from perdure.worker.health import Health
 from perdure.worker.operations import WorkerOperations
-from perdure.worker.refusals import OUT_OF_SERVICE
 from perdure.worker.save import without_progress
 
 TICK = 1.0
@@ -61,7 +61,7 @@ class Reports:
                 self._writing.cancel()
 
     def _write_in_background(self) -> None:
-        """Not awaited: deadlines are checked also while the database is slow."""
+        """Not awaited: deadlines are checked even while the database is slow."""
         if self._writing is not None and self._writing.done():
             self._writing.result()
             self._writing = None
@@ -71,7 +71,7 @@ class Reports:
             self._writing = asyncio.create_task(self.write(attempts))
 
     async def write(self, attempts: Collection[Attempt]) -> None:
-        # An attempt that has ended writes its lines with its outcome: from here they might come after it.
+        # An attempt that has ended writes its lines with its outcome: written here, they might come after it.
         reports = [
             (attempt, report)
             for attempt in attempts

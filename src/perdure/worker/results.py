@@ -25,8 +25,8 @@ from perdure.worker.handler import Handler
 class StepResults:
     """The parents of one step, and as many of their results as are held. It may be used from any thread.
 
-    Results that were not read ahead are read when they are asked for, each with those behind it that fit on one page,
-    and the last page is kept: whoever goes through all of them in order needs one statement per page.
+    Results that were not read ahead are read on demand, each with those behind it that fit on one page. The last page
+    is kept: reading all of them in order takes one statement per page.
     """
 
     def __init__(self, job: Claimed, handlers: Mapping[str, Handler]) -> None:
@@ -87,7 +87,7 @@ class StepResults:
         return read[found.key]
 
     def value(self, found: ParentResult) -> Any:
-        """What a step returned, typed as its task says where that is known here."""
+        """What a step returned, typed as its task says if that is known here."""
         if not found.has_result or found.unread:  # unread: the row was deleted a moment ago
             raise missing(found.key, found)
         if found.result is None:
@@ -97,10 +97,10 @@ class StepResults:
 
 
 class Results(Mapping[str, Any]):
-    """By the keys of the parents that succeeded. Asking for another says why there is none."""
+    """Results by the keys of the parents that succeeded. Any other key raises an error that says why."""
 
     def __init__(self, results: StepResults, read: Callable[[str], Any]) -> None:
-        """``read`` gets a result that is not held: from the database, or it says how to ask in an event loop."""
+        """``read`` reads a result that is not held. In an event loop it raises an error that says how to ask."""
         self._results = results
         self._read = read
 
@@ -111,7 +111,7 @@ class Results(Mapping[str, Any]):
         return self._read(key) if parent.unread else self._results.value(parent)
 
     def __contains__(self, key: object) -> bool:
-        # Not by asking for the value, which may have to be read.
+        # Do not ask for the value: it may have to be read.
         parent = self._results.find(key) if isinstance(key, str) else None
         return parent is not None and parent.has_result
 

@@ -18,7 +18,7 @@ from perdure.worker.attempt import Attempt
 from perdure.worker.outcome import raised, returned
 
 NO_THREAD = 5 * SECOND
-"""For how long a job is given back that no thread could be started for."""
+"""For how long a job is put off if no thread could be started for it."""
 
 CHECK_INTERVAL = 1.0
 """Seconds between checks for tasks cancelled before they began. A callback for each costs a no-op job 10 %."""
@@ -37,13 +37,13 @@ class LoopRunner:
     def start(self, attempt: Attempt) -> None:
         attempt.begin()
         task = self._loop.create_task(self._run(attempt), name=attempt.handler.name)
-        if not attempt.ended:  # as it may be where tasks begin at once
+        if not attempt.ended:  # an eager task may have ended it
             self._tasks[attempt] = task
             self._check = self._check or self._loop.call_later(CHECK_INTERVAL, self._check_tasks)
 
     def stop(self, attempt: Attempt) -> None:
         if task := self._tasks.get(attempt):
-            # One that is cancelled early never begins.
+            # A task that is cancelled early never begins.
             task.add_done_callback(lambda _: self._end(attempt, None))
             task.cancel()
 
@@ -53,7 +53,8 @@ class LoopRunner:
 
     def attempt_of(self, task: asyncio.Task[Any] | None) -> Attempt | None:
         """The attempt for which this task runs: its own, or one that its handler made. From any thread."""
-        context = getattr(task, "get_context", dict[Any, Any])()  # Python 3.11 does not tell a task's context
+        # Python 3.11 does not expose a task's context.
+        context = getattr(task, "get_context", dict[Any, Any])()
         running = context.get(current_context)
         for attempt, own in list(self._tasks.items()):
             if own is task or attempt.context is running:
@@ -64,7 +65,7 @@ class LoopRunner:
         current_context.set(attempt.context)
         handler, job = attempt.handler, attempt.job
         outcome: Outcome | None
-        value = None  # also where a middleware swallows an error
+        value = None  # also if a middleware swallows an error
         try:
             with handler.around(attempt.context):
                 value = await handler.call(job.payload, attempt.context)
@@ -92,7 +93,7 @@ class LoopRunner:
 
 
 class ThreadRunner:
-    """Plain handlers, each in a daemon thread: one that never ends does not hold up the end of the program."""
+    """Plain handlers, each in a daemon thread: one that never ends does not delay the end of the program."""
 
     def __init__(self, slots: int, freed: Callable[[], None]) -> None:
         self._threads = DaemonThreads("perdure-handler", limit=slots)
@@ -118,7 +119,7 @@ class ThreadRunner:
         """A thread cannot be stopped: its handler can ask ``ctx.check()``."""
 
     def give_up(self, attempt: Attempt) -> None:
-        """The attempt is over, its thread is not: until it ends there is one slot less."""
+        """End the attempt. Its thread keeps the slot until it ends."""
         self._given_up.add(attempt)
         attempt.give_up()
 

@@ -14,17 +14,17 @@ from perdure.model.codec import MAX_PAYLOAD, encode_plain
 from perdure.model.lifecycle import Report
 from perdure.ops.report import JobReport, ReportAnswer
 from perdure.plan.plan import Plan, pause
+from perdure.worker.database_errors import FORBIDDEN, OUT_OF_SERVICE
 from perdure.worker.operations import WorkerOperations
-from perdure.worker.refusals import FORBIDDEN, OUT_OF_SERVICE
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
 LONG_SAVE = 1.0
-"""Seconds after which a save that is still under way waits for the database."""
+"""A save that takes more seconds counts as waiting for the database."""
 
 
 class SaveCall:
-    """The saves of one attempt. An outage is no fault of the handler, so the error of one costs no attempt."""
+    """The saves of one attempt. An outage is not the handler's fault, so its error costs no attempt."""
 
     __slots__ = ("_began", "_operations")
 
@@ -37,7 +37,7 @@ class SaveCall:
         return self._began is not None and at - self._began > LONG_SAVE
 
     def write(self, report: JobReport, *, should_stop: Callable[[], bool]) -> Plan[ReportAnswer]:
-        """Write it. While the database is out of service, try again for as long as the store is patient."""
+        """Write a report. While the database is out of service, retry for the store's ``patience``."""
         self._began = monotonic()
         try:
             answer = yield from self._until_served(report, should_stop)
@@ -58,7 +58,7 @@ class SaveCall:
                 raise
             except OUT_OF_SERVICE as error:
                 if error.code == FORBIDDEN:
-                    raise  # to wait grants no rights
+                    raise  # waiting grants no rights
                 if should_stop() or monotonic() + wait > until:
                     error.costs_attempt = False
                     raise
@@ -73,7 +73,7 @@ class SaveCall:
 
 
 def encode_checkpoint(value: object) -> str:
-    """Refused like an argument of that name, with its path."""
+    """Encode a checkpoint. It is refused like an argument of that name, with its path."""
     try:
         return encode_plain({"checkpoint": value})[len('{"checkpoint":') : -1]
     except PayloadTooLarge:

@@ -18,11 +18,11 @@ from perdure.worker.runners import LoopRunner, ThreadRunner
 from perdure.worker.steps import Steps
 
 MOST_KEPT = 64 << 20
-"""Bytes of outcomes that are kept without a slot until the database takes them. What is beyond keeps its slot, so that
-a worker whose outcomes are all refused stops claiming at last."""
+"""Bytes of outcomes that are kept without a slot until the database takes them. Beyond that, attempts keep their
+slots, so a worker whose outcomes are all refused stops claiming in the end."""
 
 KEPT_SIZE = 8 << 10
-"""Bytes of an attempt beside its arguments and its outcome, about."""
+"""Approximate bytes of an attempt beside its arguments and its outcome."""
 
 
 class Slots:
@@ -99,7 +99,7 @@ class Slots:
             self._here += 1
 
     def free_early(self, attempt: Attempt) -> None:
-        """Free the slot of an attempt whose outcome the database does not take yet, as far as memory allows it."""
+        """Free the slot of an attempt whose outcome the database does not take yet, if memory allows it."""
         size = KEPT_SIZE + attempt.size
         if attempt not in self._freed_early and self._kept_bytes + size <= MOST_KEPT:
             self.leave(attempt)

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Generic, NamedTuple, TypeVar
 
 from perdure.plan.plan import Plan
-from perdure.worker.refusals import DAMAGED, OUT_OF_SERVICE, is_refusal
+from perdure.worker.database_errors import DAMAGED, OUT_OF_SERVICE, is_refusal
 
 PROVE_WITHIN = 1.0
 """Seconds after which errors that may mean an outage count as one, if the database has taken no row."""
@@ -19,7 +19,7 @@ R = TypeVar("R")
 class Split(NamedTuple, Generic[T, R]):
     """``done``: what writing returned, part by part. ``refused``: rows that failed alone, and how.
 
-    ``outage``: the error that ended it before the end; the rows that are in neither list are to be written again.
+    ``outage``: the error that ended it early; rows in neither list must be written again.
     """
 
     done: list[R]
@@ -32,8 +32,8 @@ def split(
 ) -> Plan[Split[T, R]]:
     """Write all rows that the database takes, in few transactions.
 
-    A trigger may refuse one row with the code of an outage. Where no row is taken, such an error counts as an outage.
-    ``serves``: it is known that the database serves.
+    A trigger may refuse one row with the code of an outage. If no row is taken, such an error counts as an outage.
+    ``serves``: the database is known to serve.
     """
     done, refused = list[R](), list[tuple[T, Exception]]()
     parts = [rows] if rows else []

@@ -14,15 +14,15 @@ from perdure.worker.attempt import Attempt
 from perdure.worker.results import missing
 
 MOST_AHEAD = 16 << 20
-"""Bytes of results that are read before an async handler begins. If its parents have more, they are read when they are
-asked for: that depends on the parents alone, never on what else the worker holds."""
+"""Bytes of results that are read before an async handler begins. If its parents have more, results are read on
+demand: this depends on the parents alone, never on what else the worker holds."""
 
 MOST_ARGUMENTS = 64 << 20
-"""Bytes that the arguments of a step may take once results stand in place of the references to them."""
+"""Bytes that a step's arguments may take once references are replaced by results."""
 
 
 class StepNeeds:
-    """Of one attempt. It reads nothing itself."""
+    """The needs of one attempt. It reads nothing itself."""
 
     def __init__(self, attempt: Attempt, first_page: Sequence[ParentResult]) -> None:
         self._attempt = attempt
@@ -56,7 +56,7 @@ class StepNeeds:
 
     @property
     def unread(self) -> list[ParentResult]:
-        """Those whose results have to be read before the handler begins."""
+        """The steps whose results must be read before the handler begins."""
         keys = dict.fromkeys(self._references)
         if self.reads_ahead:
             keys |= dict.fromkeys(parent.key for parent in self._parents)
@@ -64,13 +64,13 @@ class StepNeeds:
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether all results are read before the handler begins, which could not wait for them later."""
+        """Whether to read all results before the handler begins: async code cannot wait in ``ctx.results``."""
         handler = self._attempt.handler
         takes_context = handler.signature.context is not None
         return handler.is_async and takes_context and bytes_of(self._parents) <= MOST_AHEAD
 
     def check(self) -> None:
-        """Raise what makes it impossible to run the step."""
+        """Raise an error if the step cannot run."""
         for key in self._references:
             parent = self._known.get(key)
             if parent is None or not parent.has_result:
@@ -84,7 +84,7 @@ class StepNeeds:
 
     @property
     def argument_bytes(self) -> int:
-        """What results as arguments take, each as often as it is referred to."""
+        """Bytes of results in arguments, each counted as often as it is referred to."""
         return sum((self._known[key].size or 0) * times for key, times in self._references.items())
 
     def set_results(self, read: Iterable[ParentResult]) -> None:
@@ -92,7 +92,7 @@ class StepNeeds:
             self._known[parent.key] = parent
 
     def hand_over(self) -> None:
-        """Give the attempt its results, and its arguments in place of references to them."""
+        """Give the attempt its results, and replace the references in its arguments."""
         attempt, job = self._attempt, self._attempt.job
         parents: Sequence[ParentResult] = self._parents
         if self.reads_ahead:

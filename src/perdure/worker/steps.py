@@ -31,9 +31,9 @@ _log = logging.getLogger("perdure.worker")
 class Steps:
     """Belongs to the event loop's thread.
 
-    One statement reads the first page for all steps that begin in one go. Most need nothing else and begin. Each of
-    the others goes on in a task of its own, so that nobody waits for it; large reads run one at a time, so that parents
-    which several steps share are read once.
+    One statement reads the first page for all steps that begin together. Most need nothing else and begin. Each of
+    the others goes on in a task of its own, so that no step waits for it. Large reads run one at a time, so that shared
+    parents are read once.
     """
 
     def __init__(self, store: Store, health: Health) -> None:
@@ -126,7 +126,7 @@ class Steps:
 
 
 class Preparation:
-    """A runner for as long as a step's results are read, which may take as long as its handler may."""
+    """The runner of a step while its results are read, which may take as long as its handler may."""
 
     def __init__(self, steps: Steps, runner: Runner) -> None:
         self._steps = steps

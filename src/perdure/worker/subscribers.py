@@ -35,13 +35,13 @@ class Subscriber(Protocol):
 
 
 def subscriber_of(listener: Listener) -> Subscriber:
-    # Also an object that is called like an async function.
+    # Also an object with an async ``__call__``.
     on_loop = inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__)
     return LoopSubscriber(listener) if on_loop else ThreadSubscriber(listener)
 
 
 class Lag:
-    """Whether a listener keeps up: a line in the log when it no longer does, and one when it does again."""
+    """Logs when a listener no longer keeps up, and when it does again."""
 
     def __init__(self, listener: Listener) -> None:
         self.name = getattr(listener, "__qualname__", type(listener).__qualname__)
@@ -141,7 +141,7 @@ class ThreadSubscriber:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_WITHIN):
                 await self._over.wait()
-        self._events.clear()  # or the call that hangs would be followed by others when it ends
+        self._events.clear()  # or more calls would follow when one that hangs ends
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._run, name=f"perdure-listener-{self._lag.name}", daemon=True)
@@ -167,7 +167,7 @@ class ThreadSubscriber:
             try:
                 self._listener(event)
             except BaseException as error:
-                # Also SystemExit: a listener may not end the thread of the next events.
+                # Also SystemExit: a listener must not end the thread, which serves further events.
                 _log_failure(event, error)
         with suppress(RuntimeError):  # the loop is gone
             self._loop.call_soon_threadsafe(self._over.set)

@@ -1,4 +1,4 @@
-"""The sweeper: periodic duties, some of which only one worker of all does.
+"""The sweeper: periodic duties, some of them only for one elected worker.
 
 A new duty is one entry in ``Sweeper.duties``, and the operation that it performs.
 """
@@ -20,10 +20,10 @@ from perdure.model.lifecycle import Change
 from perdure.ops import browse
 from perdure.ops import worker as worker_ops
 from perdure.plan.plan import arun
+from perdure.worker.database_errors import DAMAGED, NOT_DONE, OUT_OF_SERVICE, PERHAPS_REFUSED, safe_message
 from perdure.worker.health import Health
 from perdure.worker.hooks import Hooks
 from perdure.worker.operations import WorkerOperations
-from perdure.worker.refusals import DAMAGED, NOT_DONE, OUT_OF_SERVICE, PERHAPS_REFUSED, safe_message
 from perdure.worker.set_aside import bring_back, set_aside
 
 NAME = "sweeper"
@@ -34,7 +34,7 @@ PAGE = 100
 SET_ASIDE = 5.0
 """Seconds between two looks for jobs that are due much later."""
 LEASE = 5.0
-"""Seconds the lead lasts without renewal: within these another worker takes over."""
+"""Seconds the lead lasts without renewal; then another worker takes over."""
 
 _log = logging.getLogger("perdure.worker")
 
@@ -63,7 +63,7 @@ class Duty:
 
 
 class Sweeper:
-    """Runs in every worker; the elected one does the duties of all."""
+    """Runs in every worker; only the elected one does the shared duties."""
 
     def __init__(
         self, worker: Sweeping, operations: WorkerOperations, health: Health, hooks: Hooks, *, lease: float
@@ -134,7 +134,7 @@ class Sweeper:
         await self.rescue(silent=monotonic() >= self._trusts_at)
 
     async def rescue(self, *, silent: bool) -> None:
-        """Free the jobs of retired workers, and retire those that fell silent if ``silent``."""
+        """Free the jobs of retired workers. If ``silent``, first retire workers that fell silent."""
         if rescued := await self._operations.arescue(silent=silent):
             if failpoints.armed:
                 failpoints.reach("after_rescue")
@@ -148,7 +148,7 @@ class Sweeper:
         await arun(self._store, set_aside())
 
     async def report_expired(self) -> None:
-        """Report the jobs that were canceled because they expired, also those that a claim of this worker met."""
+        """Report expired jobs that were canceled, including those that this worker's claims met."""
         expired = self._operations.expired
         if self._hooks.quiet:
             expired.clear()
@@ -190,7 +190,7 @@ class Sweeper:
             self._renew_at = 0.0  # ask for the lead again
 
     async def _lead(self) -> bool:
-        """Whether this worker leads. The lead is renewed well before it ends, not at every sweep: that is a write."""
+        """Whether this worker leads. The lead is renewed well before it ends, not at every sweep, since that writes."""
         identity = self._worker.identity
         if identity == self._led_as and monotonic() < self._renew_at:
             return True

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from perdure.worker.context import JobContext
 
 WARN, REFUSE = 1.0, 10.0
-"""Seconds after which a block on SQLite is warned about, and after which it has lost its connection."""
+"""Seconds after which a block on SQLite is warned about, and after which its connection is closed."""
 
 _log = logging.getLogger("perdure.worker")
 
@@ -28,7 +28,7 @@ class TransactionBlock:
     """``with ctx.transaction() as conn:`` or ``async with``: a connection of the driver's, in a transaction.
 
     The block ends with the job's success and the commit, or with a rollback if it raises. On SQLite it holds the
-    write lock of the whole database all the while: heartbeats wait for it, so it may not last.
+    write lock of the whole database: heartbeats wait for it, so it must be short.
     """
 
     def __init__(self, context: JobContext) -> None:
@@ -99,12 +99,12 @@ class TransactionBlock:
             self._conn.close()
 
     def waits_for_nobody(self, conn: object) -> bool:
-        """Whether it is this block's own connection to SQLite: never async, and it has the lock already."""
+        """Whether this is the block's own SQLite connection, which is never async and has the lock already."""
         return self._holds_all and conn is self._conn
 
     @contextmanager
     def _one_at_a_time(self) -> Iterator[None]:
-        """The job succeeds with one of them; and on SQLite a second one would wait for the first."""
+        """Refuse a second block: the job succeeds with one, and on SQLite the second would wait for the first."""
         if self._context.block is not None:
             raise Refused(
                 "A ctx.transaction() of this job is open: use its connection.", code="job.nested_transaction"
@@ -118,11 +118,11 @@ class TransactionBlock:
 
     @contextmanager
     def _only_if_committed(self, error: BaseException | None) -> Iterator[None]:
-        """A success that was rolled back is none: another block of this handler must write it again."""
+        """Forget a success that was rolled back: another block of this handler must write it again."""
         try:
             yield
         except Exception as failure:
-            # Without an SQLSTATE psycopg lost the connection: whether it was committed only the database knows.
+            # Without an SQLSTATE psycopg lost the connection: only the database knows whether it was committed.
             if getattr(failure, "sqlstate", "") is not None:
                 self._context.forget_success()
             raise
@@ -149,17 +149,17 @@ class TransactionBlock:
             )
 
     def abort(self) -> None:
-        """Roll it back, and let it hold no lock from here on. From any thread."""
+        """Roll it back and release its locks. From any thread."""
         self._taken = True
         conn = self._conn
         if conn is None:
-            return  # it waits for its connection, and will find that it was taken
+            return  # it waits for its connection, and will find ``_taken`` set
         if self._holds_all:
-            conn.interrupt()  # or a statement that runs would be waited for
+            conn.interrupt()  # or close() would wait for a running statement
             conn.close()
         else:
-            # The driver's own close is not safe beside a thread that uses the connection. This is, and the server
-            # rolls back as soon as it reads it.
+            # The driver's close() is not safe while another thread uses the connection. A shutdown is, and the
+            # server rolls back as soon as it sees it.
             with socket(fileno=os.dup(conn.fileno())) as duplicate:
                 duplicate.shutdown(SHUT_RDWR)
 

@@ -14,7 +14,7 @@ _log = logging.getLogger("perdure.worker")
 
 
 async def warn_of_unknown(store: Store, queues: Queues) -> None:
-    """Once the tasks of the program are in the database. It never keeps a worker from its work."""
+    """Called once the program's tasks are in the database. It never stops a worker."""
     if queues is None:
         return
     try:

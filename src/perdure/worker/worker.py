@@ -19,6 +19,7 @@ from perdure.plan.plan import Plan, arun
 from perdure.request.events import EventName, Listener
 from perdure.worker.burst import Burst
 from perdure.worker.cycle import concerns
+from perdure.worker.database_errors import OUT_OF_SERVICE
 from perdure.worker.executor import Executor
 from perdure.worker.handler import Handler
 from perdure.worker.health import Health, unless_stopped
@@ -32,14 +33,13 @@ from perdure.worker.loop_watch import Verdict
 from perdure.worker.operations import WorkerOperations
 from perdure.worker.options import STOP_GRACE, Exit, WorkerOptions
 from perdure.worker.process.protocol import Load
-from perdure.worker.refusals import OUT_OF_SERVICE
 from perdure.worker.reporting import log_start
 from perdure.worker.slots import Slots
 from perdure.worker.steps import Steps
 from perdure.worker.sweeper import Sweeper
 
 FLUSH, LAST = 5.0, 1.0
-"""Seconds to record the last outcomes in, and, if those are over, for a last try: the rest is rescued by others."""
+"""Seconds to record the last outcomes, and at least for the last try. Other workers rescue the rest."""
 
 _log = logging.getLogger("perdure.worker")
 
@@ -81,12 +81,12 @@ class Worker:
     # For the program around it
 
     def stop(self) -> None:
-        """Claim nothing more, let what runs end, and give back what does not end in time."""
+        """Stop claiming, let running jobs end, and give back those that do not in time."""
         self._stop_requested = True
         self._end()
 
     def note_stop(self) -> None:
-        """Count the time to drain from now, also if the loop does not answer. From a signal handler."""
+        """Count the time to drain from now, even if the loop does not answer. From a signal handler."""
         if self.ready.is_set():
             self._guard.stop_asked()
 
@@ -96,16 +96,16 @@ class Worker:
         self.stop()
 
     async def unless_stopped(self, waiting: Coroutine[Any, Any, None]) -> None:
-        """Wait for something before it runs, but not once it was told to stop."""
+        """Wait for something before the worker runs, unless it is stopped."""
         await unless_stopped(self._stop, waiting)
 
     @property
     def status(self) -> Exit | None:
-        """How it ended; None as long as it runs."""
+        """How it ended; None while it runs."""
         return self._status if self._over.is_set() else None
 
     async def wait(self) -> Exit:
-        """Until it has ended, by itself or because it was stopped; how it ended."""
+        """Wait until the worker has ended; return how it ended."""
         await self._over.wait()
         return self._status
 
@@ -139,7 +139,7 @@ class Worker:
             await self._stop.wait()
             await self._drain()
         except asyncio.CancelledError:
-            # A program may cancel the worker beside it. Where the worker owns the process, a handler did it.
+            # A program may cancel its worker. If the worker owns the process, a handler did it.
             from_inside = self._options.owns_process and not self._stop_requested
             self._status = Exit.CRASHED if from_inside else self._status
             self._executor.interrupt("loop_stopped" if from_inside else "interrupt")
@@ -204,7 +204,7 @@ class Worker:
         return loops
 
     def _listen(self) -> Callable[[], None]:
-        """Wake up by what others commit; return how to stop that."""
+        """Wake up when others commit; return a function that ends this."""
         loop = asyncio.get_running_loop()
 
         def committed(topics: frozenset[str]) -> None:
@@ -238,7 +238,7 @@ class Worker:
     def on_beat(self, identity: str, before: Sequence[Lease], beat: Beat) -> None:
         """Compare what the database believes with what runs here."""
         if not beat.live:
-            self._executor.cycle.wake()  # under the old identity it was given nothing
+            self._executor.cycle.wake()  # claims under the old identity found nothing
         self._identity.configs = beat.configs
         believed = set(beat.running) if beat.live and identity == self.identity else set[Lease]()
         self._executor.compare(before, believed, beat)
@@ -319,7 +319,7 @@ class Worker:
                 "The end of this worker could not be recorded: other workers will find what is left"
             )
             self._status, self.error = Exit.CRASHED, self.error or error
-        self._heartbeat.end()  # also after an error: it would keep leases alive that nobody works for
+        self._heartbeat.end()  # even after an error, or it would renew leases of jobs that nobody runs
         self._identity.release_lock()
         await self._slots.close()
         await self._executor.reporter.close()
@@ -327,17 +327,17 @@ class Worker:
         self._guard.end()
 
     def end_without_loop(self, error: BaseException) -> None:
-        """Record from this thread what runs, and end the process if the worker owns it: the loop cannot run any more.
+        """From this thread, record attempts and end the process if the worker owns it: the loop cannot run any more.
 
-        That happens where a handler closed what the loop waits on.
+        This happens if a handler closed what the loop waits on.
         """
         if not self.ready.is_set():
             return
         for attempt in self._executor.attempts.values():
-            # Not by stop(): cancelling a handler takes the loop.
+            # Not stop(): cancelling a handler needs the loop.
             if not attempt.ended and attempt.stop_reason is None:
                 attempt.stop_reason = "loop_stopped"
         message = f"The event loop cannot run any more ({type(error).__name__})."
         stack = "".join(traceback.format_tb(error.__traceback__))
         self._guard.give_up_loop(Verdict(Exit.CRASHED, message), stack)
-        self._heartbeat.end()  # in another thread of a program: what ran is rescued by others
+        self._heartbeat.end()  # if the process goes on, other workers rescue what ran

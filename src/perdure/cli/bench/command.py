@@ -47,7 +47,7 @@ def bench(target: Target, seconds: float, as_json: bool) -> None:
     from perdure.cli.bench.tables import throw_away
     from perdure.cli.bench.workloads import measure
 
-    with target.database() as theirs, throw_away(theirs) as place:
+    with target.app_for_database() as theirs, throw_away(theirs) as place:
         figures = measure(place, seconds)
         about = place.app.stats().database
     tell(figures, f"{about.dialect} {about.version} at {place.address}", as_json=as_json)

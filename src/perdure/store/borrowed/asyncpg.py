@@ -13,7 +13,7 @@ import asyncpg
 
 from perdure.errors import InternalError, Invalid, StoreBusy
 from perdure.ops.op import Param, Rows
-from perdure.store.borrowed import refusals as refusals
+from perdure.store.borrowed import refusals
 from perdure.store.borrowed.join import Batch, BoundStatement, DriverAdapter, State
 from perdure.store.borrowed.postgres import POSTGRES, explain
 from perdure.store.postgres.adapt import as_text

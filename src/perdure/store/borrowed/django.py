@@ -7,7 +7,7 @@ from typing import Any, Final
 from django.db.utils import DatabaseError, InterfaceError
 
 from perdure.errors import StoreAway, UnsupportedConnection
-from perdure.store.borrowed import refusals as refusals
+from perdure.store.borrowed import refusals
 from perdure.store.borrowed.join import Wrapper
 
 

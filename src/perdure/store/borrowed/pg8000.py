@@ -9,7 +9,7 @@ from typing import Any, Final
 import pg8000.exceptions
 
 from perdure.ops.op import Rows
-from perdure.store.borrowed import refusals as refusals
+from perdure.store.borrowed import refusals
 from perdure.store.borrowed.join import Batch, BoundStatement, DriverAdapter, State
 from perdure.store.borrowed.postgres import POSTGRES, explain
 from perdure.store.postgres.adapt import Statement, as_text

@@ -6,7 +6,7 @@ from typing import Final
 
 from perdure.errors import PerdureError, StoreBusy
 from perdure.ops.op import Access
-from perdure.store.borrowed import refusals as refusals
+from perdure.store.borrowed import refusals
 from perdure.store.borrowed.join import (
     Batch,
     Batches,

@@ -12,7 +12,7 @@ from psycopg.rows import tuple_row
 
 from perdure.errors import UnsupportedConnection
 from perdure.ops.op import Row, Rows
-from perdure.store.borrowed import refusals as refusals
+from perdure.store.borrowed import refusals
 from perdure.store.borrowed.join import Batch, DriverAdapter, State
 from perdure.store.borrowed.postgres import POSTGRES, explain
 from perdure.store.postgres.adapt import adapt

@@ -10,7 +10,7 @@ from psycopg2 import extensions
 
 from perdure.errors import UnsupportedConnection
 from perdure.ops.op import Param, Rows
-from perdure.store.borrowed import refusals as refusals
+from perdure.store.borrowed import refusals
 from perdure.store.borrowed.join import Batch, DriverAdapter, State
 from perdure.store.borrowed.postgres import POSTGRES, explain
 from perdure.store.postgres.adapt import as_text

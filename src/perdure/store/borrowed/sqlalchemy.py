@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqlalchemy import exc
 
 from perdure.errors import PerdureError, StoreAway, UnsupportedConnection
-from perdure.store.borrowed import refusals as refusals
+from perdure.store.borrowed import refusals
 from perdure.store.borrowed.join import Wrapper
 
 

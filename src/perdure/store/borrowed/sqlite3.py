@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from perdure.errors import StoreBusy
 from perdure.ops.op import Access, Rows
-from perdure.store.borrowed import refusals as refusals
+from perdure.store.borrowed import refusals
 from perdure.store.borrowed.join import (
     Batch,
     Batches,

@@ -160,11 +160,11 @@ claimed AS (
     RETURNING CAST(id AS text) AS id, token, attempt, {claimed_columns}, state)
 SELECT * FROM claimed
 UNION ALL
--- Other transactions have locked some of the first jobs. If they have locked all of them, run claim_unlocked.
+-- Other transactions have locked some of the first jobs. If they have locked all of them, run claim_skipping_locked.
 SELECT {no_job}, 'locked'
  WHERE (SELECT count(*) FROM taken) < (SELECT CAST(sum(n) AS bigint) FROM share);
 
--- name: claim_unlocked
+-- name: claim_skipping_locked
 -- differs: another transaction may lock the first rows for a long time. claim_jobs counts its shares without locks and
 -- then finds nothing, although other groups have work. This statement locks as it reads: it costs more, and runs only
 -- when claim_jobs found all of its first jobs locked.
@@ -347,7 +347,7 @@ SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.
        LEFT JOIN perdure.task t ON t.name = j.task
        LEFT JOIN perdure.queue q ON q.name = j.queue;
 
--- name: lock_unlocked
+-- name: lock_skipping_locked
 -- differs: rows are locked in the given order. Rows that others have locked are skipped.
 SELECT j.id, j.token, free.id IS NOT NULL
   FROM json_array_elements(CAST(:leases AS json)) AS x (value) CROSS JOIN LATERAL (
@@ -539,7 +539,7 @@ SELECT {tally_columns}
  ORDER BY id
    FOR UPDATE;
 
--- name: lock_unlocked_workflows
+-- name: lock_workflows_skipping_locked
 -- differs: rows are locked, except those that others have locked; the jobs of these are returned.
 WITH asked AS MATERIALIZED (
     SELECT j.id, j.workflow_id FROM perdure.job j

@@ -173,7 +173,7 @@ SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.
        LEFT JOIN perdure.task t ON t.name = j.task
        LEFT JOIN perdure.queue q ON q.name = j.queue;
 
--- name: lock_unlocked
+-- name: lock_skipping_locked
 -- differs: the writer's transaction is the only lock.
 SELECT j.id, j.token, 1
   FROM json_each(:leases) x

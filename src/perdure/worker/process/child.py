@@ -61,7 +61,7 @@ def main() -> None:
 
 
 class Child:
-    """Its main thread runs handlers, for signals and many libraries want that one; another reads."""
+    """Its main thread runs handlers, since signals and many libraries need that one; another reads."""
 
     def __init__(self, channel: ChildChannel) -> None:
         self._channel = channel
@@ -137,7 +137,7 @@ class Child:
         self._context = context
         if handler.is_async:
             outcome = asyncio.run(self._live(handler, context))
-            # The loop takes away the signals that a handler has asked it for.
+            # A loop that closes removes the signal handlers that were added to it.
             signal.signal(signal.SIGTERM, self._asked_to_stop)
         else:
             outcome = copy_context().run(self._call, handler, context)
@@ -150,7 +150,7 @@ class Child:
     def _call(self, handler: Handler, context: ChildContext) -> Outcome | None:
         current_context.set(context)
         job = context.row
-        value = None  # also where a middleware swallows an error
+        value = None  # also if a middleware swallows an error
         try:
             self._phase = "calling"
             try:
@@ -187,7 +187,7 @@ class Child:
         return returned(handler, job.lease, value)
 
     def _asked_to_stop(self, number: int, _frame: object) -> None:
-        """Only the worker knows what a stop means: a supervisor may send SIGTERM to every process of a service."""
+        """Ignore SIGTERM unless the worker asked to stop: a supervisor may send it to all processes of a service."""
         if not self._stop_asked or self._stopped:
             return
         if self._phase in ("loading", "idle"):
@@ -197,7 +197,7 @@ class Child:
         self._context.cancel_requested = self._stopped = True
         if self._phase == "awaiting" and self._cancel is not None:
             self._cancel()
-        # A message that is half sent could never be read.
+        # Not while sending: half a message could never be read.
         elif self._phase == "calling" and not self._sending:
             raise Stopped
 
@@ -215,7 +215,7 @@ class Child:
 
 
 def load_app(load: Load) -> Any:
-    """The app as the worker knows it, found anew."""
+    """Import the app as the worker knows it."""
     sys.path[:] = load.path
     module, _, name = load.target.partition(":")
     app: Any = import_module(module)
@@ -229,7 +229,7 @@ def load_app(load: Load) -> Any:
 
 
 def _end_group() -> None:
-    """At once, with everything that handlers started."""
+    """End this process at once, with everything that handlers started."""
     _signal_group(signal.SIGKILL)
     os._exit(1)
 

@@ -31,7 +31,7 @@ from perdure.worker.save import encode_checkpoint
 
 
 class PendingRequests:
-    """Requests to the worker and who waits for their answers. Used by any thread."""
+    """Requests to the worker that wait for an answer. Used by any thread."""
 
     def __init__(self, send: Callable[[FromChild], None]) -> None:
         self.send = send
@@ -95,14 +95,14 @@ class ChildContext(JobContext):
 
     def _announce_success(self) -> None:
         assert self.success is not None
-        # Whose jobs and steps are in the transaction, and need not travel.
+        # Its jobs and steps are in the transaction and need not be sent.
         success = msgspec.structs.replace(self.success, children=(), appended=None)
         self._check_answer(
             self._requests.ask(lambda request: Committing(self._number, request, success)).result()
         )
 
     def forget_success(self) -> None:
-        """Its transaction was rolled back: the worker, too, must not count on it."""
+        """The transaction of the success was rolled back: inform the worker."""
         if self.success is not None:
             super().forget_success()
             self._requests.send(RolledBack(self._number))
@@ -118,7 +118,7 @@ class ChildContext(JobContext):
 
 
 def _encodable(report: Report) -> Report:
-    """No encoder takes every number or text; what is too large stays too large, and is refused as such."""
+    """Make values encodable. A number that is too large stays too large and is refused as such."""
     most = MOST_PROGRESS + 1
 
     def number(value: int | None) -> int | None:

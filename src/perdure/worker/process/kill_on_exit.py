@@ -1,9 +1,9 @@
 """The kill-on-exit pipe: when the worker closes its end, or dies, the system kills the child and all that it started.
 
-A pipe into which nobody writes. The worker has one end; the child tells Linux to send SIGKILL to its process group
-as soon as the pipe moves, which is when the last holder of the other end is gone. No code of the child is needed
-for it, so a handler that holds the interpreter dies as well. The signal for the death of a parent would reach the
-child alone, before it could end what it started.
+Nobody writes into the pipe. The worker has one end. The child asks Linux to send SIGKILL to its process group on any
+event of the pipe; the only one is that the last holder of the worker's end is gone. No code of the child runs for
+this, so a handler that holds the interpreter dies as well. The signal for the death of a parent would reach the child
+alone, before it could end what it started.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class KillOnExit:
 
     def __init__(self) -> None:
         self.child_end, held = os.pipe()
-        # Also if the worker is forgotten with its loop; not at the end of the program, which comes soon enough.
+        # Also if the worker is garbage-collected. Not by atexit: the end of the process closes it anyway.
         self.let_go = finalize(self, os.close, held)
         self.let_go.atexit = False
         _all.add(self)
@@ -48,7 +48,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def die_with_worker(end: int, worker: int) -> None:
-    """In the child, before it starts anything. Elsewhere than on Linux only its socket tells it of the end."""
+    """Called in the child before it starts anything. Outside Linux, only its socket shows the end of the worker."""
     os.set_inheritable(end, False)
     if sys.platform == "linux" and os.getpgrp() == os.getpid():
         import fcntl  # Windows has none
@@ -59,7 +59,7 @@ def die_with_worker(end: int, worker: int) -> None:
             fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC)
         except OSError:
             _die_with_parent()
-    # It may have died before.
+    # The worker may have died before.
     if os.getppid() != worker or _is_closed(end):
         os._exit(1)
 
@@ -71,6 +71,6 @@ def _is_closed(end: int) -> bool:
 
 
 def _die_with_parent() -> None:
-    """Where a system only looks like Linux: the child alone."""
+    """For systems that only look like Linux: it kills the child alone."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG

@@ -20,7 +20,7 @@ from perdure.worker.process.slot import GRACE, Slot
 IDLE = 60.0
 """Seconds after which a child without a job is let go."""
 PAUSE = 5.0
-"""Seconds for which no process is started after one that could not be."""
+"""Seconds to wait after a process could not be started."""
 
 _log = logging.getLogger("perdure.worker")
 
@@ -60,7 +60,7 @@ class ProcessRunner:
 
     @property
     def free(self) -> int:
-        """Slots for tasks that always run here: less those that suspects of other tasks use, or wait for."""
+        """Slots for tasks that always run here, less those that suspects of other tasks use or wait for."""
         if self._paused:
             return 0
         guests = sum(attempt.handler.run_in != "process" for attempt in (*self._busy, *self._waiting))
@@ -86,7 +86,7 @@ class ProcessRunner:
             raise InvalidConfig(f"Tasks run in processes, and a new process cannot load {target}: {reason}.")
 
     async def _load_first(self, stopped: asyncio.Task[Literal[True]]) -> str | None:
-        """Why a new process cannot load the app, if it cannot."""
+        """Start a child; return why it cannot load the app, if it cannot."""
         self._first = first = asyncio.Future[str | None](loop=self._loop)
         slot = self._open()
         try:
@@ -113,14 +113,14 @@ class ProcessRunner:
             attempt.end(None, monotonic())
 
     def give_up(self, attempt: Attempt) -> None:
-        """Not even SIGKILL ended it: the system holds it. Its slot is given to another process."""
+        """Give its slot to another process: not even SIGKILL ended it, so the system holds it."""
         if (slot := self._busy.pop(attempt, None)) is not None:
             slot.kill()
         attempt.give_up()
         self._serve_waiting()
 
     def note_returned(self) -> None:
-        """See Slot."""
+        """See ``Slot.note_returned``."""
         for slot in list(self._busy.values()):
             slot.note_returned()
 
@@ -191,7 +191,7 @@ class ProcessRunner:
         return slot
 
     def _keep_idle(self, slot: Slot) -> None:
-        """Last in, first out, so that children that are not needed end."""
+        """Last in, first out, so that unneeded children end."""
         self._idle.append(slot)
         slot.retire_after(IDLE)
 
@@ -207,7 +207,7 @@ class ProcessRunner:
             attempt.end(Released(attempt.lease, int(PAUSE * SECOND)), monotonic())
 
     def _answer(self, reason: str | None) -> bool:
-        """Answer ``check``, if it waits for the first child; whether it does."""
+        """Answer ``check`` if it waits for the first child; return whether it does."""
         if self._first is None or self._first.done():
             return False
         self._first.set_result(reason)

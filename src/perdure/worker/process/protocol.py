@@ -35,7 +35,7 @@ class Load(msgspec.Struct, frozen=True, tag=True):
     path: Sequence[str] = ()
     """The ``sys.path`` of the worker."""
     url: str | None = None
-    """The database of an app that was given another one than its module says."""
+    """The database, if it is not the one that the module gives the app."""
 
 
 class Run(msgspec.Struct, frozen=True, tag=True):
@@ -67,7 +67,7 @@ class Fault(msgspec.Struct, frozen=True):
     def error(self) -> PerdureError:
         """The same error, of the same class."""
         kind = getattr(errors, self.name, InternalError)
-        # Past the constructor: some take other arguments than a message.
+        # Without the constructor: some take other arguments than a message.
         error: PerdureError = kind.__new__(kind, self.message)
         error.code, error.costs_attempt = self.code, self.costs_attempt
         return error
@@ -82,7 +82,7 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
-    """Stop the handler. The child then sends SIGTERM to its process group, and heeds no other one."""
+    """Stop the handler. The child then sends SIGTERM to its process group, and ignores any other one."""
 
 
 class Loaded(msgspec.Struct, frozen=True, tag=True):
@@ -129,7 +129,7 @@ class RolledBack(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
-    """How the handler ended: the name of the outcome and the outcome; none where it stopped without a word."""
+    """How the handler ended: the name of the outcome and the outcome; none if it was stopped."""
 
     number: int
     how: str | None
@@ -158,7 +158,7 @@ _OUTCOMES: dict[str, type[Outcome]] = {kind.__name__: kind for kind in get_args(
 
 
 def _shortened(outcome: Outcome) -> Outcome:
-    """A handler may raise what no encoder takes; a gigabyte is cut before it is sent."""
+    """Cut the texts of a failure: a handler may raise a gigabyte, or what no encoder takes."""
     if not isinstance(outcome, Failed):
         return outcome
     return msgspec.structs.replace(
@@ -171,9 +171,9 @@ def _shortened(outcome: Outcome) -> Outcome:
 
 def _bare(outcome: Outcome) -> Outcome:
     if isinstance(outcome, Failed):
-        return Failed(outcome.lease, outcome.kind, message="What it said cannot be told.")
+        return Failed(outcome.lease, outcome.kind, message="Its message cannot be encoded.")
     if hasattr(outcome, "reason"):
-        return msgspec.structs.replace(stripped(outcome), reason="What it said cannot be told.")
+        return msgspec.structs.replace(stripped(outcome), reason="Its reason cannot be encoded.")
     return stripped(outcome)
 
 
@@ -251,7 +251,7 @@ class Channel:
         self._loop.add_reader(sock, self._read)
 
     def send(self, message: FromWorker) -> bool:
-        """Send it; whether the other end is still there."""
+        """Send it; return whether the other end is still there."""
         if self._socket.fileno() < 0:
             return False
         self._unsent += packed(message)
@@ -319,7 +319,7 @@ class Channel:
 
 
 class ChildChannel:
-    """The child's end: it blocks. Anyone may send; one reads."""
+    """The child's end: it blocks. Any thread may send; one reads."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(True)
@@ -332,7 +332,7 @@ class ChildChannel:
             self._socket.sendall(data)
 
     def messages(self) -> Iterator[FromWorker]:
-        """Until the worker closes its end, or dies."""
+        """All messages until the worker closes its end or dies."""
         stream = Stream(_from_worker)
         while data := self._received():
             yield from stream.feed(data)

@@ -39,7 +39,7 @@ MOST_JOBS = 1_000
 MOST_GROWTH = 256 * 1024 * 1024
 """When a child is replaced: after so many jobs, or once it holds so many bytes more than after its first one.
 
-Not sooner: a new one costs 0.3 s and whatever the app imports, a job in one that is there 0.2 ms.
+Not sooner: a new child costs 0.3 s and the app's imports, a job in an existing one 0.2 ms.
 """
 
 
@@ -70,8 +70,8 @@ class SlotOwner(Protocol):
 class Slot:
     """Belongs to the event loop's thread."""
 
-    def __init__(self, load: Load, crew: SlotOwner, *, alone: bool = False) -> None:
-        self._pool = crew
+    def __init__(self, load: Load, pool: SlotOwner, *, alone: bool = False) -> None:
+        self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._process = Spawned(CHILD, self._died)
         self._channel = Channel(self._process.socket, self._message)
@@ -92,7 +92,7 @@ class Slot:
         return self._process.pid
 
     def give(self, attempt: Attempt) -> bool:
-        """Whether it was still there to take the job. One that is still loading gets it afterwards."""
+        """Give it a job; return whether it was still there. One that is loading gets the job afterwards."""
         self._number += 1
         self.attempt = attempt
         return self._begin(attempt) if self.loaded else True
@@ -119,13 +119,13 @@ class Slot:
         self._set_timer(self._loop.call_later(seconds, self.let_go))
 
     def let_go(self) -> None:
-        """It ends by itself, having no job."""
+        """Let it end by itself: it has no job."""
         self.worn_out = self._ending = True
         self._channel.close()
         self._set_timer(self._loop.call_later(GRACE, self.kill))
 
     def stop(self) -> None:
-        """Its handler may clean up, and has not long for it."""
+        """Ask its handler to stop, with ``GRACE`` seconds to clean up."""
         self.worn_out = self._ending = True
         self._channel.send(Stop())
         self._set_timer(self._loop.call_later(GRACE, self.kill))
@@ -158,7 +158,7 @@ class Slot:
             case LoadFailed(reason):
                 self._refuse(reason)
             case Reported() | Logged() | Save() | Committing() | RolledBack() | Ended():
-                # A thread that a handler left behind may still speak in the name of its job.
+                # A thread that a handler left behind may still send messages about its job.
                 if self.attempt is not None and not self.attempt.ended and message.number == self._number:
                     self._job_message(self.attempt, message)
 

@@ -1,4 +1,4 @@
-"""A child process: started from nothing, watched, and killed with everything it started."""
+"""A child process: a new interpreter, watched, and killed with everything it started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Spawned:
     """A new interpreter in a session, and so a process group, of its own. Belongs to the event loop's thread."""
 
     def __init__(self, module: str, died: Callable[[int], None]) -> None:
-        """``died`` is called once, in the loop, with the exit code; by a signal it is negative."""
+        """``died`` is called once, in the loop, with the exit code, which is negative after a signal."""
         self._died = died
         self._loop = asyncio.get_running_loop()
         self._pidfd: int | None = None
@@ -28,7 +28,7 @@ class Spawned:
         self._kill_on_exit = KillOnExit()
         ends = [theirs.fileno(), self._kill_on_exit.child_end]
         try:
-            # Here and not in a passing thread: where a child only knows its parent it dies with that thread.
+            # Not in a short-lived thread: the fallback in kill_on_exit.py kills the child when that thread ends.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, *map(str, ends), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
@@ -49,18 +49,18 @@ class Spawned:
         return self._process.pid
 
     def signal(self, number: Signals) -> None:
-        """To the child and to all that it started."""
-        # As long as it is not waited for, its process id is not reused.
+        """Signal the child and all that it started."""
+        # Its process id is not reused until it is waited for.
         if self._process.returncode is None:
             self._signal_group(number)
 
     def _signal_group(self, number: Signals) -> None:
-        # Nobody is left; of a group of dead processes macOS says that it is not permitted.
+        # Nobody is left. For a group of dead processes macOS raises PermissionError.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
 
     def _watch(self) -> None:
-        """The end of the process itself: its socket may live on in what it forked."""
+        """Watch for the end of the process itself: what it forked may keep its socket open."""
         try:
             self._pidfd = os.pidfd_open(self._process.pid)
         except (AttributeError, OSError):

@@ -15,19 +15,19 @@ from perdure.errors import (
 )
 
 OUT_OF_SERVICE = (Unavailable, SchemaError)
-"""What a worker that runs waits for. Tables that vanish under it are being restored, or the database made anew."""
+"""Errors that a running worker waits out. If tables vanish, the database is being restored or recreated."""
 
 DAMAGED = (Invalid, Conflict, InternalError, ArithmeticError, LookupError, TypeError, ValueError)
-"""What makes a statement about many rows worth repeating row by row."""
+"""Errors after which a statement about many rows is repeated row by row."""
 
 PERHAPS_REFUSED = (*DAMAGED, SchemaError, StoreBusy, StoreFull, StoreReadOnly)
-"""The same, and what a trigger can raise for one row though it usually means an outage. See ``is_refusal``."""
+"""The same, and errors that usually mean an outage but that a trigger can raise for one row. See ``is_refusal``."""
 
 SLOW = 1.0
 """Seconds. A trigger refuses at once; a lock, a timeout and the retries of the store take longer."""
 
 FORBIDDEN = "store.forbidden"
-"""The code of an error that says which right the role lacks."""
+"""The error code if the database role lacks a privilege."""
 
 OF_THE_ROW = frozenset(
     {"store.too_large", "store.undecodable", "job.damaged", "job.bad_snapshot", "workflow.bad_snapshot"}
@@ -38,16 +38,16 @@ MAYBE_OF_THE_ROW = frozenset({"store.bad_value", "store.constraint"})
 """Codes that a row's values cause, and that a trigger can raise for all rows as well."""
 
 NOT_DONE = (*OUT_OF_SERVICE, InternalError, Invalid, Conflict)
-"""What ends none of a worker's loops: it tries again and logs why. A bug ends the worker and is seen."""
+"""Errors after which a worker's loop logs why and tries again. Any other is a bug and ends the worker."""
 
 
 def is_refusal(error: Exception, *, took: float) -> bool:
-    """Whether one row may be the cause of an error that came after so many seconds."""
+    """Whether one row may be the cause of an error that was raised after ``took`` seconds."""
     return isinstance(error, (*DAMAGED, SchemaError)) or (isinstance(error, PERHAPS_REFUSED) and took < SLOW)
 
 
 def is_of_the_row(error: Exception) -> bool:
-    """Whether nothing but the row, or its outcome, can be the cause. Errors of Python come of reading it."""
+    """Whether only the row, or its outcome, can be the cause. Python errors come from reading the row."""
     if not isinstance(error, PerdureError) or error.code in OF_THE_ROW:
         return True
     return isinstance(error, Invalid | Conflict) and not error.code.startswith("store.")
