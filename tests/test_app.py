@@ -140,7 +140,7 @@ def test_a_url_of_ours_in_the_environment_that_cannot_be_read_is_refused(
 ) -> None:
     monkeypatch.delenv("PERDURE_URL", raising=False)
     monkeypatch.setenv("DATABASE_URL", url)
-    with pytest.raises(InvalidConfig, match="begins with"):
+    with pytest.raises(InvalidConfig, match="must begin with"):
         App().list_jobs()
 
 

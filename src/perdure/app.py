@@ -284,21 +284,21 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         ``strict``: raise if the role may not write tasks. A job was refused because its task is missing.
         """
         if conn is not None:
-            yield from self._introduce(conn, strict=strict)
+            yield from self._save_unsaved(conn, strict=strict)
             return
         # If many asyncio tasks call this first, one of them saves; the others wait and continue in order.
         while self._unsaved:
             if (done := (yield from run_once(self._save_once))) is not None:
                 away = None
                 try:
-                    yield from self._introduce(None, strict=strict)
+                    yield from self._save_unsaved(None, strict=strict)
                 except Unavailable as error:
                     away = error
                     raise
                 finally:
                     done(away)
 
-    def _introduce(self, conn: object | None, *, strict: bool) -> Plan[None]:
+    def _save_unsaved(self, conn: object | None, *, strict: bool) -> Plan[None]:
         if not self._unsaved:
             return
         definitions = list(self._unsaved.values())

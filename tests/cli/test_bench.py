@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from perdure import App
-from perdure.cli.bench.report import lines, tell, verdict
+from perdure.cli.bench.report import lines, print_report, verdict
 from perdure.cli.bench.tables import Place, drivers_errors
 from perdure.cli.bench.worker import another_worker
 from perdure.cli.bench.workloads import Figures, Range
@@ -266,7 +266,7 @@ def test_the_figures_are_compared_with_the_bare_databases() -> None:
 
 
 def test_the_table_shows_how_far_the_rounds_differ(capsys: pytest.CaptureFixture[str]) -> None:
-    tell(FIGURES, "sqlite 3.51.3", as_json=False)
+    print_report(FIGURES, "sqlite 3.51.3", as_json=False)
     told = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "workload perdure range bare SQL range ratio" in told
     assert "enqueue one by one 1,000 jobs/s 900 to 1,100 1,250 jobs/s 1,200 to 1,300 80%" in told

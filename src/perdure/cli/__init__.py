@@ -68,9 +68,9 @@ def _run() -> None:
     try:
         program(prog_name="perdure")
     except OSError as error:
-        from perdure.cli.lost_output import tell_lost_output
+        from perdure.cli.lost_output import report_lost_output
 
-        if tell_lost_output(error):
+        if report_lost_output(error):
             sys.exit(1)
         raise
 

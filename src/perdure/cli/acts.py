@@ -311,7 +311,7 @@ def _act_on_many(
         acted = action.many(**wanted, **action.options, dry_run=True)
         if not dry_run and acted.counts:
             if not yes:
-                click.confirm(f"{action.title}: {_told(acted.counts)}?", abort=True, err=True)
+                click.confirm(f"{action.title}: {_outcome_text(acted.counts)}?", abort=True, err=True)
             with _bar(action, acted) as progress:
                 acted = action.many(**wanted, **action.options, progress=progress)
     if as_json:
@@ -324,7 +324,7 @@ def _act_on_many(
         say("No jobs match.", err=True)
     undone = {outcome: jobs for outcome, jobs in acted.counts.items() if outcome not in DONE}
     if undone and not dry_run:
-        say(f"Not done: {_told(undone)}.", err=True)
+        say(f"Not done: {_outcome_text(undone)}.", err=True)
         raise click.exceptions.Exit(1)
 
 
@@ -342,7 +342,7 @@ def _bar(action: JobAction, expected: BulkResult) -> Iterator[Callable[[Counter[
         yield lambda counts: bar.update(counts.total() - bar.pos)
 
 
-def _told(counts: Mapping[Any, int]) -> str:
+def _outcome_text(counts: Mapping[Any, int]) -> str:
     return ", ".join(f"{number(jobs)} {outcome}" for outcome, jobs in counts.items())
 
 

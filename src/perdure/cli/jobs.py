@@ -100,9 +100,9 @@ def line(row: JobRow, now: int) -> list[str]:
     error = None
     if row.state != "running" and row.error_kind is not None:
         error = ": ".join(filter(None, (row.error_code, row.error_message)))
-    told = (error, row.reason) if row.state == "failed" else (row.reason, error)
+    notes = (error, row.reason) if row.state == "failed" else (row.reason, error)
     held = None if row.held == "later" else row.held
-    note = next(filter(None, (*told, row.progress_message, held)), "")
+    note = next(filter(None, (*notes, row.progress_message, held)), "")
     return [
         row.id,
         shown_state(row, now),

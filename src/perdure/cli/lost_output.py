@@ -12,7 +12,7 @@ from perdure.cli.output import say
 _OF_WRITES = frozenset((errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT, errno.EBADF))
 
 
-def tell_lost_output(error: OSError) -> bool:
+def report_lost_output(error: OSError) -> bool:
     """Print one line and return True if a write to stdout failed. click handles a closed pipe."""
     # Errors of opened files have a filename, errors of streams have none. Database errors are PerdureErrors by now.
     if error.filename is not None or error.errno not in _OF_WRITES:

@@ -74,7 +74,7 @@ def move(
 
     with _bar(shown=not as_json and sys.stderr.isatty()) as progress:
         moved = move(source, target_url, schema=schema, target_schema=to_schema, progress=progress)
-    print_json(_document(moved)) if as_json else _tell(moved)
+    print_json(_document(moved)) if as_json else _show_moved(moved)
 
 
 def _keep(target: str, schema: str, *, as_json: bool) -> None:
@@ -104,7 +104,7 @@ def _document(moved: Moved | None) -> dict[str, Any]:
     return {"moved": True, "tables": tables}
 
 
-def _tell(moved: Moved | None) -> None:
+def _show_moved(moved: Moved | None) -> None:
     if moved is None:
         say("The move was already finished: there was nothing to do.")
         return

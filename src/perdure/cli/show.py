@@ -39,8 +39,8 @@ def show(seconds: int) -> None:
         app = App(f"sqlite:///{Path(directory, 'jobs.db')}")
         try:
             with _without_log():
-                jobs = asyncio.run(_play(app, seconds))
-            _tell(app, jobs)
+                jobs = asyncio.run(_run_jobs(app, seconds))
+            _show_outcomes(app, jobs)
         finally:
             app.close()
 
@@ -57,7 +57,7 @@ def _without_log() -> Iterator[None]:
         log.setLevel(level)
 
 
-async def _play(app: App, seconds: int) -> list[Job[Any]]:
+async def _run_jobs(app: App, seconds: int) -> list[Job[Any]]:
     jobs = await _enqueue(app)
     say(f"{len(jobs)} jobs are in an SQLite file; one worker with 20 slots runs them.")
     async with app.worker(concurrency=20, poll=0.2, drain=5):
@@ -134,7 +134,7 @@ async def _show(app: App, total: int) -> bool:
     return done < total
 
 
-def _tell(app: App, jobs: Sequence[Job[Any]]) -> None:
+def _show_outcomes(app: App, jobs: Sequence[Job[Any]]) -> None:
     """Print the outcomes of each task."""
     seen = [job for job in app.get_jobs([job.id for job in jobs]) if job is not None]
     tasks = sorted({job.task for job in seen})

@@ -117,7 +117,7 @@ def workflow(target: Target, /, id: str, act: str | None, key: str | None, **ask
     Examples:
       perdure workflow 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 --watch
       perdure workflow 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 gate approve --approve --output '{"by": "ann"}'
-      perdure workflow 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 gate approve --reject --reason "too dear"
+      perdure workflow 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 gate approve --reject --reason "too expensive"
       perdure workflow 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 cancel --reason "withdrawn"
       perdure workflow 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 requeue --steps failed
     """

@@ -219,8 +219,8 @@ def _carry_out(
     action: BulkAction, bulk: BulkProgress, progress: Progress | None, dry_run: bool
 ) -> Plan[BulkResult]:
     """Carry out the action range by range; at the end, retry the jobs that other transactions had locked."""
-    tell = progress or _tell_nobody
-    if not callable(tell):
+    report = progress or _ignore
+    if not callable(report):
         raise InvalidOption("progress must be a function that takes the counts so far.")
     flag("dry_run", dry_run)
     held: list[Found] = []
@@ -233,23 +233,23 @@ def _carry_out(
         bulk = _counted(bulk, Counts({"is_a_step": steps}))
         if dry_run:
             bulk = _counted(bulk, Counts(action.expected(job.state) for job in jobs))
-            tell(bulk.counts.copy())
+            report(bulk.counts.copy())
         else:
-            bulk, locked = yield from _in_batches(action, jobs, bulk, tell)
+            bulk, locked = yield from _in_batches(action, jobs, bulk, report)
             held += locked
     until = time.monotonic() + PATIENCE
     while held and time.monotonic() < until:
         yield from pause(_PAUSE)
-        bulk, held = yield from _in_batches(action, held, bulk, tell)
+        bulk, held = yield from _in_batches(action, held, bulk, report)
     return BulkResult(bulk.counts + Counts({"locked": len(held)}), bulk.act)
 
 
-def _in_batches(action: BulkAction, jobs: list[Found], bulk: BulkProgress, tell: Progress) -> Plan[Batch]:
+def _in_batches(action: BulkAction, jobs: list[Found], bulk: BulkProgress, report: Progress) -> Plan[Batch]:
     held: list[Found] = []
     for start in range(0, len(jobs), BATCH):
         bulk, locked = yield from perform(action.batch, jobs[start : start + BATCH], bulk)
         held += locked
-        tell(bulk.counts.copy())
+        report(bulk.counts.copy())
     return Batch(bulk, held)
 
 
@@ -264,7 +264,7 @@ def _counted(bulk: BulkProgress, more: Counts) -> BulkProgress:
     return bulk._replace(counts=bulk.counts + more)
 
 
-def _tell_nobody(counts: Counts) -> None:
+def _ignore(counts: Counts) -> None:
     pass
 
 

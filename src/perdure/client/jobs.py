@@ -20,7 +20,7 @@ from perdure.client.queues import (
 )
 from perdure.client.stats import Stats, show
 from perdure.client.tasks import TaskFacts, show_task
-from perdure.client.timeline import Entry, tell
+from perdure.client.timeline import Entry, timeline
 from perdure.errors import InvalidOption, JobNotFound, UnknownTask
 from perdure.model.explain import Explanation, explain
 from perdure.model.job import JobRow, Span
@@ -128,7 +128,7 @@ class JobMethods:
         traces = yield from perform(browse.trace_job, job_id(id))
         if traces is None:
             raise JobNotFound
-        return tell(traces)
+        return timeline(traces)
 
     def _explain_job(self, id: JobId) -> Plan[Explanation]:
         """Why a job is not running, or where it runs, or how it ended."""

@@ -26,7 +26,7 @@ class Entry(NamedTuple):
     detail: dict[str, Any]
 
 
-def tell(traces: Traces) -> list[Entry]:
+def timeline(traces: Traces) -> list[Entry]:
     """Everything that happened, oldest first."""
     entries = [
         _entry(
@@ -63,9 +63,9 @@ def _silent_since(attempt: AttemptRow, workers: Mapping[str, WorkerRow]) -> str 
 
 
 def _attempt(attempt: AttemptRow, workers: Mapping[str, WorkerRow]) -> list[Entry]:
-    told = []
+    entries = []
     if attempt.started_at is not None:
-        told.append(
+        entries.append(
             _entry(
                 attempt.started_at,
                 "started",
@@ -75,7 +75,7 @@ def _attempt(attempt: AttemptRow, workers: Mapping[str, WorkerRow]) -> list[Entr
                 worker=_name(attempt.worker, workers),
             )
         )
-    told.append(
+    entries.append(
         _entry(
             attempt.finished_at,
             attempt.kind,
@@ -89,22 +89,24 @@ def _attempt(attempt: AttemptRow, workers: Mapping[str, WorkerRow]) -> list[Entr
             decided_by=attempt.decided_by,
         )
     )
-    return told
+    return entries
 
 
 def _current(traces: Traces) -> list[Entry]:
     """The entries from the row: the attempt that the table of attempts lacks, and an end without an event."""
     job = traces.job
-    told = []
+    entries = []
     error: dict[str, str | None] = {}
     if job.started_at is not None:
         error = {"code": job.error_code, "message": job.error_message}
         worker = _name(job.worker, traces.workers)
-        told.append(_entry(job.started_at, "started", job.run, job.token, attempt=job.attempt, worker=worker))
+        entries.append(
+            _entry(job.started_at, "started", job.run, job.token, attempt=job.attempt, worker=worker)
+        )
     acted = any((event.kind, event.run) == (job.state, job.run) for event in traces.events)
     if job.finished_at is not None and not acted:
-        told.append(_entry(job.finished_at, job.state, job.run, job.token, **error, reason=job.reason))
-    return told
+        entries.append(_entry(job.finished_at, job.state, job.run, job.token, **error, reason=job.reason))
+    return entries
 
 
 def _event(event: EventRow) -> Entry:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from perdure.client.abbreviated import whole_job_id, whole_workflow_id
 from perdure.client.jobs import JobId, job_id
-from perdure.client.timeline import Entry, tell
+from perdure.client.timeline import Entry, timeline
 from perdure.client.workflow_handle import Placed, placed
 from perdure.client.workflows import workflow_id
 from perdure.errors import JobNotFound, WorkflowNotFound
@@ -124,7 +124,7 @@ class Views:
             for one in traces.attempts
         ]
         traces = traces._replace(job=row, attempts=attempts, logs=logs)
-        history = [_shown_entry(entry, names, most) for entry in tell(traces)]
+        history = [_shown_entry(entry, names, most) for entry in timeline(traces)]
         return JobView(row, _attempts(traces), history, logs, why)
 
     def _workflows(

@@ -43,7 +43,7 @@ def serve(app: WorkerMethods, options: WorkerOptions, target: str | None = None)
             log_redacted(loop, app.handlers().values())
             return _run(loop, worker, loop.create_task(_serve(app, options, worker)))
         finally:
-            loop.run_until_complete(_clear_away())
+            loop.run_until_complete(_cancel_leftovers())
             asyncio.set_event_loop(None)
             loop.close()
 
@@ -73,7 +73,7 @@ def _run(loop: asyncio.AbstractEventLoop, worker: Worker, serving: asyncio.Task[
     return serving.result()
 
 
-async def _clear_away() -> None:
+async def _cancel_leftovers() -> None:
     """Cancel what is left, as asyncio.run does, but for at most a second: a handler may ignore its cancellation."""
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:
@@ -101,12 +101,12 @@ async def beside(
     finally:
         ready.cancel()
         worker.stop()
-        await _see_off(worker, running)
+        await _wait_until_ended(worker, running)
     if worker.status in (Exit.CRASHED, Exit.SLOTS_LOST):
         raise WorkerDied from worker.error
 
 
-async def _see_off(worker: Worker, running: asyncio.Task[Exit]) -> None:
+async def _wait_until_ended(worker: Worker, running: asyncio.Task[Exit]) -> None:
     """Wait until the worker has ended. If the caller is cancelled, stop the worker at once, and still wait for it."""
     cancelled = False
     while not running.done():

@@ -114,8 +114,10 @@ class StartedWorkflow:
     def _failed(self) -> Plan[WorkflowFailed]:
         """The error of the failed workflow. It names failed steps; the error of the first one is its cause."""
         spoilers = yield from perform(ops.list_spoilers, self.id, n=NAMED + 1)
-        told = ", ".join(map(_told, spoilers[:NAMED])) + (" and others" if len(spoilers) > NAMED else "")
-        failed = WorkflowFailed(f"The workflow {self.id} failed: {told}.")
+        named = ", ".join(map(_failed_step, spoilers[:NAMED])) + (
+            " and others" if len(spoilers) > NAMED else ""
+        )
+        failed = WorkflowFailed(f"The workflow {self.id} failed: {named}.")
         failed.workflow_id = self.id
         first = yield from self._app._get_jobs([one.id for one in spoilers[:1] if one.code is not None])
         failed.__cause__ = next((job._failed() for job in first if job is not None), None)
@@ -239,7 +241,7 @@ def _step(one: Placed) -> WorkflowStep:
     )
 
 
-def _told(one: Spoiler) -> str:
+def _failed_step(one: Spoiler) -> str:
     if one.state == "canceled":
         return f"{one.key} was canceled"
     # A gate has no error.

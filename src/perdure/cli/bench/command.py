@@ -43,11 +43,11 @@ def bench(target: Target, seconds: float, as_json: bool) -> None:
       perdure bench --app shop.jobs:app --seconds 60
       perdure bench --json | jq 'select(.unit == "jobs/s")'
     """
-    from perdure.cli.bench.report import tell
+    from perdure.cli.bench.report import print_report
     from perdure.cli.bench.tables import throw_away
     from perdure.cli.bench.workloads import measure
 
     with target.database() as theirs, throw_away(theirs) as place:
         figures = measure(place, seconds)
         about = place.app.stats().database
-    tell(figures, f"{about.dialect} {about.version} at {place.address}", as_json=as_json)
+    print_report(figures, f"{about.dialect} {about.version} at {place.address}", as_json=as_json)

@@ -22,7 +22,7 @@ FAR = 0.005
 """Seconds: if a commit takes longer, the report gives advice."""
 
 
-def tell(figures: Figures, database: str, *, as_json: bool) -> None:
+def print_report(figures: Figures, database: str, *, as_json: bool) -> None:
     if as_json:
         for line in lines(figures):
             exact(json.dumps(line))
@@ -46,7 +46,7 @@ def tell(figures: Figures, database: str, *, as_json: bool) -> None:
 def lines(figures: Figures) -> Iterator[dict[str, Any]]:
     """Each figure, with its slowest and fastest round.
 
-    ``bare`` is what the database does without perdure, ``ratio`` how near perdure comes.
+    ``bare``: the rate without perdure. ``ratio``: perdure's rate divided by it.
     """
     for name, title in TITLES.items():
         rate, (low, high) = figures.ours[name], figures.ours_range[name]
@@ -98,7 +98,7 @@ def _percent(ours: dict[str, float], bare: dict[str, float], name: str) -> str:
 
 
 def _bare(line: dict[str, Any]) -> list[str]:
-    """The database's own rate, and its range."""
+    """The rate of bare SQL, and its range."""
     if "bare" not in line:
         return ["", ""]
     return [_said(line["bare"], line["unit"]), _range(line, "bare_")]

@@ -44,13 +44,13 @@ def another_worker(place: Place) -> Iterator[None]:
             process.stdin.write(f"{json.dumps(place.settings)}\n")
             process.stdin.flush()
             if (said := process.stdout.readline().strip()) != READY:
-                raise _told(said)
+                raise _startup_failure(said)
             yield
         finally:
             process.kill()
 
 
-def _told(said: str) -> Failure:
+def _startup_failure(said: str) -> Failure:
     """The failure of a worker that did not start, with its own message if it sent one."""
     if not said:
         return Failure("The worker that bench started ended unexpectedly. [worker.died]")
