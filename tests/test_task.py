@@ -176,7 +176,7 @@ class TestATaskIsRefused:
         app = App()
         app.task(name="work", aliases=["old"])(lambda: None)
         for name, aliases in (("work", []), ("old", []), ("new", ["work"])):
-            with pytest.raises(InvalidTask, match=r"^There is a task named (work|old) already") as refusal:
+            with pytest.raises(InvalidTask, match=r"^There is already a task named (work|old)") as refusal:
                 app.task(name=name, aliases=aliases)(lambda: None)
             assert refusal.value.code == "task.duplicate"
         assert list(app.tasks) == ["work", "old"]

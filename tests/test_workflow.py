@@ -61,7 +61,8 @@ def test_what_cannot_run_is_refused_and_the_step_named(
 
 def test_an_unknown_result_step_is_refused() -> None:
     with pytest.raises(
-        InvalidWorkflow, match="nowhere, which is no step: one that is appended later cannot be"
+        InvalidWorkflow,
+        match=r"nowhere, which is not a step of this workflow.+cannot name a step that is appended later",
     ):
         built(lambda flow: flow.step("a", task.job()), result="nowhere").shapes()
 

@@ -1,4 +1,4 @@
-"""The app: the tasks of a program and the database its jobs live in."""
+"""The app: the tasks of a program and the database of its jobs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ R = TypeVar("R")
 
 
 class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethods):
-    """Tasks and a database. Nothing is opened or read before the first use."""
+    """Tasks and a database. The database is opened at the first use."""
 
     def __init__(
         self,
@@ -98,17 +98,17 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         return self._store
 
     def use_database(self, **changes: Any) -> None:
-        """Change some of the database's settings. They have an effect until the database is opened."""
+        """Change some of the database's settings. This has no effect once the database is open."""
         self.database = self.database._replace(**changes)
 
     @contextmanager
     def use_store(self, store: Store, *, url: str, methods: Mapping[str, object]) -> Iterator[None]:
-        """Work on another store, which knows no task yet, with some methods replaced, until the block ends."""
+        """Use another store, which has no tasks yet, and replace some methods, until the block ends."""
         with self._opening:
             self.import_modules()
             operations, known = vars(self).pop("operations", None), frozenset(self.tasks)
             database, own, unsaved = self.database, self._store, self._unsaved
-            # The processes of a worker open the database by themselves.
+            # A worker's child processes open the database by its URL.
             self.use_database(url=url)
             self._store, self._unsaved = store, self._definitions()
             vars(self).update(methods)
@@ -121,7 +121,7 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
                 if operations is not None:
                     vars(self)["operations"] = operations
                 self.database, self._store = database, own
-                # What the block has registered is new to the app's own database.
+                # Tasks that were registered in the block are not in the app's own database yet.
                 self._unsaved = {
                     name: one
                     for name, one in self._definitions().items()
@@ -135,12 +135,12 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
 
     @property
     def views(self) -> Views:
-        """What people are shown, redacted and bounded."""
+        """Views for people: redacted and limited in size."""
         return Views(self)
 
     @lazy
     def operations(self) -> WorkerOperations:
-        """What a worker performs: claim, finish, heartbeat, rescue."""
+        """The operations of a worker: claim, finish, heartbeat, rescue."""
         return WorkerOperations(self.store)
 
     @property
@@ -178,7 +178,7 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
             return _Register(self, options)
         first, *others = function
         if others or not callable(first):
-            raise InvalidTask("task() takes a function; a name goes by its name: @app.task(name=...).")
+            raise InvalidTask("task() takes a function; give a name as @app.task(name=...).")
         return self._register(first, **options)
 
     def testing(
@@ -186,8 +186,8 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
     ) -> Testing:
         """A block, for ``with`` or ``async with``, on a throw-away database whose clock stands still.
 
-        ``inline``: an enqueue runs its job before it returns. ``raise_errors``: whether the error of a handler is
-        raised to whoever made it run; by default in inline mode only.
+        ``inline``: an enqueue runs its job before it returns. ``raise_errors``: whether the call that runs a job raises
+        the error of its handler; by default only in inline mode.
         """
         from perdure.testing import Testing
 
@@ -226,23 +226,23 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         task: Task[..., Any] = kind(self, function, definition, tuple(texts("aliases", aliases)), handled)
         for known in (task.name, *task.aliases):
             if known == GATE:
-                raise InvalidTask(f"{GATE} is what stands for the task of a gate.")
+                raise InvalidTask(f"{GATE} is reserved for gates.")
             if known in self.tasks:
-                raise InvalidTask(f"There is a task named {known} already.", code="task.duplicate")
+                raise InvalidTask(f"There is already a task named {known}.", code="task.duplicate")
         for known in (task.name, *task.aliases):
             self.tasks[known] = task
             self._unsaved[known] = _renamed(definition, known)
         return task
 
     def _save_tasks(self, *, exact: bool = False) -> Plan[None]:
-        """Write the tasks of this program into the database; ``exact`` disables those it does not have."""
+        """Write the tasks of this program to the database; ``exact`` disables all other tasks there."""
         definitions = [*self._definitions().values()]
         known = yield from perform(task_ops.list_tasks)
         names = {one.name for one in definitions}
         others = flag("exact", exact) and any(
             task.enabled for name, task in known.items() if name not in names
         )
-        # A role without the right to write tasks suffices where there is nothing to write.
+        # If nothing differs, write nothing: the role may lack the right to write tasks.
         if others or _differing(definitions, known):
             yield from perform(task_ops.sync, definitions, exact=exact)
         self._mark_saved(definitions)
@@ -250,7 +250,7 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
     save_tasks, asave_tasks = sync_method(_save_tasks), async_method(_save_tasks)
 
     def _migrate(self, *, to: int | None = None) -> Plan[list[int]]:
-        """Apply the migrations the database lacks, up to version ``to``; return the versions finished here."""
+        """Apply the migrations that the database lacks, up to version ``to``; return the versions it finished."""
         whole("to", to, 0, INTEGER)
         return (yield from in_thread(lambda: self.store.migrate(to=to)))
 
@@ -259,7 +259,7 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         yield from in_thread(self.store.check_schema)
 
     def _close(self) -> Plan[None]:
-        """Give back connections and threads. The app cannot be used afterwards."""
+        """Release connections and threads. The app cannot be used afterwards."""
         yield from in_thread(self.store.close)
 
     migrate, amigrate = sync_method(_migrate), async_method(_migrate)
@@ -279,31 +279,31 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         await self.aclose()
 
     def _ready(self, conn: object | None, *, strict: bool = False) -> Plan[None]:
-        """Before the first operation of a process, and after each new task: the database knows the tasks.
+        """Save the tasks before the first operation of a process, and after each new task.
 
-        ``strict``: a role that may not write them is refused, as a job of such a task was.
+        ``strict``: raise if the role may not write tasks. A job was refused because its task is missing.
         """
         if conn is not None:
-            yield from self._introduce(conn, strict=strict)
+            yield from self._save_unsaved(conn, strict=strict)
             return
-        # However many tasks of an event loop call first, one of them looks; the others go on in their order.
+        # If many asyncio tasks call this first, one of them saves; the others wait and continue in order.
         while self._unsaved:
             if (done := (yield from run_once(self._save_once))) is not None:
                 away = None
                 try:
-                    yield from self._introduce(None, strict=strict)
+                    yield from self._save_unsaved(None, strict=strict)
                 except Unavailable as error:
                     away = error
                     raise
                 finally:
                     done(away)
 
-    def _introduce(self, conn: object | None, *, strict: bool) -> Plan[None]:
+    def _save_unsaved(self, conn: object | None, *, strict: bool) -> Plan[None]:
         if not self._unsaved:
             return
         definitions = list(self._unsaved.values())
         known: dict[str, task_ops.KnownTask] = {}
-        # The caller's own transaction may hold SQLite's write lock, and then it cannot be waited for.
+        # The caller's own transaction may hold SQLite's write lock: waiting for it would never end.
         do = perform if conn is None else perform_at_once
         try:
             known = yield from do(task_ops.list_tasks)
@@ -316,10 +316,10 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
                 raise TaskNotSaved(_not_saved(missing)) from None
             return
         except StoreReadOnly as error:
-            # Jobs of tasks that the database knows do not suffer for one that it does not.
+            # Jobs of tasks that the database has must not fail because another task is missing.
             if strict or not known or error.code != "store.forbidden":
                 raise
-            _log.warning("Tasks of this program are not written to the database: %s", error)
+            _log.warning("Tasks of this program could not be written to the database: %s", error)
         self._mark_saved(definitions)
 
     def _mark_saved(self, definitions: Sequence[TaskDefinition]) -> None:
@@ -328,11 +328,11 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
                 del self._unsaved[definition.name]
 
     def _mark_all_unsaved(self) -> None:
-        """The database lacks a task that it had: it was made anew, or restored. The next operation writes them all."""
+        """Let the next operation write all tasks: the database lost one, because it was recreated or restored."""
         self._unsaved.update(self._definitions())
 
     def _definitions(self) -> dict[str, TaskDefinition]:
-        """Of every task, under each of its names."""
+        """The definitions of all tasks, by name and alias."""
         return {name: _renamed(task.definition, name) for name, task in self.tasks.items()}
 
     def _handle(self, row: JobRow) -> Job[Any]:
@@ -350,7 +350,7 @@ _apps: WeakRegistry[App] = WeakRegistry()
 
 
 def _after_fork() -> None:
-    """The thread that opens the store may not live in this process, and would never let go of the lock."""
+    """Replace the locks: the thread that held one does not exist in the child process, and would never release it."""
     for app in _apps.now():
         app._opening = threading.RLock()
 
@@ -360,7 +360,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Register:
-    """``@app.task(...)`` before it meets its function."""
+    """The decorator that ``@app.task(...)`` returns."""
 
     def __init__(self, app: App, options: Mapping[str, Any]) -> None:
         self._app = app
@@ -377,12 +377,12 @@ class _Register:
 def _differing(
     definitions: Sequence[TaskDefinition], known: Mapping[str, task_ops.KnownTask]
 ) -> list[TaskDefinition]:
-    """Those that the database does not have as they are."""
+    """The definitions that the database lacks, or has in another form."""
     return [one for one in definitions if one.name not in known or known[one.name].definition != one]
 
 
 def _not_saved(names: Sequence[str]) -> str:
-    """Of many one is named: a single call writes them all."""
+    """The message for tasks that are not saved. It names only one: a single call saves them all."""
     who = f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more are"
     return (
         f"The task {who} not in the database yet and cannot be written now: call app.save_tasks() beforehand."

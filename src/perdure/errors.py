@@ -1,16 +1,16 @@
 """Every error perdure raises, in one tree.
 
     PerdureError
-    ├── Invalid            what was asked cannot be done as asked; nothing was changed
+    ├── Invalid            the call is wrong; nothing was changed
     │   ├── InvalidConfig, InvalidTask, InvalidOption, InvalidLease
     │   ├── BadArguments, PayloadTooLarge
     │   ├── InvalidWorkflow              a graph that cannot be run; the step is named
     │   ├── BlockingCall                 a blocking method inside an event loop
     │   └── UnsupportedConnection        a ``conn=`` we cannot join
-    ├── Conflict           it contradicts what is stored
+    ├── Conflict           the call contradicts stored data
     │   ├── IdempotencyConflict, GateConflict, AppendConflict
     │   └── UnsupportedIsolation
-    ├── Refused            it is well-formed and not allowed now
+    ├── Refused            the call is correct, but not allowed now
     │   ├── UnknownTask, TaskDisabled, TaskNotSaved
     │   ├── GateRefused, AppendRefused
     │   └── LeaseLost, WorkerRetired
@@ -27,7 +27,7 @@
     ├── WorkerDied         what a block of ``app.worker()`` raises at its end
     └── InternalError      a bug in perdure, or a damaged row
 
-``code`` is stable and fit for clients; ``category`` groups codes. A message never contains payloads, keys,
+``code`` is stable, so that clients can rely on it; ``category`` groups codes. A message never contains payloads, keys,
 connection strings or SQL (promise 12), so it may be shown.
 """
 
@@ -37,18 +37,18 @@ from typing import ClassVar, Self
 
 
 class PerdureError(Exception):
-    """The root of everything perdure raises on purpose."""
+    """The base class of all errors that perdure raises on purpose."""
 
     code: str = "perdure.error"
     category: ClassVar[str] = "internal"
-    costs_attempt = True  # False: ctx.save raised it because perdure's own database was away
+    costs_attempt = True  # False if ctx.save raised it because perdure's own database was away
 
     def __init__(self, message: str = "", *, code: str | None = None) -> None:
         super().__init__(message or (type(self).__doc__ or "").strip())
         self.code = code or self.code
 
     def noting(self, error: BaseException) -> Self:
-        """With what was noted on the error it stands for."""
+        """Copy the notes of the original error, and return self."""
         for note in getattr(error, "__notes__", ()):
             self.add_note(note)
         return self
@@ -227,7 +227,7 @@ class ResultMissing(NotFound, KeyError):
     """The step has no result."""
 
     code = "workflow.result_missing"
-    __str__ = Exception.__str__  # a KeyError would quote it
+    __str__ = Exception.__str__  # KeyError would put the message in quotes
 
 
 class JobEnded(PerdureError):
@@ -236,10 +236,9 @@ class JobEnded(PerdureError):
     code = "job.ended"
     category = "ended"
     job_id: str | None = None
-    """Its id."""
     task: str | None = None
     attempt: int | None = None
-    """The last one."""
+    """The number of the last attempt."""
 
 
 class JobFailed(JobEnded):
@@ -248,7 +247,7 @@ class JobFailed(JobEnded):
     code = "job.failed"
     error_kind: str | None = None
     error_code: str | None = None
-    # Only here, not in the text: what a handler says may quote its arguments.
+    # Not in the error's text: a handler's message may quote its arguments.
     error_message: str | None = None
     error_trace: str | None = None
 
@@ -271,7 +270,6 @@ class WorkflowEnded(PerdureError):
     code = "workflow.ended"
     category = "ended"
     workflow_id: str | None = None
-    """Its id."""
 
 
 class WorkflowFailed(WorkflowEnded):
@@ -287,7 +285,7 @@ class WorkflowCanceled(WorkflowEnded):
 
 
 class WaitTimeout(PerdureError, TimeoutError):
-    """What was waited for had not ended in the time given."""
+    """The job or workflow did not end within the timeout."""
 
     code = "job.wait_timeout"
     category = "timeout"
@@ -305,11 +303,11 @@ class StoreAway(Unavailable):
 
     code = "store.away"
     told = False
-    """Whether the store has told the log of it."""
+    """Whether the store has logged this error."""
 
 
 class StoreBusy(Unavailable):
-    """The database's lock was held for too long. If by a transaction of your own, give its connection as conn."""
+    """The database was locked for too long. If your own transaction holds the lock, give its connection as conn."""
 
     code = "store.busy"
 
@@ -376,7 +374,7 @@ class SchemaDirty(SchemaError):
 
 
 class SchemaForeign(SchemaError):
-    """The database has tables of perdure's names that its migrations have not made."""
+    """The database has tables with perdure's names that perdure's migrations did not create."""
 
     code = "schema.foreign"
 
@@ -389,7 +387,7 @@ class UnsupportedDatabase(PerdureError):
 
 
 class WorkerDied(PerdureError):
-    """The worker beside this block ended by itself: one of its loops died, or its handlers took every thread."""
+    """The worker of this block died: one of its loops failed, or its handlers took every thread."""
 
     code = "worker.died"
 

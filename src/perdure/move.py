@@ -1,4 +1,4 @@
-"""Moving a whole store to another database: ``perdure move``, as a function."""
+"""Move all jobs to another database: ``perdure move`` as functions."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PATIENCE, PATIENCE_AWAY = 30.0, 5.0
-"""Seconds to wait where somebody else writes, and where nobody answers."""
+"""Seconds to retry while a database is busy, and while it cannot be reached."""
 
 
 def _without_driver_errors(function: Callable[P, T]) -> Callable[P, T]:
-    """What a block translates is raised while the driver's error is handled, and would carry it, with a row in it."""
+    """Drop the context of a PerdureError: it is the driver's error, which may contain a row."""
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -51,9 +51,9 @@ def move(
 ) -> Moved | None:
     """Move all jobs, with everything that belongs to them, from one database to another, which must be empty.
 
-    Both are URLs; ``schema`` is that of both where they are PostgreSQL, unless the target's is given. What was
-    interrupted is called again, and goes on; None if it had been finished. Nothing is deleted from the source, and
-    nothing writes to it any more.
+    ``source`` and ``target`` are URLs. ``schema`` is the PostgreSQL schema of both, unless ``target_schema`` is given.
+    If a move was interrupted, call it again and it continues; it returns None if it was already finished. Nothing is
+    deleted from the source, but nothing can write to it any more.
     """
     refuse_in_event_loop("move", "use asyncio.to_thread(move, …)")
     target_schema = target_schema or schema
@@ -73,10 +73,10 @@ def move(
 def abandon(
     source: str, target: str | None = None, *, schema: str = DEFAULT_SCHEMA, target_schema: str | None = None
 ) -> bool:
-    """Give up the move that is under way at these databases, and tell whether there was one.
+    """Give up the unfinished move between these databases; return whether there was one.
 
-    The source can be written to again, and then the target is emptied. One of them may be given alone, if the other is
-    gone; but a target to which all has come is emptied only together with its source.
+    The source is opened for writing, then the target is emptied. If one database is gone, give the other alone as
+    ``source``. A complete target is only emptied together with its source.
     """
     refuse_in_event_loop("abandon", "use asyncio.to_thread(abandon, …)")
     _refuse_memory(source, target or "")
@@ -86,16 +86,16 @@ def abandon(
             return mover.abandon(here)
         there = stack.enter_context(_marked(target, target_schema or schema))
         refuse_kept(here, there)
-        # In this order: once the source is open, what has arrived may go.
+        # In this order: rows may be deleted from the target only once the source is open.
         given_up = mover.abandon(here)
         return mover.abandon(there, here) or given_up
 
 
 @_without_driver_errors
 def keep(target: str, *, schema: str = DEFAULT_SCHEMA) -> bool:
-    """Open a target to which all has come and whose source is gone, and tell whether it was closed.
+    """Open a complete target whose source is gone; return whether it was closed.
 
-    Whoever has the source still calls ``move`` again instead: only that closes it.
+    If the source still exists, call ``move`` again instead: only that closes the source.
     """
     refuse_in_event_loop("keep", "use asyncio.to_thread(keep, …)")
     _refuse_memory(target)
@@ -118,13 +118,13 @@ def _open(url: str, schema: str) -> closing[Store]:
 
 def _refuse_memory(*urls: str) -> None:
     if "sqlite:///:memory:" in urls:
-        raise InvalidConfig("A database in memory ends with its process: nothing can be moved.")
+        raise InvalidConfig("A database in memory cannot be moved: it ends with its process.")
 
 
 def _check(store: Store) -> None:
     try:
         store.check_schema()
     except Refused as error:
-        # By a move: perhaps by this one.
+        # A move has closed the database, perhaps this one.
         if error.code != "store.moved":
             raise

@@ -1,4 +1,4 @@
-"""Fixtures for tests of users' code. pytest loads this in every project, so it imports nothing before it is used."""
+"""pytest fixtures for users' tests. pytest loads this in every project, so it imports perdure only when used."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def perdure_app(request: pytest.FixtureRequest) -> App:
-    """The app that is tested. Define a fixture of this name to give another."""
+    """The app under test. Define a fixture of this name to use another app."""
     target: str = request.config.getini("perdure_app")
     module, _, name = target.partition(":")
     if not module:
         raise pytest.UsageError(
-            'perdure does not know your app: set perdure_app = "module:app" in the configuration of pytest, '
+            'perdure does not know your app: set perdure_app = "module:app" in the pytest configuration, '
             "or define a fixture named perdure_app that returns it."
         )
     app: object = import_module(module)
@@ -39,6 +39,6 @@ def perdure_app(request: pytest.FixtureRequest) -> App:
 
 @pytest.fixture
 def perdure_testing(perdure_app: App) -> Iterator[Testing]:
-    """The app on a throw-away database for the length of a test, plain or async: what app.testing() gives."""
+    """``app.testing()`` for one test, plain or async: the app on a throw-away database."""
     with perdure_app.testing() as testing:
         yield testing

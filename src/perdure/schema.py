@@ -1,4 +1,4 @@
-"""perdure's tables for those who have migrations of their own: Alembic, Django, or anything that runs SQL."""
+"""SQL of perdure's tables, for other migration tools: Alembic, Django, or anything that runs SQL."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from perdure.store.statements import DEFAULT_SCHEMA, Dialect
 def install_sql(
     dialect: Dialect, *, schema: str = DEFAULT_SCHEMA, after: int = 0, to: int | None = None
 ) -> list[str]:
-    """The statements that bring a database from version ``after`` to ``to``, or to the newest.
+    """The statements that bring a database from version ``after`` to ``to``, by default the newest.
 
-    To be run in order, in one transaction. They record themselves in perdure's own history, so that
-    ``perdure check`` is content and ``perdure migrate`` finds nothing to do. Name ``to`` in a migration that is to
-    stay as it is: a later perdure has more.
+    Run them in order, in one transaction. They record themselves in perdure's own history, so that ``perdure check``
+    passes and ``perdure migrate`` finds nothing to do. Give ``to`` in a migration file that must not change: a later
+    perdure has more migrations.
     """
     if dialect not in ("sqlite", "postgres"):
-        raise InvalidConfig('The dialect is "sqlite" or "postgres".')
+        raise InvalidConfig('The dialect must be "sqlite" or "postgres".')
     known = migrations(dialect)
     refuse_unknown(to, known)
     refuse_unknown(after or None, known)

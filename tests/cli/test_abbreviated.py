@@ -118,7 +118,7 @@ def test_a_job_and_a_workflow_point_to_the_command_of_the_other(shop: Shop) -> N
         f"Error: This is a job, not a workflow: perdure job {job.id} shows it. [workflow.not_found]\n",
     )
     assert shop.run("workflow", step.id, "cancel").stderr == (
-        f"Error: This is a job, not a workflow: perdure job {step.id} shows it, and perdure workflow {started.id} the "
-        "workflow of which it is a step. [workflow.not_found]\n"
+        f"Error: This is a job, not a workflow: perdure job {step.id} shows it, and perdure workflow {started.id} "
+        "shows its workflow. [workflow.not_found]\n"
     )
     assert shop.app.get_job(step.id).state == "ready"

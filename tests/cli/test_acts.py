@@ -71,7 +71,7 @@ def test_a_step_is_refused_with_the_verb_to_use(url: str) -> None:
     assert f"perdure workflow {started.id} cancel ends all of its steps" in result.stderr
     assert shop.json("delete", "--all", "--dry-run")["counts"] == {"is_a_step": 1}
     many = shop.run("delete", "--all", "--yes", "--json")
-    assert (many.exit_code, many.stderr) == (1, "Left undone: 1 is_a_step.\n")
+    assert (many.exit_code, many.stderr) == (1, "Not done: 1 is_a_step.\n")
     assert json.loads(many.stdout)["counts"] == {"is_a_step": 1}
     shop.close()
     world.close()
@@ -110,7 +110,7 @@ def test_jobs_are_acted_on_by_conditions(shop: Shop) -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (0, "requeued  2\n", "")
     assert shop.app.get_job(gone.id).state == "failed"
     nothing = shop.run("requeue", *conditions, "--yes")
-    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "No jobs fit.\n")
+    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "No jobs match.\n")
     assert shop.json("cancel", "--text", '"to":"ann"', "--queue", "mail", "-y")["counts"] == {"canceled": 2}
     assert shop.json("delete", "--all", "--yes")["counts"] == {"deleted": 3}
 
@@ -122,22 +122,25 @@ def test_a_terminal_is_asked(shop: Shop) -> None:
     assert (no.exit_code, no.stderr) == (1, "Delete: 1 deleted? [y/N]: n\nAborted!\n")
     assert shop.app.get_job(job.id).state == "ready"
     assert shop.run("delete", "--tag", "a", input="y\n").stdout == "deleted  1\n"
-    assert shop.run("delete", "--tag", "a").stderr == "No jobs fit.\n", "nothing to ask"
+    assert shop.run("delete", "--tag", "a").stderr == "No jobs match.\n", "nothing to ask"
 
 
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ([], "Say which jobs: either their ids, or conditions such as --queue, or --all."),
-        ([NOBODY, "--queue", "mail"], "Say which jobs: either their ids"),
-        ([NOBODY, "--all"], "Say which jobs: either their ids"),
-        ([NOBODY, "--dry-run"], "--dry-run counts what fits conditions"),
-        (["--queue", "mail"], "There is no terminal to ask: say --yes, or --dry-run to count first."),
-        (["--queue", "mail", "--all", "--yes"], "--all takes every job: give conditions or --all, not both."),
+        ([], "Choose the jobs: give either ids, or conditions such as --queue, or --all."),
+        ([NOBODY, "--queue", "mail"], "Choose the jobs: give either ids"),
+        ([NOBODY, "--all"], "Choose the jobs: give either ids"),
+        ([NOBODY, "--dry-run"], "--dry-run counts jobs that match conditions"),
+        (
+            ["--queue", "mail"],
+            "There is no terminal to ask for confirmation: give --yes, or --dry-run to count first.",
+        ),
+        (["--queue", "mail", "--all", "--yes"], "--all means every job: give conditions or --all, not both."),
         (["--queue", "a\0b", "--yes"], "queue has a character that cannot be stored."),
         (["--text", "\udcff", "--yes"], "text has a character that cannot be stored."),
         (["--state", "succeeded", "--yes"], "perdure cancel takes jobs that are waiting or ready"),
-        (["--created-after", "soon", "--yes"], "'soon' is no time"),
+        (["--created-after", "soon", "--yes"], "'soon' is not a time"),
         (["--created-after", "2w", "--yes"], "or how long ago: 90s, 5m, 2h or 1d."),
         (["--created-after", "99999999999999d", "--yes"], "is too long ago."),
         (["--created-after", "2026-01-01", "--yes"], "created_after must be a datetime with a time zone."),
@@ -193,7 +196,7 @@ def test_a_pause_has_a_reason_that_is_shown_until_it_ends(shop: Shop) -> None:
     assert f"  {why}, unserved" in shop.run("queues").stdout
     job = shop.app.list_jobs()[0]
     assert shop.run("explain", job.id).stdout.startswith(
-        f"Its queue mail is {why}. perdure resume mail lets workers"
+        f"Its queue mail is {why}. perdure resume mail lets workers claim its jobs again"
     )
     assert shop.json("acts")[0]["detail"] == {"reason": "the gateway is down"}
     told = shop.run("resume", "mail").stdout

@@ -56,8 +56,14 @@ def test_a_url_goes_before_the_one_of_the_app(home: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("nowhere:app", "Cannot import 'nowhere': there is no module 'nowhere' here or in this Python."),
-        ("shop.up:app", "Cannot import 'shop.up': there is no module 'shop.up' here or in this Python."),
+        (
+            "nowhere:app",
+            "Cannot import 'nowhere': there is no module 'nowhere' in this directory or this Python.",
+        ),
+        (
+            "shop.up:app",
+            "Cannot import 'shop.up': there is no module 'shop.up' in this directory or this Python.",
+        ),
         ("broken:app", "Cannot import 'broken': ValueError: two (broken.py, line 2)."),
         (
             "lacking:app",

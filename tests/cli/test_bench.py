@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from perdure import App
-from perdure.cli.bench.report import lines, tell, verdict
+from perdure.cli.bench.report import lines, print_report, verdict
 from perdure.cli.bench.tables import Place, drivers_errors
 from perdure.cli.bench.worker import another_worker
 from perdure.cli.bench.workloads import Figures, Range
@@ -161,8 +161,8 @@ def test_a_role_that_may_not_create_a_schema_is_told_what_it_lacks(postgres_url:
             connection.execute("DROP ROLE bench_reader")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
-        "Error: This role may not create a schema, and bench works in one of its own: GRANT CREATE ON DATABASE "
-        "to it, or name another database with --url. [store.forbidden]\n"
+        "Error: This role may not create a schema, and bench needs its own: GRANT CREATE ON DATABASE "
+        "to the role, or give another database with --url. [store.forbidden]\n"
     )
 
 
@@ -218,7 +218,10 @@ def test_the_other_worker_says_why_it_could_not_begin(migrated_sqlite: Path) -> 
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("sqlite:///:memory:", "A database in memory ends with its process: name a file, or PostgreSQL."),
+        (
+            "sqlite:///:memory:",
+            "bench cannot use a database in memory: give the URL of a file, or of PostgreSQL.",
+        ),
         ("sqlite:///no/such/jobs.db", "The directory of the SQLite file does not exist."),
         ("sqlite:///.", "The path of the SQLite file is a directory."),
     ],
@@ -265,7 +268,7 @@ def test_the_figures_are_compared_with_the_bare_databases() -> None:
 
 
 def test_the_table_shows_how_far_the_rounds_differ(capsys: pytest.CaptureFixture[str]) -> None:
-    tell(FIGURES, "sqlite 3.51.3", as_json=False)
+    print_report(FIGURES, "sqlite 3.51.3", as_json=False)
     told = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "workload perdure range bare SQL range ratio" in told
     assert "enqueue one by one 1,000 jobs/s 900 to 1,100 1,250 jobs/s 1,200 to 1,300 80%" in told
@@ -276,14 +279,14 @@ def test_the_table_shows_how_far_the_rounds_differ(capsys: pytest.CaptureFixture
 
 def test_the_verdict_is_a_sentence_for_each() -> None:
     assert list(verdict(FIGURES)) == [
-        "A commit takes 0.8 ms here; a caller that waits for each enqueues at most 1,250 jobs a second.",
+        "A commit takes 0.8 ms here; a caller that waits for each commit enqueues at most 1,250 jobs a second.",
         "One by one, perdure enqueues 1,000 a second, 80% of what bare SQL does.",
-        "50 callers of one process together enqueue 8.0 times as many as one.",
+        "50 concurrent callers in one process enqueue 8.0 times as many as one.",
         "In bulk it is 50,000 a second, 50% of what bare SQL does.",
         "One worker with 100 slots runs 12,500 empty jobs a second, 50% of what bare SQL does: 80 µs for each, "
-        "besides what your code takes.",
-        "An idle worker begins a job 3.1 ms after the call that enqueues it, half of the time; "
-        "99 times of 100 within 12.2 ms.",
+        "plus the time of your code.",
+        "An idle worker begins a job within 3.1 ms of the enqueue call in half of the cases, "
+        "and within 12.2 ms in 99 of 100.",
     ]
     slow = FIGURES._replace(bare={**FIGURES.bare, "singles": 100.0})
     assert [*verdict(slow)][-1].startswith("Commits are slow here")
@@ -294,6 +297,6 @@ def test_no_limit_is_told_that_perdure_has_passed() -> None:
     first, second, *_ = verdict(fast)
     assert (
         first
-        == "A commit took 0.8 ms, but not every time: the disk is unsteady, so measure with more --seconds."
+        == "A commit took 0.8 ms, but times varied: the disk is unsteady, so measure with more --seconds."
     )
     assert second == "One by one, perdure enqueues 1,300 a second, 104% of what bare SQL does."

@@ -170,7 +170,7 @@ def test_a_bad_one_is_refused_with_its_path(typed: Typed, arguments: dict[str, o
 def test_what_python_alone_takes_for_json_is_refused(typed: Typed) -> None:
     result = typed.enqueue('{"order": 1, "ratio": NaN}')
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.splitlines()[-1].endswith("this is no JSON: NaN is no number.")
+    assert result.stderr.splitlines()[-1].endswith("this is not JSON: NaN is not a JSON number.")
 
 
 def test_python_itself_still_gives_values_of_the_right_type(typed: Typed) -> None:

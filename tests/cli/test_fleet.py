@@ -137,7 +137,7 @@ def test_migrate_tells_what_it_did_and_check_agrees(tmp_path: Path) -> None:
         "version": every[-1],
     }
     again = run("migrate", "--url", url).stdout
-    assert again == f"The schema is at version {every[-1]}; nothing was to be done.\n"
+    assert again == f"The schema is at version {every[-1]}; there was nothing to do.\n"
     after = run("check", "--url", url, "--json")
     assert after.exit_code == 0
     assert json.loads(after.stdout)["schema"] == {"fits": True}

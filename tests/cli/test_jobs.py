@@ -120,13 +120,13 @@ def test_nothing_found_suggests_what_was_meant(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        ("faild", "'faild' is no state. Did you mean 'failed'?"),
+        ("faild", "'faild' is not a state. Did you mean 'failed'?"),
         (
             "7",
-            "'7' is no state. Use one of waiting, ready, scheduled, retrying, held, running, open, succeeded, "
+            "'7' is not a state. Use one of waiting, ready, scheduled, retrying, held, running, open, succeeded, "
             "failed, canceled.",
         ),
-        ("retry", "'retry' is no state. Did you mean 'retrying'?"),
+        ("retry", "'retry' is not a state. Did you mean 'retrying'?"),
     ],
 )
 def test_a_state_that_is_none_is_refused(shop: Shop, state: str, said: str) -> None:
@@ -242,7 +242,7 @@ def test_enqueue_takes_every_option(shop: Shop) -> None:
     assert row.expires_at is not None
     assert row.expires_at - row.created_at == 86_400_000_000
     again = shop.run("enqueue", "mail.send", '{"to": "bob"}', *options.split(), *keys)
-    assert (again.stdout.strip(), again.stderr) == (job.id, "It was there already.\n")
+    assert (again.stdout.strip(), again.stderr) == (job.id, "This job existed already.\n")
 
 
 def test_enqueue_reads_stdin_and_a_time(shop: Shop) -> None:
@@ -265,10 +265,10 @@ def test_enqueue_reads_stdin_and_a_time(shop: Shop) -> None:
     ("args", "code", "said"),
     [
         (["mail.sned"], 1, "Did you mean 'mail.send'? [task.unknown]"),
-        (["mail.send", "{"], 2, "this is no JSON: "),
+        (["mail.send", "{"], 2, "this is not JSON: "),
         (["mail.send", "[1]"], 2, 'it must be a JSON object, such as {"to": "a@b.c"}.'),
-        (["mail.send", "--delay", "soon"], 2, "'soon' is no span of time: use 90, 90s, 5m, 2h or 1d."),
-        (["mail.send", "--run-at", "noon"], 2, "'noon' is no time: use 2026-03-01T12:00:00+01:00."),
+        (["mail.send", "--delay", "soon"], 2, "'soon' is not a duration: use 90, 90s, 5m, 2h or 1d."),
+        (["mail.send", "--run-at", "noon"], 2, "'noon' is not a time: use 2026-03-01T12:00:00+01:00."),
         (["mail.send", "--run-at", "2100-01-01"], 2, "run_at must be a datetime with a time zone."),
         (["mail.send", "--priority", "99999"], 2, "priority must lie between -32768 and 32767."),
     ],

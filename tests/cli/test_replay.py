@@ -23,7 +23,10 @@ def test_a_request_key_is_asked_twice(shop: Shop) -> None:
     first = shop.json("replay", old.id, "--request-key", "k")
     assert (first["created"], first["replay_of"], first["state"]) == (True, old.id, "ready")
     again = shop.run("replay", old.id, "--request-key", "k")
-    assert (again.stdout, again.stderr) == (f"{first['id']}\n", "It was replayed before.\n")
+    assert (again.stdout, again.stderr) == (
+        f"{first['id']}\n",
+        "The job was already replayed with this key.\n",
+    )
 
 
 def test_who_replays_is_the_user_unless_told(shop: Shop) -> None:

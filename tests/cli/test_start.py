@@ -80,7 +80,7 @@ def test_a_slip_of_the_pen_gets_a_suggestion() -> None:
     ("word", "said"),
     [
         ("retry", "perdure requeue starts a new run of jobs that failed or were canceled; "
-         "perdure run-now makes jobs due that wait for a retry."),
+         "perdure run-now makes retrying jobs due now."),
         ("prune", "perdure delete --state succeeded --finished-before 30d deletes old jobs."),
         ("Purge", "perdure delete --state succeeded --finished-before 30d deletes old jobs."),
         ("start", "perdure worker MODULE:APP runs jobs."),
@@ -181,8 +181,9 @@ def test_a_process_exits_so_too(tmp_path: Path) -> None:
     ran = run_cli("jobs", cwd=tmp_path)
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (4, "", 1)
     assert ran.stderr == (
-        "Error: Which database? Neither --app nor --url nor $PERDURE_URL says so, and there is none of ours at "
-        f"sqlite:///{tmp_path.resolve()}/perdure.db; perdure migrate would make it there. [schema.missing]\n"
+        "Error: Which database? --app, --url and $PERDURE_URL are not set, and "
+        f"sqlite:///{tmp_path.resolve()}/perdure.db has no tables of perdure; "
+        "perdure migrate creates them there. [schema.missing]\n"
     )
     ran = run_cli("migrate", cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")

@@ -106,7 +106,10 @@ def test_the_environment_has_defaults_and_a_flag_goes_before_them(
 def test_a_worker_without_an_app_is_told_how_to_name_one(asked: list[dict[str, Any]]) -> None:
     result = run("worker")
     assert result.exit_code == 2
-    assert result.stderr.splitlines()[-1] == "Error: Whose jobs? perdure worker MODULE:APP, or $PERDURE_APP."
+    assert (
+        result.stderr.splitlines()[-1]
+        == "Error: Which app? Run perdure worker MODULE:APP, or set $PERDURE_APP."
+    )
     assert asked == []
 
 
@@ -143,7 +146,7 @@ def test_a_process_task_runs_where_its_app_is_no_name_of_its_module(tmp_path: Pa
     jobs = [run_cli("enqueue", task, cwd=tmp_path, **here).stdout.strip() for task in ("press", "look")]
     ran = run_cli("worker", "--burst", "--processes", "0", cwd=tmp_path, **here)
     assert ran.returncode == 0
-    assert "With processes=0 this worker leaves to others: press\n" in ran.stderr
+    assert "With processes=0 this worker leaves these tasks to other workers: press\n" in ran.stderr
     states = [json.loads(run_cli("job", id, "--json", cwd=tmp_path, **here).stdout)["state"] for id in jobs]
     assert states == ["ready", "succeeded"]
     ran = run_cli("worker", "--burst", "--processes", "1", cwd=tmp_path, **here)
@@ -162,7 +165,9 @@ def test_a_thread_that_a_handler_left_behind_does_not_hold_up_the_exit(shop: Sho
         job = app.tasks["rest_in_executor"].enqueue(note_to=str(notes))
         until(notes.exists)
         assert worker.stop() == 10
-        assert "Threads of handlers do not end: the process ends without them" in worker.log
+        assert (
+            "Threads of handlers are still running: the process ends without waiting for them" in worker.log
+        )
         assert (job.refresh().state, job.attempt) == ("ready", 0)
         app.close()
     finally:

@@ -121,7 +121,7 @@ def test_a_gate_gets_an_output_and_tells_in_json(shop: Shop) -> None:
     started = publish(shop)
     run(shop, 3)
     decide = ("workflow", started.id, "gate", "approve", "--approve")
-    assert "no JSON" in shop.run(*decide, "--output", "{by: ann}").stderr
+    assert "not JSON" in shop.run(*decide, "--output", "{by: ann}").stderr
     told = {"workflow": started.id, "gate": "approve", "outcome": "succeeded"}
     output = ("--output", '{"by": "ann"}')
     assert shop.json(*decide, *output) == {**told, "changed": True}
@@ -137,7 +137,7 @@ def test_a_workflow_is_canceled_and_requeued(shop: Shop) -> None:
     verb = ("workflow", started.id)
     early = shop.run(*verb, "requeue")
     assert (early.exit_code, early.stdout) == (1, "")
-    assert "not over" in early.stderr
+    assert "has not ended" in early.stderr
     assert shop.run(*verb, "cancel", "--reason", "withdrawn").stdout == "The workflow is canceled.\n"
     assert started.refresh().reason == "withdrawn"
     again = shop.run(*verb, "cancel", "--json")

@@ -178,7 +178,7 @@ def test_every_job_must_be_asked_for(world: World, verb: str) -> None:
     job = world.task().enqueue()
     act = getattr(world.app, verb)
     for nothing in ({}, {"queue": None}, {"all": False}):
-        with pytest.raises(InvalidOption, match="for every job say all=True"):
+        with pytest.raises(InvalidOption, match="for every job give all=True"):
             act(**nothing)
     with pytest.raises(InvalidOption, match="give conditions or all, not both"):
         act(all=True, queue="default")

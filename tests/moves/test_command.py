@@ -25,9 +25,9 @@ def test_it_tells_what_was_moved_and_that_it_was(url: str, target: str) -> None:
     result = run("move", url, target)
     assert (result.exit_code, result.stderr) == (0, "")
     assert re.search(r"^job +10  [0-9a-f]{64}$", result.stdout, re.MULTILINE)
-    assert "rows, the same on both sides. The source takes no more." in result.stdout
+    assert "rows, equal on both sides. The source is closed for writing." in result.stdout
     again = run("move", url, target)
-    assert (again.exit_code, again.stdout) == (0, "All was moved before; nothing was to be done.\n")
+    assert (again.exit_code, again.stdout) == (0, "The move was already finished: there was nothing to do.\n")
     checked = run("check", "--url", url)
     assert checked.exit_code == 1
     assert checked.stderr == f"Error: The jobs of this database were moved to {target}. [store.moved]\n"
@@ -115,4 +115,4 @@ def test_a_variable_that_is_not_there_is_named(args: list[str], monkeypatch: pyt
     monkeypatch.delenv("NONE", raising=False)
     ran = run(*args)
     assert ran.exit_code == 2
-    assert "there is no variable 'NONE' in the environment" in ran.stderr
+    assert "the environment variable 'NONE' is not set" in ran.stderr

@@ -355,7 +355,7 @@ def test_a_child_and_what_it_started_die_with_their_worker(url: str, task: str, 
 
 async def test_a_worker_is_refused_whose_app_no_new_process_would_find(sqlite_url: str) -> None:
     async with process_app.make(sqlite_url) as app:
-        with pytest.raises(InvalidConfig, match="a new process would not find this app"):
+        with pytest.raises(InvalidConfig, match="a new process cannot find this app"):
             async with app.worker():
                 pass
         with pytest.raises(

@@ -1,4 +1,4 @@
-"""The command line. Each command is a module that loads the rest of perdure only when it runs."""
+"""The command line. The module of a command loads the rest of perdure only when the command runs."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ from perdure.cli.suggest import other_command
 from perdure.cli.target import Target, where
 
 COMMANDS = {
-    "demo": ("demo", "Run a few hundred jobs and show what became of them."),
+    "demo": ("demo", "Run a few hundred jobs and show their outcomes."),
     "worker": ("worker", "Run jobs until stopped."),
     "enqueue": ("enqueue", "Enqueue a job of TASK."),
     "jobs": ("jobs", "List jobs, the newest first, or count them."),
     "job": ("job", "Show everything about a job."),
     "explain": ("job", "Say why a job is not running, in a sentence."),
-    "cancel": ("acts", "Cancel jobs, by their ids or all that fit."),
+    "cancel": ("acts", "Cancel jobs, by id or by conditions."),
     "requeue": ("acts", "Start a new run of jobs that failed or were canceled."),
-    "run-now": ("acts", "Let jobs that wait for their time be due now."),
+    "run-now": ("acts", "Make scheduled and retrying jobs due now."),
     "delete": ("acts", "Delete jobs and their history."),
-    "pause": ("acts", "Hand out no more jobs of a queue."),
+    "pause": ("acts", "Stop handing out jobs of a queue."),
     "resume": ("acts", "Hand out jobs of a queue again."),
     "acts": ("acts", "List what operators did."),
     "replay": ("replay", "Make a new job from one that succeeded."),
     "workflows": ("workflows", "List workflows, the newest first."),
     "workflow": (
         "workflows",
-        "Show a workflow as a tree, decide a gate, cancel or requeue it.",
+        "Show a workflow as a tree, resolve a gate, cancel or requeue it.",
     ),
     "queues": ("fleet", "Count the jobs of each queue."),
-    "tasks": ("tasks", "List the tasks, what is set for them and who serves them."),
+    "tasks": ("tasks", "List the tasks, their settings and the workers that serve them."),
     "workers": ("fleet", "List the workers."),
     "stats": ("fleet", "Show queues, workers and the database at a glance."),
-    "bench": ("bench.command", "Measure perdure and the bare database, side by side."),
+    "bench": ("bench.command", "Measure perdure and plain SQL on your database, side by side."),
     "migrate": ("schema", "Bring the database's tables up to date."),
-    "check": ("schema", "Check the schema, the database, and who serves."),
-    "sql": ("schema", "Print the tables' definition."),
-    "grants": ("grants", "Print GRANT statements for roles of PostgreSQL."),
+    "check": ("schema", "Check the schema, the database and the workers."),
+    "sql": ("schema", "Print the definition of the tables."),
+    "grants": ("grants", "Print GRANT statements for PostgreSQL roles."),
     "move": ("move", "Move all jobs to another database."),
 }
-"""In which module each command is, and what it does: a third of the help's time would go into loading them all."""
+"""The module and the description of each command. Loading all modules would take a third of the time of --help."""
 
 
 def main() -> None:
-    """What the command ``perdure`` runs."""
+    """The entry point of the command ``perdure``."""
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that lacks a letter is no reason to fail.
+        # Do not fail if the terminal's encoding lacks a character.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
         _run()
     except SystemExit as end:
-        if "asyncio" in sys.modules:  # a worker ran, and with it the code of others
+        if "asyncio" in sys.modules:  # a worker ran, and with it users' handlers
             from perdure.cli.last_resort import end_in_time
 
             end_in_time(end.code if isinstance(end.code, int) else int(end.code is not None))
@@ -68,15 +68,15 @@ def _run() -> None:
     try:
         program(prog_name="perdure")
     except OSError as error:
-        from perdure.cli.lost_output import tell_lost_output
+        from perdure.cli.lost_output import report_lost_output
 
-        if tell_lost_output(error):
+        if report_lost_output(error):
             sys.exit(1)
         raise
 
 
 class Program(click.Group):
-    """Finds commands by name, suggests one for a typo, and turns our errors into a line and an exit code."""
+    """Finds commands by name, suggests one for a typo, and turns a PerdureError into one line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -124,8 +124,8 @@ class Program(click.Group):
 def program(ctx: click.Context) -> None:
     """Durable jobs on SQLite and PostgreSQL.
 
-    Commands that only read need a database; worker, and arguments that are more than plain JSON, need your app.
-    Without --app or --url the database is $PERDURE_URL, then $DATABASE_URL, then sqlite:///perdure.db.
+    Most commands need only a database. The worker needs your app, and so does enqueue for arguments beyond plain JSON.
+    Without --app and --url the database is $PERDURE_URL, else $DATABASE_URL, else sqlite:///perdure.db.
 
     \b
     Examples:
@@ -137,12 +137,12 @@ def program(ctx: click.Context) -> None:
     Exit codes:
       0  done
       1  not found, or refused
-      2  used wrongly: an option, a URL, a module
+      2  wrong usage: an option, a URL or a module
       3  the database is not available
       4  the database's schema is missing or does not fit
 
     \b
-    Completion of commands and options, in bash (for zsh and fish replace the word):
+    Completion of commands and options in bash (in zsh: zsh_source, in fish: fish_source):
       eval "$(_PERDURE_COMPLETE=bash_source perdure)"
     """
     ctx.ensure_object(Target)

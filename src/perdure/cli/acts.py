@@ -1,4 +1,4 @@
-"""What operators do, from ``cancel`` to ``resume``, and ``acts``: what they did."""
+"""The commands of operators: cancel, requeue, run-now, delete, pause, resume; and ``acts``, which lists past ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DONE = ("canceled", "cancel_requested", "requeued", "due_now", "deleted")
 
 
 def _whoami() -> str | None:
-    """Who types: a name that the environment gives, else that of the login."""
+    """The name of the current user: from $USER, else from the login."""
     if (user := os.environ.get("USER", "").strip()) != "":
         return user
     from getpass import getuser
@@ -58,15 +58,15 @@ reason = click.option("--reason", help="Why; the history shows it.")
 
 
 def acting(function: Any) -> Any:
-    """The options of a command that acts on jobs: which, who, and how."""
+    """Add the options that every command on jobs shares."""
     for option in (
         pass_target,
         where,
         as_json,
         click.option("--yes", "-y", is_flag=True, help="Do not ask."),
-        click.option("--dry-run", is_flag=True, help="Count what fits, and change nothing."),
+        click.option("--dry-run", is_flag=True, help="Count the matching jobs and change nothing."),
         actor,
-        click.option("--all", "every", is_flag=True, help="Every job, without a condition."),
+        click.option("--all", "every", is_flag=True, help="Every job; only without conditions."),
         conditions,
         click.argument("ids", nargs=-1, metavar="[ID]..."),
     ):
@@ -75,7 +75,7 @@ def acting(function: Any) -> Any:
 
 
 class JobAction(NamedTuple):
-    """One act: on one job, on many, and what people call it."""
+    """An action: the method for one job, the method for many, and its title."""
 
     app: App
     one: Callable[..., str]
@@ -88,7 +88,7 @@ class JobAction(NamedTuple):
 @reason
 @acting
 def cancel(target: Target, reason: str | None, actor: str | None, **asked: Any) -> None:
-    """Cancel jobs, by their ids or all that fit. Those that run are asked to stop.
+    """Cancel jobs, by id or by conditions. Running jobs are asked to stop.
 
     \b
     Examples:
@@ -101,13 +101,13 @@ def cancel(target: Target, reason: str | None, actor: str | None, **asked: Any) 
 
 
 @click.command()
-@click.option("--keep-checkpoint", is_flag=True, help="Go on where the last attempt had come to.")
+@click.option("--keep-checkpoint", is_flag=True, help="Continue from the last saved checkpoint.")
 @reason
 @acting
 def requeue(
     target: Target, reason: str | None, actor: str | None, keep_checkpoint: bool, **asked: Any
 ) -> None:
-    """Start a new run of jobs that failed or were canceled. By their ids, or all that fit.
+    """Start a new run of jobs that failed or were canceled. Choose them by id or by conditions.
 
     \b
     Examples:
@@ -122,7 +122,7 @@ def requeue(
 @click.command("run-now")
 @acting
 def run_now(target: Target, actor: str | None, **asked: Any) -> None:
-    """Let jobs that wait for their time be due now. Also those that wait for a retry.
+    """Make scheduled and retrying jobs due now. Choose them by id or by conditions.
 
     \b
     Examples:
@@ -137,7 +137,7 @@ def run_now(target: Target, actor: str | None, **asked: Any) -> None:
 @reason
 @acting
 def delete(target: Target, reason: str | None, actor: str | None, **asked: Any) -> None:
-    """Delete jobs and their history. By their ids, or all that fit; those that run are asked to stop.
+    """Delete jobs and their history. Running jobs are asked to stop instead. Choose them by id or by conditions.
 
     \b
     Examples:
@@ -157,7 +157,7 @@ def delete(target: Target, reason: str | None, actor: str | None, **asked: Any) 
 @where
 @pass_target
 def pause(target: Target, queue: str, reason: str | None, actor: str | None, as_json: bool) -> None:
-    """Hand out no more jobs of a queue. What runs goes on.
+    """Stop handing out jobs of a queue. Running jobs go on.
 
     perdure queues shows who paused it, since when, and why.
 
@@ -186,7 +186,7 @@ def pause(target: Target, queue: str, reason: str | None, actor: str | None, as_
 def resume(target: Target, queue: str, actor: str | None, as_json: bool) -> None:
     """Hand out jobs of a queue again.
 
-    Says who had paused it, since when and why, and how many jobs are ready.
+    Prints who paused it, since when and why, and how many jobs are ready.
 
     \b
     Examples:
@@ -209,16 +209,16 @@ def resume(target: Target, queue: str, actor: str | None, as_json: bool) -> None
 
 
 @click.command()
-@click.option("--action", help="Such as requeue_jobs or pause_queue.")
-@click.option("--actor", help="Who did it.")
-@click.option("--subject", help='To what, such as "queue mail".')
+@click.option("--action", help="Only this action, such as requeue_jobs or pause_queue.")
+@click.option("--actor", help="Only what this operator did.")
+@click.option("--subject", help='Only what was done to this, such as "queue mail".')
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @click.option("--before", metavar="ID", type=int, help="The next page: the last id of this one.")
 @as_json
 @where
 @pass_target
 def acts(target: Target, /, limit: int, as_json: bool, **asked: Any) -> None:
-    """List what operators did. To many jobs, queues, tasks and workflows, the newest first.
+    """List what operators did. The list covers bulk actions, queues, tasks and workflows, the newest first.
 
     perdure job ID shows what was done to one job.
 
@@ -250,13 +250,13 @@ def _act(
 ) -> None:
     asked = every or any(value is not None for value in wanted.values())
     if bool(ids) == asked:
-        raise Misuse("Say which jobs: either their ids, or conditions such as --queue, or --all.")
+        raise Misuse("Choose the jobs: give either ids, or conditions such as --queue, or --all.")
     if every and any(value is not None for value in wanted.values()):
-        raise Misuse("--all takes every job: give conditions or --all, not both.")
+        raise Misuse("--all means every job: give conditions or --all, not both.")
     if not ids:
         _act_on_many(action, {**wanted, "all": every}, dry_run=dry_run, yes=yes, as_json=as_json)
     elif dry_run:
-        raise Misuse("--dry-run counts what fits conditions; jobs that are named need no count.")
+        raise Misuse("--dry-run counts jobs that match conditions: do not give ids with it.")
     else:
         _act_on_each(action, ids, as_json=as_json)
 
@@ -288,7 +288,7 @@ def _act_on_each(action: JobAction, ids: tuple[str, ...], *, as_json: bool) -> N
 
 
 def _whole_ids(app: App, typed: tuple[str, ...]) -> dict[str, JobNotFound | None]:
-    """All of them before the first act, so that one that is ambiguous changes nothing; and why one is no job's."""
+    """Complete all ids before the first action, so that an ambiguous one changes nothing. Unknown ids map to errors."""
     from perdure.errors import JobNotFound
 
     found: dict[str, JobNotFound | None] = {}
@@ -304,14 +304,14 @@ def _act_on_many(
     action: JobAction, wanted: Mapping[str, Any], *, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
     if not (dry_run or yes or asks()):
-        raise Misuse("There is no terminal to ask: say --yes, or --dry-run to count first.")
+        raise Misuse("There is no terminal to ask for confirmation: give --yes, or --dry-run to count first.")
     if yes and not sys.stderr.isatty():
         acted = action.many(**wanted, **action.options)
     else:
         acted = action.many(**wanted, **action.options, dry_run=True)
         if not dry_run and acted.counts:
             if not yes:
-                click.confirm(f"{action.title}: {_told(acted.counts)}?", abort=True, err=True)
+                click.confirm(f"{action.title}: {_outcome_text(acted.counts)}?", abort=True, err=True)
             with _bar(action, acted) as progress:
                 acted = action.many(**wanted, **action.options, progress=progress)
     if as_json:
@@ -319,17 +319,17 @@ def _act_on_many(
     elif acted.counts:
         facts([(outcome, number(jobs)) for outcome, jobs in acted.counts.items()])
         if dry_run:
-            say("Nothing was changed: this is what would come of it.", err=True)
+            say("Nothing was changed: these would be the outcomes.", err=True)
     else:
-        say("No jobs fit.", err=True)
+        say("No jobs match.", err=True)
     undone = {outcome: jobs for outcome, jobs in acted.counts.items() if outcome not in DONE}
     if undone and not dry_run:
-        say(f"Left undone: {_told(undone)}.", err=True)
+        say(f"Not done: {_outcome_text(undone)}.", err=True)
         raise click.exceptions.Exit(1)
 
 
 def asks() -> bool:
-    """Whether there is somebody to ask."""
+    """Whether there is a terminal to ask for confirmation."""
     return sys.stdin.isatty()
 
 
@@ -342,7 +342,7 @@ def _bar(action: JobAction, expected: BulkResult) -> Iterator[Callable[[Counter[
         yield lambda counts: bar.update(counts.total() - bar.pos)
 
 
-def _told(counts: Mapping[Any, int]) -> str:
+def _outcome_text(counts: Mapping[Any, int]) -> str:
     return ", ".join(f"{number(jobs)} {outcome}" for outcome, jobs in counts.items())
 
 

@@ -1,4 +1,4 @@
-"""Which jobs a command is about: the options that are the conditions of ``app.list_jobs``."""
+"""The options that choose jobs: the conditions of ``app.list_jobs``."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ OPTIONS = (
     click.option("--tag", help="One of its tags."),
     click.option("--key", "idempotency_key", help="The idempotency key."),
     click.option("--unique-key"),
-    click.option("--error-code", metavar="CODE", help="Of the last attempt, such as http.503."),
-    click.option("--text", help="Somewhere in the arguments, letter by letter."),
+    click.option(
+        "--error-code", metavar="CODE", help="The error code of the last attempt, such as http.503."
+    ),
+    click.option("--text", help="Text that the arguments contain; upper and lower case differ."),
     _time("--created-after", "2026-03-01T12:00:00+01:00, or 2h for two hours ago (s, m, h, d)."),
-    _time("--created-before", "Earlier than this."),
-    _time("--finished-after", "Ended then or later."),
-    _time("--finished-before", "Ended earlier than this."),
+    _time("--created-before", "Created before this time."),
+    _time("--finished-after", "Ended at this time or later."),
+    _time("--finished-before", "Ended before this time."),
 )
 
 
 def conditions(function: F) -> F:
-    """All of them must hold; those that were not given are None."""
+    """Add the conditions as options. A job must meet all that are given; the others are None."""
     for option in reversed(OPTIONS):
         function = option(function)
     return function

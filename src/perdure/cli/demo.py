@@ -1,4 +1,4 @@
-"""``perdure demo``: the command; what it plays is in show.py."""
+"""``perdure demo``: the command. Its jobs are in show.py."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import click
 
 
 @click.command()
-@click.option("--seconds", default=50, show_default=True, help="When to stop waiting for the last ones.")
+@click.option("--seconds", default=50, show_default=True, help="How long to wait for the last jobs.")
 def demo(seconds: int) -> None:
-    """Run a few hundred jobs and show what became of them.
+    """Run a few hundred jobs and show their outcomes.
 
-    On an SQLite file that is gone afterwards; nothing else is touched.
+    The jobs are in a temporary SQLite file; nothing else is touched.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""What ``--json`` prints: one document, the names of the database's columns, times in ISO 8601 and UTC."""
+"""The output of ``--json``: one document, named after the database's columns, with times in ISO 8601 and UTC."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _SPANS = frozenset(("timeout", "lease", "delay"))
 
 
 def print_json(document: object) -> None:
-    """ASCII only: safe in any encoding, and for any terminal."""
+    """Print a document as JSON in ASCII, which is safe in any encoding and on any terminal."""
     import json
 
     exact(json.dumps(document, indent=2))
 
 
 def print_sql(text: str) -> None:
-    """For psql to read, or nothing: a replaced character would name something else."""
+    """Print SQL for psql, unchanged or not at all: with a character replaced, a name would be another one."""
     if printable(text) != text:
-        raise Misuse("A name has characters that cannot be printed: use --json.")
+        raise Misuse("A name contains characters that cannot be printed: use --json.")
     exact(text, end="")
 
 
 def job_document(row: JobRow, *, whole: bool = True) -> dict[str, Any]:
-    """A job; in a list without what may be large."""
+    """A job as a document; without ``whole``, its large fields are left out."""
     names = [name for name in row.__struct_fields__ if whole or name not in _HEAVY]
     return _document({name: getattr(row, name) for name in names})
 

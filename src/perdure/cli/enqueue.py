@@ -1,4 +1,4 @@
-"""``perdure enqueue``: ask for a job."""
+"""``perdure enqueue``: enqueue a job."""
 
 from __future__ import annotations
 
@@ -23,18 +23,26 @@ if TYPE_CHECKING:
 @click.argument("arguments", callback=typed.json_text, default="{}")
 @click.option("--queue")
 @click.option("--priority", type=int, help="Higher runs first.")
-@click.option("--delay", metavar="SPAN", callback=typed.seconds, help="Not before so long: 90, 5m, 2h, 1d.")
 @click.option(
-    "--run-at", metavar="TIME", callback=typed.parse_time, help="Not before: 2026-03-01T12:00:00+01:00."
+    "--delay", metavar="SPAN", callback=typed.seconds, help="Wait this long before it runs: 90, 5m, 2h, 1d."
 )
 @click.option(
-    "--expires", metavar="SPAN", callback=typed.seconds, help="No attempt begins after that; it is canceled."
+    "--run-at",
+    metavar="TIME",
+    callback=typed.parse_time,
+    help="Do not run it before 2026-03-01T12:00:00+01:00.",
+)
+@click.option(
+    "--expires",
+    metavar="SPAN",
+    callback=typed.seconds,
+    help="After this time no attempt begins, and it is canceled.",
 )
 @click.option("--max-attempts", type=int)
-@click.option("--timeout", metavar="SPAN", callback=typed.seconds, help="For one attempt.")
+@click.option("--timeout", metavar="SPAN", callback=typed.seconds, help="The most time for one attempt.")
 @click.option("--tenant")
-@click.option("--idempotency-key", "--key", help="The same request under the same key gives the same job.")
-@click.option("--unique-key", help="Only one job at a time is active under it.")
+@click.option("--idempotency-key", "--key", help="A repeated request with this key returns the same job.")
+@click.option("--unique-key", help="At most one unfinished job has this key.")
 @click.option("--tag", "tags", multiple=True, help="May be given several times.")
 @click.option("--meta", metavar="JSON", callback=typed.json_object)
 @as_json
@@ -52,8 +60,8 @@ def enqueue(
     """Enqueue a job of TASK.
 
     ARGUMENTS is a JSON object; - reads it from stdin.
-    With --app they are read by the task's annotations, as a worker reads them: a date is "2026-03-01",
-    a Decimal "1.50", a set a list.
+    With --app the task's annotations decide how to read it, as in a worker: "2026-03-01" becomes a date,
+    "1.50" a Decimal, a list a set.
 
     \b
     Examples:
@@ -77,7 +85,7 @@ def enqueue(
         else:
             say(job.id)
             if not job.created:
-                say("It was there already.", err=True)
+                say("This job existed already.", err=True)
 
 
 def _enqueue(app: App, task: str, arguments: str, options: dict[str, Any]) -> Job[Any]:
@@ -91,7 +99,7 @@ def _enqueue(app: App, task: str, arguments: str, options: dict[str, Any]) -> Jo
 
 
 def _values(app: App, task: str, arguments: str) -> dict[str, object]:
-    """What the text means to the task, where its code is here; else only what JSON itself tells apart."""
+    """The arguments as the task's annotations read them; plain JSON values if the task's code is not loaded."""
     import json
 
     known = app.tasks.get(task)

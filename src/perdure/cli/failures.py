@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def printable_errors() -> Iterator[None]:
-    """What click tells of an error, and that is our messages and what was typed, in one harmless line."""
+    """Make click's error messages safe to print on one line. They quote our messages and what the user typed."""
     try:
         yield
     except click.ClickException as error:
-        vars(error)["message"] = one_line(error.message)  # click calls it final
+        vars(error)["message"] = one_line(error.message)  # click declares it Final
         raise
 
 
@@ -53,7 +53,7 @@ _HINTS = {"schema.missing": " Run perdure migrate.", "schema.outdated": " Run pe
 
 
 def words(error: PerdureError) -> str:
-    """What it says, with commands of the shell in place of methods of Python."""
+    """The error's message, which advises shell commands instead of Python methods."""
     from perdure.model.advice import Advice
 
     said = error.args[0] if error.args else None
@@ -61,7 +61,7 @@ def words(error: PerdureError) -> str:
 
 
 def failure(error: PerdureError, hint: str = "") -> Failure:
-    """An error of ours: its message is fit to be shown, its code to be searched for."""
+    """The failure of a command for a PerdureError: its message, and its code to search for."""
     message = " ".join([words(error), *getattr(error, "__notes__", ())])
     if "perdure migrate" not in message:
         hint = hint or _HINTS.get(error.code, "")

@@ -1,4 +1,4 @@
-"""``perdure queues``, ``perdure workers`` and ``perdure stats``: how it goes."""
+"""``perdure queues``, ``perdure workers`` and ``perdure stats``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ WORKERS = (
 def queues(target: Target, as_json: bool) -> None:
     """Count the jobs of each queue.
 
-    Names ready jobs that no live worker serves. LAG is for how long the oldest job that could run has waited.
+    Names ready jobs that no live worker serves. LAG is how long the oldest ready job has waited.
 
     \b
     Examples:
@@ -74,7 +74,7 @@ def queues(target: Target, as_json: bool) -> None:
 def workers(target: Target, as_json: bool) -> None:
     """List the workers.
 
-    A silent one has not renewed its lease in time. When its lease ends, another worker takes over its jobs.
+    A silent worker has not renewed its lease in time. When the lease ends, another worker takes over its jobs.
 
     \b
     Examples:
@@ -98,7 +98,7 @@ def workers(target: Target, as_json: bool) -> None:
     callback=typed.seconds,
     default="1h",
     show_default=True,
-    help="How far back to look for how long jobs waited and ran: 90s, 15m, 2h, 1d.",
+    help="Measure jobs that ended in this time: 90s, 15m, 2h, 1d.",
 )
 @as_json
 @where
@@ -106,8 +106,8 @@ def workers(target: Target, as_json: bool) -> None:
 def stats(target: Target, since: float, as_json: bool) -> None:
     """Show queues, workers and the database at a glance.
 
-    How long jobs waited and ran, and how many ended per second, is measured on the newest 10,000 jobs, and on the 2,000
-    before the next one to run of each queue with a backlog.
+    Waiting times, running times and jobs per second come from a sample: the newest 10,000 jobs, and for each queue
+    with a backlog the 2,000 jobs before the next one to run.
 
     \b
     Examples:
@@ -129,7 +129,7 @@ def stats(target: Target, since: float, as_json: bool) -> None:
 
 
 def unserved_lines(unserved: Sequence[Unserved]) -> list[str]:
-    """What no live worker would ever claim, in sentences."""
+    """A sentence for each kind of ready job that no live worker can claim."""
     said = {
         "worker": "no worker is live",
         "queue": "no live worker serves the queue",

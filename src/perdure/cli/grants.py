@@ -1,4 +1,4 @@
-"""``perdure grants``: the rights that roles of PostgreSQL need."""
+"""``perdure grants``: the rights that PostgreSQL roles need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.cli.target import Target, load_app, pass_target, where
 @click.command()
 @click.option("--producer", metavar="ROLE", help="May enqueue jobs and start workflows.")
 @click.option("--worker", metavar="ROLE", help="May run jobs, and enqueue others.")
-@click.option("--reader", metavar="ROLE", help="May look at everything, arguments included.")
+@click.option("--reader", metavar="ROLE", help="May read everything, including arguments.")
 @click.option("--operator", metavar="ROLE", help="May act on everything: cancel, requeue, delete, pause.")
 @as_json
 @where
@@ -27,9 +27,9 @@ def grants(
     operator: str | None,
     as_json: bool,
 ) -> None:
-    """Print GRANT statements for roles of PostgreSQL.
+    """Print GRANT statements for PostgreSQL roles.
 
-    For the owner of the tables to run, again after a migration that adds tables. Needs no database.
+    The owner of the tables runs them, and again after a migration that adds tables. Needs no database.
 
     \b
     Examples:
@@ -46,12 +46,10 @@ def grants(
     ]
     asked: list[tuple[Purpose, str]] = [(purpose, role) for purpose, role in roles if role is not None]
     if not asked:
-        raise Misuse(
-            "Whose rights? Give --producer, --worker, --reader or --operator with the name of a role."
-        )
+        raise Misuse("Give at least one role: --producer, --worker, --reader or --operator with its name.")
     for _, role in asked:
         if not role or "\0" in role:
-            raise Misuse("A role's name has at least one character, and no NUL.")
+            raise Misuse("The name of a role must not be empty or contain NUL.")
     schema = _schema(target)
     statements = [statement for purpose, role in asked for statement in grants(purpose, role, schema)]
     if as_json:
@@ -66,7 +64,5 @@ def _schema(target: Target) -> str:
     app = load_app(target.path) if target.url is None and target.path is not None else None
     url = target.url or (os.environ.get("PERDURE_URL") if app is None else app.database.url)
     if url is not None and url.startswith(("sqlite:", "sqlite+")):
-        raise Misuse(
-            "SQLite has no roles: the permissions of the file and its directory decide who may do what."
-        )
+        raise Misuse("SQLite has no roles: the permissions of the file and its directory decide.")
     return target.schema or (DEFAULT_SCHEMA if app is None else app.database.schema)

@@ -1,4 +1,4 @@
-"""``perdure job`` and ``perdure explain``: one job's whole story, and why it is not running."""
+"""``perdure job`` and ``perdure explain``: everything about one job, and why it is not running."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ ATTEMPTS = (
 def job(target: Target, id: str, as_json: bool) -> None:
     """Show everything about a job.
 
-    Its timeline, attempts, error, arguments, progress, checkpoint, result and log. The first characters of its id are
-    enough, if no other job has them.
+    Shows its timeline, attempts, error, arguments, progress, checkpoint, result and log. The first characters of its
+    id are enough if no other job's id begins with them.
 
     \b
     Examples:
@@ -105,7 +105,7 @@ def _show(view: JobView) -> None:
         headline("Attempts")
         table(ATTEMPTS, [_attempt(attempt) for attempt in view.attempts])
     if row.error_kind is not None:
-        headline("Error" if row.state != "running" else "Error of the attempt before")
+        headline("Error" if row.state != "running" else "Error of the previous attempt")
         say_lines(indented(f"{row.error_kind} {row.error_code}: {row.error_message}"))
         if row.error_trace:
             say_lines(f"    {indented(row.error_trace.rstrip())}")

@@ -1,4 +1,4 @@
-"""``perdure jobs``: a page of jobs."""
+"""``perdure jobs``: list or count jobs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BY = ("state", "queue", "task", "tenant", "error-code")
 @conditions
 @click.option("--limit", type=click.IntRange(1, 1000), show_default=str(PAGE))
 @click.option("--before", metavar="ID", help="The next page: the last id of this one.")
-@click.option("--count-by", type=click.Choice(BY), help="Count all that fit instead of listing them.")
+@click.option("--count-by", type=click.Choice(BY), help="Count all matching jobs instead of listing them.")
 @as_json
 @where
 @pass_target
@@ -54,8 +54,8 @@ def jobs(
 ) -> None:
     """List jobs, the newest first, or count them.
 
-    Of jobs that wait for a worker --state ready lists those that are due; those that are scheduled or retrying, which
-    come soonest first, and those that are held have states of their own.
+    --state ready lists the jobs that are due. Jobs that wait for their time are scheduled or retrying, listed soonest
+    first; jobs that no worker can claim are held.
 
     \b
     Examples:
@@ -64,7 +64,7 @@ def jobs(
       perdure jobs --limit 200 --json | jq -r '.[].id'
     """
     if count_by is not None and (limit, before) != (None, None):
-        raise Misuse("--count-by counts all that fit: give neither --limit nor --before.")
+        raise Misuse("--count-by counts all matching jobs: do not give --limit or --before with it.")
     with target.app_with_tables() as app:
         if count_by is not None:
             _count(app, count_by, wanted, as_json=as_json)
@@ -96,13 +96,13 @@ def _count(app: App, by: str, wanted: dict[str, Any], *, as_json: bool) -> None:
 def line(row: JobRow, now: int) -> list[str]:
     """A job as the cells of a table."""
     at = row.finished_at or row.started_at or row.run_at
-    # While it runs, the error that the row tells is that of the attempt before; of a failed one it says the most.
+    # While a job runs, its row has the error of the previous attempt. For a failed job the error says the most.
     error = None
     if row.state != "running" and row.error_kind is not None:
         error = ": ".join(filter(None, (row.error_code, row.error_message)))
-    told = (error, row.reason) if row.state == "failed" else (row.reason, error)
+    notes = (error, row.reason) if row.state == "failed" else (row.reason, error)
     held = None if row.held == "later" else row.held
-    note = next(filter(None, (*told, row.progress_message, held)), "")
+    note = next(filter(None, (*notes, row.progress_message, held)), "")
     return [
         row.id,
         shown_state(row, now),
@@ -115,12 +115,12 @@ def line(row: JobRow, now: int) -> list[str]:
 
 
 def shown_state(row: JobRow, now: int) -> str:
-    """The state that people see."""
+    """The visible state of a job: see docs/states.md."""
     return visible_state(row.state, held=row.held, due=row.run_at <= now, error_kind=row.error_kind)
 
 
 def meant(app: App, queue: str | None, task: str | None) -> str:
-    """A filter may have a slip in it; what tasks and settings name is cheap to read."""
+    """Suggest a queue or task for a mistyped filter, from tasks and queue settings, which are cheap to read."""
     if queue is None and task is None:
         return ""
     tasks = app.views.task_queues()

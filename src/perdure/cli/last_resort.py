@@ -1,4 +1,4 @@
-"""The end of a process that a thread would hold up: Python waits for each that is no daemon, however long it takes."""
+"""End a process although its threads do not: Python waits for every non-daemon thread, however long it takes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger("perdure.cli")
 
 
 def end_in_time(code: int) -> None:
-    """Call it last. A handler that hangs in a thread or an executor of its own leaves such a thread."""
+    """End the process within GRACE seconds; call this last. A handler that hangs in its own thread keeps it alive."""
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         timer = threading.Timer(GRACE, _end, [code])
         timer.daemon = True
@@ -23,7 +23,7 @@ def end_in_time(code: int) -> None:
 
 
 def _end(code: int) -> None:
-    _log.warning("Threads of handlers do not end: the process ends without them")
+    _log.warning("Threads of handlers are still running: the process ends without waiting for them")
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()

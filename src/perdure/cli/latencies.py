@@ -16,7 +16,7 @@ RANKS = ("p50", "p95", "p99", "max")
 
 
 def show_recent(recent: RecentStats) -> None:
-    """By queue and by task."""
+    """Print the latencies by queue and by task."""
     sample = "" if recent.whole else f", among {number(recent.looked_at)} jobs"
     say()
     say(f"Ended since {recent.since:%Y-%m-%d %H:%M:%S} UTC{sample}; seconds waited and run:")

@@ -9,16 +9,16 @@ from typing import Any
 
 from perdure.cli.output import indented, printable
 
-# What every record has, so that what is left is what the caller added.
+# The attributes of every record. All others come from the caller's ``extra=``.
 _OWN = vars(logging.makeLogRecord({})).keys() | {"message", "asctime", "taskName"}
 
 
 def set_up(level: str, form: str) -> None:
-    """Send everything that is logged from here on to stderr."""
+    """Send log records and warnings to stderr from now on."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.captureWarnings(True)  # which would go to stderr as they are, control characters included
+    logging.captureWarnings(True)  # otherwise warnings reach stderr with their control characters
 
 
 class JsonFormatter(logging.Formatter):
@@ -41,9 +41,9 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """The same, for eyes. Our own messages tell what matters; behind those of others stand their extra fields.
+    """A line for people. Extra fields follow the messages of other loggers; perdure's own messages say enough.
 
-    A line that does not begin with a time belongs to the record above: whatever is logged, it forges no record.
+    Further lines of a record are indented, so that no logged text can forge a record.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class TextFormatter(logging.Formatter):
 
 
 def extras(record: logging.LogRecord) -> dict[str, Any]:
-    """What the caller gave as ``extra=``."""
+    """The fields that the caller gave as ``extra=``."""
     return {
         name: value for name, value in vars(record).items() if name not in _OWN and not name.startswith("_")
     }
@@ -77,5 +77,5 @@ def _encode(line: dict[str, Any]) -> str:
     try:
         return json.dumps(line, default=str, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
-        # A line that cannot be written as it is, is worth more as text than not at all.
+        # Values that JSON cannot express are logged as text: better than losing the line.
         return json.dumps({name: str(value) for name, value in line.items()})

@@ -1,4 +1,4 @@
-"""The end of a command whose answer cannot be written: the disk that its output goes to is full, say."""
+"""End a command whose output cannot be written, for example because the disk is full."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from perdure.cli.output import say
 _OF_WRITES = frozenset((errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT, errno.EBADF))
 
 
-def tell_lost_output(error: OSError) -> bool:
-    """Say so in a line, if it was a write to stdout that failed. A pipe that was closed is click's to end with."""
-    # A stream does not say which it is, but whoever opens a file says which. The database's errors are ours by now.
+def report_lost_output(error: OSError) -> bool:
+    """Print one line and return True if a write to stdout failed. click handles a closed pipe."""
+    # Errors of opened files have a filename, errors of streams have none. Database errors are PerdureErrors by now.
     if error.filename is not None or error.errno not in _OF_WRITES:
         return False
-    # What is still to be written would fail again when Python ends, with lines of its own.
+    # Otherwise Python writes the rest of the buffer at exit, fails again and prints its own error.
     with suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

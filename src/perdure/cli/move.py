@@ -1,4 +1,4 @@
-"""``perdure move``: everything from one database to another."""
+"""``perdure move``: move all jobs to another database."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("source", callback=typed.database)
 @click.argument("target_url", metavar="TARGET", required=False, callback=typed.database)
-@click.option("--to-schema", metavar="NAME", help="The target's schema, if it is another.")
+@click.option("--to-schema", metavar="NAME", help="The target's schema, if it differs.")
 @click.option("--abandon", is_flag=True, help="Give up a move that was interrupted.")
-@click.option("--keep", is_flag=True, help="Open a target to which all has come, if the source is gone.")
+@click.option("--keep", is_flag=True, help="Open a complete target whose source is gone.")
 @as_json
 @where
 @pass_target
@@ -40,14 +40,14 @@ def move(
 ) -> None:
     """Move all jobs to another database.
 
-    With their history, keys, queues, tasks and workflows, from SOURCE to TARGET, which must be empty; both are URLs,
-    or env:NAME for one that stands in the environment: others can see arguments in the list of processes.
-    Refused while workers run. Interrupted, it goes on when it is called again; at the end both sides are compared
-    row by row. Meanwhile nothing else can write to either, and afterwards nothing to the source, from which nothing
-    is deleted.
+    Moves them with their history, keys, queues, tasks and workflows from SOURCE to TARGET, which must be empty. Both
+    are URLs, or env:NAME to read a URL from the environment: other users can see the arguments of a process.
+    The move is refused while workers run. If it is interrupted, run it again and it continues. At the end it compares
+    both sides row by row. During the move nothing else can write to either side. Afterwards nothing can write to the
+    source, but its rows stay.
 
-    --abandon opens the source again and empties the target. One may be given alone, if the other is gone. A target to
-    which all has come is not emptied alone; --keep opens it.
+    --abandon opens the source again and empties the target. If one of them is gone, give the other alone. A complete
+    target is not emptied without its source; --keep opens it.
 
     \b
     Examples:
@@ -62,7 +62,7 @@ def move(
     schema = target.schema or DEFAULT_SCHEMA
     if keep:
         if abandon or target_url is not None:
-            raise Misuse("--keep takes the target alone.")
+            raise Misuse("--keep takes only the target, and not together with --abandon.")
         _keep(source, schema, as_json=as_json)
         return
     if abandon:
@@ -74,7 +74,7 @@ def move(
 
     with _bar(shown=not as_json and sys.stderr.isatty()) as progress:
         moved = move(source, target_url, schema=schema, target_schema=to_schema, progress=progress)
-    print_json(_document(moved)) if as_json else _tell(moved)
+    print_json(_document(moved)) if as_json else _show_moved(moved)
 
 
 def _keep(target: str, schema: str, *, as_json: bool) -> None:
@@ -84,7 +84,7 @@ def _keep(target: str, schema: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"kept": kept})
     else:
-        say("All jobs are here, and it is open." if kept else "No move was under way.")
+        say("All jobs are in this database, and it is open." if kept else "No move was under way.")
 
 
 def _abandon(source: str, target: str | None, schema: str, to_schema: str | None, *, as_json: bool) -> None:
@@ -104,18 +104,20 @@ def _document(moved: Moved | None) -> dict[str, Any]:
     return {"moved": True, "tables": tables}
 
 
-def _tell(moved: Moved | None) -> None:
+def _show_moved(moved: Moved | None) -> None:
     if moved is None:
-        say("All was moved before; nothing was to be done.")
+        say("The move was already finished: there was nothing to do.")
         return
     columns = (Column("TABLE"), Column("ROWS", right=True), Column("SHA256", rank=1, least=8))
     table(columns, [(name, number(rows), moved.checksums[name]) for name, rows in moved.rows.items()])
-    say(f"Moved {number(sum(moved.rows.values()))} rows, the same on both sides. The source takes no more.")
+    say(
+        f"Moved {number(sum(moved.rows.values()))} rows, equal on both sides. The source is closed for writing."
+    )
 
 
 @contextmanager
 def _bar(*, shown: bool) -> Iterator[Progress]:
-    """A bar for each of the two passes."""
+    """A progress bar for each of the two passes."""
     with ExitStack() as last:
         bars: dict[str, Any] = {}
 

@@ -1,7 +1,7 @@
-"""All that a command prints. What comes from a job, a name or a message is made harmless here.
+"""Print the output of commands. Every text from a job, a name or a message is made safe here.
 
-Escape sequences could retitle, clear or type into a terminal, marks of writing direction turn a name around, and a line
-break forge a line of ours.
+Escape sequences could retitle or clear a terminal, or type into it. Direction marks could reverse a name. A line break
+could forge a line of output.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ def say_lines(text: str) -> None:
 
 
 def headline(title: str) -> None:
-    """Print what the next lines are about."""
+    """Print a title above the next lines."""
     click.echo()
     click.secho(line(title), bold=True)
 
 
 def exact(text: str, *, end: str = "\n") -> None:
-    """Print what another program reads, unchanged: only JSON in ASCII, and SQL of ours."""
+    """Print text for another program, unchanged: only JSON in ASCII, and perdure's own SQL."""
     click.echo(text + end, nl=False)
 
 
 def number(value: float) -> str:
-    """A count or a rate for people: ``12,345``, and three digits of what is smaller than 100."""
+    """A count or a rate for people: ``12,345``; fractions below 100 with three digits."""
     return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:.3g}"
 
 
 def line(text: str) -> str:
-    """Without control characters and line breaks."""
+    """The text without control characters and line breaks."""
     return text if text.isprintable() else "".join(map(_harmless, text))
 
 
 def one_line(text: str) -> str:
-    """The same, with one space for any white space."""
+    """The text on one line, with one space for each run of white space."""
     return line(" ".join(text.split()))
 
 
 def printable(text: str) -> str:
-    """Without control characters, apart from line breaks and tabs."""
+    """The text without control characters, except line breaks and tabs."""
     if text.isprintable():
         return text
     return "".join(letter if letter in "\n\t" else _harmless(letter) for letter in text)
 
 
 def indented(text: str) -> str:
-    """With all lines but the first one set off, so that none of them looks like another entry of a list or a log."""
+    """The text with every line but the first indented, so that none looks like another entry of a list or a log."""
     return text.replace("\n", "\n    ")
 
 
 def _harmless(letter: str) -> str:
-    # That leaves out controls, formats such as marks of direction, separators, surrogates and what is unassigned.
+    # Not printable: controls, formats such as direction marks, separators, surrogates and unassigned characters.
     return letter if letter.isprintable() else REPLACEMENT

@@ -1,4 +1,4 @@
-"""``perdure replay``: a new job from one that succeeded."""
+"""``perdure replay``: make a new job from one that succeeded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def replay(
 ) -> None:
     """Make a new job from one that succeeded.
 
-    Prints its id. It has the same arguments and options, and is due now. The history of each names the other.
+    Prints the id of the new job, which has the same arguments and options and is due now. The history of each job
+    names the other.
 
     \b
     Examples:
@@ -44,4 +45,4 @@ def replay(
             return
     say(job.id)
     if not job.created:
-        say("It was replayed before.", err=True)
+        say("The job was already replayed with this key.", err=True)

@@ -1,4 +1,4 @@
-"""``perdure migrate``, ``perdure check`` and ``perdure sql``: the tables."""
+"""``perdure migrate``, ``perdure check`` and ``perdure sql``."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SAFE_SQLITE = (3, 51, 3)
 
 @click.command()
 @click.option("--to", type=int, metavar="N", help="The last migration to apply.  [default: the newest]")
-@click.option("--sql", is_flag=True, help="Print what would be done, and change nothing.")
+@click.option("--sql", is_flag=True, help="Print the statements and change nothing.")
 @as_json
 @where
 @pass_target
 def migrate(target: Target, to: int | None, sql: bool, as_json: bool) -> None:
-    """Bring the database's tables up to date. Doing so twice does no harm.
+    """Bring the database's tables up to date. Running it again does no harm.
 
     \b
     Examples:
@@ -48,7 +48,7 @@ def migrate(target: Target, to: int | None, sql: bool, as_json: bool) -> None:
         return
     for one in applied:
         say(f"Applied {known[one]}.")
-    say(f"The schema is at version {version}{'' if applied else '; nothing was to be done'}.")
+    say(f"The schema is at version {version}{'' if applied else '; there was nothing to do'}.")
 
 
 @click.command()
@@ -58,10 +58,10 @@ def migrate(target: Target, to: int | None, sql: bool, as_json: bool) -> None:
 @pass_target
 @click.pass_context
 def check(ctx: click.Context, target: Target, strict: bool, as_json: bool) -> None:
-    """Check the schema, the database, and who serves.
+    """Check the schema, the database and the workers.
 
-    Changes nothing. Warns of an old SQLite, of ready jobs that no live worker serves, and of held ones.
-    Exits with 4 if the schema is missing or unfit.
+    Changes nothing. Warns about an old SQLite, ready jobs that no live worker serves, and held jobs.
+    Exits with 4 if the schema is missing or does not fit.
 
     \b
     Examples:
@@ -93,17 +93,15 @@ def check(ctx: click.Context, target: Target, strict: bool, as_json: bool) -> No
 
 @click.command()
 @click.argument("dialect", type=click.Choice(("sqlite", "postgres")), required=False)
-@click.option(
-    "--after", type=int, metavar="N", default=0, help="What a database lacks that has N migrations."
-)
-@click.option("--to", type=int, metavar="N", help="The last migration.  [default: the newest]")
+@click.option("--after", type=int, metavar="N", default=0, help="Print only the migrations after version N.")
+@click.option("--to", type=int, metavar="N", help="The last migration to print.  [default: the newest]")
 @as_json
 @where
 @pass_target
 def sql(target: Target, dialect: Dialect | None, after: int, to: int | None, as_json: bool) -> None:
-    """Print the tables' definition.
+    """Print the definition of the tables.
 
-    For one kind of database or for both; needs none. A database that was made by running it passes perdure check.
+    Prints it for sqlite, for postgres or for both, and needs no database. A database made from it passes perdure check.
 
     \b
     Examples:
@@ -134,12 +132,12 @@ def sql(target: Target, dialect: Dialect | None, after: int, to: int | None, as_
 def _warnings(stats: Stats) -> list[str]:
     version = tuple(map(int, stats.database.version.split("."))) if stats.database.dialect == "sqlite" else ()
     old = [
-        f"SQLite {stats.database.version} can corrupt its log where two connections write and checkpoint at once; "
-        "perdure's own connections avoid it, and those given as conn=; other connections of your application to this "
-        "file may not: use 3.51.3 or newer, or PRAGMA wal_autocheckpoint = 0 on each."
+        f"SQLite {stats.database.version} can corrupt its log if two connections write and checkpoint at once. "
+        "perdure's own connections and those given as conn= avoid it. Other connections of your application to this "
+        "file may not: use SQLite 3.51.3 or newer, or PRAGMA wal_autocheckpoint = 0 on each of them."
     ]
     held = [
-        f"{number(queue.held)} held in queue {name}, because workers cannot claim them: perdure explain ID says why."
+        f"{number(queue.held)} held in queue {name}: workers cannot claim them; perdure explain ID says why."
         for name, queue in stats.queues.items()
         if queue.held
     ]

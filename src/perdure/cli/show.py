@@ -1,4 +1,4 @@
-"""What ``perdure demo`` plays: a few hundred jobs of mixed fate on a database that is gone afterwards."""
+"""The jobs of ``perdure demo``: a few hundred with different outcomes, in a temporary database."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ LOOK = 0.2
 BAR = 16
 """Characters of the progress bar."""
 WIDTH = 79
-"""Characters of a line at most, so that neither a terminal nor a log of 80 columns breaks it."""
+"""The most characters of a line, so that it fits a terminal or a log of 80 columns."""
 UNFINISHED = ("running", "ready", "retrying", "scheduled")
 
 logging.getLogger("perdure").addHandler(logging.NullHandler())
 
 
 def show(seconds: int) -> None:
-    """Run the demo's jobs, and show what became of them."""
+    """Run the demo's jobs and show their outcomes."""
     with tempfile.TemporaryDirectory(prefix="perdure-demo-") as directory:
         app = App(f"sqlite:///{Path(directory, 'jobs.db')}")
         try:
             with _without_log():
-                jobs = asyncio.run(_play(app, seconds))
-            _tell(app, jobs)
+                jobs = asyncio.run(_run_jobs(app, seconds))
+            _show_outcomes(app, jobs)
         finally:
             app.close()
 
 
 @contextmanager
 def _without_log() -> Iterator[None]:
-    """Jobs of the demo fail on purpose; their log lines would hide the progress bar."""
+    """Silence perdure's log: some jobs fail on purpose, and their log lines would hide the progress bar."""
     log = logging.getLogger("perdure")
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -57,7 +57,7 @@ def _without_log() -> Iterator[None]:
         log.setLevel(level)
 
 
-async def _play(app: App, seconds: int) -> list[Job[Any]]:
+async def _run_jobs(app: App, seconds: int) -> list[Job[Any]]:
     jobs = await _enqueue(app)
     say(f"{len(jobs)} jobs are in an SQLite file; one worker with 20 slots runs them.")
     async with app.worker(concurrency=20, poll=0.2, drain=5):
@@ -70,7 +70,7 @@ async def _play(app: App, seconds: int) -> list[Job[Any]]:
 
 
 async def _enqueue(app: App) -> list[Job[Any]]:
-    tossed = random.Random(7)
+    rng = random.Random(7)
 
     @app.task(name="demo.quick", queue="mail")
     async def quick(number: int) -> int:
@@ -106,8 +106,8 @@ async def _enqueue(app: App) -> list[Job[Any]]:
 
     requests: list[JobRequest[Any]] = [
         *(quick.job(number) for number in range(200)),
-        *(slow.job(tossed.randint(5, 30)) for _ in range(20)),
-        *(flaky.job(tossed.randint(1, 3)) for _ in range(30)),
+        *(slow.job(rng.randint(5, 30)) for _ in range(20)),
+        *(flaky.job(rng.randint(1, 3)) for _ in range(30)),
         *(doomed.job() for _ in range(10)),
         *(fatal.job() for _ in range(5)),
         *(patient.job() for _ in range(5)),
@@ -118,7 +118,7 @@ async def _enqueue(app: App) -> list[Job[Any]]:
 
 
 async def _show(app: App, total: int) -> bool:
-    """Draw the bar; return whether there is more to come."""
+    """Draw the progress bar; return whether any job has not ended."""
     counts: dict[str, int] = {}
     for states in (await app.acount_jobs()).values():
         for state, number in states.items():
@@ -134,8 +134,8 @@ async def _show(app: App, total: int) -> bool:
     return done < total
 
 
-def _tell(app: App, jobs: Sequence[Job[Any]]) -> None:
-    """What happened, task by task."""
+def _show_outcomes(app: App, jobs: Sequence[Job[Any]]) -> None:
+    """Print the outcomes of each task."""
     seen = [job for job in app.get_jobs([job.id for job in jobs]) if job is not None]
     tasks = sorted({job.task for job in seen})
     rows = []
@@ -153,7 +153,7 @@ def _tell(app: App, jobs: Sequence[Job[Any]]) -> None:
     table([Column("task"), *right, Column("for example", rank=1, least=10)], rows)
     say_lines(
         "\nWhere to look next:\n"
-        "  README.md                        your first task, and what is promised\n"
+        "  README.md                        your first task, and perdure's promises\n"
         "  perdure worker yourmodule:app    run your own jobs\n"
-        "  perdure jobs, perdure job ID     see them, and the whole story of one"
+        "  perdure jobs, perdure job ID     list jobs, and show everything about one"
     )

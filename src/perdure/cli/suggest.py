@@ -1,4 +1,4 @@
-"""Suggestions for a word that is no command, option or name here."""
+"""Suggestions for a mistyped or unknown command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DELETE = "perdure delete --state succeeded --finished-before 30d deletes old jo
 _JOBS = "perdure jobs lists jobs, perdure workflows lists workflows."
 _REQUEUE = (
     "perdure requeue starts a new run of jobs that failed or were canceled; "
-    "perdure run-now makes jobs due that wait for a retry."
+    "perdure run-now makes retrying jobs due now."
 )
 _STATS = "perdure stats shows queues, workers and the database; perdure job ID shows one job."
 _WORKER = "perdure worker MODULE:APP runs jobs."
@@ -24,10 +24,10 @@ OTHER_TOOLS = {
     **dict.fromkeys(("inspect", "show", "status"), _STATS),
     **dict.fromkeys(("run", "serve", "start"), _WORKER),
 }
-"""Commands of other queues, and what does the same here."""
+"""Command names that other job queues use, and the sentence that names perdure's."""
 
 
 def other_command(word: str, commands: Iterable[str]) -> str:
-    """A sentence to append where ``word`` is no command, or nothing."""
+    """A suggestion for a ``word`` that is not a command, with a leading space; empty if there is none."""
     known = OTHER_TOOLS.get(word.lower())
     return did_you_mean(word, commands) if known is None else f" {known}"

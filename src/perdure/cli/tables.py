@@ -1,6 +1,6 @@
-"""Tables that fit the terminal: unimportant columns go first, long cells are cut; a pipe gets everything.
+"""Tables that fit the terminal: unimportant columns are left out, then long cells are cut.
 
-With rich installed a terminal gets colours. What is written to a pipe has none, and no line is cut or wrapped.
+A terminal gets colours if rich is installed. Output to a pipe is complete: no colours, nothing cut or wrapped.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _STYLES = {
 
 
 class Column(NamedTuple):
-    """``rank``: the highest is left out first, 0 never. ``least``: may be cut to so many letters, None never.
+    """A column of a table.
 
-    ``keep_end``: cut at the start. Names differ at their ends: ``shop.orders.mail.send``.
+    ``rank``: the column with the highest is left out first; rank 0 always stays. ``least``: cells may be cut to this
+    width; None means never. ``keep_end``: cut the start, because names differ at their ends: ``shop.orders.mail.send``.
     """
 
     title: str
@@ -43,7 +44,7 @@ class Column(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A column that is shown, by its place, and how wide."""
+    """The index and the width of a column that is shown."""
 
     place: int
     width: int
@@ -63,7 +64,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
 
 
 def facts(pairs: Sequence[tuple[str, str | None]]) -> None:
-    """Print what is known, name by name; None is left out."""
+    """Print names and values, one pair per line; pairs with the value None are left out."""
     widest = max((len(name) for name, value in pairs if value is not None), default=0)
     for name, value in pairs:
         if value is not None:
@@ -71,12 +72,12 @@ def facts(pairs: Sequence[tuple[str, str | None]]) -> None:
 
 
 def layout(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[Shown]:
-    """Which columns are shown, and how wide. Without a width there is room for all."""
+    """Choose the columns to show and their widths. ``width``: of the terminal; None shows everything."""
     widths = [max(map(cells, (column.title, *texts))) for column, *texts in zip(columns, *rows, strict=True)]
     shown = list(range(len(columns)))
     if width is None:
         return [Shown(place, widths[place]) for place in shown]
-    # What may be cut is never wider than the terminal.
+    # A column that may be cut is at most as wide as the terminal.
     widths = [min(w, max(width, c.least)) if c.least else w for c, w in zip(columns, widths, strict=True)]
     least = [min(widths[place], columns[place].least or widths[place]) for place in shown]
     while _total(least[place] for place in shown) > width:
@@ -102,7 +103,7 @@ def draw(columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Sequen
 
 
 def terminal_width() -> int | None:
-    """How wide the terminal is; None if there is none."""
+    """The width of the terminal; None if stdout is not a terminal."""
     if not sys.stdout.isatty():
         return None
     from shutil import get_terminal_size
@@ -111,7 +112,7 @@ def terminal_width() -> int | None:
 
 
 def cells(text: str) -> int:
-    """How many places of a terminal a text takes."""
+    """The number of terminal cells that a text takes."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width
@@ -168,7 +169,7 @@ def _draw_with_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], sh
                 for place, width in shown
             )
         )
-    # At least as wide as what must not be cut: rich would cut it.
+    # At least as wide as the table needs: rich would cut columns that must not be cut.
     needed = _total(width for _, width in shown)
     console = Console(highlight=False)
     console.print(drawn, width=max(needed, console.width), crop=False, overflow="ignore")

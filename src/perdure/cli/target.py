@@ -1,4 +1,4 @@
-"""Which app or which database a command is about: ``--app``, ``--url`` and ``--schema``, before it or after it."""
+"""The app or the database of a command: ``--app``, ``--url`` and ``--schema``, before or after the command."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 PATIENCE = 5.0
-"""Seconds: who types a command does not wait as long for a database as a worker does."""
+"""Seconds that a command tries to reach the database: less than a worker, because a person waits."""
 
 
 class Target:
-    """What was asked for; the environment answers where nothing was."""
+    """The app and the database that the options name; the environment has the defaults."""
 
     def __init__(self) -> None:
         self.app: str | None = None
@@ -34,7 +34,7 @@ class Target:
 
     @contextmanager
     def app_with_tables(self) -> Iterator[App]:
-        """An app on a database that has its tables. It creates none: a slip in a URL leaves no new database behind."""
+        """An app on a database that has its tables. It creates none: a typo in a URL leaves no new database behind."""
         with self.app_for_database() as app:
             check_schema(app)
             yield app
@@ -48,7 +48,7 @@ class Target:
         return app
 
     def program(self) -> App:
-        """The app with its tasks, if there is one, on the database that was asked for."""
+        """The named app with its tasks, on the database of ``--url`` if given. Without an app, the database alone."""
         if self.path is None:
             return self.app_for_database()
         app = load_app(self.path)
@@ -68,7 +68,7 @@ class Target:
 
 
 def where(function: F) -> F:
-    """The options that name the target."""
+    """Add the options that name the app and the database."""
     for option in (
         click.option("--schema", help="The schema on PostgreSQL.  [default: perdure]", **_NOTED),
         click.option(
@@ -81,7 +81,7 @@ def where(function: F) -> F:
 
 
 def check_schema(app: App) -> None:
-    """What is missing is perhaps elsewhere: say where it was looked for."""
+    """Check the schema. If it is missing, the error names the database, which may be the wrong one."""
     from perdure.errors import SchemaMissing
 
     try:
@@ -92,8 +92,8 @@ def check_schema(app: App) -> None:
             os.environ.get(name) for name in ("PERDURE_URL", "DATABASE_URL")
         ):
             said = (
-                f"Which database? Neither --app nor --url nor $PERDURE_URL says so, and there is none of ours at "
-                f"{app.views.address}; perdure migrate would make it there."
+                f"Which database? --app, --url and $PERDURE_URL are not set, and {app.views.address} has no tables "
+                "of perdure; perdure migrate creates them there."
             )
         raise SchemaMissing(said) from None
 
@@ -102,7 +102,7 @@ pass_target = click.make_pass_decorator(Target, ensure=True)
 
 
 def load_app(path: str) -> App:
-    """The app that ``module:name`` means, with the working directory on the path as for ``python -m``."""
+    """Import the app ``module:name``, with the working directory on the path as in ``python -m``."""
     module_name, _, name = full_path(path).partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -120,7 +120,7 @@ def load_app(path: str) -> App:
 
 
 def full_path(path: str) -> str:
-    """``module:name``, where the name may have been left out."""
+    """``module:name``; a missing name is ``app``."""
     module, _, name = path.partition(":")
     return f"{module}:{name or 'app'}"
 
@@ -131,7 +131,7 @@ def _import(name: str) -> Any:
     except Exception as error:
         said = f"{type(error).__name__}: {error}".partition("\n")[0]
         if isinstance(error, ModuleNotFoundError) and error.name is not None and _is_part(error.name, name):
-            said = f"there is no module {error.name!r} here or in this Python"
+            said = f"there is no module {error.name!r} in this directory or this Python"
         raise Misuse(f"Cannot import {name!r}: {said}{_place(error)}. [config.invalid]") from None
 
 
@@ -140,7 +140,7 @@ def _is_part(missing: str, name: str) -> bool:
 
 
 def _place(error: BaseException) -> str:
-    """Where the user's code broke, if it was the user's."""
+    """The file and line of the user's code that raised the error; empty if it was not the user's."""
     trace = error.__traceback__
     place = ""
     while trace is not None:
@@ -152,7 +152,7 @@ def _place(error: BaseException) -> str:
 
 
 def _be_quiet() -> None:
-    """What the store has to say meanwhile, the error at the end says again."""
+    """Keep the store's log lines off stderr: the error at the end says the same."""
     import logging
 
     logging.getLogger("perdure").addHandler(logging.NullHandler())

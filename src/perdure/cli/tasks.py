@@ -1,4 +1,4 @@
-"""``perdure tasks``: which there are, what is set for them, and who serves them."""
+"""``perdure tasks``: list the tasks."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ COLUMNS = (
 @where
 @pass_target
 def tasks(target: Target, as_json: bool) -> None:
-    """List the tasks, what is set for them and who serves them.
+    """List the tasks, their settings and the workers that serve them.
 
-    An unknown task is one that only jobs name: no program that has it was ever started on this database.
+    An unknown task appears only in jobs: no program that defines it was ever started on this database.
 
     \b
     Examples:
@@ -49,7 +49,7 @@ def tasks(target: Target, as_json: bool) -> None:
         return
     table(COLUMNS, [_line(task) for task in found])
     if not found:
-        say("No tasks: no program that has some was started on this database.", err=True)
+        say("No tasks: no program with tasks was ever started on this database.", err=True)
 
 
 def _line(task: TaskFacts) -> list[str]:

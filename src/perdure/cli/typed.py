@@ -1,4 +1,4 @@
-"""What is typed, read or refused: URLs, spans of time, JSON, times, queues with weights, states."""
+"""Parsers for options and arguments: URLs, durations, JSON, times, queues with weights, states."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _WEIGHT = re.compile(r"([^=]+)=([1-9]\d*)", re.ASCII)
 
 
 def database(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """A URL, or ``env:NAME``: others see a command's arguments in the list of processes, but not its environment."""
+    """A URL, or ``env:NAME``: other users can see the arguments of a process, but not its environment."""
     if value is None or not value.startswith("env:"):
         return value
     name = value.removeprefix("env:")
     if not os.environ.get(name):
-        raise click.BadParameter(f"there is no variable {name!r} in the environment, or it is empty.")
+        raise click.BadParameter(f"the environment variable {name!r} is not set, or empty.")
     return os.environ[name]
 
 
 def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """``90``, ``90s``, ``5m``, ``2h``, ``1d``."""
+    """A duration in seconds: ``90``, ``90s``, ``5m``, ``2h``, ``1d``."""
     if value is None:
         return None
     read = _SPAN.fullmatch(value.strip())
     if read is None:
-        raise click.BadParameter(f"{value!r} is no span of time: use 90, 90s, 5m, 2h or 1d.")
+        raise click.BadParameter(f"{value!r} is not a duration: use 90, 90s, 5m, 2h or 1d.")
     return float(read[1]) * _SECONDS[read[2]]
 
 
@@ -41,15 +41,15 @@ _TIME = "2026-03-01T12:00:00+01:00"
 
 
 def parse_time(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
-    """A time with its zone, in ISO 8601."""
+    """A time with a time zone, in ISO 8601."""
     try:
         return None if value is None else datetime.fromisoformat(value)
     except ValueError:
-        raise click.BadParameter(f"{value!r} is no time: use {_TIME}.") from None
+        raise click.BadParameter(f"{value!r} is not a time: use {_TIME}.") from None
 
 
 def parse_time_or_ago(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
-    """A time with its zone, or how long ago it was."""
+    """A time with a time zone, or how long ago it was."""
     if value is None:
         return None
     read = _SPAN.fullmatch(value.strip())
@@ -60,12 +60,12 @@ def parse_time_or_ago(ctx: click.Context, param: click.Parameter, value: str | N
     except OverflowError:
         raise click.BadParameter(f"{value!r} is too long ago.") from None
     except ValueError:
-        said = f"{value!r} is no time: use {_TIME}, or how long ago: 90s, 5m, 2h or 1d."
+        said = f"{value!r} is not a time: use {_TIME}, or how long ago: 90s, 5m, 2h or 1d."
         raise click.BadParameter(said) from None
 
 
 def json_text(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """A JSON object as it was written: what reads it may know more numbers than floats. ``-`` reads it from stdin."""
+    """A JSON object, checked but not decoded: its reader may support more numbers than floats. ``-`` means stdin."""
     if value is None:
         return None
     import json
@@ -74,7 +74,7 @@ def json_text(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     try:
         read = json.loads(text, parse_constant=_no_number)
     except ValueError as error:
-        raise click.BadParameter(f"this is no JSON: {error}.") from None
+        raise click.BadParameter(f"this is not JSON: {error}.") from None
     except RecursionError:
         raise click.BadParameter("this JSON is nested too deeply.") from None
     if not isinstance(read, dict):
@@ -83,7 +83,7 @@ def json_text(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 
 
 def json_object(ctx: click.Context, param: click.Parameter, value: str | None) -> dict[str, object] | None:
-    """The same, read."""
+    """A decoded JSON object."""
     import json
 
     text = json_text(ctx, param, value)
@@ -91,8 +91,8 @@ def json_object(ctx: click.Context, param: click.Parameter, value: str | None) -
 
 
 def _no_number(name: str) -> object:
-    """Python takes NaN and Infinity for JSON."""
-    raise ValueError(f"{name} is no number")
+    """Refuse NaN and Infinity, which Python reads although they are not JSON."""
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def queues(
@@ -108,13 +108,13 @@ def queues(
         return parts
     weights = [_WEIGHT.fullmatch(part) for part in parts]
     if not all(weights):
-        raise click.BadParameter("give every queue a whole weight (a=3,b=1), or none (a,b).")
+        raise click.BadParameter("give every queue a whole number as weight (a=3,b=1), or none (a,b).")
     return {read[1].strip(): int(read[2]) for read in weights if read}
 
 
 def state(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """A state that people see."""
+    """A visible state of jobs: see docs/states.md."""
     if value is not None and value not in VISIBLE_STATES:
         known = did_you_mean(value, VISIBLE_STATES) or f" Use one of {', '.join(VISIBLE_STATES)}."
-        raise click.BadParameter(f"{value!r} is no state.{known}")
+        raise click.BadParameter(f"{value!r} is not a state.{known}")
     return value

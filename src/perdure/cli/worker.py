@@ -18,7 +18,7 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
     callback=typed.queues,
     envvar="PERDURE_QUEUES",
     show_envvar=True,
-    help="Serve these, the first before the second (a,b) or by weight (a=3,b=1).  [default: every queue]",
+    help="The queues to serve: in this order (a,b) or by weight (a=3,b=1).  [default: every queue]",
 )
 @click.option(
     "--concurrency",
@@ -27,15 +27,15 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
     envvar="PERDURE_CONCURRENCY",
     show_default=True,
     show_envvar=True,
-    help="How many jobs at a time, on the event loop and in threads.",
+    help="The most jobs at a time on the event loop and in threads.",
 )
 @click.option(
     "--processes",
     type=click.IntRange(min=0),
-    help="Besides, so many jobs of tasks with run_in='process', each in a process of its own; "
+    help="In addition, the most jobs at a time of tasks with run_in='process', each in its own process; "
     "0 leaves such tasks to other workers.  [default: one for each CPU]",
 )
-@click.option("--burst", is_flag=True, help="End when nothing is due.")
+@click.option("--burst", is_flag=True, help="Stop when no job is due.")
 @click.option(
     "--drain",
     type=click.FloatRange(min=0),
@@ -43,7 +43,7 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
     show_default=True,
     help="Seconds that running jobs get to finish after SIGTERM.",
 )
-@click.option("--name", help="What operators see.  [default: host and process]")
+@click.option("--name", help="The worker's name for operators.  [default: host and process]")
 @click.option(
     "--log-level",
     type=click.Choice(LEVELS, case_sensitive=False),
@@ -81,7 +81,7 @@ def worker(
 
     target.app = module_app or target.app
     if target.path is None:
-        raise click.UsageError("Whose jobs? perdure worker MODULE:APP, or $PERDURE_APP.")
+        raise click.UsageError("Which app? Run perdure worker MODULE:APP, or set $PERDURE_APP.")
     app = target.program()
     set_up(log_level, log_format)
     ctx.exit(

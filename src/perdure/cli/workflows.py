@@ -1,4 +1,4 @@
-"""``perdure workflows`` and ``perdure workflow``: graphs of jobs, and what people decide in them."""
+"""``perdure workflows`` and ``perdure workflow``: list workflows, show one, act on one."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ WHICH = ("following", "failed", "all")
 OUTCOMES = {
     "canceled": "The workflow is canceled.",
     "cancel_requested": "The workflow is being canceled: its running steps were asked to stop.",
-    "already_ended": "The workflow is over already, and stays as it is.",
+    "already_ended": "The workflow has already ended; nothing was changed.",
     "requeued": "The workflow runs again.",
-    "not_ended": "The workflow is not over: only one that has failed or was canceled is requeued.",
+    "not_ended": "The workflow has not ended: only a failed or canceled workflow can be requeued.",
     "already_succeeded": "The workflow succeeded: there is nothing to requeue.",
-    "other_run": "The workflow has begun another run meanwhile.",
-    "nothing_to_requeue": "None of its steps can run again so: try --steps following.",
-    "unique_key_taken": "Another workflow runs under its unique key.",
+    "other_run": "The workflow has begun another run in the meantime.",
+    "nothing_to_requeue": "None of these steps can run again: try --steps following.",
+    "unique_key_taken": "Another workflow with the same unique key is running.",
 }
 LOOK = 0.5
-"""Seconds between two looks of one who watches."""
+"""Seconds between two reads with --watch."""
 
 
 @click.command()
@@ -54,7 +54,7 @@ LOOK = 0.5
 @click.option("--status", type=click.Choice(STATUSES))
 @click.option("--tenant")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--before", metavar="ID", help="The next page: only those started before this one.")
+@click.option("--before", metavar="ID", help="The next page: the last id of this one.")
 @as_json
 @where
 @pass_target
@@ -69,7 +69,7 @@ def workflows(
 ) -> None:
     """List workflows, the newest first.
 
-    The note of one that failed names the first step that did, and its error.
+    The note of a failed workflow names the first step that failed, and its error.
 
     \b
     Examples:
@@ -96,28 +96,28 @@ def workflows(
 @click.argument("key", required=False)
 @click.option("--approve", is_flag=True, help="The gate succeeds.")
 @click.option("--reject", is_flag=True, help="The gate fails.")
-@click.option("--output", metavar="JSON", help="What an approved gate gives to the steps behind it.")
+@click.option("--output", metavar="JSON", help="The result of an approved gate, for the steps after it.")
 @click.option(
     "--steps",
     type=click.Choice(WHICH),
-    help="What to requeue: what failed and all that is following (if left out), only what failed, or all.",
+    help="The steps to requeue: failed ones and those following them (the default), only failed ones, or all.",
 )
 @click.option("--reason", help="Why; the history shows it.")
 @actor
-@click.option("--watch", is_flag=True, help="Go on showing it until it is over.")
+@click.option("--watch", is_flag=True, help="Show each change until the workflow ends.")
 @as_json
 @where
 @pass_target
 def workflow(target: Target, /, id: str, act: str | None, key: str | None, **asked: Any) -> None:
-    """Show a workflow as a tree, decide a gate, cancel or requeue it.
+    """Show a workflow as a tree, resolve a gate, cancel or requeue it.
 
-    The first characters of its id are enough, if no other workflow has them.
+    The first characters of its id are enough if no other workflow's id begins with them.
 
     \b
     Examples:
       perdure workflow 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 --watch
       perdure workflow 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 gate approve --approve --output '{"by": "ann"}'
-      perdure workflow 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 gate approve --reject --reason "too dear"
+      perdure workflow 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 gate approve --reject --reason "too expensive"
       perdure workflow 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 cancel --reason "withdrawn"
       perdure workflow 01990c5e-6f3a-7cc0-b7d2-3f1c8a2d9e10 requeue --steps failed
     """
@@ -128,7 +128,7 @@ def workflow(target: Target, /, id: str, act: str | None, key: str | None, **ask
             _look(app, id, watch=asked["watch"], as_json=asked["as_json"])
             return
         done, sentence = _act(app, id, act, key, asked)
-    # A gate that was decided so before is as it was asked to be.
+    # Resolving a gate again in the same way is not refused.
     refused = act != "gate" and not done["changed"]
     if asked["as_json"]:
         print_json({"workflow": id, **done})
@@ -139,22 +139,22 @@ def workflow(target: Target, /, id: str, act: str | None, key: str | None, **ask
 
 
 def _check(act: str | None, key: str | None, asked: dict[str, Any]) -> None:
-    """Each act has its own options."""
+    """Refuse options that do not belong to the action."""
     decided = asked["approve"] + asked["reject"]
     if (act == "gate") != (key is not None) or decided != (act == "gate"):
-        raise Misuse("A gate is decided by: perdure workflow ID gate KEY --approve, or --reject.")
+        raise Misuse("To resolve a gate: perdure workflow ID gate KEY --approve, or --reject.")
     if asked["output"] is not None and not asked["approve"]:
-        raise Misuse("Only a gate that is approved has an --output.")
+        raise Misuse("--output needs --approve: only an approved gate has an output.")
     if asked["steps"] is not None and act != "requeue":
-        raise Misuse("--steps belongs to: perdure workflow ID requeue.")
+        raise Misuse("--steps needs requeue: perdure workflow ID requeue --steps failed.")
     if asked["reason"] is not None and act is None:
-        raise Misuse("--reason belongs to an act: gate, cancel or requeue.")
+        raise Misuse("--reason needs an action: gate, cancel or requeue.")
     if asked["watch"] and act is not None:
-        raise Misuse("--watch only shows a workflow.")
+        raise Misuse("--watch only shows a workflow: give no action with it.")
 
 
 def _act(app: App, id: str, act: str, key: str | None, asked: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """What was done, as a document and as a sentence."""
+    """Perform the action; return its outcome as a document and as a sentence."""
     reason, by = asked["reason"], asked["actor"]
     if act == "cancel":
         canceling = app.cancel_workflow(id, reason=reason, by=by)
@@ -180,7 +180,7 @@ def _output(text: str | None) -> Any:
     try:
         return None if text is None else json.loads(text)
     except ValueError:
-        raise Misuse("--output is no JSON: a text needs its quotes, as in '\"yes\"'.") from None
+        raise Misuse("--output is not JSON: a string needs quotes, as in '\"yes\"'.") from None
 
 
 def _look(app: App, id: str, *, watch: bool, as_json: bool) -> None:
@@ -212,7 +212,7 @@ def _show(app: App, id: str, *, watch: bool) -> None:
 
 
 def _tree(view: WorkflowView) -> list[str]:
-    """Each line begins with the id of the step's job."""
+    """The tree's lines. Each begins with the id of the step's job."""
     from perdure.client.drawing import tree
 
     steps = {step.row.key: step for step in view.steps}
@@ -227,7 +227,7 @@ def _tree(view: WorkflowView) -> list[str]:
 
 
 def _label(step: Placed, now: int) -> str:
-    """What it is up to, for how long, and what it waits for."""
+    """The step's state, how long it has lasted, and what it waits for."""
     row = step.row
     said: list[str] = [
         visible_state(row.state, held=row.held, due=row.run_at <= now, error_kind=row.error_kind)
@@ -280,7 +280,7 @@ def _line(row: WorkflowRow, failed: FailedStep | None, now: int) -> list[str]:
 
 
 def _why(failed: FailedStep | None) -> str:
-    """The step for which a workflow failed, with its error; a gate has only a reason."""
+    """The first failed step and its error; a gate has only a reason."""
     if failed is None:
         return ""
     error = ": ".join(filter(None, (failed.code, failed.message))) or failed.reason

@@ -1,4 +1,4 @@
-"""Ids that people abbreviate: a job or a workflow by the first characters of its id."""
+"""Abbreviated ids: find a job or a workflow by the first characters of its id."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from perdure.plan.plan import Plan, perform
 from perdure.request.ids import id_range
 
 LEAST = 4
-"""Characters of an id at least. Ids begin with their time: four characters are the same for seven weeks."""
+"""The fewest characters. Ids begin with their time: the first four are the same for seven weeks."""
 MOST_NAMED = 5
-"""Candidates that an error names."""
+"""The most candidates that an error lists."""
 
 
 def whole_job_id(typed: str) -> Plan[str]:
-    """The id of the one job that begins so. The error for any other number of jobs says what to do."""
+    """The id of the only job whose id begins with ``typed``. With none or several, the error says what to do."""
     jobs, workflows = yield from _find(typed)
     if len(jobs) > 1:
         _refuse(typed, "jobs", [f"{job.id} ({job.task}, {job.state})" for job in jobs])
@@ -36,11 +36,7 @@ def whole_workflow_id(typed: str) -> Plan[str]:
     if not workflows and jobs:
         job = jobs[0]
         shown = f"This is a job, not a workflow: perdure job {job.id} shows it"
-        step = (
-            f", and perdure workflow {job.workflow} the workflow of which it is a step"
-            if job.workflow
-            else ""
-        )
+        step = f", and perdure workflow {job.workflow} shows its workflow" if job.workflow else ""
         raise WorkflowNotFound(f"{shown}{step}.")
     if not workflows:
         raise WorkflowNotFound

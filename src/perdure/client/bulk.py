@@ -1,4 +1,4 @@
-"""Every method of the app that acts on all jobs that fit a filter, or counts them, and what was done so far by whom."""
+"""The app's methods that act on all jobs matching a filter, count them, or list what operators did."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from perdure.request.options import filter_text, flag, number
 from perdure.request.times import from_us
 
 PATIENCE = 5.0
-"""Seconds for which jobs that somebody holds are asked for again, after all others."""
+"""Seconds to retry jobs that another transaction has locked, after all other jobs."""
 _PAUSE = 0.1
 
 Progress: TypeAlias = Callable[[Counts], object]
-"""Called after each batch with what came of the jobs so far."""
+"""Called after each batch with the counts of outcomes so far."""
 
 
 class BulkResult(NamedTuple):
-    """What came of an act on many jobs: how many of each outcome, and under which id ``list_acts`` has it."""
+    """The result of an action on many jobs: the number of jobs by outcome, and the id of its ``list_acts`` entry."""
 
     counts: Counts
     act_id: int | None
 
 
 class Act(NamedTuple):
-    """What an operator did to many jobs, or to something that is no job."""
+    """Something an operator did to many jobs, a queue, a task or a workflow."""
 
     id: int
     at: datetime
@@ -63,7 +63,7 @@ class Act(NamedTuple):
 class BulkMethods:
     """Mixed into App. Each method goes from the newest job to the oldest, in transactions of a few hundred jobs.
 
-    What comes meanwhile is newer and not met. Whatever stops the act, what was done is done: called again, it goes on.
+    Jobs enqueued after it began are not included. If it is interrupted, committed batches stay; call it again to go on.
     """
 
     if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class BulkMethods:
         progress: Progress | None = None,
         **wanted: Unpack[Wanted],
     ) -> Plan[BulkResult]:
-        """Cancel all jobs that fit and have not ended; those that run are asked to stop, and steps are canceled, too.
+        """Cancel all matching jobs that have not ended, including steps; running jobs are asked to stop.
 
         The conditions are those of ``list_jobs``; without any, ``all`` must be True. ``dry_run`` only counts.
         """
@@ -106,9 +106,9 @@ class BulkMethods:
         progress: Progress | None = None,
         **wanted: Unpack[Wanted],
     ) -> Plan[BulkResult]:
-        """Start a new run of all jobs that fit and failed or were canceled.
+        """Start a new run of all matching jobs that failed or were canceled.
 
-        Left alone and counted are those whose unique key another job has, and steps: see ``requeue_workflow``.
+        Jobs whose unique key another job has, and steps, are only counted; for steps see ``requeue_workflow``.
         """
         filter = _chosen("requeue_jobs", REQUEUE, all, wanted)
         reason, by = optional_text("reason", reason), optional_text("by", by)
@@ -125,7 +125,7 @@ class BulkMethods:
         progress: Progress | None = None,
         **wanted: Unpack[Wanted],
     ) -> Plan[BulkResult]:
-        """Let all jobs that fit and wait for their time, or for a retry, be due now."""
+        """Make all matching jobs that are scheduled or retrying due now."""
         filter = _chosen("run_jobs_now", RUN_NOW, all, wanted)
         bulk = BulkProgress("run_jobs_now", filter, Counts(), by=optional_text("by", by))
         return (yield from _carry_out(RUN_NOW, bulk, progress, dry_run))
@@ -140,9 +140,9 @@ class BulkMethods:
         progress: Progress | None = None,
         **wanted: Unpack[Wanted],
     ) -> Plan[BulkResult]:
-        """Delete all jobs that fit, with their history; those that run are asked to stop instead.
+        """Delete all matching jobs with their history; running jobs are asked to stop instead.
 
-        Steps of workflows are left alone and counted.
+        Steps of workflows are not deleted, only counted.
         """
         filter = _chosen("delete_jobs", DELETE, all, wanted)
         bulk = BulkProgress(
@@ -152,9 +152,9 @@ class BulkMethods:
         return (yield from _carry_out(DELETE, bulk, progress, dry_run))
 
     def _count_jobs_by(self, by: By, **wanted: Unpack[Wanted]) -> Plan[dict[str | None, int]]:
-        """How many jobs fit, for each ``state``, ``queue``, ``task``, ``tenant`` or ``error_code``; the most first.
+        """The number of matching jobs by ``state``, ``queue``, ``task``, ``tenant`` or ``error_code``, highest first.
 
-        The conditions, and the states, are those of ``list_jobs``.
+        The conditions and the states are those of ``list_jobs``.
         """
         if by not in get_args(By):
             raise InvalidOption(f"by must be one of {', '.join(get_args(By))}.")
@@ -203,12 +203,12 @@ class BulkMethods:
 
 
 def _chosen(name: str, action: BulkAction, all: bool, wanted: Wanted) -> Filter:
-    """The filter, if it is one for this action."""
+    """The checked filter; an error if this action cannot take it."""
     filter = checked_filter(wanted)
     if filter == EVERY and not flag("all", all):
-        raise InvalidOption(f"{name} needs a condition, such as queue=; for every job say all=True.")
+        raise InvalidOption(f"{name} needs a condition, such as queue=; for every job give all=True.")
     if filter != EVERY and flag("all", all):
-        raise InvalidOption("all=True takes every job: give conditions or all, not both.")
+        raise InvalidOption("all=True means every job: give conditions or all, not both.")
     if filter.state is not None and filter.state not in action.takes:
         sentence = f"{{{name}}} takes jobs that are {' or '.join(action.takes)}, not {filter.state}."
         raise InvalidOption(advise(sentence))
@@ -218,9 +218,9 @@ def _chosen(name: str, action: BulkAction, all: bool, wanted: Wanted) -> Filter:
 def _carry_out(
     action: BulkAction, bulk: BulkProgress, progress: Progress | None, dry_run: bool
 ) -> Plan[BulkResult]:
-    """Carry it out range by range, and at the end retry the jobs that others had locked meanwhile."""
-    tell = progress or _tell_nobody
-    if not callable(tell):
+    """Carry out the action range by range; at the end, retry the jobs that other transactions had locked."""
+    report = progress or _ignore
+    if not callable(report):
         raise InvalidOption("progress must be a function that takes the counts so far.")
     flag("dry_run", dry_run)
     held: list[Found] = []
@@ -233,23 +233,23 @@ def _carry_out(
         bulk = _counted(bulk, Counts({"is_a_step": steps}))
         if dry_run:
             bulk = _counted(bulk, Counts(action.expected(job.state) for job in jobs))
-            tell(bulk.counts.copy())
+            report(bulk.counts.copy())
         else:
-            bulk, locked = yield from _in_batches(action, jobs, bulk, tell)
+            bulk, locked = yield from _in_batches(action, jobs, bulk, report)
             held += locked
     until = time.monotonic() + PATIENCE
     while held and time.monotonic() < until:
         yield from pause(_PAUSE)
-        bulk, held = yield from _in_batches(action, held, bulk, tell)
+        bulk, held = yield from _in_batches(action, held, bulk, report)
     return BulkResult(bulk.counts + Counts({"locked": len(held)}), bulk.act)
 
 
-def _in_batches(action: BulkAction, jobs: list[Found], bulk: BulkProgress, tell: Progress) -> Plan[Batch]:
+def _in_batches(action: BulkAction, jobs: list[Found], bulk: BulkProgress, report: Progress) -> Plan[Batch]:
     held: list[Found] = []
     for start in range(0, len(jobs), BATCH):
         bulk, locked = yield from perform(action.batch, jobs[start : start + BATCH], bulk)
         held += locked
-        tell(bulk.counts.copy())
+        report(bulk.counts.copy())
     return Batch(bulk, held)
 
 
@@ -264,7 +264,7 @@ def _counted(bulk: BulkProgress, more: Counts) -> BulkProgress:
     return bulk._replace(counts=bulk.counts + more)
 
 
-def _tell_nobody(counts: Counts) -> None:
+def _ignore(counts: Counts) -> None:
     pass
 
 

@@ -1,4 +1,4 @@
-"""Where an app's database is, and how it is opened."""
+"""The settings of an app's database."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from perdure.store.statements import DEFAULT_SCHEMA
 from perdure.store.store import Store, open_store, without_driver
 
 DEFAULT_FILE = "perdure.db"
-"""In the working directory: the database of ``App()`` where the environment names none."""
+"""In the working directory: the database of ``App()`` if the environment names none."""
 
 _log = logging.getLogger("perdure")
 
 
 class DatabaseSettings(NamedTuple):
-    """What ``App(...)`` was given. Without a URL the environment decides, when the database is opened."""
+    """The arguments of ``App(...)``. Without a URL, the environment decides when the database is opened."""
 
     url: str | None = None
     schema: str = DEFAULT_SCHEMA
@@ -27,9 +27,9 @@ class DatabaseSettings(NamedTuple):
     synchronous: Literal["full", "normal"] = "full"
     prepare: bool | None = None
     patience: float | None = 30.0
-    """Seconds for which a call goes on trying while the database is busy; the command line has less."""
+    """Seconds for which a call retries while the database is busy; fewer on the command line."""
     patience_away: float | None = 5.0
-    """The same while it is away: an enqueue is often part of a web request. A worker has more."""
+    """The same while the database is away. Short: an enqueue is often part of a web request. Workers use more."""
 
     @classmethod
     def checked(
@@ -41,21 +41,21 @@ class DatabaseSettings(NamedTuple):
         prepare: bool | None,
     ) -> Self:
         if url == "":
-            raise InvalidConfig("The database's URL is empty; leave it out for the one of the environment.")
+            raise InvalidConfig("The database's URL is empty; leave it out to use the environment's.")
         for name, one in (("url", url), ("listen_url", listen_url)):
             if not isinstance(one, str | None):
-                raise InvalidConfig(f"{name} is a text, such as sqlite:///jobs.db.")
+                raise InvalidConfig(f"{name} must be a string, such as sqlite:///jobs.db.")
         if synchronous not in ("full", "normal"):
-            raise InvalidConfig('synchronous is "full" or "normal".')
+            raise InvalidConfig('synchronous must be "full" or "normal".')
         if not isinstance(prepare, bool | None):
-            raise InvalidConfig("prepare is True, False or None.")
+            raise InvalidConfig("prepare must be True, False or None.")
         return cls(url, text("schema", schema, 63), listen_url, synchronous, prepare)
 
     def open(self) -> Store:
         """The store. It connects at its first use."""
         if self.url is None and self._from_environment is None and os.environ.get("DATABASE_URL"):
             _log.warning(
-                "$DATABASE_URL names neither an SQLite nor a PostgreSQL database, so it is ignored, and jobs are kept "
+                "$DATABASE_URL is ignored: it names neither an SQLite nor a PostgreSQL database. Jobs are kept "
                 "in the file %s. Set $PERDURE_URL, or give App a URL, to choose another database.",
                 os.path.abspath(DEFAULT_FILE),
             )
@@ -71,12 +71,12 @@ class DatabaseSettings(NamedTuple):
 
     @property
     def found_url(self) -> str:
-        """The URL given, $PERDURE_URL, $DATABASE_URL if it is one of ours, or a file in the working directory."""
+        """The given URL, else $PERDURE_URL, else $DATABASE_URL if perdure supports it, else the default file."""
         return without_driver(self.url or self._from_environment or f"sqlite:///{DEFAULT_FILE}")
 
     @property
     def _from_environment(self) -> str | None:
-        """A URL that is ours but cannot be read is returned too: to use another database instead would hide that."""
+        """The URL from the environment. A malformed URL is returned, too: another database would hide the mistake."""
         if url := os.environ.get("PERDURE_URL"):
             return url
         url = os.environ.get("DATABASE_URL", "")

@@ -1,4 +1,4 @@
-"""Workflows as drawings: for Markdown, and for terminals."""
+"""Drawings of workflows, for Markdown and for terminals."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from perdure.model.graph import Shape
 
 SHOWN = 3
-"""Parents that are named in one line; of more only their number is told."""
+"""The most parents that a line names; the others are only counted."""
 
 
 def mermaid(steps: Sequence[Shape], title: str) -> str:
-    """A flowchart: gates are hexagons, a dotted arrow asks only for an end."""
+    """A Mermaid flowchart. Gates are hexagons; dotted arrows are ``after_done``."""
     names = {step.key: f"s{number}" for number, step in enumerate(steps)}
     lines = ["---", f"title: {_quoted(title)}", "---", "flowchart TD"]
     for step in steps:
@@ -24,14 +24,14 @@ def mermaid(steps: Sequence[Shape], title: str) -> str:
 
 
 def tree(steps: Sequence[Shape], label: Callable[[Shape], str] = lambda step: "") -> list[str]:
-    """Each step below the last of its parents, so that whatever stands above it comes before it."""
+    """The lines of a tree. Each step stands below the last of its parents, so all parents stand above it."""
     place = {step.key: number for number, step in enumerate(steps)}
     children: dict[str | None, list[Shape]] = {}
     for step in steps:
         above = max(step.parents, key=lambda parent: place[parent], default=None)
         children.setdefault(above, []).append(step)
     lines: list[str] = []
-    # Not by recursion: a chain may have thousands of steps.
+    # Not recursive: a chain may have thousands of steps.
     front = [*_below(children.get(None, []), "")]
     while front:
         step, before, own, below = front.pop()
@@ -41,7 +41,7 @@ def tree(steps: Sequence[Shape], label: Callable[[Shape], str] = lambda step: ""
 
 
 def _below(steps: Sequence[Shape], indent: str) -> Iterator[tuple[Shape, str, str, str]]:
-    """The last first. An only child stands right below its parent: else a chain of a hundred would be too wide."""
+    """The children of a step, last first. An only child is not indented: a chain of a hundred would be too wide."""
     if len(steps) == 1:
         yield steps[0], indent, "", ""
         return

@@ -1,4 +1,4 @@
-"""From requests to jobs in the database."""
+"""The app's methods that enqueue jobs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 PLAIN_RESULT = ResultCodec().decode
 TRIES = 3
-"""Of an insert that a disabled task broke, when by the time we look that is enabled again."""
+"""The most attempts of an insert that failed on a disabled task which was enabled again before we looked."""
 
 
 class EnqueueMethods:
@@ -63,9 +63,9 @@ class EnqueueMethods:
     def _enqueue(
         self, task: str | Named, arguments: Mapping[str, object] | None = None, **asked: Unpack[Asked]
     ) -> Plan[Job[Any]]:
-        """Enqueue by name: for a producer without the code. Arguments are plain JSON values."""
+        """Enqueue a task by name, without its code. Arguments are plain JSON values."""
         if not isinstance(arguments, Mapping | None):
-            raise BadArguments("$: the arguments are given by name, as a dict")
+            raise BadArguments("$: arguments must be a dict of names and values")
         name = task_name(task)
         if name in self.tasks:
             known = self.tasks[name].using(**asked)
@@ -83,7 +83,7 @@ class EnqueueMethods:
     def _enqueue_many(
         self, jobs: Sequence[JobRequest[R]], *, conn: object | None = None
     ) -> Plan[list[Job[R]]]:
-        """Enqueue jobs in one transaction; the outcomes are in the order of the requests."""
+        """Enqueue jobs in one transaction and return them in the order of the requests."""
         if not isinstance(jobs, Iterable):
             raise InvalidOption("enqueue_many takes a list of what task.job(...) returns.")
         return (yield from self._enqueue_all(checked_requests("enqueue_many", jobs), conn))
@@ -98,7 +98,7 @@ class EnqueueMethods:
     ) -> Plan[Job[Any]]:
         """Make a new job from one that succeeded: the same payload and options, due now.
 
-        ``request_key`` is its idempotency key: who asks again gets the same job, with ``created`` False.
+        ``request_key`` is an idempotency key: a second call with it returns the same job, with ``created`` False.
         """
         source, new = job_id(id), new_id()
         key = None if request_key is None else text("request_key", request_key, KEY_BYTES)
@@ -133,7 +133,7 @@ class EnqueueMethods:
         return (yield from self._insert_of(tasks, lambda: self._write(requests, conn), conn))
 
     def _insert_of(self, tasks: set[str], write: Callable[[], Plan[T]], conn: object | None) -> Plan[T]:
-        """Write jobs of these tasks, which the database knows before, or say which of them it refuses."""
+        """Save the tasks if needed, then write jobs of them. The error names a task that the database refuses."""
         try:
             return (yield from self._insert_known(tasks, write, conn))
         except UnknownTask:
@@ -141,7 +141,7 @@ class EnqueueMethods:
                 raise
             self._mark_all_unsaved()
             if conn is not None:
-                raise  # the caller's transaction may hold the write lock, or not see what we commit meanwhile
+                raise  # the caller's transaction may hold the write lock, or not see what we commit
         yield from self._ready(conn, strict=True)
         return (yield from self._insert_known(tasks, write, conn))
 
@@ -159,7 +159,7 @@ class EnqueueMethods:
                     raise
 
     def _write(self, requests: Sequence[JobRequest[R]], conn: object | None) -> Plan[list[Job[R]]]:
-        """Insert jobs in whichever way asks least of the database."""
+        """Insert jobs in the cheapest way for the database."""
         app = cast("App", self)
         if len(requests) == 1 and conn is None and not requests[0].template.options.keyed:
             return [(yield from self._write_one(requests[0]))]
@@ -184,14 +184,14 @@ class EnqueueMethods:
         ]
 
     def _write_one(self, request: JobRequest[R]) -> Plan[Job[R]]:
-        """Together with whoever asks for one at the same time."""
+        """Insert one job, batched with concurrent calls."""
         template, new = request.template, request.new()
         asked = Single(new, template.options, _wake(template))
         outcome = yield from self._noted([new.id], coalesce(self._singles, asked))
         return Job(cast("App", self), template.decode, new.id, template.task)._enqueued(outcome)
 
     def _noted(self, ids: Sequence[str], plan: Plan[T], keys: Mapping[str, object] | None = None) -> Plan[T]:
-        """The same, with notes in the journal where one is kept: also which jobs were there already."""
+        """Run the plan. If the journal is enabled, record the call and which jobs it returned."""
         if not (failpoints.armed or journal.enabled):
             return (yield from plan)
         failpoints.reach("before_enqueue")
@@ -210,7 +210,10 @@ class EnqueueMethods:
         return value
 
     def _blame_tasks(self, names: set[str]) -> Plan[None]:
-        """An insert broke on a constraint: by a task that is unknown or disabled, or was until now, or by a bug."""
+        """Find the cause of a constraint error: an unknown or disabled task.
+
+        It returns if there is none: a task was disabled until now, or perdure has a bug.
+        """
         known = yield from perform(task_ops.list_tasks)
         for name in sorted(names):
             if name not in known:
@@ -222,7 +225,7 @@ class EnqueueMethods:
 
 
 def _keys(jobs: Sequence[NewJob]) -> dict[str, tuple[str, str, str]] | None:
-    """For the journal: the idempotency key of each job that has one, with what scopes it."""
+    """For the journal: task, tenant and idempotency key of each job that has a key."""
     if not journal.enabled:
         return None
     return {
@@ -233,7 +236,7 @@ def _keys(jobs: Sequence[NewJob]) -> dict[str, tuple[str, str, str]] | None:
 
 
 def _wake(template: Template) -> frozenset[str] | None:
-    """Topics of queues with something to do now; None where only the database knows what is due, or where."""
+    """The topics to announce. None if only the database knows the queue, or whether the job is due."""
     if template.options.delay:
         return frozenset()
     if template.queue is None or template.options.run_at is not None:

@@ -1,4 +1,4 @@
-"""A job in the caller's hands."""
+"""The handle of a job: ``Job``."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 R_co = TypeVar("R_co", covariant=True)
 
 FIRST_LOOK, SLOWEST_LOOK = 0.01, 0.5
-"""Seconds between two looks at a job that is waited for and not heard of, at first and at most."""
+"""Seconds between two reads of a job without notifications, at first and at most."""
 LEAST_PAUSE = 0.01
-"""Seconds between two looks, however much is heard."""
+"""Seconds between two reads, at least, even with many notifications."""
 MOST_LOOKS = 2000
-"""In a second, by all who wait: so many jobs may end that a thousand waiters would do nothing but look in vain."""
+"""The most reads per second by all waiters: if many jobs end, a thousand waiters would read all the time."""
 
 _waiters: set[Wakeup] = set()
 if hasattr(os, "register_at_fork"):
@@ -43,7 +43,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class JobError(NamedTuple):
-    """How the last attempt failed."""
+    """The error of the last failed attempt."""
 
     kind: str
     code: str
@@ -52,7 +52,7 @@ class JobError(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a job says it is."""
+    """The progress that a job reported."""
 
     done: int | None
     total: int | None
@@ -61,9 +61,9 @@ class Progress(NamedTuple):
 
 
 class Job(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
-    """One job, as it was when last looked at: ``refresh`` looks again."""
+    """One job, as it was when last read; ``refresh`` reads it again."""
 
-    # A struct, because a bulk enqueue makes thousands, each in half the time of a plain object.
+    # A struct: it is created in half the time of a plain object, and a bulk enqueue creates thousands.
     _app: App
     _decode: Callable[[str], object]
     id: str
@@ -84,7 +84,7 @@ class Job(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
 
     @property
     def result(self) -> R_co | None:
-        """What the handler returned; None until it succeeded."""
+        """The handler's result; None until the job succeeded."""
         text = self._row.result if self._row else None
         return None if text is None else cast(R_co, self._decode(text))
 
@@ -117,7 +117,7 @@ class Job(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
 
     @property
     def reason(self) -> str | None:
-        """Why it is in this state, where that needs saying."""
+        """Why the job is in this state, if there is a reason."""
         return self._row.reason if self._row else None
 
     @property
@@ -126,11 +126,11 @@ class Job(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
 
     @property
     def row(self) -> JobRow | None:
-        """Everything that is stored, as it was when last looked at."""
+        """The whole stored row, as it was when last read."""
         return self._row
 
     def _refresh(self) -> Plan[Job[R_co]]:
-        """Look at the job again."""
+        """Read the job again."""
         row = yield from perform(browse.get_job, self.id)
         if row is None:
             self.state = None
@@ -138,7 +138,7 @@ class Job(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
         return self._seen(row)
 
     def _join(self, timeout: float | timedelta | None = None) -> Plan[None]:
-        """Wait until the job has ended, however it did."""
+        """Wait until the job has succeeded, failed or been canceled."""
         yield from until_over(self.store, self._is_over, timeout)
 
     def _is_over(self) -> Plan[bool]:
@@ -195,17 +195,17 @@ class Job(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
 def until_over(
     store: Store, is_over: Callable[[], Plan[bool]], timeout: float | timedelta | None
 ) -> Plan[None]:
-    """Look until it is over: at once where an end is heard, and now and then where nothing is."""
+    """Wait until ``is_over``: check after each notification, and from time to time without one."""
     deadline = math.inf
     if timeout is not None:
-        # What is left until a caller's own deadline may be less than nothing.
+        # The time that a caller computes from its own deadline may be negative.
         deadline = time.monotonic() + duration_us("timeout", timeout, least=-LONGEST) / SECOND
     if (yield from is_over()):
         return
     if time.monotonic() >= deadline:
         raise WaitTimeout
     wakeup = Wakeup()
-    # First listen, then look: an end in between is heard.
+    # Listen before the first check, so that no end in between is missed.
     end_listening = store.listen(partial(_wake, wakeup))
     _waiters.add(wakeup)
     try:
@@ -221,7 +221,7 @@ def _look(wakeup: Wakeup, is_over: Callable[[], Plan[bool]], deadline: float) ->
         looked = time.monotonic()
         if looked >= deadline:
             raise WaitTimeout
-        # Where nothing arrives this is all there is: soon at first, for most jobs are short.
+        # Without notifications this is a poll. It is frequent at first, because most jobs are short.
         yield from wait_for(wakeup, seconds=min(wait, deadline - looked))
         wait = min(wait * 1.5, SLOWEST_LOOK)
         least = max(LEAST_PAUSE, len(_waiters) / MOST_LOOKS)

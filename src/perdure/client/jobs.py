@@ -1,4 +1,4 @@
-"""Every method of the app that looks at jobs, acts on them, or sets a queue."""
+"""The app's methods that read jobs, act on them, or change queues and tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from perdure.client.queues import (
 )
 from perdure.client.stats import Stats, show
 from perdure.client.tasks import TaskFacts, show_task
-from perdure.client.timeline import Entry, tell
+from perdure.client.timeline import Entry, timeline
 from perdure.errors import InvalidOption, JobNotFound, UnknownTask
 from perdure.model.explain import Explanation, explain
 from perdure.model.job import JobRow, Span
@@ -47,14 +47,14 @@ from perdure.store.store import Store
 
 JobId: TypeAlias = str | uuid.UUID
 NO_JOB = str(uuid.UUID(int=0))
-"""What no job is called."""
+"""An id that no job has."""
 
 PAGE = 1000
-"""Jobs in one page at most."""
+"""The most jobs in one page."""
 
 
 class JobMethods:
-    """Mixed into App: reads and operators' acts. Each has an async version whose name begins with ``a``."""
+    """Mixed into App: reads and actions of operators. Each has an async version whose name begins with ``a``."""
 
     if TYPE_CHECKING:
 
@@ -74,7 +74,7 @@ class JobMethods:
         return self._handle(row)
 
     def _get_jobs(self, ids: Sequence[JobId]) -> Plan[list[Job[Any] | None]]:
-        """Jobs in the order asked, None where there is none."""
+        """The jobs with these ids, in the same order; None for an id without a job."""
         if isinstance(ids, str) or not isinstance(ids, Iterable):
             raise InvalidOption("ids must be a list of jobs' ids.")
         known: list[str] = []
@@ -89,12 +89,12 @@ class JobMethods:
     def _list_jobs(
         self, *, before: JobId | None = None, limit: int = 50, **wanted: Unpack[Wanted]
     ) -> Plan[list[Job[Any]]]:
-        """A page of jobs, newest first; for the next one give the last id as ``before``.
+        """A page of jobs, newest first; for the next page give the last id as ``before``.
 
-        All conditions hold. ``state`` is the one that people see, see docs/states.md: ``ready`` is due, and without
-        what is ``scheduled``, ``retrying`` or ``held``. Scheduled and retrying jobs come soonest first. ``task``: its
-        name, or the task itself. ``text`` stands somewhere in the arguments. Times are from ``created_after`` on, and
-        before ``created_before``.
+        Jobs must meet all conditions. ``state`` is the visible state, see docs/states.md: ``ready`` jobs are due and
+        neither ``scheduled``, ``retrying`` nor ``held``. Scheduled and retrying jobs come soonest first.
+        ``task``: its name, or the task itself. ``text``: part of the arguments. ``created_after`` includes its time,
+        ``created_before`` excludes it.
         """
         number("limit", limit, 1, PAGE)
         rows = yield from perform(
@@ -108,7 +108,7 @@ class JobMethods:
     def _count_jobs(
         self, *, queue: str | None = None, tenant: str | None = None
     ) -> Plan[dict[str, dict[str, int]]]:
-        """How many jobs each queue has in each of the states that people see, see docs/states.md.
+        """The number of jobs by queue and visible state, see docs/states.md.
 
         Gates of workflows are not counted: they are in no queue.
         """
@@ -119,7 +119,7 @@ class JobMethods:
         )
 
     def _oldest_ready(self, *, queue: str | None = None) -> Plan[dict[str, datetime]]:
-        """Since when each queue has had a job that could run: its lag."""
+        """The time since when the oldest ready job of each queue could run: the queue's lag."""
         oldest = yield from perform(browse.oldest_ready, queue=filter_text("queue", queue))
         return {name: from_us(at) for name, at in oldest.items()}
 
@@ -128,7 +128,7 @@ class JobMethods:
         traces = yield from perform(browse.trace_job, job_id(id))
         if traces is None:
             raise JobNotFound
-        return tell(traces)
+        return timeline(traces)
 
     def _explain_job(self, id: JobId) -> Plan[Explanation]:
         """Why a job is not running, or where it runs, or how it ended."""
@@ -154,7 +154,7 @@ class JobMethods:
         by: str | None = None,
         conn: object | None = None,
     ) -> Plan[RequeueOutcome]:
-        """Start a new run of a job that failed or was canceled; ``run`` names the run the caller saw."""
+        """Start a new run of a job that failed or was canceled; ``run``: only if this is still its run."""
         return (
             yield from perform_on(
                 conn,
@@ -168,37 +168,37 @@ class JobMethods:
         )
 
     def _run_now(self, id: JobId, *, by: str | None = None) -> Plan[RunNowOutcome]:
-        """Let a job that waits for its time be due now."""
+        """Make a scheduled or retrying job due now."""
         return (yield from perform(job_actions.run_now, job_id(id), by=optional_text("by", by)))
 
     def _delete_job(
         self, id: JobId, *, reason: str | None = None, by: str | None = None
     ) -> Plan[DeleteOutcome]:
-        """Delete a job and its history; one that runs is asked to stop instead."""
+        """Delete a job and its history; a running job is asked to stop instead."""
         keep, reason, by = self.keep_keys_for, optional_text("reason", reason), optional_text("by", by)
         return (yield from perform(job_actions.delete, job_id(id), keep_key=keep, reason=reason, by=by))
 
     def _pause_queue(self, name: str, *, reason: str | None = None, by: str | None = None) -> Plan[None]:
-        """Hand out nothing from this queue; what runs goes on."""
+        """Stop handing out jobs of this queue; running jobs go on."""
         queue, reason, by = text("queue", name), optional_text("reason", reason), optional_text("by", by)
         yield from perform(queues.pause, queue, reason=reason, by=by)
 
     def _resume_queue(self, name: str, *, by: str | None = None) -> Plan[QueuePause | None]:
-        """Hand out jobs from this queue again. Return the pause that this ends; None if it was not paused."""
+        """Hand out jobs of this queue again. Return the ended pause; None if the queue was not paused."""
         ended = yield from perform(queues.resume, text("queue", name), by=optional_text("by", by))
         return show_pause(ended)
 
     def _warm_queue(self, name: str, *, by: str | None = None) -> Plan[bool]:
-        """End the cool-down of a queue, and start the next one short again. Returns whether the queue did cool."""
+        """End the cool-down of a queue and make the next one short again. Return whether there was a cool-down."""
         return (yield from perform(cool_down.warm_queue, text("queue", name), by=optional_text("by", by)))
 
     def _set_queue(self, name: str, *, by: str | None = None, **changes: Unpack[QueueChanges]) -> Plan[None]:
-        """Change some of a queue's live settings. A back-off overrides those of its tasks; None ends that."""
+        """Change some of a queue's live settings. ``backoff`` overrides that of the queue's tasks; None removes it."""
         queue, settings = text("queue", name), checked_changes(changes)
         yield from perform(queues.set_queue, queue, settings, by=optional_text("by", by))
 
     def _list_queues(self) -> Plan[list[QueueSettings]]:
-        """The queues that have settings of their own."""
+        """The queues with live settings."""
         return [show_queue(queue) for queue in (yield from perform(queues.list_queues))]
 
     def _set_task(
@@ -209,9 +209,10 @@ class JobMethods:
         config: Mapping[str, object] | UnsetType | None = UNSET,
         by: str | None = None,
     ) -> Plan[None]:
-        """Allow or refuse new jobs of a task, while queued work still runs; set what its handlers read as ctx.config.
+        """Enable or disable a task, or set the config that its handlers read as ``ctx.config``.
 
-        ``config`` is plain JSON under names and replaces the one before; None takes it away.
+        A disabled task refuses new jobs; queued jobs still run. ``config``: names and plain JSON values, which replace
+        the old config; None removes it.
         """
         if enabled is None and config is UNSET:
             raise InvalidOption("Give enabled or config, or both: there is nothing to set.")
@@ -223,12 +224,12 @@ class JobMethods:
         )
 
     def _list_tasks(self) -> Plan[list[TaskFacts]]:
-        """The tasks there are, also those that only jobs name: defaults, config, who serves them, what is to do."""
+        """All tasks, including those that only jobs name: their defaults, config, workers and unfinished jobs."""
         found = yield from perform(list_catalog)
         return [show_task(name, task) for name, task in found.items()]
 
     def _get_task(self, name: str | Named) -> Plan[TaskFacts]:
-        """The same for one task; UnknownTask if neither the database nor a job knows it."""
+        """The same for one task; UnknownTask if neither the database nor a job names it."""
         found, known = (yield from perform(list_catalog)), task_name(name)
         if known not in found:
             raise UnknownTask
@@ -239,9 +240,9 @@ class JobMethods:
         return (yield from perform(worker.list_workers))
 
     def _stats(self, *, since: float | timedelta | datetime | None = 3600) -> Plan[Stats]:
-        """Queues, workers, the database and our connections to it, at a glance; and how long jobs waited and ran.
+        """Statistics of queues, workers, the database and perdure's connections; and how long jobs waited and ran.
 
-        ``since``: which have ended in so many seconds, or since then; None asks for none.
+        ``since``: measure jobs that ended in this many seconds, or since this time; None measures none.
         """
         at = to_us("since", since) if isinstance(since, datetime) else None
         ago = None if since is None or isinstance(since, datetime) else duration_us("since", since)
@@ -272,11 +273,11 @@ class JobMethods:
 
 
 def job_id(id: JobId) -> str:
-    """An id in its one spelling; a text that is no id belongs to no job."""
+    """The id in its canonical form. JobNotFound if the string is not a UUID."""
     if isinstance(id, uuid.UUID):
         return str(id)
     if not isinstance(id, str):
-        raise InvalidOption("A job's id is a text or a UUID.")
+        raise InvalidOption("A job's id must be a string or a UUID.")
     try:
         return str(uuid.UUID(id))
     except ValueError:
@@ -284,5 +285,5 @@ def job_id(id: JobId) -> str:
 
 
 def optional_text(name: str, value: str | None) -> str | None:
-    """What an operator says, if anything."""
+    """The checked reason or name of an operator, or None."""
     return None if value is None else text(name, value, 2000)

@@ -14,7 +14,7 @@ from perdure.request.times import from_us
 
 
 class QueuePause(NamedTuple):
-    """``at`` is None for a queue that was paused before migration 0007."""
+    """The pause of a queue. ``at`` is None if it began before migration 0007."""
 
     at: datetime | None
     by: str | None
@@ -22,7 +22,7 @@ class QueuePause(NamedTuple):
 
 
 class QueueSettings(NamedTuple):
-    """``throttles``: how often in a row its jobs were throttled, which makes its cool-downs longer."""
+    """The live settings of a queue. ``throttles``: throttled attempts in a row, which make its cool-downs longer."""
 
     name: str
     paused: bool
@@ -33,7 +33,7 @@ class QueueSettings(NamedTuple):
 
 
 class QueueChanges(TypedDict, total=False):
-    """What ``set_queue`` changes. A setting that is left out stays as it is; None takes it away."""
+    """The settings that ``set_queue`` changes. An omitted setting stays; None removes it."""
 
     backoff: float | Backoff | None
 
@@ -56,7 +56,7 @@ def show_pause(pause: Pause | None) -> QueuePause | None:
 
 
 def checked_changes(asked: QueueChanges) -> dict[str, object]:
-    """Settings as operations take them, or a clear refusal."""
+    """The settings as operations take them; InvalidOption if one is wrong."""
     if unknown := unknown_option("queue", asked, QueueChanges.__annotations__):
         raise InvalidOption(unknown)
     if not asked:

@@ -1,4 +1,4 @@
-"""The state of a database at a glance, as ``app.stats()`` tells it."""
+"""The result of ``app.stats()``."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from perdure.store.store import Facts
 
 
 class QueueStats(NamedTuple):
-    """``counts`` is by the state that people see, see docs/states.md; ``lag`` is in seconds.
+    """Statistics of a queue. ``counts``: jobs by visible state, see docs/states.md. ``lag`` is in seconds.
 
-    ``held``: how many jobs no worker can claim, also in ``counts``.
+    ``held``: the number of jobs that no worker can claim, also in ``counts``.
     """
 
     counts: dict[str, int]
@@ -32,7 +32,7 @@ class QueueStats(NamedTuple):
 
 
 class DatabaseStats(NamedTuple):
-    """None is what this kind of database does not know, or does not tell this user. Snapshots are in seconds."""
+    """Statistics of the database. None: it has no such value, or hides it from this user. Snapshots are in seconds."""
 
     dialect: Dialect
     version: str
@@ -43,7 +43,7 @@ class DatabaseStats(NamedTuple):
 
 
 class RecentStats(NamedTuple):
-    """What has ended ``since`` then. ``looked_at``: so many jobs were; ``whole``: those are all there are."""
+    """Jobs that ended after ``since``. ``looked_at``: the jobs in the sample; ``whole``: the sample has all of them."""
 
     since: datetime
     looked_at: int
@@ -53,9 +53,9 @@ class RecentStats(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """``workers`` are the live ones; ``unserved`` is what none of them would ever claim.
+    """``workers``: the live workers. ``unserved``: ready jobs that none of them can claim.
 
-    ``recent`` is None where nobody asked.
+    ``recent`` is None if ``since`` was None.
     """
 
     at: datetime

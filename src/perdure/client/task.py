@@ -55,7 +55,7 @@ class Enqueuer(Generic[P, R]):
         return self._task.app.store
 
     def using(self, **asked: Unpack[Asked]) -> Enqueuer[P, R]:
-        """The same task with these options as well."""
+        """The same task with these options in addition."""
         return Enqueuer(self._task, {**self._asked, **asked})
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> JobRequest[R]:
@@ -78,7 +78,7 @@ class Enqueuer(Generic[P, R]):
         return JobRequest(msgspec.structs.replace(template, refers=True), payload, arguments)
 
     def _request_values(self, values: dict[str, object]) -> JobRequest[R]:
-        """Of arguments by their parameters' names."""
+        """A request for arguments given by parameter name."""
         template, payload = self._template, self._arguments.encode(values)
         if template.options.idempotency_key is None:
             return JobRequest(template, payload)
@@ -98,7 +98,7 @@ class Enqueuer(Generic[P, R]):
 
 
 class Handling(NamedTuple):
-    """How a task's jobs are run: of interest to workers only, so the database does not know it."""
+    """The options that only workers need. The database does not store them."""
 
     run_in: RunIn | None = None
     fatal: tuple[type[BaseException], ...] = ()
@@ -116,20 +116,24 @@ class Handling(NamedTuple):
         is_async: bool,
     ) -> Handling:
         if run_in not in (None, "async", "thread", "process") or (run_in == "thread" and is_async):
-            raise InvalidTask('run_in is "async" for an async function, "thread" for another, or "process".')
+            raise InvalidTask(
+                'run_in must be "async" (async functions), "thread" (plain functions) or "process".'
+            )
         if run_in == "async" and not is_async:
-            raise InvalidTask('A plain function blocks the event loop: run_in="thread" or "process".')
+            raise InvalidTask(
+                'A plain function would block the event loop: use run_in="thread" or "process".'
+            )
         kinds = fatal if isinstance(fatal, tuple | list) else (fatal,)
         if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
-            raise InvalidTask("fatal names classes of exceptions.")
+            raise InvalidTask("fatal must be one or more exception classes.")
         if on_failed is not None and not callable(on_failed):
-            raise InvalidTask("on_failed is a function.")
+            raise InvalidTask("on_failed must be a function.")
         grace = duration_us("timeout_grace", timeout_grace) / SECOND
         return cls(cast(Any, run_in), cast(Any, tuple(kinds)), grace, on_failed)
 
 
 class Task(Enqueuer[P, R], Named):
-    """A registered function with its defaults. A plain call is the function itself."""
+    """A registered function with its default options. Calling it calls the function."""
 
     __name__: str
 
@@ -162,7 +166,7 @@ class Task(Enqueuer[P, R], Named):
 
     @lazy
     def handler(self) -> Handler:
-        """What a worker needs to run it."""
+        """The handler that a worker runs."""
         is_async = isinstance(self, AsyncTask)
         handling = self.handling
         return Handler(
@@ -182,11 +186,11 @@ class Task(Enqueuer[P, R], Named):
 
     @lazy
     def references(self) -> ReferenceCodec:
-        """For arguments that are results of steps."""
+        """The codec for arguments that refer to results of steps."""
         return ReferenceCodec(self.signature)
 
     def canonical(self, payload: str) -> str:
-        """The arguments of a payload as they are compared with those of another."""
+        """The arguments of a payload in canonical form, to compare them with others."""
         return self.arguments.encode_canonical(self.arguments.decode(payload))
 
     def _call(self, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -196,21 +200,21 @@ class Task(Enqueuer[P, R], Named):
 
 
 class SyncTask(Task[P, R]):
-    """A task whose function is a plain one."""
+    """A task with a plain function."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return cast(R, self._call(*args, **kwargs))
 
 
 class AsyncTask(Task[P, R]):
-    """A task whose function is ``async``."""
+    """A task with an ``async`` function."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         return cast(Coroutine[Any, Any, R], self._call(*args, **kwargs))
 
 
 def default_name(function: Callable[..., Any]) -> str:
-    """What a task is called if it has no name of its own."""
+    """The name of a task that was registered without one."""
     module = getattr(function, "__module__", None)
     name = getattr(function, "__name__", None)
     if module in (None, "__main__") or name is None:

@@ -1,4 +1,4 @@
-"""The tasks there are, as ``app.list_tasks()`` tells them."""
+"""The result of ``app.list_tasks()``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.request.times import from_us
 
 
 class TaskDefaults(NamedTuple):
-    """What the code declares, as last saved; ``timeout`` is in seconds."""
+    """The options that the code declares, as last saved. ``timeout`` is in seconds."""
 
     queue: str
     priority: int
@@ -25,9 +25,9 @@ class TaskDefaults(NamedTuple):
 
 
 class TaskFacts(NamedTuple):
-    """``defaults`` is None where only jobs name the task: none of it can be enqueued.
+    """A task. ``defaults`` is None if only jobs name it: no new jobs can be enqueued.
 
-    ``counts``: what is ready, scheduled, retrying or running. ``served_by``: names of live workers that know the task.
+    ``counts``: its ready, scheduled, retrying and running jobs. ``served_by``: the names of live workers that have it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A job's life as one timeline, merged from its row, its attempts, its events and its log."""
+"""The timeline of a job, merged from its row, its attempts, its events and its log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Entry(NamedTuple):
     detail: dict[str, Any]
 
 
-def tell(traces: Traces) -> list[Entry]:
+def timeline(traces: Traces) -> list[Entry]:
     """Everything that happened, oldest first."""
     entries = [
         _entry(
@@ -38,23 +38,23 @@ def tell(traces: Traces) -> list[Entry]:
     entries += _current(traces)
     entries += map(_event, traces.events)
     entries += map(_log, traces.logs)
-    # Stable: what happened in the same microsecond stays in the order told above, except what a handler said.
+    # The sort is stable: entries of the same microsecond keep the order above, except what a handler reported.
     return sorted(entries, key=lambda entry: (entry.at, entry.token, _rank(entry.what)))
 
 
 def _rank(what: str) -> int:
-    """A handler's last words are written with its end, and came before it."""
+    """The order within a microsecond: a handler's last reports get the time of its end, but belong before it."""
     return 0 if what == "started" else 1 if what in SAID else 2
 
 
 def _name(worker: str | None, workers: Mapping[str, WorkerRow]) -> str | None:
-    """A worker's name; its id if it is not known any more."""
+    """The name of a worker; its id if the worker is no longer known."""
     known = workers.get(worker or "")
     return worker if known is None else known.name
 
 
 def _silent_since(attempt: AttemptRow, workers: Mapping[str, WorkerRow]) -> str | None:
-    """Of an attempt that was taken over from a worker that died."""
+    """When the worker fell silent, if the attempt was taken over from a dead worker."""
     worker = workers.get(attempt.worker or "")
     if attempt.kind != "lost" or worker is None or attempt.finished_at < worker.expires_at:
         return None
@@ -63,9 +63,9 @@ def _silent_since(attempt: AttemptRow, workers: Mapping[str, WorkerRow]) -> str 
 
 
 def _attempt(attempt: AttemptRow, workers: Mapping[str, WorkerRow]) -> list[Entry]:
-    told = []
+    entries = []
     if attempt.started_at is not None:
-        told.append(
+        entries.append(
             _entry(
                 attempt.started_at,
                 "started",
@@ -75,7 +75,7 @@ def _attempt(attempt: AttemptRow, workers: Mapping[str, WorkerRow]) -> list[Entr
                 worker=_name(attempt.worker, workers),
             )
         )
-    told.append(
+    entries.append(
         _entry(
             attempt.finished_at,
             attempt.kind,
@@ -89,28 +89,30 @@ def _attempt(attempt: AttemptRow, workers: Mapping[str, WorkerRow]) -> list[Entr
             decided_by=attempt.decided_by,
         )
     )
-    return told
+    return entries
 
 
 def _current(traces: Traces) -> list[Entry]:
-    """The entries from the row: the attempt that is not in the table of attempts yet, and an end without an event."""
+    """The entries from the row: the attempt that the table of attempts lacks, and an end without an event."""
     job = traces.job
-    told = []
+    entries = []
     error: dict[str, str | None] = {}
     if job.started_at is not None:
         error = {"code": job.error_code, "message": job.error_message}
         worker = _name(job.worker, traces.workers)
-        told.append(_entry(job.started_at, "started", job.run, job.token, attempt=job.attempt, worker=worker))
+        entries.append(
+            _entry(job.started_at, "started", job.run, job.token, attempt=job.attempt, worker=worker)
+        )
     acted = any((event.kind, event.run) == (job.state, job.run) for event in traces.events)
     if job.finished_at is not None and not acted:
-        told.append(_entry(job.finished_at, job.state, job.run, job.token, **error, reason=job.reason))
-    return told
+        entries.append(_entry(job.finished_at, job.state, job.run, job.token, **error, reason=job.reason))
+    return entries
 
 
 def _event(event: EventRow) -> Entry:
     detail = {} if event.detail is None else shown_json(event.detail)
     if not isinstance(detail, dict):
-        detail = {"detail": detail}  # somebody else wrote it
+        detail = {"detail": detail}  # perdure did not write it
     return Entry(from_us(event.at), event.kind, event.run, event.token, detail)
 
 

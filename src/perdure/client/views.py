@@ -1,7 +1,6 @@
-"""What people are shown of jobs, workflows, workers and migrations: redacted, and bounded in size.
+"""Views of jobs, workflows, workers and migrations for people: redacted, and limited in size.
 
-The command line reads here. Arguments that a task redacts are hidden as the code says, where it is here, and as the
-database says.
+The command line reads these. An argument is hidden if the task's code redacts it, or the stored task does.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from msgspec.structs import replace
 
 from perdure.client.abbreviated import whole_job_id, whole_workflow_id
 from perdure.client.jobs import JobId, job_id
-from perdure.client.timeline import Entry, tell
+from perdure.client.timeline import Entry, timeline
 from perdure.client.workflow_handle import Placed, placed
 from perdure.client.workflows import workflow_id
 from perdure.errors import JobNotFound, WorkflowNotFound
@@ -38,14 +37,14 @@ if TYPE_CHECKING:
     from perdure.app import App
 
 MOST_SHOWN = 64 * 1024
-"""Characters of one value, message or traceback, unless more are asked for."""
+"""The most characters of one value, message or traceback, by default."""
 
 _VALUES = ("payload", "meta", "checkpoint", "result")
 _TEXTS = (*_VALUES, "error_message", "error_trace")
 
 
 class AttemptView(NamedTuple):
-    """An attempt that ended, or the one that runs."""
+    """An attempt that ended, or the running one."""
 
     token: int
     run: int
@@ -60,11 +59,11 @@ class AttemptView(NamedTuple):
     delay: int | None
     decided_by: str | None
     worker_name: str | None
-    """None if the worker is not known any more."""
+    """None if the worker is no longer known."""
 
 
 class JobView(NamedTuple):
-    """A job, everything that happened to it, oldest first, and why it does not run."""
+    """A job, its history, oldest first, and why it is not running."""
 
     job: JobRow
     attempts: list[AttemptView]
@@ -74,7 +73,7 @@ class JobView(NamedTuple):
 
 
 class WorkflowView(NamedTuple):
-    """A workflow and its steps, in the order they were added. ``now`` is the database's time."""
+    """A workflow and its steps in the order they were added. ``now`` is the database's time."""
 
     workflow: WorkflowRow
     steps: list[Placed]
@@ -82,7 +81,7 @@ class WorkflowView(NamedTuple):
 
 
 class Views:
-    """What ``app.views`` returns. ``app.stats`` and ``app.list_tasks`` hold nothing to hide or to cut."""
+    """The methods of ``app.views``. ``app.stats`` and ``app.list_tasks`` contain nothing to redact or to cut."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -93,13 +92,13 @@ class Views:
 
     @property
     def address(self) -> str:
-        """Where the database is, without a password."""
+        """The database's URL without a password."""
         return self.store.address
 
     def _jobs(
         self, *, before: JobId | None = None, limit: int = 50, **wanted: Unpack[Wanted]
     ) -> Plan[list[JobRow]]:
-        """A page of jobs, as ``app.list_jobs`` finds them, without arguments, checkpoints, results and tracebacks."""
+        """A page of ``app.list_jobs``, without arguments, checkpoints, results and tracebacks."""
         found = yield from self._app._list_jobs(before=before, limit=limit, **wanted)
         rows = [job.row for job in found if job.row is not None]
         tasks = yield from perform(list_tasks)
@@ -109,7 +108,7 @@ class Views:
         ]
 
     def _job(self, id: JobId, *, most: int | None = MOST_SHOWN) -> Plan[JobView]:
-        """One job's whole story. ``most``: characters of one value; None for all."""
+        """Everything about one job. ``most``: the most characters of one value; None for all."""
         traces = yield from perform(trace_job, job_id(id))
         if traces is None:
             raise JobNotFound
@@ -125,7 +124,7 @@ class Views:
             for one in traces.attempts
         ]
         traces = traces._replace(job=row, attempts=attempts, logs=logs)
-        history = [_shown_entry(entry, names, most) for entry in tell(traces)]
+        history = [_shown_entry(entry, names, most) for entry in timeline(traces)]
         return JobView(row, _attempts(traces), history, logs, why)
 
     def _workflows(
@@ -137,7 +136,7 @@ class Views:
         before: JobId | None = None,
         limit: int = 50,
     ) -> Plan[list[WorkflowRow]]:
-        """A page of workflows, as ``app.list_workflows`` finds them."""
+        """A page of ``app.list_workflows``."""
         found = yield from self._app._list_workflows(
             name=name, status=status, tenant=tenant, before=before, limit=limit
         )
@@ -153,7 +152,7 @@ class Views:
         return WorkflowView(self._workflow_row(graph.workflow, tasks), [*placed(graph)], graph.now)
 
     def _failed_steps(self, rows: Sequence[WorkflowRow]) -> Plan[dict[str, FailedStep]]:
-        """Of the workflows among these that failed: the first step that did."""
+        """The first failed step of each failed workflow."""
         ids = [row.id for row in rows if row.status == "failed"]
         found = (yield from perform(find_failed_steps, ids)) if ids else {}
         return {
@@ -162,7 +161,7 @@ class Views:
         }
 
     def _whole_job_id(self, typed: str) -> Plan[str]:
-        """The id of the job that begins so; an error if that is none, a workflow, or more than one."""
+        """The id of the only job whose id begins with ``typed``; otherwise an error."""
         return (yield from whole_job_id(typed))
 
     def _whole_workflow_id(self, typed: str) -> Plan[str]:
@@ -170,11 +169,11 @@ class Views:
         return (yield from whole_workflow_id(typed))
 
     def _workers(self) -> Plan[WorkersNow]:
-        """The workers that are not retired, and the database's time: one whose lease ran out by then is silent."""
+        """The workers that are not retired, and the database's time, by which a worker is live or silent."""
         return (yield from perform(list_workers_now))
 
     def _task_queues(self) -> Plan[dict[str, str]]:
-        """The tasks of the database with their default queues. Cheap, to suggest a name."""
+        """The stored tasks with their default queues. Cheap to read, for suggestions of names."""
         return {name: task.definition.queue for name, task in (yield from perform(list_tasks)).items()}
 
     def _migrations(self) -> Plan[dict[int, str]]:
@@ -183,7 +182,7 @@ class Views:
         return {migration.version: str(migration) for migration in self.store.migrations}
 
     def _migration_sql(self, *, to: int | None = None) -> Plan[str]:
-        """What ``app.migrate`` would do, as SQL."""
+        """The SQL that ``app.migrate`` would run."""
         return (yield from in_thread(lambda: self.store.migration_sql(to=to)))
 
     jobs, ajobs = sync_method(_jobs), async_method(_jobs)
@@ -216,7 +215,7 @@ _WITHOUT_LARGE = {"payload": "{}", "checkpoint": None, "result": None, "error_tr
 
 
 def _shown(row: JobRow, names: set[str], most: int | None) -> JobRow:
-    """Without what its task redacts, and with no text of more than ``most`` characters."""
+    """The row without redacted values, with every text cut to ``most`` characters."""
     texts: dict[str, str | None] = {name: getattr(row, name) for name in _TEXTS}
     for name in _VALUES:
         if (text := texts[name]) is not None:
@@ -225,7 +224,7 @@ def _shown(row: JobRow, names: set[str], most: int | None) -> JobRow:
 
 
 def _shown_entry(entry: Entry, names: set[str], most: int | None) -> Entry:
-    """A requeue keeps the checkpoint and the result that it drops in its entry, as JSON texts."""
+    """The entry, redacted and cut. The entry of a requeue contains the dropped checkpoint and result as JSON texts."""
     kept = {
         name: _cut(redacted(value, names), most)
         for name in ("checkpoint", "result")
@@ -246,7 +245,7 @@ def _attempts(traces: Traces) -> list[AttemptView]:
     earlier = [AttemptView(*one, worker_name=names.get(one.worker or "")) for one in traces.attempts]
     if row.started_at is None:
         return earlier
-    # While it runs, the error in the row is that of the attempt before.
+    # While a job runs, its row has the error of the previous attempt.
     ended = row.state != "running"
     current = AttemptView(
         token=row.token,

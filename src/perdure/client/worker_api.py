@@ -1,4 +1,4 @@
-"""How an app is asked to run its jobs. What does that is loaded only then: to enqueue needs no event loop."""
+"""The app's methods that run jobs. They import the worker only when called: enqueueing needs no event loop."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class WorkerMethods:
         def _save_tasks(self, *, exact: bool = False) -> Plan[None]: ...
 
     def handlers(self) -> dict[str, Handler]:
-        """What a worker needs to run its tasks, by their names and aliases."""
+        """The handlers of all tasks, by name and alias."""
         return {name: task.handler for name, task in self.tasks.items()}
 
     def use(self, *middleware: Middleware) -> None:
-        """Surround every enqueue and every run of a handler; the first given is the outermost.
+        """Add middleware around every enqueue and every run of a handler; the first one is the outermost.
 
-        In the module that defines the tasks: a child process of a worker knows only that.
+        Call this in the module that defines the tasks: a worker's child process imports only that.
         """
         for each in middleware:
             if not isinstance(each, Middleware):
@@ -60,13 +60,13 @@ class WorkerMethods:
         self.middleware += middleware
 
     def on(self, *names: EventName) -> Callable[[L], L]:
-        """Subscribe a plain or async function to what happens to jobs: ``@app.on("failed")``.
+        """Subscribe a plain or async function to events of jobs: ``@app.on("failed")``.
 
-        It is called in the worker where it happened, after the commit.
+        The worker that ran the job calls it after the commit.
         """
         unknown = [name for name in names if name not in get_args(EventName)]
         if unknown or not names:
-            raise InvalidOption(f"Events are named {', '.join(get_args(EventName))}.")
+            raise InvalidOption(f"on() takes the names of events: {', '.join(get_args(EventName))}.")
 
         def subscribe(listener: L) -> L:
             for name in names:
@@ -87,13 +87,13 @@ class WorkerMethods:
         name: str | None = None,
         target: str | None = None,
     ) -> AsyncIterator[Worker]:
-        """Run jobs for as long as the block lasts, for example a web application's lifespan.
+        """Run jobs until the block ends, for example during a web application's lifespan.
 
-        ``concurrency``: jobs at a time on the event loop and in threads. ``processes``: besides, jobs at a time of
-        tasks with ``run_in="process"``, by default one for each CPU; with 0 such tasks are left to other workers.
-        The worker's ``status`` is None while it runs, ``await worker.wait()`` returns how it ended, and a block
-        whose worker died ends with WorkerDied, unless with an error of its own.
-        ``target``: ``module:name`` of this app, for tasks that run in processes, where it is not found by itself.
+        ``concurrency``: the most jobs at a time on the event loop and in threads. ``processes``: in addition, the most
+        jobs at a time of tasks with ``run_in="process"``; by default one per CPU, and 0 leaves them to other workers.
+        The worker's ``status`` is None while it runs; ``await worker.wait()`` returns how it ended. If the worker died,
+        the block raises WorkerDied, unless it raises an error itself.
+        ``target``: ``module:name`` of this app for processes, if perdure cannot find it.
         """
         options = worker_options(
             self,
@@ -121,7 +121,7 @@ class WorkerMethods:
         name: str | None = None,
         target: str | None = None,
     ) -> int:
-        """Run jobs until SIGTERM or SIGINT; ``burst``: until there are none. Returns the exit code.
+        """Run jobs until SIGTERM or SIGINT; with ``burst``, until no job is due. Return the exit code.
 
         The other options are those of ``worker``.
         """
@@ -142,15 +142,15 @@ class WorkerMethods:
 
 
 def worker_options(app: WorkerMethods, **asked: Any) -> WorkerOptions:
-    """What a worker was asked to be, checked."""
+    """The checked options of a worker."""
     refuse_green_threads()
     queues = asked.pop("queues")
     if queues is not None and (isinstance(queues, str) or not isinstance(queues, Iterable)):
-        raise InvalidOption("queues is a list of names, or a dict of names and weights.")
+        raise InvalidOption("queues must be a list of names, or a dict of names and weights.")
     if queues is not None:
         names = [text("queue", name) for name in queues]
         if not names:
-            raise InvalidOption("queues names no queue; leave it out for all of them.")
+            raise InvalidOption("queues is empty; leave it out to serve every queue.")
         if isinstance(queues, Mapping) and not all(_is_weight(weight) for weight in queues.values()):
             raise InvalidOption("The weight of a queue must be a finite number above 0.")
         queues = dict(queues) if isinstance(queues, Mapping) else names
@@ -164,9 +164,9 @@ def worker_options(app: WorkerMethods, **asked: Any) -> WorkerOptions:
         seconds = asked[name]
         if type(seconds) not in (int, float) or not 0 <= seconds < 1e9:
             raise InvalidOption(f"{name} must be a number of seconds, 0 or more.")
-    app.operations  # noqa: B018 - with it come the modules that the app imports, and their tasks
+    app.operations  # noqa: B018 - opens the store, which imports the modules of imports= and their tasks
     if not app.tasks:
-        raise InvalidConfig("This app has no tasks: nothing to run.")
+        raise InvalidConfig("This app has no tasks: there is nothing to run.")
     return WorkerOptions(queues=queues, lease=app.lease, **asked)
 
 

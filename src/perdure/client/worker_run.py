@@ -1,4 +1,4 @@
-"""A worker for an app: in a process of its own, or beside whatever else an event loop does."""
+"""Run an app's worker: in its own process, or in a running event loop."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from perdure.worker.unknown_queues import warn_of_unknown
 from perdure.worker.worker import Worker
 
 MOST_IDLE = 2
-"""Failures of the event loop in a row, without a single turn, after which it is given up."""
+"""After this many failures in a row without a single iteration, the event loop is given up."""
 
 _log = logging.getLogger("perdure.worker")
 
 
 def serve(app: WorkerMethods, options: WorkerOptions, target: str | None = None) -> int:
-    """Run a worker until it is stopped by a signal, or a burst is over; return its exit code."""
+    """Run a worker until a signal stops it or a burst ends; return its exit code."""
     loop = asyncio.new_event_loop()
     loop.set_default_executor(DaemonExecutor())
     with collect_by_time(loop):
@@ -43,13 +43,13 @@ def serve(app: WorkerMethods, options: WorkerOptions, target: str | None = None)
             log_redacted(loop, app.handlers().values())
             return _run(loop, worker, loop.create_task(_serve(app, options, worker)))
         finally:
-            loop.run_until_complete(_clear_away())
+            loop.run_until_complete(_cancel_leftovers())
             asyncio.set_event_loop(None)
             loop.close()
 
 
 def _run(loop: asyncio.AbstractEventLoop, worker: Worker, serving: asyncio.Task[int]) -> int:
-    """Until the worker has ended in order, also where a handler stops the loop or cancels its tasks."""
+    """Run the loop until the worker has ended in order, even if a handler stops the loop or cancels its tasks."""
     idle = 0
     while not serving.done():
         turned: list[bool] = []
@@ -60,9 +60,7 @@ def _run(loop: asyncio.AbstractEventLoop, worker: Worker, serving: asyncio.Task[
             raise
         except BaseException as error:
             if not serving.done():
-                _log.error(
-                    "The event loop was stopped from inside (%s): the worker ends", type(error).__name__
-                )
+                _log.error("Code on the event loop stopped it (%s): the worker ends", type(error).__name__)
                 idle = 0 if turned else idle + 1
                 if idle == MOST_IDLE:
                     worker.end_without_loop(error)
@@ -70,13 +68,13 @@ def _run(loop: asyncio.AbstractEventLoop, worker: Worker, serving: asyncio.Task[
                 with suppress(RuntimeError):  # the loop was closed
                     serving.cancel()
     if serving.cancelled():
-        _log.error("The worker was canceled from inside: it has ended")
+        _log.error("Code on the event loop canceled the worker: it has ended")
         return Exit.CRASHED
     return serving.result()
 
 
-async def _clear_away() -> None:
-    """As asyncio.run does, but not for ever: a handler that was given up may refuse to be cancelled."""
+async def _cancel_leftovers() -> None:
+    """Cancel what is left, as asyncio.run does, but for at most a second: a handler may ignore its cancellation."""
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:
         task.cancel()
@@ -89,7 +87,7 @@ async def _clear_away() -> None:
 async def beside(
     app: WorkerMethods, options: WorkerOptions, target: str | None = None
 ) -> AsyncIterator[Worker]:
-    """A worker in the running loop, for as long as the block lasts. If it died, the block's end says so."""
+    """Run a worker in the running loop until the block ends. If the worker died, raise WorkerDied then."""
     worker = make_worker(app, options, target)
     await _save_tasks_until_done(app)
     await warn_of_unknown(app.operations.store, options.queues)
@@ -98,18 +96,18 @@ async def beside(
     try:
         await asyncio.wait((running, ready), return_when=asyncio.FIRST_COMPLETED)
         if running.done():
-            running.result()  # it was refused
+            running.result()  # raises why the worker was refused
         yield worker
     finally:
         ready.cancel()
         worker.stop()
-        await _see_off(worker, running)
+        await _wait_until_ended(worker, running)
     if worker.status in (Exit.CRASHED, Exit.SLOTS_LOST):
         raise WorkerDied from worker.error
 
 
-async def _see_off(worker: Worker, running: asyncio.Task[Exit]) -> None:
-    """Wait for its end. Whoever is cancelled meanwhile is in a hurry, but nothing is left running behind them."""
+async def _wait_until_ended(worker: Worker, running: asyncio.Task[Exit]) -> None:
+    """Wait until the worker has ended. If the caller is cancelled, stop the worker at once, and still wait for it."""
     cancelled = False
     while not running.done():
         try:
@@ -125,7 +123,7 @@ async def _see_off(worker: Worker, running: asyncio.Task[Exit]) -> None:
 
 
 def make_worker(app: WorkerMethods, options: WorkerOptions, target: str | None = None) -> Worker:
-    """A worker that does not run yet. The database is not asked: it may have to be waited for."""
+    """Create a worker without using the database, which may not be available yet."""
     app.operations.store.use_worker_patience()
     handlers = app.handlers()
     program = find_program(app, target)
@@ -133,13 +131,12 @@ def make_worker(app: WorkerMethods, options: WorkerOptions, target: str | None =
     if alone and options.processes == 0:
         if len(alone) == len(handlers):
             raise InvalidConfig("With processes=0 nothing is left to run: every task has run_in='process'.")
-        _log.warning("With processes=0 this worker leaves to others: %s", ", ".join(alone))
+        _log.warning("With processes=0 this worker leaves these tasks to other workers: %s", ", ".join(alone))
     if alone and program is None and options.processes != 0:
         raise InvalidConfig(
-            f"The task {alone[0]} runs in a process of its own, and a new process would not find this app: "
-            "bind it to a name in a module that can be imported, which the script that is run cannot, and say "
-            'which with target="module:name" if it is none of the module\'s own names. '
-            "With processes=0 this worker leaves such tasks to others."
+            f"The task {alone[0]} runs in its own process, and a new process cannot find this app. Define the app in "
+            "a module that can be imported, not in the main script. If it is not a global name of the module, give "
+            'target="module:name". With processes=0 this worker leaves such tasks to other workers.'
         )
     return Worker(
         app.operations, handlers, options, listeners=app.listeners, program=program, sync=app._save_tasks
@@ -147,7 +144,7 @@ def make_worker(app: WorkerMethods, options: WorkerOptions, target: str | None =
 
 
 async def _save_tasks_until_done(app: WorkerMethods) -> None:
-    """A worker that starts before its database waits for it."""
+    """Save the app's tasks. If the database is not available yet, wait for it."""
     health = Health()
     while True:
         try:
@@ -156,12 +153,12 @@ async def _save_tasks_until_done(app: WorkerMethods) -> None:
             raise
         except Unavailable as error:
             if error.code == "store.forbidden":
-                raise  # to wait gives it no rights
+                raise  # waiting does not help
             await asyncio.sleep(health.failed(error))
 
 
 def find_program(app: WorkerMethods, target: str | None = None) -> Load | None:
-    """Where a new process finds this app, with all its tasks; None if it would not."""
+    """How a new process can load this app with all its tasks; None if it cannot."""
     homes = {home for task in app.tasks.values() if (home := _importable(task.function.__module__))}
     target = target or _find_target(app, homes)
     if target is None:
@@ -172,7 +169,7 @@ def find_program(app: WorkerMethods, target: str | None = None) -> Load | None:
 
 
 def _find_target(app: WorkerMethods, homes: Collection[str]) -> str | None:
-    """Where tasks are defined first: whoever imports the app as well may import much more."""
+    """A module and name of the app. Modules that define tasks come first: others may import much more."""
     found = [
         f"{name}:{attribute}"
         for loaded, module in list(sys.modules.items())
@@ -183,7 +180,7 @@ def _find_target(app: WorkerMethods, homes: Collection[str]) -> str | None:
 
 
 def _importable(module: str) -> str | None:
-    """The name to import a loaded module by. A script has none; ``python -m`` tells that of its module."""
+    """The name to import a loaded module by; None for a script. ``python -m`` records the name of its module."""
     if module != "__main__":
         return module
     spec = getattr(sys.modules["__main__"], "__spec__", None)
@@ -191,7 +188,7 @@ def _importable(module: str) -> str | None:
 
 
 async def _serve(app: WorkerMethods, options: WorkerOptions, worker: Worker) -> int:
-    # Before the database is waited for: nothing else stops the first process of a container.
+    # Before waiting for the database: without handlers, signals do not stop the first process of a container.
     with _stopped_by_signals(worker):
         await worker.unless_stopped(_save_tasks_until_done(app))
         await worker.unless_stopped(warn_of_unknown(app.operations.store, options.queues))
@@ -200,9 +197,9 @@ async def _serve(app: WorkerMethods, options: WorkerOptions, worker: Worker) -> 
 
 @contextmanager
 def _stopped_by_signals(worker: Worker) -> Iterator[None]:
-    """The first signal stops the worker in order, the second ends the process at once.
+    """Stop the worker in order at the first signal; end the process at the second.
 
-    Python's own handlers, not the loop's: they also run while a handler blocks the loop.
+    These are Python's signal handlers, not the loop's: they also run while a handler blocks the loop.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

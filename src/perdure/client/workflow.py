@@ -1,4 +1,4 @@
-"""The builder: a graph of steps, checked as a whole before anything is written."""
+"""Build a workflow: a graph of steps, checked as a whole before anything is written."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ R = TypeVar("R")
 
 
 class Workflow:
-    """Steps to be started as one: ``app.start_workflow(flow)``.
+    """Steps that are started together: ``app.start_workflow(flow)``.
 
-    ``result`` names the step whose result is the workflow's. ``idempotency_key``: the same workflow is started once.
-    ``unique_key``: at most one of this name runs at a time.
+    ``result``: the step whose result becomes the workflow's. ``idempotency_key``: the workflow is started only once.
+    ``unique_key``: at most one workflow of this name and key runs at a time.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class Workflow:
         self._most = number("most_steps", most_steps, 1, MOST_STEPS * 50)
         self._steps: dict[str, Step[Any]] = {}
         self._in_order = True
-        """Each step came after its parents, so that there is no cycle to look for."""
+        """Whether each step was added after its parents, so that there can be no cycle."""
 
     def __repr__(self) -> str:
         return f"<Workflow {self.name} of {len(self._steps)} steps>"
 
     def __str__(self) -> str:
-        """A drawing for terminals."""
+        """A tree for terminals."""
         return "\n".join([self.name, *tree(self.shapes())])
 
     @property
@@ -73,7 +73,7 @@ class Workflow:
         after: Iterable[Step[Any] | str] = (),
         after_done: Iterable[Step[Any] | str] = (),
     ) -> Step[R]:
-        """A job that runs once all of ``after`` succeeded and all of ``after_done`` ended."""
+        """Add a job that runs once all of ``after`` succeeded and all of ``after_done`` ended."""
         step = Step(key, job, after=after, after_done=after_done)
         self.add(step)
         return step
@@ -88,7 +88,10 @@ class Workflow:
         timeout: float | timedelta | None = None,
         on_timeout: Resolution = "failed",
     ) -> Gate:
-        """A step that somebody resolves. ``timeout`` begins when it opens; ``on_timeout`` is how it then ends."""
+        """Add a step that a person or program resolves.
+
+        ``timeout`` begins when the gate opens; ``on_timeout`` is its outcome if nobody resolves it in that time.
+        """
         if job is not None:
             raise InvalidWorkflow(f"{key} is a gate: no worker runs it, so it takes no job.")
         gate = Gate(key, after=after, after_done=after_done, timeout=timeout, on_timeout=on_timeout)
@@ -99,14 +102,14 @@ class Workflow:
         if step.key in self._steps:
             raise InvalidWorkflow(f"There are two steps named {step.key}.")
         if len(self._steps) == self._most:
-            raise InvalidWorkflow(f"{step.key} is one step too many: a workflow has at most {self._most}.")
+            raise InvalidWorkflow(f"{step.key} is one step too many: this workflow may have {self._most}.")
         parents = {*step.after, *step.after_done}
         once = len(parents) == len(step.after) + len(step.after_done)
         self._in_order = self._in_order and once and parents <= self._steps.keys()
         self._steps[step.key] = step
 
     def shapes(self) -> list[Shape]:
-        """The whole graph, parents first; or a refusal that names a step."""
+        """The whole graph, parents first; InvalidWorkflow names a wrong step."""
         if not self._steps:
             raise InvalidWorkflow(f"The workflow {self.name} has no steps.")
         shapes = [step.shape for step in self._steps.values()]
@@ -116,8 +119,8 @@ class Workflow:
             raise no_ancestor(step.key, key)
         if self.result_step is not None and self.result_step not in self._steps:
             raise InvalidWorkflow(
-                f"The result is to be that of {self.result_step}, which is no step: one that is appended later "
-                "cannot be, since nobody knows yet whether it will come."
+                f"result names {self.result_step}, which is not a step of this workflow. It cannot name a step "
+                "that is appended later: that step may never come."
             )
         return shapes
 
@@ -148,7 +151,7 @@ class Workflow:
 
 
 class _Names:
-    """Keys for steps that were given none: the task's name, and a number where it comes again."""
+    """Keys for steps without one: the task's name, with a number if it is repeated."""
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
@@ -162,7 +165,7 @@ class _Names:
 
 
 def chain(*jobs: JobRequest[Any], name: str = "chain", **options: Any) -> Workflow:
-    """One after the other, each if the one before succeeded. The result is that of the last."""
+    """A workflow that runs jobs in order, each after the previous one succeeded. Its result is that of the last job."""
     names = _Names()
     keys = [names.of(job) for job in jobs]
     flow = Workflow(name, **{"result": keys[-1] if keys else None, **options})
@@ -180,7 +183,10 @@ def group(
     name: str = "group",
     **options: Any,
 ) -> Workflow:
-    """Side by side, and ``then`` one more if all of them succeeded: it has the result, and theirs in ctx.results."""
+    """A workflow that runs jobs in parallel, and ``then`` one more if all succeeded.
+
+    That job finds their results in ``ctx.results``, and its result is the workflow's.
+    """
     names = _Names()
     jobs = [*jobs]
     keys = [names.of(job) for job in jobs]

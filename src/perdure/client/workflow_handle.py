@@ -1,4 +1,4 @@
-"""A workflow in the caller's hands."""
+"""The handle of a started workflow."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from perdure.app import App
 
 NAMED = 3
-"""Steps that an error names."""
+"""The most steps that an error names."""
 
 
 class StartedWorkflow:
-    """One workflow, as it was when last looked at: ``refresh`` looks again."""
+    """One workflow, as it was when last read; ``refresh`` reads it again."""
 
     def __init__(self, app: App, row: WorkflowRow, *, created: bool = False) -> None:
         self._app = app
@@ -44,7 +44,7 @@ class StartedWorkflow:
 
     @property
     def row(self) -> WorkflowRow:
-        """Everything that is stored, as it was when last looked at."""
+        """The whole stored row, as it was when last read."""
         return self._row
 
     @property
@@ -82,14 +82,14 @@ class StartedWorkflow:
 
     @property
     def result(self) -> Any:
-        """What the declared step returned; None until that succeeded."""
+        """The result of the step that ``result=`` names; None until that step succeeded."""
         row = self._row
         if row.result is None or row.result_task is None:
             return None
         return self._app._decode_result(row.result_task, row.result)
 
     def _refresh(self) -> Plan[StartedWorkflow]:
-        """Look at the workflow again."""
+        """Read the workflow again."""
         row = yield from perform(ops.get_workflow, self.id)
         if row is None:
             raise WorkflowNotFound
@@ -97,7 +97,7 @@ class StartedWorkflow:
         return self
 
     def _join(self, timeout: float | timedelta | None = None) -> Plan[None]:
-        """Wait until the workflow is over, however it ended."""
+        """Wait until the workflow has succeeded, failed or been canceled."""
         yield from until_over(self.store, self._is_over, timeout)
 
     def _get(self, timeout: float | timedelta | None = None) -> Plan[Any]:
@@ -112,17 +112,19 @@ class StartedWorkflow:
         return self.result
 
     def _failed(self) -> Plan[WorkflowFailed]:
-        """Which steps it failed for. What became of the first one is the cause of the error."""
+        """The error of the failed workflow. It names failed steps; the error of the first one is its cause."""
         spoilers = yield from perform(ops.list_spoilers, self.id, n=NAMED + 1)
-        told = ", ".join(map(_told, spoilers[:NAMED])) + (" and others" if len(spoilers) > NAMED else "")
-        failed = WorkflowFailed(f"The workflow {self.id} failed: {told}.")
+        named = ", ".join(map(_failed_step, spoilers[:NAMED])) + (
+            " and others" if len(spoilers) > NAMED else ""
+        )
+        failed = WorkflowFailed(f"The workflow {self.id} failed: {named}.")
         failed.workflow_id = self.id
         first = yield from self._app._get_jobs([one.id for one in spoilers[:1] if one.code is not None])
         failed.__cause__ = next((job._failed() for job in first if job is not None), None)
         return failed
 
     def _steps(self) -> Plan[list[WorkflowStep]]:
-        """Its steps and gates, in the order they were added, with the states they have now."""
+        """The steps and gates in the order they were added, with their current states."""
         graph = yield from perform(ops.get_graph, self.id)
         if graph is None:
             raise WorkflowNotFound
@@ -130,7 +132,7 @@ class StartedWorkflow:
         return [_step(one) for one in placed(graph)]
 
     def _cancel(self, *, reason: str | None = None, by: str | None = None) -> Plan[Canceling]:
-        """Cancel every step that has not ended; those that run are asked to stop."""
+        """Cancel every step that has not ended; running steps are asked to stop."""
         return (yield from self._app._cancel_workflow(self.id, reason=reason, by=by))
 
     def _requeue(
@@ -141,7 +143,7 @@ class StartedWorkflow:
         reason: str | None = None,
         by: str | None = None,
     ) -> Plan[Requeuing]:
-        """Start a new run of a workflow that failed or was canceled; ``run`` names the run the caller saw."""
+        """Start a new run of a workflow that failed or was canceled; ``run``: only if this is still its run."""
         return (yield from self._app._requeue_workflow(self.id, run=run, steps=steps, reason=reason, by=by))
 
     def _is_over(self) -> Plan[bool]:
@@ -157,13 +159,13 @@ class StartedWorkflow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowStep:
-    """A step of a started workflow, as it was when they were listed. ``app.get_job(step.id)`` has the rest."""
+    """A step of a started workflow, as it was when listed. ``app.get_job(step.id)`` has the rest."""
 
     key: str
     id: str
-    """Of its job."""
+    """The id of its job."""
     task: str | None
-    """None of a gate."""
+    """None for a gate."""
     queue: str
     state: State
     run: int
@@ -178,7 +180,7 @@ class WorkflowStep:
     """Without a traceback."""
     created_at: datetime
     run_at: datetime
-    """From when it may run; of an open gate with a time-out, until when."""
+    """The time from which it may run; for an open gate with a timeout, the end of the timeout."""
     started_at: datetime | None
     finished_at: datetime | None
 
@@ -188,7 +190,7 @@ class WorkflowStep:
 
 
 class Placed(NamedTuple):
-    """A step as it is stored, and its place in the graph. ``waits_for``: the parents that have not ended."""
+    """A stored step and its place in the graph. ``waits_for``: the parents that have not ended."""
 
     row: StepRow
     shape: Shape
@@ -239,7 +241,7 @@ def _step(one: Placed) -> WorkflowStep:
     )
 
 
-def _told(one: Spoiler) -> str:
+def _failed_step(one: Spoiler) -> str:
     if one.state == "canceled":
         return f"{one.key} was canceled"
     # A gate has no error.

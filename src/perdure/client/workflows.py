@@ -1,4 +1,4 @@
-"""Every method of the app that is about workflows."""
+"""The app's methods for workflows."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class WorkflowMethods:
         def store(self) -> Store: ...
 
     def _moving(self, act: Plan[T], conn: object | None) -> Plan[T]:
-        """The app's one way to do what may let steps run."""
+        """Perform an action that may release steps. Every such action comes through here: testing replaces this."""
         return (yield from act)
 
     def _start_workflow(self, flow: Workflow, *, conn: object | None = None) -> Plan[StartedWorkflow]:
-        """Write the workflow and all its steps in one transaction, also in yours."""
+        """Write the workflow and all its steps in one transaction, or in yours with ``conn``."""
         return (yield from self._moving(self._start(flow, conn), conn))
 
     def _start(self, flow: Workflow, conn: object | None) -> Plan[StartedWorkflow]:
@@ -93,7 +93,7 @@ class WorkflowMethods:
         before: JobId | None = None,
         limit: int = 50,
     ) -> Plan[list[StartedWorkflow]]:
-        """A page of workflows, newest first; for the next one give the last id as ``before``."""
+        """A page of workflows, newest first; for the next page give the last id as ``before``."""
         if status is not None and status not in get_args(Status):
             raise InvalidOption(f"status must be one of {', '.join(get_args(Status))}.")
         number("limit", limit, 1, PAGE)
@@ -110,7 +110,7 @@ class WorkflowMethods:
     def _cancel_workflow(
         self, id: JobId, *, reason: str | None = None, by: str | None = None, conn: object | None = None
     ) -> Plan[Canceling]:
-        """Cancel every step that has not ended; those that run are asked to stop. One that is over stays so."""
+        """Cancel every step that has not ended; running steps are asked to stop. An ended workflow does not change."""
         reason, by = optional_text("reason", reason), optional_text("by", by)
         return (
             yield from perform_on(
@@ -128,9 +128,9 @@ class WorkflowMethods:
         by: str | None = None,
         conn: object | None = None,
     ) -> Plan[Requeuing]:
-        """Start a new run of a workflow that failed or was canceled; ``run`` names the run the caller saw.
+        """Start a new run of a workflow that failed or was canceled; ``run``: only if this is still its run.
 
-        ``steps``: "failed" ones only, those and all that is "following" them, or "all".
+        ``steps``: only the "failed" ones, those and all steps "following" them, or "all".
         """
         if steps not in get_args(Which):
             raise InvalidOption(f"steps must be one of {', '.join(get_args(Which))}.")
@@ -157,13 +157,13 @@ class WorkflowMethods:
         by: str | None = None,
         conn: object | None = None,
     ) -> Plan[bool]:
-        """End an open gate. The same once more is fine and returns False; anything else is a conflict.
+        """Resolve an open gate. Resolving it again in the same way returns False; in another way is a GateConflict.
 
-        ``output``: plain JSON, the gate's result; only of one that succeeded.
+        ``output``: the gate's result as plain JSON, only with "succeeded".
         """
         if resolution not in RESOLUTIONS:
             raise InvalidOption(
-                f"A gate is resolved as {', '.join(RESOLUTIONS)}.",
+                f"A gate can be resolved as {', '.join(RESOLUTIONS)}.",
                 code="workflow.gate_invalid_terminal_status",
             )
         if output is not None and resolution != "succeeded":
@@ -189,7 +189,7 @@ class WorkflowMethods:
         steps: Sequence[Step[Any]],
         conn: object | None = None,
     ) -> Plan[AppendOutcome]:
-        """Add steps while the gate ``window`` is open. A retry under the same key is applied once."""
+        """Add steps while the gate ``window`` is open. A retry with the same ``mutation_key`` adds nothing."""
         if isinstance(mutation_key, str) and not mutation_key.strip():
             raise InvalidOption("mutation_key must not be blank.", code="workflow.append_mutation_key_blank")
         key, listed = text("mutation_key", mutation_key, KEY_BYTES), checked_steps("append_steps", steps)
@@ -221,11 +221,11 @@ class WorkflowMethods:
 
 
 def workflow_id(id: JobId) -> str:
-    """An id in its one spelling; a text that is no id belongs to no workflow."""
+    """The id in its canonical form. WorkflowNotFound if the string is not a UUID."""
     if isinstance(id, uuid.UUID):
         return str(id)
     if not isinstance(id, str):
-        raise InvalidOption("A workflow's id is a text or a UUID.")
+        raise InvalidOption("A workflow's id must be a string or a UUID.")
     try:
         return str(uuid.UUID(id))
     except ValueError:

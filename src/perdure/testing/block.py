@@ -217,7 +217,7 @@ class Testing:
     def _set(self, now: Instant) -> None:
         to_us("advance", from_us(now))
         self._now = max(self._now, now)
-        # So that a worker that runs beside the test notices at once.
+        # A worker that runs beside the test notices the new time at once.
         self._store.announce(frozenset((ANYTHING,)))
 
     def _next(self) -> Plan[Instant | None]:

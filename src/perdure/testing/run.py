@@ -53,7 +53,7 @@ class Run:
             concurrency=concurrency,
             drain=0.0,
             poll=POLL,
-            # So that it never counts as silent, however far a handler moves the clock.
+            # The worker must never count as silent, however far a handler moves the clock.
             lease=LONGEST,
             name="testing",
         )

@@ -1,7 +1,7 @@
-"""What the database does without perdure: the simplest queue in SQL written by hand, on one connection.
+"""The database without perdure: the simplest queue in handwritten SQL, on one connection.
 
-A table with an index on what is ready. No order, limit, lease, retry or history: who builds such a queue gets less
-than perdure, but at no price.
+It is a table with an index on ready jobs, without priorities, limits, leases, retries or history. The difference
+to perdure is the cost of these.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _PLANS = {
 
 class Bare(Protocol):
     def insert(self) -> int:
-        """One job and a commit; returns how many."""
+        """Insert one job and commit; return the number of jobs."""
         ...
 
     def insert_many(self) -> int:
-        """Many jobs and one commit."""
+        """Insert many jobs with one commit."""
         ...
 
     def cycle(self) -> int:
-        """Note that those taken before have ended and take the next, with one commit."""
+        """Finish the jobs that were claimed last and claim the next ones, with one commit."""
         ...
 
     def close(self) -> None: ...
@@ -55,7 +55,7 @@ class BareSqlite:
     def __init__(self, place: Place) -> None:
         self._connection: Any = place.bare.connect()
         self._connection.execute("ROLLBACK")
-        # As everybody's does: nobody else writes to this file.
+        # SQLite's default. It is safe because nobody else writes to this file.
         self._connection.execute("PRAGMA wal_autocheckpoint = 1000")
         for definition in (_TABLE["sqlite"], _INDEX):
             self._connection.execute(_named(definition))
@@ -118,7 +118,7 @@ class BarePostgres:
         return len(self._taken)
 
     def _plan_once(self, prepare: bool | None) -> None:
-        """By the indexes, whatever the statistics of a new table say. Not behind a pooler: see decision 0003."""
+        """Plan with the indexes, whatever the statistics of a new table say. Not behind a pooler: see decision 0003."""
         ((backend,),) = self._execute("SELECT pg_catalog.pg_backend_pid()").fetchall()
         own = backend == self._connection.info.backend_pid
         if own if prepare is None else prepare:

@@ -12,7 +12,7 @@ LEAST, MOST = 2, 600
 
 
 def _number(ctx: click.Context, param: click.Parameter, value: float) -> float:
-    """A nan is neither too small nor too large, and would do."""
+    """Refuse nan, which click's range check accepts."""
     if math.isnan(value):
         raise click.BadParameter(f"{value} is not in the range {LEAST}<=x<={MOST}.")
     return value
@@ -31,11 +31,11 @@ def _number(ctx: click.Context, param: click.Parameter, value: float) -> float:
 @where
 @pass_target
 def bench(target: Target, seconds: float, as_json: bool) -> None:
-    """Measure perdure and the bare database, side by side.
+    """Measure perdure and plain SQL on your database, side by side.
 
-    In tables of its own, which are gone afterwards: a new schema on PostgreSQL, for which the role needs the right to
-    create one; a new file beside the given one on SQLite. Your own tables and jobs are not touched, but other users of
-    the database notice it. A rate is the median of three rounds; the slowest and the fastest are shown, too.
+    It uses temporary tables: a new schema on PostgreSQL, which the role must be allowed to create, or a new file beside
+    yours on SQLite. Your tables and jobs are not touched, but other users of the database notice the load. A rate is
+    the median of three rounds; the slowest and the fastest round are shown, too.
 
     \b
     Examples:
@@ -43,11 +43,11 @@ def bench(target: Target, seconds: float, as_json: bool) -> None:
       perdure bench --app shop.jobs:app --seconds 60
       perdure bench --json | jq 'select(.unit == "jobs/s")'
     """
-    from perdure.cli.bench.report import tell
+    from perdure.cli.bench.report import print_report
     from perdure.cli.bench.tables import throw_away
     from perdure.cli.bench.workloads import measure
 
     with target.app_for_database() as theirs, throw_away(theirs) as place:
         figures = measure(place, seconds)
         about = place.app.stats().database
-    tell(figures, f"{about.dialect} {about.version} at {place.address}", as_json=as_json)
+    print_report(figures, f"{about.dialect} {about.version} at {place.address}", as_json=as_json)

@@ -1,4 +1,4 @@
-"""What ``perdure bench`` says: a table of figures, and what they mean in a sentence each."""
+"""The output of ``perdure bench``: a table of figures, and a sentence about each."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ TITLES = {
     "drain": "drain by one worker",
 }
 COMMIT = "a commit"
-"""The bare database's, told in the first sentence."""
+"""Of the bare database; the first sentence has it."""
 FAR = 0.005
-"""Seconds for a commit from which on it is worth a word of advice."""
+"""Seconds: if a commit takes longer, the report gives advice."""
 
 
-def tell(figures: Figures, database: str, *, as_json: bool) -> None:
+def print_report(figures: Figures, database: str, *, as_json: bool) -> None:
     if as_json:
         for line in lines(figures):
             exact(json.dumps(line))
         return
     say()
-    say(f"{database}; what bench made there is gone.")
+    say(f"{database}; the tables of bench are deleted.")
     say()
     rows = [
         [line["figure"], _said(line["value"], line["unit"]), _range(line), *_bare(line), _part(line)]
@@ -46,7 +46,7 @@ def tell(figures: Figures, database: str, *, as_json: bool) -> None:
 def lines(figures: Figures) -> Iterator[dict[str, Any]]:
     """Each figure, with its slowest and fastest round.
 
-    ``bare`` is what the database does without perdure, ``ratio`` how near perdure comes.
+    ``bare``: the rate without perdure. ``ratio``: perdure's rate divided by it.
     """
     for name, title in TITLES.items():
         rate, (low, high) = figures.ours[name], figures.ours_range[name]
@@ -66,30 +66,30 @@ def verdict(figures: Figures) -> Iterator[str]:
     ours, bare, commit = figures.ours, figures.bare, _commit(figures)
     if ours["singles"] <= bare["singles"]:
         yield (
-            f"A commit takes {_ms(commit)} here; a caller that waits for each enqueues at most "
+            f"A commit takes {_ms(commit)} here; a caller that waits for each commit enqueues at most "
             f"{_count(bare['singles'])} jobs a second."
         )
     else:
-        yield f"A commit took {_ms(commit)}, but not every time: the disk is unsteady, so measure with more --seconds."
+        yield f"A commit took {_ms(commit)}, but times varied: the disk is unsteady, so measure with more --seconds."
     yield f"One by one, perdure enqueues {_count(ours['singles'])} a second, {_percent(ours, bare, 'singles')}."
     times = ours["callers"] / ours["singles"]
-    yield f"{CALLERS} callers of one process together enqueue {times:.1f} times as many as one."
+    yield f"{CALLERS} concurrent callers in one process enqueue {times:.1f} times as many as one."
     yield f"In bulk it is {_count(ours['bulk'])} a second, {_percent(ours, bare, 'bulk')}."
     yield (
         f"One worker with {SLOTS} slots runs {_count(ours['drain'])} empty jobs a second, "
-        f"{_percent(ours, bare, 'drain')}: {1e6 / ours['drain']:.0f} µs for each, besides what your code takes."
+        f"{_percent(ours, bare, 'drain')}: {1e6 / ours['drain']:.0f} µs for each, plus the time of your code."
     )
     begins = figures.pick_up
     yield (
-        f"An idle worker begins a job {_ms(begins[50])} after the call that enqueues it, half of the time; "
-        f"99 times of 100 within {_ms(begins[99])}."
+        f"An idle worker begins a job within {_ms(begins[50])} of the enqueue call in half of the cases, "
+        f"and within {_ms(begins[99])} in 99 of 100."
     )
     if commit > FAR:
-        yield "Commits are slow here: enqueue with enqueue_many or from many callers, and the disk matters less."
+        yield "Commits are slow here: enqueue_many, or many concurrent callers, need fewer commits."
 
 
 def _commit(figures: Figures) -> float:
-    """Seconds: an insert is hardly more."""
+    """Seconds of a commit: an insert takes hardly longer."""
     return 1 / figures.bare["singles"]
 
 
@@ -98,7 +98,7 @@ def _percent(ours: dict[str, float], bare: dict[str, float], name: str) -> str:
 
 
 def _bare(line: dict[str, Any]) -> list[str]:
-    """The database's own rate, and its range."""
+    """The rate of bare SQL, and its range."""
     if "bare" not in line:
         return ["", ""]
     return [_said(line["bare"], line["unit"]), _range(line, "bare_")]
@@ -127,5 +127,5 @@ def _ms(seconds: float) -> str:
 
 
 def _short(value: float) -> float:
-    """Three digits say all that such a measurement can."""
+    """Round to three digits; the measurement is no more exact than that."""
     return float(f"{value:.3g}")

@@ -1,4 +1,4 @@
-"""Where ``perdure bench`` works: tables of its own, beside the user's and on the same disk, for a while."""
+"""The temporary tables of ``perdure bench``, beside the user's and on the same disk."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from perdure.store.statements import Dialect
 from perdure.store.store import Store, open_store
 
 ENDS = ("SIGTERM", "SIGHUP")
-"""What else than Ctrl-C ends a program that should clear away first, where the system has it."""
+"""The signals besides Ctrl-C after which bench deletes its tables before it ends, if the system has them."""
 TRIES = 5
-"""Of a drop."""
+"""The most attempts to drop the schema."""
 
 
 class Place(NamedTuple):
-    """The throw-away tables."""
+    """The temporary tables."""
 
     settings: DatabaseSettings
-    """Those of the user's app, on the throw-away tables: all that another process needs to open them."""
+    """The settings of the user's app, but for the temporary tables. Another process can open them with these."""
     app: App
     bare: Store
-    """Where bare SQL is run: the same schema, or one more file. One connection writes to it, and so may checkpoint."""
+    """The store for bare SQL: the same schema, or another file. One connection writes to it, so it may checkpoint."""
     address: str
-    """Of the user's database."""
+    """The address of the user's database."""
 
 
 def app_on(settings: DatabaseSettings) -> App:
@@ -46,7 +46,7 @@ def app_on(settings: DatabaseSettings) -> App:
 
 @contextmanager
 def throw_away(theirs: App) -> Iterator[Place]:
-    """Make the tables; however the block ends, nothing of them is left."""
+    """Create the tables, and delete them when the block ends, in whatever way."""
     name = f"perdure_bench_{secrets.token_hex(4)}"
     url = theirs.database.found_url
     dialect, address = theirs.store.dialect, theirs.store.address
@@ -60,7 +60,7 @@ def throw_away(theirs: App) -> Iterator[Place]:
             file = _beside(path, name)
             if not os.path.exists(path):
                 say(f"There is no file {path}: bench measures the disk of its directory.", err=True)
-            # Whether it is a database at all; in which state its tables are, if there are any, is no matter here.
+            # Check only that it is a database. The state of its tables does not matter.
             with suppress(SchemaError, StoreBusy):
                 theirs.check_schema()
             settings = settings._replace(url=f"sqlite:///{file}")
@@ -77,7 +77,7 @@ def _schema(settings: DatabaseSettings) -> Iterator[App]:
             if error.code == "store.forbidden":
                 raise Failure(_FORBIDDEN) from None
             if not isinstance(error, StoreAway):
-                # One migration may be there, and the next one not. What went wrong is told, not what came of it.
+                # Some migrations may be applied. Report the error of the migration, not an error of the drop.
                 with suppress(Exception):
                     _drop(app, settings.schema)
             raise
@@ -91,12 +91,12 @@ def _schema(settings: DatabaseSettings) -> Iterator[App]:
 
 
 _FORBIDDEN = (
-    "This role may not create a schema, and bench works in one of its own: GRANT CREATE ON DATABASE to it, or name "
+    "This role may not create a schema, and bench needs its own: GRANT CREATE ON DATABASE to the role, or give "
     "another database with --url. [store.forbidden]"
 )
 
 
-# As a migration: neither what the role nor what the URL has set may stand against it.
+# Like a migration, this overrides read-only mode and timeouts that the role or the URL has set.
 _DROP = (
     "BEGIN READ WRITE",
     "SET LOCAL statement_timeout = '5min'",
@@ -111,13 +111,13 @@ def _tidy_up(app: App, schema: str) -> None:
         _drop(app, schema)
     except Exception:
         by_hand = f'DROP SCHEMA IF EXISTS "{schema}" CASCADE;'
-        say(f"The database could not be tidied up; please do: {by_hand}", err=True)
+        say(f"The temporary schema could not be deleted; please run: {by_hand}", err=True)
         raise
 
 
 def _drop(app: App, schema: str) -> None:
     for _ in range(TRIES - 1):
-        # Until it is lifted, a limit of a few milliseconds may end even a BEGIN.
+        # Before SET LOCAL lifts it, a statement timeout of a few milliseconds may cancel even BEGIN.
         with suppress(StoreBusy):
             _drop_once(app, schema)
             return
@@ -135,7 +135,7 @@ def _drop_once(app: App, schema: str) -> None:
 
 @contextmanager
 def drivers_errors(dialect: Dialect) -> Iterator[None]:
-    """What a driver says is not fit to be shown: the same as ours."""
+    """Raise a driver's error as a PerdureError, whose message may be shown."""
     try:
         yield
     except Exception as error:
@@ -165,7 +165,9 @@ def _bare_file(settings: DatabaseSettings) -> Store:
 
 def _beside(path: str, name: str) -> Path:
     if path == ":memory:":
-        raise InvalidConfig("A database in memory ends with its process: name a file, or PostgreSQL.")
+        raise InvalidConfig(
+            "bench cannot use a database in memory: give the URL of a file, or of PostgreSQL."
+        )
     file = Path(os.path.realpath(path))
     if not file.parent.is_dir():
         raise InvalidConfig("The directory of the SQLite file does not exist.")
@@ -176,7 +178,7 @@ def _beside(path: str, name: str) -> Path:
 
 @contextmanager
 def _signals_raise() -> Iterator[None]:
-    """All of them as Ctrl-C, which also an event loop knows how to end with."""
+    """Turn the signals in ENDS into Ctrl-C, which also stops an event loop in order."""
     told: list[int] = []
 
     def interrupt(number: int, _frame: object) -> None:
@@ -185,7 +187,7 @@ def _signals_raise() -> Iterator[None]:
 
     numbers = [signal.Signals[name] for name in ENDS if hasattr(signal, name)]
     before = {number: signal.signal(number, interrupt) for number in numbers}
-    # A shell has those it starts in the background ignore it.
+    # A shell starts background processes with SIGINT ignored.
     before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -198,7 +200,7 @@ def _signals_raise() -> Iterator[None]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """To clear away takes moments; whoever is impatient should not have to do it by hand."""
+    """Ignore Ctrl-C while the tables are deleted: it takes moments, and otherwise the user would have to do it."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

@@ -1,4 +1,4 @@
-"""A worker in another process, for ``perdure bench``: that is where the jobs of most programs run."""
+"""A worker in another process, for ``perdure bench``: most programs run their jobs in one."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ READY = "ready"
 
 
 async def begun() -> int:
-    """When it began to run, by a clock that all processes of a machine share."""
+    """The time at which it began to run, on a clock that all processes of a machine share."""
     return time.monotonic_ns()
 
 
 @contextmanager
 def another_worker(place: Place) -> Iterator[None]:
-    """Runs for as long as the block lasts."""
+    """Run a worker process until the block ends."""
     process = subprocess.Popen(
         [sys.executable, "-m", __name__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # Ctrl-C is for us to notice: first the worker goes, then its tables
+        start_new_session=True,  # Ctrl-C reaches only this process: it ends the worker first, then the tables
     )
     with process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            # Not by its arguments: everybody can read those, and the URL may hold a password.
+            # Not as arguments: other users can see those, and the URL may contain a password.
             process.stdin.write(f"{json.dumps(place.settings)}\n")
             process.stdin.flush()
             if (said := process.stdout.readline().strip()) != READY:
-                raise _told(said)
+                raise _startup_failure(said)
             yield
         finally:
             process.kill()
 
 
-def _told(said: str) -> Failure:
-    """Why the worker ended before it began, if it could say so."""
+def _startup_failure(said: str) -> Failure:
+    """The failure of a worker that did not start, with its own message if it sent one."""
     if not said:
-        return Failure("The worker that bench started has ended by itself. [worker.died]")
+        return Failure("The worker that bench started ended unexpectedly. [worker.died]")
     code, message = json.loads(said)
     return {kind.exit_code: kind for kind in (Failure, Misuse, Away, Unfit)}[code](message)
 
@@ -63,7 +63,7 @@ async def _work(settings: DatabaseSettings) -> None:
         app.task(name=TASK, queue=PICK_UP)(begun)
         async with app.worker(queues=[PICK_UP]):
             exact(READY)
-            await asyncio.to_thread(sys.stdin.read)  # whoever started it has gone
+            await asyncio.to_thread(sys.stdin.read)  # returns when the parent process is gone
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What ``perdure bench`` does: the main workloads and bare SQL in turns, each for a share of the time.
+"""The workloads of ``perdure bench``: perdure and bare SQL take turns, each for a share of the time.
 
-In turns, because a machine may be half as fast a minute later: what counts is how near two neighbours come.
+They take turns because a machine may be half as fast a minute later: only neighbouring figures can be compared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROUNDS = 3
 CALLERS = 50
 SLOTS = 100
 MOST = 50_000
-"""Rows written in bulk in a round: enough to drain for seconds, and not so many that a disk would fill."""
+"""The most rows that one round writes in bulk: enough to drain for seconds, too few to fill a disk."""
 LOOK = 0.01
 
 TO, SUBJECT = "user@example.com", "Welcome aboard"
@@ -38,7 +38,7 @@ class Range(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Jobs a second by workload, perdure's and the bare database's; seconds until an idle worker begins a job."""
+    """Jobs per second by workload, for perdure and for bare SQL; and seconds until an idle worker begins a job."""
 
     ours: dict[str, float]
     """The median of the rounds."""
@@ -53,7 +53,7 @@ class Step(NamedTuple):
     title: str
     share: int
     run: Callable[[float], object]
-    """Takes how many seconds it has."""
+    """Takes the number of seconds it may run."""
 
 
 def measure(place: Place, seconds: float) -> Figures:
@@ -76,7 +76,7 @@ def measure(place: Place, seconds: float) -> Figures:
 
 
 class Work:
-    """The workloads, and what has been measured of each so far."""
+    """The workloads, and their measurements so far."""
 
     def __init__(self, place: Place, bare: Bare) -> None:
         self._place = place
@@ -96,7 +96,7 @@ class Work:
         self._begun = self._app.task(name=TASK, queue=PICK_UP)(begun)
 
     def steps(self) -> Iterator[Step]:
-        """Shares are about as long as a workload takes to show what it can do."""
+        """The steps in order. A share is about as long as a workload needs to reach its full rate."""
         yield Step("warming up", 1, self._warm_up)
         for number in range(ROUNDS):
             queue = f"bench-{number}"
@@ -120,7 +120,7 @@ class Work:
         )
 
     def _warm_up(self, seconds: float) -> None:
-        """Connections open, statements get prepared."""
+        """Open connections and prepare statements."""
         _rate(self._one, seconds / 2, most=20)
         with drivers_errors(self._place.bare.dialect):
             _rate(self._bare.insert, seconds / 2, most=20)
@@ -162,7 +162,7 @@ class Work:
         self._note("bulk", _rate(many, seconds, most=MOST))
 
     def _drain(self, queue: str, seconds: float) -> None:
-        """By a worker of this process, which does nothing else meanwhile."""
+        """Run the queue's jobs with a worker in this process, which does nothing else."""
         waiting = sum(self._app.count_jobs(queue=queue)[queue].values())
 
         async def work() -> float:
@@ -176,10 +176,10 @@ class Work:
         self._note("drain", asyncio.run(work()))
 
     def _pick_up(self, seconds: float) -> None:
-        """By a worker in another process, which has nothing else to do."""
+        """Measure how soon an idle worker in another process begins a job."""
         with another_worker(self._place):
             until = time.perf_counter() + seconds
-            self._pick_up_one()  # it shows that the worker runs
+            self._pick_up_one()  # not measured: it waits until the worker runs
             while time.perf_counter() < until or len(self._waits) < 2:
                 self._waits.append(self._pick_up_one())
 
@@ -196,7 +196,7 @@ def _title(title: str | None) -> str | None:
 
 
 def _rate(do: Callable[[], int], seconds: float, *, most: float = float("inf")) -> float:
-    """How many a second, until the time is up or there is no more to do."""
+    """The rate per second, measured until the time is up or nothing is left to do."""
     start = time.perf_counter()
     n, done = 0, 1
     while done and n < most and time.perf_counter() < start + seconds:
