@@ -36,7 +36,7 @@ def test_a_worker_that_nobody_told_to_stop_charges_what_it_ran(
         assert (row.state, row.attempt, row.crashes, row.interruptions) == ("ready", 1, 1, 0)
         assert row.error_kind == "lost"
     assert hostile_app.list_workers() == []
-    assert "from inside" in hand.log
+    assert "Code on the event loop" in hand.log
 
 
 def test_a_worker_whose_loop_cannot_run_records_everything_and_ends(
@@ -50,7 +50,7 @@ def test_a_worker_whose_loop_cannot_run_records_everything_and_ends(
         assert (row.state, row.attempt, row.crashes, row.interruptions) == ("ready", 1, 1, 0)
         assert row.error_kind == "lost"
     assert hostile_app.list_workers() == []
-    assert hand.log.count("from inside") == 3, "once for what ended its turn, twice without a turn"
+    assert hand.log.count("Code on the event loop") == 3, "once for what ended its turn, twice without a turn"
 
 
 @pytest.mark.long
