@@ -281,7 +281,7 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
     def _ready(self, conn: object | None, *, strict: bool = False) -> Plan[None]:
         """Save the tasks before the first operation of a process, and after each new task.
 
-        ``strict``: raise if the role may not write tasks. A job was refused because its task is missing.
+        ``strict``: raise if the role may not write tasks. Set once a job was refused for a missing task.
         """
         if conn is not None:
             yield from self._save_unsaved(conn, strict=strict)
@@ -316,7 +316,7 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
                 raise TaskNotSaved(_not_saved(missing)) from None
             return
         except StoreReadOnly as error:
-            # Jobs of tasks that the database has must not fail because another task is missing.
+            # A job whose task is in the database must not fail because another task is missing.
             if strict or not known or error.code != "store.forbidden":
                 raise
             _log.warning("Tasks of this program could not be written to the database: %s", error)

@@ -158,10 +158,10 @@ PUT_OFF: tuple[AttemptEvent, ...] = (Snoozed.event, Throttled.event)
 
 
 def stripped(outcome: Outcome, why: str = "", *, dropped: str = "result.unencodable") -> Outcome:
-    """Reduce an outcome that cannot be stored to how the attempt ended.
+    """Of an outcome that cannot be stored, keep how the attempt ended.
 
-    ``why``: what was refused. ``dropped``: the reason why a success has no result. A success whose own jobs were
-    refused becomes a failure: the two belong together.
+    ``why``: what was refused. ``dropped``: the reason why a success has no result. A success with new jobs or
+    steps becomes a failure: it must not be stored alone.
     """
     if isinstance(outcome, Succeeded | Continued) and outcome.appended:
         message = f"Its steps could not be appended. {why}".strip()
@@ -266,14 +266,14 @@ def is_recorded(outcome: Outcome, state: str, kind: str | None) -> bool:
 
 
 def event_of(outcome: Outcome, change: Change | None) -> AttemptEvent:
-    """The name of this end of an attempt. ``change``: what it did to the job; None after a plain success."""
+    """The event to report for an outcome. ``change``: what it did to the job; None after a plain success."""
     if change is not None and (change.state == "failed" or change.state == "canceled"):
         return change.state
     return outcome.event
 
 
 def fail(job: Running, failure: Failed, *, roll: float) -> Change:
-    """Retry after a delay, or fail: the error was fatal, the last attempt's, or one crash too many."""
+    """Retry after a delay; fail after a fatal error, the last attempt, or one crash too many."""
     if failure.kind == "interrupted":
         return _interrupt(job, failure)
     crashes = min(job.crashes + (failure.kind in ("lost", "panic")), MOST_COUNTED)

@@ -43,7 +43,7 @@ def enqueue(jobs: Sequence[NewJob], wake: frozenset[str] | None = frozenset()) -
 
 
 class Single(NamedTuple):
-    """A job without a key from a call that enqueues one. ``wake`` as in ``enqueue``."""
+    """A job without a key, enqueued by its own call. ``wake`` as in ``enqueue``."""
 
     job: NewJob
     options: Options
@@ -147,7 +147,7 @@ def _find_owners(jobs: Sequence[NewJob]) -> Op[dict[str, Enqueued]]:
 
 
 def _describe(owners: dict[str, str]) -> Op[dict[str, Enqueued]]:
-    """The answers to requests, from their owners. A request that owns itself was committed, but the reply was lost."""
+    """The jobs that own the keys, by request. If a request owns its key, it was committed but its reply lost."""
     answers = yield from ask_all(*(Query("find_job", {"id": owner}) for owner in owners.values()))
     described: dict[str, Enqueued] = {}
     for (asked, owner), rows in zip(owners.items(), answers, strict=True):

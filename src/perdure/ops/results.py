@@ -10,7 +10,7 @@ from perdure.ops.batch import CHUNK, rows_of
 from perdure.ops.op import Op, Param, Query, Rows, ask_all, ask_last, operation
 
 PAGE_BYTES = 1 << 20
-"""Bytes of results per statement, unless a single one is larger: the limit of a job's arguments."""
+"""Bytes of results per statement, unless a single one is larger; as large as a payload may be."""
 
 FIRST = "00000000-0000-0000-0000-000000000000"
 
@@ -111,5 +111,5 @@ def bytes_of(parents: Iterable[ParentResult]) -> int:
 
 
 def bytes_left(parents: Iterable[ParentResult]) -> int:
-    """How many bytes of results may still be read together with a step's next parents."""
+    """How much of ``PAGE_BYTES`` these results leave for those of the next parents."""
     return max(0, PAGE_BYTES - bytes_of(parent for parent in parents if parent.result is not None))

@@ -67,7 +67,7 @@ class Step(Generic[R_co]):
         return Shape(self.key, self.after, self.after_done, self.references, self._request is None)
 
     def new(self, id: str, request: JobRequest[Any] | None, shared: Mapping[str, Any]) -> NewStep:
-        """The step for operations. ``request``: changed by middleware. ``shared``: fields common to several steps."""
+        """The row to insert. ``request``: changed by middleware. ``shared``: fields common to several steps."""
         assert request is not None
         payload = request.payload if request.template.refers else escaped(request.payload)
         return NewStep(id=id, step_key=self.key, payload=payload, **shared)
@@ -173,7 +173,7 @@ def new_steps(
     tenant: str | None = None,
     parent_job: str | None = None,
 ) -> Iterator[NewStep]:
-    """The steps for operations. ``changed``: their requests, changed by middleware."""
+    """The rows to insert. ``changed``: the steps' requests, after middleware."""
     requests = iter(changed)
     shared: dict[Template | None, dict[str, Any]] = {
         None: {"workflow_id": workflow, "tenant": tenant, "parent_job": parent_job}

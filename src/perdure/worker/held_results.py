@@ -10,7 +10,7 @@ from perdure.ops.results import ParentResult
 from perdure.worker.attempt import Attempt
 
 MOST_HELD = 64 << 20
-"""Bytes of results that all steps of a worker hold at once, beside the page that each step has anyway."""
+"""Bytes of results that all steps of a worker hold at once, besides each step's own ``PAGE_BYTES``."""
 
 Identity: TypeAlias = tuple[str, int, int]
 """Identifies one outcome of a step: its id, run and token. Another run has another result."""
@@ -43,7 +43,7 @@ class HeldResults:
         self.bytes += size
 
     def hold(self, attempt: Attempt, parents: Iterable[ParentResult]) -> list[ParentResult]:
-        """Hold the results that were read for an attempt; return the parents with those it is to use."""
+        """Hold the results that were read for an attempt; return the parents with the shared copies."""
         used = self._used.setdefault(attempt, [])
         found = []
         for parent in parents:

@@ -37,4 +37,4 @@ class WorkerOptions:
     lease: Span = 30 * SECOND
     name: str | None = None
     owns_process: bool = False
-    """Nothing else runs in its process, which it may end."""
+    """It runs alone in its process and may end it."""

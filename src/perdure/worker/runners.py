@@ -21,7 +21,7 @@ NO_THREAD = 5 * SECOND
 """For how long a job is put off if no thread could be started for it."""
 
 CHECK_INTERVAL = 1.0
-"""Seconds between checks for tasks cancelled before they began. A callback for each costs a no-op job 10 %."""
+"""Seconds between checks for tasks cancelled before they began. Callbacks would slow a no-op job by 10 %."""
 
 _log = logging.getLogger("perdure.worker")
 
@@ -48,11 +48,11 @@ class LoopRunner:
             task.cancel()
 
     def give_up(self, attempt: Attempt) -> None:
-        """Its task ignores cancellation. That costs no slot."""
+        """End the attempt. Its task goes on without a slot."""
         attempt.give_up()
 
     def attempt_of(self, task: asyncio.Task[Any] | None) -> Attempt | None:
-        """The attempt for which this task runs: its own, or one that its handler made. From any thread."""
+        """The attempt whose handler runs as this task, or has created it. From any thread."""
         # Python 3.11 does not expose a task's context.
         context = getattr(task, "get_context", dict[Any, Any])()
         running = context.get(current_context)

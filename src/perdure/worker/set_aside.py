@@ -1,4 +1,4 @@
-"""Sets aside all jobs that are due much later, and brings back those that are due soon, page by page."""
+"""Sets aside jobs that are due much later, and brings back those that are due soon, page by page."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class ThreadSubscriber:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_WITHIN):
                 await self._over.wait()
-        self._events.clear()  # or more calls would follow when one that hangs ends
+        self._events.clear()  # or a call that hangs would be followed by more
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._run, name=f"perdure-listener-{self._lag.name}", daemon=True)

@@ -25,7 +25,7 @@ _log = logging.getLogger("perdure.worker")
 
 
 class TransactionBlock:
-    """``with ctx.transaction() as conn:`` or ``async with``: a connection of the driver's, in a transaction.
+    """``with ctx.transaction() as conn:`` or ``async with``: a driver's connection, in a transaction.
 
     The block ends with the job's success and the commit, or with a rollback if it raises. On SQLite it holds the
     write lock of the whole database: heartbeats wait for it, so it must be short.
@@ -104,7 +104,7 @@ class TransactionBlock:
 
     @contextmanager
     def _one_at_a_time(self) -> Iterator[None]:
-        """Refuse a second block: the job succeeds with one, and on SQLite the second would wait for the first."""
+        """Refuse a nested block: the outer one records success, and on SQLite the inner one would wait for it."""
         if self._context.block is not None:
             raise Refused(
                 "A ctx.transaction() of this job is open: use its connection.", code="job.nested_transaction"
@@ -122,7 +122,7 @@ class TransactionBlock:
         try:
             yield
         except Exception as failure:
-            # Without an SQLSTATE psycopg lost the connection: only the database knows whether it was committed.
+            # No SQLSTATE means that the connection was lost: only the database knows whether it committed.
             if getattr(failure, "sqlstate", "") is not None:
                 self._context.forget_success()
             raise

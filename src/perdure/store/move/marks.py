@@ -42,7 +42,7 @@ def is_given_up(source: Side, id: str) -> bool:
 
 
 def refuse_kept(source: Side, target: Side) -> None:
-    """Raise if the target was opened before its source was closed. Only --keep does this."""
+    """Raise if --keep opened the target before its source was closed."""
     with source.look(), target.look():
         leaving = [mark.id for mark in marks(source) if not mark.ended]
         if [mark for mark in marks(target) if mark.ended and mark.id in leaving]:
@@ -70,7 +70,7 @@ def refuse_moved(target: Target) -> None:
 
 
 def _may_read(target: Target) -> bool:
-    """Whether the role may read the marks. Checking a schema must not need more than reading its history."""
+    """Whether the role may read the marks. The right to read a schema's history must suffice to check it."""
     if target.dialect == "sqlite":
         return True
     sql = (

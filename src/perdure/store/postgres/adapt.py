@@ -82,13 +82,13 @@ def encode(value: Param) -> bytes | None:
 
 
 def as_text(value: Param) -> str | None:
-    """The same as a str, for drivers that encode texts themselves."""
+    """Like ``encode``, as a str for drivers that encode texts."""
     encoded = encode(value)
     return None if encoded is None else encoded.decode()
 
 
 class Untyped(Dumper):
-    """The same for a caller's psycopg connection."""
+    """encode() for a caller's psycopg connection."""
 
     oid = 0
 

@@ -113,7 +113,7 @@ class PostgresTarget:
             {"key": _key("perdure's turn to migrate ", self.schema)},
         )
         if mine and not self._has_migrated():
-            # The lock of 0.1.0, which knows neither exclusive transactions nor any migration but the first.
+            # Version 0.1.0 takes this lock instead; the first migration is the only one that it knows.
             self.rows(
                 "SELECT pg_catalog.pg_advisory_xact_lock(CAST(:key AS bigint))",
                 {"key": _key("perdure migrates ", self.schema)},

@@ -91,7 +91,7 @@ class Retrier:
             self._stopped.wait(pause)
 
     def error_for(self, diagnosis: Diagnosis) -> PerdureError:
-        """The error for the caller. It names host and port, which are often wrong and not secret."""
+        """The error for the caller. It names host and port: often misconfigured, never secret."""
         error = diagnosis.error
         if not isinstance(error, StoreAway):
             return error
@@ -101,7 +101,7 @@ class Retrier:
         return error
 
     def use_worker_patience(self) -> None:
-        """Wait for a database that is away as long as for anything else."""
+        """From now on, use the full patience while the database is away."""
         self._patience_away = self.patience
 
     def refuse_if_stopped(self) -> None:

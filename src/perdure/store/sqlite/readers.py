@@ -1,4 +1,4 @@
-"""Reading calls: each has a snapshot on a read-only connection, concurrently with the writer."""
+"""Calls that read: each has a snapshot on a read-only connection, beside the writer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Readers:
         self._prepare = prepare
         self._closed = False
         self._threads = DaemonThreads("perdure-sqlite-reader", limit=_MOST_CONNECTIONS)
-        # None is a slot without a connection. A thread that has taken all slots is the only one.
+        # None is a slot without a connection. A thread that has all slots keeps all readers out.
         self._slots: LifoQueue[sqlite3.Connection | None] = LifoQueue()
         for _ in range(_MOST_CONNECTIONS):
             self._slots.put(None)

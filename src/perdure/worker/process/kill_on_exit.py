@@ -2,8 +2,8 @@
 
 Nobody writes into the pipe. The worker has one end. The child asks Linux to send SIGKILL to its process group on any
 event of the pipe; the only one is that the last holder of the worker's end is gone. No code of the child runs for
-this, so a handler that holds the interpreter dies as well. The signal for the death of a parent would reach the child
-alone, before it could end what it started.
+this, so a handler that holds the interpreter dies as well. The signal for the death of a parent would kill the child
+alone, and leave what it started.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class KillOnExit:
 
     def __init__(self) -> None:
         self.child_end, held = os.pipe()
-        # Also if the worker is garbage-collected. Not by atexit: the end of the process closes it anyway.
+        # Closed also on garbage collection; not by atexit, because the end of the process closes it.
         self.let_go = finalize(self, os.close, held)
         self.let_go.atexit = False
         _all.add(self)
@@ -48,7 +48,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def die_with_worker(end: int, worker: int) -> None:
-    """Called in the child before it starts anything. Outside Linux, only its socket shows the end of the worker."""
+    """Called in the child before it starts anything. Outside Linux, only its socket shows that the worker died."""
     os.set_inheritable(end, False)
     if sys.platform == "linux" and os.getpgrp() == os.getpid():
         import fcntl  # Windows has none
