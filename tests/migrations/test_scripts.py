@@ -140,7 +140,7 @@ def test_the_command_goes_as_far_as_it_is_told(url: str) -> None:
     applied = json.loads(run("migrate", "--url", url, "--to", "1", "--json").stdout)
     assert applied == {"applied": [1], "version": 1}
     again = run("migrate", "--url", url, "--to", "1")
-    assert again.stdout == "The schema is at version 1; nothing was to be done.\n"
+    assert again.stdout == "The schema is at version 1; there was nothing to do.\n"
     wrong = run("migrate", "--url", url, "--to", "99")
     assert (wrong.exit_code, wrong.stderr) == (
         2,
