@@ -49,10 +49,18 @@ def test_a_retired_worker_claims_nothing(world: World) -> None:
     assert world.row(job).state == "ready"
 
 
-def test_a_claim_of_a_worker_nobody_knows_is_freed(world: World) -> None:
+def test_a_worker_that_the_database_does_not_know_claims_nothing(world: World) -> None:
     job = world.task().enqueue()
     world.worker = "never registered"
+    assert world.claim() == []
+    assert world.operations.cycle(world.worker, [], tasks=["work"], n=1)[1] == []
+    assert world.row(job).state == "ready"
+
+
+def test_a_job_of_a_worker_whose_row_is_gone_is_freed(world: World) -> None:
+    job = world.task().enqueue()
     world.claim_one()
+    world.sql("DELETE FROM perdure.worker")
     assert world.rescue() == [job.id]
 
 

@@ -12,8 +12,9 @@ worker IS NOT NULL
 (q.paused OR q.cool_until > :now)
 
 -- fragment: worker_may_claim
--- A retired worker that does not know it yet must not claim: it would claim its own rescued jobs and lose them again.
-NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND w.retired_at IS NOT NULL)
+-- A worker that was retired, or that a restored database does not know, must not claim until it has registered anew:
+-- the next sweep would take its jobs away while they run.
+EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND {is_live})
 
 -- fragment: asked_queue_is_claimable
 NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = asked.queue AND {queue_is_closed})
