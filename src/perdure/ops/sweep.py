@@ -27,9 +27,12 @@ class Rescued(NamedTuple):
 
 
 @operation("write")
-def retire_silent(*, steady_since: Instant | None = None) -> Op[list[str]]:
-    """Retire the workers whose lease has expired. After a clock change, wait for the length of a lease first."""
-    rows = yield from ask_last("retire_silent_workers", steady_since=steady_since)
+def retire_silent(*, sweeper: str = "", steady_since: Instant | None = None) -> Op[list[str]]:
+    """Retire the workers whose lease has expired. After a clock change, wait for the length of a lease first.
+
+    ``sweeper``: the worker that asks. It lives, whatever its lease says.
+    """
+    rows = yield from ask_last("retire_silent_workers", sweeper=sweeper, steady_since=steady_since)
     return [row[0] for row in rows]
 
 

@@ -293,13 +293,13 @@ class WorkerOperations:
             self._damaged.unreportable(report.lease.job, error)
         return answer
 
-    def _rescue(self, *, page: int = 500, silent: bool = True) -> Plan[list[Change]]:
+    def _rescue(self, *, page: int = 500, silent: bool = True, sweeper: str = "") -> Plan[list[Change]]:
         """Free the jobs of workers that fell silent. A page that cannot be written is tried in parts.
 
-        Without ``silent`` only the jobs of workers that are retired already.
+        Without ``silent`` only the jobs of workers that are retired already. ``sweeper``: the worker that asks.
         """
         if silent:
-            yield from perform(sweep_ops.retire_silent, steady_since=self._steady_since())
+            yield from perform(sweep_ops.retire_silent, sweeper=sweeper, steady_since=self._steady_since())
         if failpoints.armed:
             failpoints.reach("between_retirement_and_rescue")
         rescued: list[Change] = []

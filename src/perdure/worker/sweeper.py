@@ -134,8 +134,11 @@ class Sweeper:
         await self.rescue(silent=monotonic() >= self._trusts_at)
 
     async def rescue(self, *, silent: bool) -> None:
-        """Free the jobs of retired workers. If ``silent``, first retire workers that fell silent."""
-        if rescued := await self._operations.arescue(silent=silent):
+        """Free the jobs of retired workers. If ``silent``, first retire other workers that fell silent.
+
+        Not this one: after a suspension its own sweep may come before its heartbeat.
+        """
+        if rescued := await self._operations.arescue(silent=silent, sweeper=self._worker.identity):
             if failpoints.armed:
                 failpoints.reach("after_rescue")
             _log.warning("Rescued %d jobs of workers that fell silent", len(rescued))

@@ -431,9 +431,9 @@ SELECT {is_live} FROM perdure.worker w WHERE id = :worker;
 UPDATE perdure.worker AS w SET retired_at = :now WHERE id = :worker AND {is_live};
 
 -- name: retire_silent_workers
--- After a change of the clock, a whole lease must pass first.
+-- After a change of the clock, a whole lease must pass first. The worker that asks lives.
 UPDATE perdure.worker AS w SET retired_at = :now
- WHERE {is_live} AND expires_at <= :now
+ WHERE {is_live} AND expires_at <= :now AND id <> :sweeper
    AND (CAST(:steady_since AS bigint) IS NULL OR instant(:steady_since) + wait(lease) <= :now)
 RETURNING id;
 
