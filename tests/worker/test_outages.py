@@ -72,10 +72,10 @@ def test_a_server_that_refuses_for_a_while_is_told_of_once(postgres_fleet: Fleet
     fleet = postgres_fleet
     with Proxy(fleet.url) as proxy:
         hand = fleet.start(url=proxy.url, concurrency=2, lease=30)
-        running = fleet.enqueue("rest", seconds=0.5)
-        fleet.until_running(running)
+        running, go_on = fleet.hold()
         proxy.refuse()
         hand.wait_for("The database is away")
+        go_on()
         jobs = enqueue_some(fleet, 5)
         refused = proxy.refused
         until(lambda: proxy.refused >= refused + 8)
@@ -138,11 +138,11 @@ def test_a_network_that_swallows_everything(postgres_fleet: Fleet) -> None:
     fleet = postgres_fleet
     with Proxy(fleet.url) as proxy:
         hand = fleet.start(url=proxy.url, concurrency=3, lease=30)
-        running = fleet.enqueue("rest", seconds=0.3)
-        fleet.until_running(running)
+        running, go_on = fleet.hold()
         proxy.freeze()
+        go_on()
         jobs = enqueue_some(fleet, 5)
-        until(lambda: running.refresh().state == "running")
+        assert running.refresh().state == "running"
         proxy.cut()
         proxy.thaw()
         assert_all_end(fleet, [running, *jobs], hand)
@@ -156,10 +156,10 @@ def test_a_stop_while_the_database_is_away_ends_in_time_and_leaves_the_jobs_to_o
     fleet = postgres_fleet
     with Proxy(fleet.url) as proxy:
         hand = fleet.start(url=proxy.url, drain=0.2, lease=1)
-        job = fleet.enqueue("rest", seconds=0.3)
-        fleet.until_running(job)
+        job, go_on = fleet.hold()
         proxy.refuse()
         hand.wait_for("The database is away")
+        go_on()
         assert hand.stop() in (0, 10)
         assert "other workers will find what is left" in hand.log
     fleet.start(lease=1)
@@ -254,10 +254,11 @@ def test_a_full_disk(tmp_path: Path) -> None:
     try:
         hand = fleet.start(concurrency=2, lease=30)
         jobs = enqueue_some(fleet, 10)
-        jobs.append(fleet.enqueue("rest", seconds=1))
-        fleet.until_running(jobs[-1])
+        running, go_on = fleet.hold()
+        jobs.append(running)
         ballast = disk / "ballast"
         fill(ballast)
+        go_on()
         hand.wait_for("disk is full")
         ballast.unlink()
         assert_all_end(fleet, jobs, hand)

@@ -23,13 +23,13 @@ from perdure.model.job import SECOND, Lease
 from perdure.model.lifecycle import Canceled, Continued, Failed, Outcome, Snoozed, Succeeded, Throttled
 from perdure.ops.report import JobReport, ReportAnswer
 from perdure.plan.plan import Plan
-from perdure.worker.process import pool
+from perdure.worker.process import pool, slot
 from perdure.worker.process.protocol import FRAME, Ended, Fault, Logged, Stream, packed
 from perdure.worker.worker import Worker
 from tests.harness.processes import Process
 from tests.harness.waiting import auntil, until
 from tests.worker import process_app
-from tests.worker.waiting import until_state
+from tests.worker.waiting import time_out, until_state
 
 PATIENCE = 60
 
@@ -160,11 +160,15 @@ async def test_a_child_that_dies_takes_only_its_own_job_with_it(
 
 @pytest.mark.parametrize("task", ["overrun", "be_deaf"])
 async def test_a_handler_that_takes_too_long_is_killed_with_all_it_started(
-    app: App, task: str, tmp_path: Path
+    app: App, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if task == "be_deaf":
+        monkeypatch.setattr(slot, "GRACE", 0.1)
     notes = tmp_path / "notes"
     async with working(app) as worker:
         job = await enqueue(app, task, note_to=str(notes))
+        await auntil(lambda: noted(notes))
+        time_out(worker)
         with pytest.raises(JobFailed):
             await job.aget(PATIENCE)
         assert job.error is not None
