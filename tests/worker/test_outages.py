@@ -22,6 +22,9 @@ from tests.postgres import Server
 from tests.store.proxy import Proxy
 from tests.worker.fleet import Fleet, rows
 
+BRISK = 3
+"""The lease where claims may stay unanswered: two heartbeats find them."""
+
 END_ALL = (
     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
     " WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -58,7 +61,7 @@ def assert_all_end(fleet: Fleet, jobs: list[Any], *hands: Process) -> None:
 
 def test_every_backend_ended_again_and_again(postgres_fleet: Fleet) -> None:
     fleet = postgres_fleet
-    hand = fleet.start(concurrency=3, lease=30)
+    hand = fleet.start(concurrency=3, lease=BRISK)
     jobs = enqueue_some(fleet, 60)
     for _ in range(8):
         rows(fleet.url, END_ALL)
@@ -137,7 +140,7 @@ def test_a_network_that_swallows_everything(postgres_fleet: Fleet) -> None:
     """Nothing is refused and nothing is answered; then the connections turn out to be dead."""
     fleet = postgres_fleet
     with Proxy(fleet.url) as proxy:
-        hand = fleet.start(url=proxy.url, concurrency=3, lease=30)
+        hand = fleet.start(url=proxy.url, concurrency=3, lease=BRISK)
         running, go_on = fleet.hold()
         proxy.freeze()
         go_on()
@@ -171,7 +174,7 @@ def test_a_server_that_restarts(tmp_path: Path) -> None:
         fleet = Fleet(server.url(), tmp_path)
         try:
             fleet.app.migrate()
-            hand = fleet.start(concurrency=3, lease=30)
+            hand = fleet.start(concurrency=3, lease=BRISK)
             jobs = enqueue_some(fleet)
             restart(server)
             jobs += enqueue_some(fleet)
