@@ -16,10 +16,12 @@ import msgspec
 
 from perdure.client.bulk import BulkMethods
 from perdure.client.database import DatabaseSettings
+from perdure.client.definition import define
 from perdure.client.enqueue import PLAIN_RESULT, EnqueueMethods
 from perdure.client.job import Job
 from perdure.client.jobs import JobMethods
-from perdure.client.task import AsyncTask, Handling, SyncTask, Task, default_name
+from perdure.client.limits import LimitMethods
+from perdure.client.task import AsyncTask, Handling, SyncTask, Task
 from perdure.client.views import Views
 from perdure.client.worker_api import WorkerMethods
 from perdure.client.workflows import WorkflowMethods
@@ -32,10 +34,9 @@ from perdure.errors import (
 )
 from perdure.internal.instances import WeakRegistry
 from perdure.internal.lazy import lazy
-from perdure.model.backoff import DEFAULT_BACKOFF, Backoff, as_backoff, dump_backoff
+from perdure.model.backoff import DEFAULT_BACKOFF, Backoff
 from perdure.model.graph import GATE
 from perdure.model.job import JobRow, Span, TaskDefinition
-from perdure.model.redact import dump_names
 from perdure.ops import tasks as task_ops
 from perdure.ops.enqueue import enqueue_each
 from perdure.plan.coalesce import Coalescer
@@ -43,7 +44,7 @@ from perdure.plan.once_per_loop import OncePerLoop
 from perdure.plan.plan import Plan, async_method, in_thread, perform, perform_at_once, run_once, sync_method
 from perdure.request.events import EventName, Listener
 from perdure.request.middleware import Middleware
-from perdure.request.options import INTEGER, SMALLINT, flag, number, text, texts, unknown_option, whole
+from perdure.request.options import INTEGER, flag, texts, unknown_option, whole
 from perdure.request.times import duration_us
 from perdure.store.store import Store
 from perdure.worker.handler import RunIn
@@ -56,7 +57,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethods):
+class App(EnqueueMethods, JobMethods, LimitMethods, BulkMethods, WorkflowMethods, WorkerMethods):
     """Tasks and a database. The database is opened at the first use."""
 
     def __init__(
@@ -85,6 +86,7 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         self._singles = Coalescer(enqueue_each)
         self.listeners: dict[EventName, list[Listener]] = {}
         self._unsaved: dict[str, TaskDefinition] = {}
+        self.declared_limits: dict[str, int] = {}
         self._save_once = OncePerLoop()
 
     @property
@@ -163,6 +165,9 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         timeout: float | timedelta | None = 900,
         backoff: float | Backoff = DEFAULT_BACKOFF,
         max_crashes: int | None = 3,
+        concurrency: int | None = None,
+        concurrency_key: str | Callable[..., object] | None = None,
+        limits: Sequence[str] = (),
         run_in: RunIn | None = None,
         fatal: type[BaseException] | Sequence[type[BaseException]] = (),
         timeout_grace: float | timedelta = 30,
@@ -171,7 +176,7 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
     ) -> _Register: ...
     def task(self, *function: Any, **options: Any) -> Any:
         """Register a function as a task: ``@app.task`` or ``@app.task(queue="mail")``."""
-        known = {*inspect.signature(self._register).parameters, *Handling._fields} - {"function", "handling"}
+        known = {*inspect.signature(define).parameters, *Handling._fields, "aliases"} - {"function"}
         if unknown := unknown_option("task", options, known):
             raise InvalidTask(unknown)
         if not function:
@@ -197,33 +202,20 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         self,
         function: Callable[..., Any],
         *,
-        name: str | None = None,
         aliases: Sequence[str] = (),
-        queue: str = "default",
-        priority: int = 0,
-        max_attempts: int = 8,
-        timeout: float | timedelta | None = 900,
-        backoff: float | Backoff = DEFAULT_BACKOFF,
-        max_crashes: int | None = 3,
-        redact: Sequence[str] = (),
-        **handling: Any,
+        concurrency_key: str | Callable[..., object] | None = None,
+        **options: Any,
     ) -> Task[..., Any]:
-        definition = TaskDefinition(
-            name=text("name", name if name is not None else default_name(function)),
-            queue=text("queue", queue),
-            priority=number("priority", priority, -SMALLINT - 1, SMALLINT),
-            max_attempts=number("max_attempts", max_attempts, 1, INTEGER),
-            timeout=None if timeout is None else duration_us("timeout", timeout, least=1),
-            backoff=dump_backoff(as_backoff(backoff)),
-            max_crashes=whole("max_crashes", max_crashes, 1, INTEGER),
-            redact=dump_names(texts("redact", redact)),
-        )
+        handling = {name: options.pop(name) for name in Handling._fields if name in options}
+        definition = define(function, concurrency_key=concurrency_key, **options)
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise InvalidTask("A generator cannot be a task: its job would have no result.")
         is_async = inspect.iscoroutinefunction(function)
         kind = AsyncTask if is_async else SyncTask
         handled = Handling.checked(**handling, is_async=is_async)
-        task: Task[..., Any] = kind(self, function, definition, tuple(texts("aliases", aliases)), handled)
+        task: Task[..., Any] = kind(
+            self, function, definition, tuple(texts("aliases", aliases)), handled, concurrency_key
+        )
         for known in (task.name, *task.aliases):
             if known == GATE:
                 raise InvalidTask(f"{GATE} is reserved for gates.")
@@ -243,8 +235,8 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
             task.enabled for name, task in known.items() if name not in names
         )
         # If nothing differs, write nothing: the role may lack the right to write tasks.
-        if others or _differing(definitions, known):
-            yield from perform(task_ops.sync, definitions, exact=exact)
+        if others or _differing(definitions, known) or (yield from self._limits_differ()):
+            yield from perform(task_ops.sync, definitions, limits=self.declared_limits, exact=exact)
         self._mark_saved(definitions)
 
     save_tasks, asave_tasks = sync_method(_save_tasks), async_method(_save_tasks)
@@ -307,8 +299,9 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         do = perform if conn is None else perform_at_once
         try:
             known = yield from do(task_ops.list_tasks)
-            if stale := _differing(definitions, known):
-                yield from do(task_ops.sync, stale)
+            stale = _differing(definitions, known)
+            if stale or (yield from self._limits_differ()):
+                yield from do(task_ops.sync, stale, limits=self.declared_limits)
         except StoreBusy:
             if conn is None:
                 raise
@@ -390,4 +383,7 @@ def _not_saved(names: Sequence[str]) -> str:
 
 
 def _renamed(definition: TaskDefinition, name: str) -> TaskDefinition:
-    return definition if name == definition.name else msgspec.structs.replace(definition, name=name)
+    if name == definition.name:
+        return definition
+    scope = None if definition.concurrency is None else definition.name
+    return msgspec.structs.replace(definition, name=name, concurrency_scope=scope)

@@ -19,7 +19,8 @@ from perdure.ops.browse import AttemptRow, EventRow, LogRow, Traces
 from perdure.ops.finish import Finished
 from perdure.store.statements import render
 from perdure.store.store import open_store
-from perdure.worker.operations import Batch, Queues, WorkerOperations
+from perdure.worker.claimer import Batch
+from perdure.worker.operations import Queues, WorkerOperations
 
 NOON = 1_800_000_000 * SECOND
 """When every world begins: far from the host's clock, so that a use of that one is noticed."""

@@ -186,7 +186,9 @@ class EnqueueMethods:
     def _write_one(self, request: JobRequest[R]) -> Plan[Job[R]]:
         """Insert one job, batched with concurrent calls."""
         template, new = request.template, request.new()
-        asked = Single(new, template.options, _wake(template))
+        # Jobs with their own concurrency keys are not alike.
+        options = template.options if template.concurrency_key is None else request.options
+        asked = Single(new, options, _wake(template))
         outcome = yield from self._noted([new.id], coalesce(self._singles, asked))
         return Job(cast("App", self), template.decode, new.id, template.task)._enqueued(outcome)
 

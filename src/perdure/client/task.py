@@ -18,6 +18,7 @@ from perdure.model.redact import load_names
 from perdure.model.reference import ReferenceCodec, references_in
 from perdure.model.signature import Signature
 from perdure.plan.plan import Plan, async_method, sync_method
+from perdure.request.concurrency_key import ConcurrencyKey
 from perdure.request.context import CONTEXT, Context
 from perdure.request.events import Listener
 from perdure.request.job import NOTHING_ASKED, JobRequest, Template
@@ -48,6 +49,7 @@ class Enqueuer(Generic[P, R]):
             task.results.decode,
             options.queue or task.definition.queue,
             task.canonical,
+            concurrency_key=task.concurrency_key,
         )
 
     @property
@@ -144,6 +146,7 @@ class Task(Enqueuer[P, R], Named):
         definition: TaskDefinition,
         aliases: tuple[str, ...] = (),
         handling: Handling = Handling(),  # noqa: B008
+        concurrency_key: str | Callable[..., object] | None = None,
     ) -> None:
         self.app = app
         self.function = function
@@ -158,6 +161,11 @@ class Task(Enqueuer[P, R], Named):
         self.arguments = ArgumentCodec(self.signature)
         self.results = ResultCodec(self.signature.returns)
         self.handling = handling
+        self.concurrency_key = (
+            None
+            if concurrency_key is None
+            else ConcurrencyKey(concurrency_key, self.name, self.signature, self.arguments)
+        )
         super().__init__(self, {})
         update_wrapper(cast(Any, self), function, updated=())
 

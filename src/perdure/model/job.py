@@ -52,6 +52,7 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     tenant: str | None = None
     tags: str | None = None
     meta: str | None = None
+    concurrency_key: str | None = None
 
 
 class Options(StepOptions, frozen=True, kw_only=True):
@@ -65,7 +66,7 @@ class Options(StepOptions, frozen=True, kw_only=True):
         return self.idempotency_key is not None or self.unique_key is not None
 
 
-STORED_AS_GIVEN = {"tenant": "text", "tags": "json", "meta": "json"}
+STORED_AS_GIVEN = {"tenant": "text", "tags": "json", "meta": "json", "concurrency_key": "text"}
 """The options whose columns store them unchanged, with the columns' types. The inserts name the others."""
 
 
@@ -183,6 +184,7 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     crashes: int
     interruptions: int
     unique_key: str | None
+    concurrency_key: str | None
     workflow_id: str | None
     step_key: str | None
     parent_job: str | None
@@ -202,3 +204,11 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
     max_crashes: int | None
     redact: str | None = None
     """The names of arguments that are never shown, as a JSON list."""
+    concurrency: int | None = None
+    """How many of its jobs may run at once."""
+    concurrency_scope: str | None = None
+    """The task whose limit an alias shares."""
+    keyed: bool = False
+    """Whether the limit counts each concurrency key on its own."""
+    limits: str | None = None
+    """The names of shared limits, as a JSON list."""

@@ -26,6 +26,7 @@ class ClaimRequest(NamedTuple):
     """What to claim: at most n jobs of these tasks, from these queues in this order, or from all queues as one.
 
     ``window``: scan only this, which is cheaper. If jobs outside of it come first, claim nothing.
+    ``limits``: the version of the limits that the worker knows. If it is not the current one, claim nothing.
     """
 
     worker: str
@@ -33,6 +34,7 @@ class ClaimRequest(NamedTuple):
     n: int
     queues: Sequence[str] | None = None
     window: ClaimWindow | None = None
+    limits: int = 0
 
     def __bool__(self) -> bool:
         return self.n > 0 and bool(self.tasks)
@@ -88,10 +90,10 @@ def find_due(request: ClaimRequest, *, n: int, skip: int = 0) -> Op[list[str]]:
 
 
 @operation("write")
-def claim_chosen(worker: str, ids: Sequence[str]) -> Op[list[Claimed]]:
+def claim_chosen(worker: str, ids: Sequence[str], *, limits: int = 0) -> Op[list[Claimed]]:
     """Claim those of these jobs that are still due."""
     answers = yield from ask_all(
-        *(Query("claim_chosen", {"worker": worker, "id": id}) for id in ids), final=True
+        *(Query("claim_chosen", {"worker": worker, "id": id, "limits": limits}) for id in ids), final=True
     )
     return [_claimed(row) for rows in answers for row in rows]
 
@@ -101,9 +103,9 @@ class RolledBack(Exception):
 
 
 @operation("write")
-def try_to_claim(worker: str, id: str) -> Op[None]:
+def try_to_claim(worker: str, id: str, *, limits: int = 0) -> Op[None]:
     """Claim a job and roll back. Raises RolledBack if the claim would have succeeded."""
-    yield from ask_all(Query("claim_chosen", {"worker": worker, "id": id}))
+    yield from ask_all(Query("claim_chosen", {"worker": worker, "id": id, "limits": limits}))
     raise RolledBack
 
 
@@ -122,8 +124,13 @@ def hold_damaged(ids: Sequence[str]) -> Op[list[tuple[str, str]]]:
 
 
 def claim_query(request: ClaimRequest) -> Query:
-    worker, tasks, n, queues, window = request
-    params: dict[str, Param] = {"worker": worker, "tasks": rows_of(list(dict.fromkeys(tasks))), "n": n}
+    worker, tasks, n, queues, window, limits = request
+    params: dict[str, Param] = {
+        "worker": worker,
+        "tasks": rows_of(list(dict.fromkeys(tasks))),
+        "n": n,
+        "limits": limits,
+    }
     if window is None:
         return Query("claim_jobs", {**params, "queues": None if queues is None else rows_of(queues)})
     ahead = behind = None

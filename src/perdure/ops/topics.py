@@ -11,6 +11,9 @@ ENDED = "ended"
 TASKS = "tasks"
 """An operator has set something for a task."""
 
+LIMITS = "limits"
+"""A limit was changed."""
+
 
 def queue_topic(queue: str) -> str:
     """A job of this queue may be claimed now."""

@@ -11,6 +11,7 @@ import msgspec
 from perdure.errors import InvalidOption
 from perdure.model.canonical import Request, canonical
 from perdure.model.job import NewJob, Options
+from perdure.request.concurrency_key import ConcurrencyKey
 from perdure.request.ids import new_id
 from perdure.request.middleware import Middleware, around_enqueue
 from perdure.request.options import Asked, checked
@@ -33,12 +34,14 @@ class Template(msgspec.Struct, frozen=True, eq=False):
     """Converts a payload to canonical form."""
     refers: bool = False
     """Whether arguments refer to results of steps. Only a step can have them."""
+    concurrency_key: ConcurrencyKey | None = None
+    """Computes the concurrency key of each job."""
 
     @property
     def bulk(self) -> bool:
         """Whether many of these jobs fit into one compact statement: the database need not check each."""
         plain = self.options.run_at is None and not self.refers
-        return plain and self.queue is not None and not self.options.keyed
+        return plain and self.queue is not None and not self.options.keyed and self.concurrency_key is None
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -65,14 +68,31 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False)
         """Leave out the arguments: a request ends up in logs."""
         return f"<JobRequest {self.template.task}>"
 
+    @property
+    def options(self) -> Options:
+        """The options of this job: those of its template, and the concurrency key that its arguments give."""
+        template = self.template
+        options = template.options
+        if template.concurrency_key is None or options.concurrency_key is not None:
+            return options
+        if template.refers:
+            raise InvalidOption(
+                f"The concurrency key of {template.task} depends on the result of another step: "
+                "give concurrency_key in using()."
+            )
+        key = template.concurrency_key.of(self.payload, options.tenant)
+        return msgspec.structs.replace(options, concurrency_key=key)
+
     def new(self) -> NewJob:
         """Make a new job, with a new id, each time the request is enqueued."""
-        task, options = self.template.task, self.template.options
+        task, options = self.template.task, self.options
         if self.template.refers:
             raise InvalidOption("The result of a step can only be an argument of a later step.")
         if options is NOTHING_ASKED:
             return NewJob(id=new_id(), task=task, payload=self.payload)
-        request = None if self.arguments is None else canonical(Request(self.arguments, options))
+        request = (
+            None if self.arguments is None else canonical(Request(self.arguments, self.template.options))
+        )
         return NewJob(
             id=new_id(),
             task=task,

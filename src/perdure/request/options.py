@@ -37,6 +37,7 @@ class Asked(TypedDict, total=False):
     tenant: str | None
     idempotency_key: str | None
     unique_key: str | None
+    concurrency_key: str | None
     tags: Sequence[str] | None
     meta: Mapping[str, object] | None
     conn: object | None
@@ -64,6 +65,7 @@ def checked(asked: Asked) -> Options:
         tenant=_optional("tenant", asked.get("tenant"), NAME_BYTES),
         idempotency_key=_optional("idempotency_key", asked.get("idempotency_key"), KEY_BYTES),
         unique_key=_optional("unique_key", asked.get("unique_key"), KEY_BYTES),
+        concurrency_key=_optional("concurrency_key", asked.get("concurrency_key"), KEY_BYTES),
         tags=None if tags is None else msgspec.json.encode(texts("tags", tags)).decode(),
         meta=None if meta is None else _meta(meta),
     )

@@ -70,6 +70,8 @@ class Step(Generic[R_co]):
         """The row to insert. ``request``: changed by middleware. ``shared``: fields common to several steps."""
         assert request is not None
         payload = request.payload if request.template.refers else escaped(request.payload)
+        if request.template.concurrency_key is not None:
+            shared = {**shared, "concurrency_key": request.options.concurrency_key}
         return NewStep(id=id, step_key=self.key, payload=payload, **shared)
 
     def asked(self) -> StepRequest:

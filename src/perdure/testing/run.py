@@ -19,8 +19,9 @@ from perdure.request.middleware import Middleware
 from perdure.request.signals import Stopped
 from perdure.request.times import LONGEST
 from perdure.store.store import Store
+from perdure.worker.claimer import Batch
 from perdure.worker.handler import Handler
-from perdure.worker.operations import Batch, Queues, WorkerOperations
+from perdure.worker.operations import Queues, WorkerOperations
 from perdure.worker.options import Exit, WorkerOptions
 from perdure.worker.worker import Worker
 

@@ -18,9 +18,10 @@ from perdure.model.lifecycle import Change, Outcome
 from perdure.ops.finish import Finished
 from perdure.ops.topics import queue_topic
 from perdure.worker.attempt import Attempt
+from perdure.worker.claimer import Batch
 from perdure.worker.database_errors import NOT_DONE
 from perdure.worker.health import Health
-from perdure.worker.operations import Batch, Queues, WorkerOperations
+from perdure.worker.operations import Queues, WorkerOperations
 from perdure.worker.options import WorkerOptions
 from perdure.worker.reports import put_back, warn_of_lost_lines
 from perdure.worker.slots import Slots

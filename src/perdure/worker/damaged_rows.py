@@ -92,6 +92,7 @@ class Search:
 
     def __init__(self, request: ClaimRequest) -> None:
         self.worker = request.worker
+        self.limits = request.limits
         self.n = request.n
         self.jobs: list[Claimed] = []
         self.failures: list[Failure] = []
@@ -200,7 +201,9 @@ class DamagedRows:
     def _take(self, search: Search, ids: Sequence[str]) -> Plan[None]:
         # The whole search, not this split, judges whether the database serves.
         claims = yield from split(
-            ids, lambda part: perform(claim_ops.claim_chosen, search.worker, part), serves=True
+            ids,
+            lambda part: perform(claim_ops.claim_chosen, search.worker, part, limits=search.limits),
+            serves=True,
         )
         for jobs in claims.done:
             search.jobs += jobs
@@ -227,9 +230,11 @@ class DamagedRows:
         """Try a row again; return its error, if any. It is claimed if there is room."""
         try:
             if len(search.jobs) < search.n:
-                search.jobs += yield from perform(claim_ops.claim_chosen, search.worker, [id])
+                search.jobs += yield from perform(
+                    claim_ops.claim_chosen, search.worker, [id], limits=search.limits
+                )
             else:
-                yield from perform(claim_ops.try_to_claim, search.worker, id)
+                yield from perform(claim_ops.try_to_claim, search.worker, id, limits=search.limits)
         except claim_ops.RolledBack:
             return None
         except PERHAPS_REFUSED as error:
@@ -270,6 +275,12 @@ class DamagedRows:
         if len(self._passed_over) >= MOST_KNOWN:
             del self._passed_over[next(iter(self._passed_over))]
         self._passed_over[id] = Passed(monotonic() + PASS_OVER, error)
+
+    def note_unclaimable(self, refused: Iterable[tuple[str, Exception]]) -> None:
+        """The database refuses to let these limited jobs run."""
+        for id, _ in refused:
+            self._pass_over(id, None)
+        self._log_some(((id, safe_message(error)) for id, error in refused), _REFUSED, _REFUSED_TOO)
 
     def note_recorded(self, finished: Finished) -> None:
         """Outcomes were recorded: the database as a whole is not why others fail."""

@@ -5,52 +5,33 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
 
 from perdure.errors import InvalidOption, RowsLocked, StoreReadOnly
 from perdure.internal import failpoints
-from perdure.model.job import Claimed, Instant, Span
+from perdure.model.job import Instant, Span
 from perdure.model.lifecycle import Change, Outcome, Report
-from perdure.ops import claim as claim_ops
 from perdure.ops import finish as finish_ops
 from perdure.ops import report as report_ops
 from perdure.ops import sweep as sweep_ops
 from perdure.ops import worker as worker_ops
-from perdure.ops.claim import ClaimRequest, Claims
 from perdure.ops.finish import Finished
-from perdure.ops.op import Operation
 from perdure.ops.report import JobReport, ReportAnswer
 from perdure.ops.worker import Beat
 from perdure.plan.plan import Plan, async_method, perform, sync_method
 from perdure.store.store import Store
-from perdure.worker.claim_window import ClaimWindowTracker
+from perdure.worker.claimer import Batch, Claimer, Wanted
 from perdure.worker.clock_watch import ClockWatch
 from perdure.worker.damaged_rows import DamagedRows
 from perdure.worker.database_errors import DAMAGED, FORBIDDEN, OUT_OF_SERVICE, PERHAPS_REFUSED, is_refusal
 from perdure.worker.recorder import Recorder
-
-CLAIM_ROUNDS = 5
-"""How often a claim that met expired jobs is repeated. It may return too few jobs: another one follows."""
 
 MOST_EXPIRED = 10_000
 """How many expired jobs are remembered until they are reported; a program without a worker reports none."""
 
 Queues = Sequence[str] | Mapping[str, float] | None
 """Strict order, weights, or every queue."""
-
-
-class Batch(list[Claimed]):
-    """Claimed jobs, in order. ``more``: the next claim may find more, even if these are fewer than asked for."""
-
-    def __init__(self, jobs: Iterable[Claimed] = (), *, more: bool = False) -> None:
-        super().__init__(jobs)
-        self.more = more
-
-
-def _claims_again(batch: Batch, claims: Claims, again: bool) -> bool:
-    """Whether to claim again at once: not with jobs in hand if older ones may precede the window or are locked."""
-    return batch.more and not (batch and (again or claims.locked))
 
 
 class WorkerOperations:
@@ -60,14 +41,11 @@ class WorkerOperations:
         self.store = store
         self._rng = rng or random.Random()
         self._watch = ClockWatch()
-        self._remote = not store.embedded
-        """Whether a statement costs a round trip, and time before its first row."""
-        self._window_trackers: dict[tuple[tuple[str, ...], frozenset[str] | None], ClaimWindowTracker] = {}
-        """By tasks and queues: several workers in one process have their own."""
         self.expired: deque[str] = deque(maxlen=MOST_EXPIRED)
         """Jobs that were found expired and canceled, until they are reported."""
         self._damaged = DamagedRows()
-        self._recorder = Recorder(self._damaged, self._rng, shortens=self._remote)
+        self._recorder = Recorder(self._damaged, self._rng, shortens=not store.embedded)
+        self._claimer = Claimer(store, self._damaged, self._note_expired)
 
     def _register(
         self,
@@ -110,63 +88,7 @@ class WorkerOperations:
 
         ``polls``: the caller claims again within a second, so jobs committed late can wait for the next full scan.
         """
-        order = self._order(queues)
-        batch = Batch()
-        for _ in range(CLAIM_ROUNDS):
-            request = self._claim_request(worker, tasks, n - len(batch), order, polls=polls)
-            if not request:
-                return Batch(batch)
-            asked_at = monotonic()
-            try:
-                claims = yield from self._take(claim_ops.claim, request, asked_at)
-            except OUT_OF_SERVICE:
-                if not batch:
-                    raise
-                return Batch(batch, more=True)  # keep what was claimed
-            again = yield from self._learn(request, claims, since=asked_at, polls=polls)
-            batch = Batch([*batch, *claims.jobs], more=claims.more or again)
-            if claims.locked and not batch:
-                claims = yield from self._take(claim_ops.claim_skipping_locked, request, monotonic())
-                return Batch(claims.jobs)
-            if not _claims_again(batch, claims, again):
-                break
-        return batch
-
-    def _take(
-        self, claim: Operation[[ClaimRequest], Claims], request: ClaimRequest, asked_at: float
-    ) -> Plan[Claims]:
-        try:
-            return (yield from perform(claim, request))
-        except PERHAPS_REFUSED as error:
-            if not is_refusal(error, took=monotonic() - asked_at):
-                raise
-        return (yield from self._damaged.claim(request))
-
-    def _learn(self, request: ClaimRequest, claims: Claims, *, since: float, polls: bool) -> Plan[bool]:
-        """Derive the next claim's window from this one; return whether to claim again before the window.
-
-        If it met expired jobs, cancel a page of them: there are probably more.
-        """
-        tracker = self._window_tracker(request.tasks, request.queues)
-        again = tracker.learn(request, claims, took=monotonic() - since, polls=polls)
-        if claims.expired:
-            self.expired += claims.expired
-            yield from self._expire_page()
-        return again
-
-    def _claim_request(
-        self, worker: str, tasks: Sequence[str], n: int, order: Sequence[str] | None, *, polls: bool
-    ) -> ClaimRequest:
-        asked = tasks if order != [] else ()
-        window = self._window_tracker(asked, order).window(order, polls=polls)
-        return ClaimRequest(worker, asked, n, order, window)
-
-    def _window_tracker(self, tasks: Sequence[str], queues: Sequence[str] | None) -> ClaimWindowTracker:
-        """One for each slot group of each worker: a full scan by one must not delay the other's."""
-        key = (tuple(tasks), None if queues is None else frozenset(queues))
-        if key not in self._window_trackers:
-            self._window_trackers[key] = ClaimWindowTracker(enabled=self._remote)
-        return self._window_trackers[key]
+        return (yield from self._claimer.claim(Wanted(worker, tasks, n, self._order(queues), polls)))
 
     def _finish(self, outcomes: Sequence[Outcome], *, last: bool = False) -> Plan[Finished]:
         """Record outcomes; one that is recorded already counts as accepted.
@@ -191,8 +113,9 @@ class WorkerOperations:
         polls: bool = False,
     ) -> Plan[tuple[Finished, Batch]]:
         """Record outcomes and take the next jobs in one transaction."""
-        order = self._order(queues)
-        request = self._claim_request(worker, tasks, n, order, polls=polls)
+        wanted = Wanted(worker, tasks, n, self._order(queues), polls)
+        part = self._claimer.first_part(wanted)
+        request = self._claimer.request(part)
         asked_at = monotonic()
         try:
             finished, claims = yield from perform(
@@ -203,59 +126,46 @@ class WorkerOperations:
                 failing=self._recorder.failing,
             )
         except RowsLocked:
-            return (yield from self._record_and_claim(outcomes, worker, tasks, n, order, skip_locked=True))
+            return (yield from self._record_and_claim(outcomes, wanted, skip_locked=True))
         except PERHAPS_REFUSED as error:
             if not is_refusal(error, took=monotonic() - asked_at):
                 raise
             # The cause is an outcome, or a row that the claim met: in two transactions, neither stops the other.
-            return (yield from self._record_and_claim(outcomes, worker, tasks, n, order))
-        again = yield from self._learn(request, claims, since=asked_at, polls=polls)
+            return (yield from self._record_and_claim(outcomes, wanted))
         finished = yield from self._recorder.complete(outcomes, finished)
         self._damaged.note_recorded(finished)
-        batch = Batch(claims.jobs, more=claims.more or again)
-        if _claims_again(batch, claims, again):
-            left = n - len(batch)
-            rest = yield from self._claim_after([*outcomes, *batch], worker, tasks, left, order, polls=polls)
-            batch = Batch([*batch, *rest], more=rest.more)
+        batch = Batch(claims.jobs, more=True)
+        try:
+            batch = yield from self._claimer.answered(part, request, claims, asked_at)
+            batch = yield from self._claimer.rest(wanted, part, batch)
+        except OUT_OF_SERVICE:
+            if not (outcomes or batch):
+                raise
         return finished, batch
 
     def _record_and_claim(
-        self,
-        outcomes: Sequence[Outcome],
-        worker: str,
-        tasks: Sequence[str],
-        n: int,
-        order: Sequence[str] | None,
-        *,
-        skip_locked: bool = False,
+        self, outcomes: Sequence[Outcome], wanted: Wanted, *, skip_locked: bool = False
     ) -> Plan[tuple[Finished, Batch]]:
         """A cycle in two transactions. If no outcome is recorded, a claimed job proves that it is no outage."""
         try:
             finished = yield from self._recorder.record(outcomes, skip_locked=skip_locked)
         except PERHAPS_REFUSED:
-            batch = yield from self._claim(worker, tasks=tasks, n=n, queues=order)
+            batch = yield from self._claimer.claim(wanted._replace(polls=False))
             if not batch:
                 raise
             return Finished([], []), batch
-        return finished, (yield from self._claim_after(outcomes, worker, tasks, n, order))
-
-    def _claim_after(
-        self,
-        done: Sequence[object],
-        worker: str,
-        tasks: Sequence[str],
-        n: int,
-        order: Sequence[str] | None,
-        *,
-        polls: bool = False,
-    ) -> Plan[Batch]:
-        """Claim for the rest of a cycle. If this fails, what is done counts: the next cycle claims again."""
         try:
-            return (yield from self._claim(worker, tasks=tasks, n=n, queues=order, polls=polls))
+            return finished, (yield from self._claimer.claim(wanted._replace(polls=False)))
         except OUT_OF_SERVICE:
-            if not done:
+            # What is recorded counts: the next cycle claims again.
+            if not outcomes:
                 raise
-            return Batch(more=n > 0)
+            return finished, Batch(more=wanted.n > 0)
+
+    def _note_expired(self, expired: Sequence[str]) -> Plan[None]:
+        """A claim met expired jobs and canceled them: cancel a page, as there are probably more."""
+        self.expired += expired
+        yield from self._expire_page()
 
     def _report(self, reports: Sequence[JobReport]) -> Plan[list[ReportAnswer]]:
         """Store the reports of running jobs. What the database refuses is dropped."""

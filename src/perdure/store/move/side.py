@@ -14,6 +14,8 @@ from perdure.store.store import Store
 MOVED: Final = (
     "task",
     "queue",
+    "named_limit",
+    "limit_lock",
     "worker",
     "workflow",
     "job",

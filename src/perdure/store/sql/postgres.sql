@@ -25,6 +25,22 @@ asked AS (
     UNION ALL
     SELECT value, rank FROM json_array_elements_text(CAST(:queues AS json)) WITH ORDINALITY AS q (value, rank))
 
+-- fragment: names_of_limits
+json_array_elements_text(t.limits) AS given (value)
+
+-- fragment: running_jobs
+-- Jobs that run, found worker by worker: with statistics from a time when nothing ran, the planner would scan the table.
+owner AS (
+    SELECT (SELECT j.worker FROM perdure.job j WHERE j.state = 'running' ORDER BY j.worker LIMIT 1) AS worker
+    UNION ALL
+    SELECT (SELECT j.worker FROM perdure.job j
+             WHERE j.state = 'running' AND j.worker > owner.worker ORDER BY j.worker LIMIT 1)
+      FROM owner WHERE owner.worker IS NOT NULL),
+running AS MATERIALIZED (
+    SELECT j.id, j.queue, j.task, j.concurrency_key
+      FROM owner CROSS JOIN LATERAL (
+           SELECT * FROM perdure.job WHERE state = 'running' AND worker = owner.worker) j)
+
 -- fragment: no_job
 -- As many columns as a claimed job has.
 NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
@@ -193,6 +209,88 @@ UPDATE perdure.job
  WHERE id = ANY (ARRAY(SELECT id FROM locked ORDER BY rank, priority DESC, run_at, id LIMIT :n)) AND {not_expired}
 RETURNING CAST(id AS text), token, attempt, {claimed_columns}, state;
 
+-- name: count_limited
+-- differs: see running_jobs.
+-- The running jobs of limited tasks.
+WITH RECURSIVE
+{running_jobs}
+SELECT queue, task, concurrency_key, count(*)
+  FROM running
+ WHERE task IN texts(:tasks)
+ GROUP BY 1, 2, 3;
+
+-- name: find_limited
+-- differs: LATERAL.
+-- The first due jobs of each of these tasks, in each queue and priority. Nothing is locked.
+WITH RECURSIVE
+{asked_queues},
+grp (queue, rank, priority) AS (
+    SELECT queue, rank, 32768 FROM asked
+     WHERE {asked_queue_is_claimable}
+    UNION ALL
+    SELECT grp.queue, grp.rank, (SELECT CAST(j.priority AS integer) FROM perdure.job j
+                                  WHERE j.state = 'ready' AND j.held IS NULL
+                                    AND j.queue = grp.queue AND j.priority < grp.priority
+                                  ORDER BY j.priority DESC LIMIT 1)
+      FROM grp WHERE grp.priority IS NOT NULL)
+SELECT CAST(row.id AS text), grp.rank, grp.priority, row.run_at, grp.queue, known.task, row.concurrency_key
+  FROM grp CROSS JOIN json_array_elements_text(CAST(:tasks AS json)) AS known (task) CROSS JOIN LATERAL (
+       SELECT j.id, j.run_at, j.concurrency_key FROM perdure.job j
+        WHERE j.state = 'ready' AND j.held IS NULL
+          AND j.queue = grp.queue AND j.priority = grp.priority AND j.task = known.task AND j.run_at <= :now
+          AND {not_expired}
+        ORDER BY j.run_at, j.id LIMIT :n) row
+ WHERE grp.priority < 32768;
+
+-- name: find_by_key
+-- differs: LATERAL.
+-- The first due jobs of each concurrency key of a task, in one queue and priority, except of keys that are full.
+WITH RECURSIVE
+every (key) AS (
+    SELECT (SELECT j.concurrency_key FROM perdure.job j
+             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority AND j.task = :task
+               AND j.concurrency_key IS NOT NULL AND j.concurrency_key > :after
+             ORDER BY j.concurrency_key LIMIT 1)
+    UNION ALL
+    SELECT (SELECT j.concurrency_key FROM perdure.job j
+             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority AND j.task = :task
+               AND j.concurrency_key IS NOT NULL AND j.concurrency_key > every.key
+             ORDER BY j.concurrency_key LIMIT 1)
+      FROM every WHERE every.key IS NOT NULL)
+SELECT CAST(row.id AS text), row.run_at, every.key
+  FROM every CROSS JOIN LATERAL (
+       SELECT j.id, j.run_at FROM perdure.job j
+        WHERE every.key NOT IN texts(:full)
+          AND j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority AND j.task = :task
+          AND j.concurrency_key IS NOT NULL AND j.concurrency_key = every.key AND j.run_at <= :now
+          AND {not_expired}
+        ORDER BY j.run_at, j.id LIMIT :each) row
+ LIMIT :n;
+
+-- name: claim_limited
+-- differs: rows are locked, except those that somebody holds.
+-- Runs after lock_limits, in the same transaction: what runs is counted as of then. So no other claim can exceed a limit
+-- together with this one. The jobs are in the order of their ids in the array.
+WITH RECURSIVE
+{running_jobs},
+chosen AS MATERIALIZED (
+    SELECT j.id, asked.rank, j.queue, j.task, j.concurrency_key
+      FROM json_array_elements_text(CAST(:ids AS json)) WITH ORDINALITY AS asked (id, rank) CROSS JOIN LATERAL (
+           SELECT * FROM perdure.job
+            WHERE id = CAST(asked.id AS uuid) AND state = 'ready' AND held IS NULL AND run_at <= :now AND {not_expired}
+              AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = queue AND {queue_is_closed})
+              FOR UPDATE SKIP LOCKED) j
+     WHERE {worker_may_claim}),
+counted AS (
+    SELECT id, CAST(0 AS bigint) AS rank, queue, task, concurrency_key FROM running
+    UNION ALL
+    SELECT id, rank, queue, task, concurrency_key FROM chosen),
+{beyond_limits}
+UPDATE perdure.job
+   SET {set_claimed}
+ WHERE id = ANY (ARRAY(SELECT id FROM chosen EXCEPT SELECT id FROM beyond))
+RETURNING CAST(id AS text), token, attempt, {claimed_columns}, state;
+
 -- name: set_aside
 -- differs: rows are locked, except those that somebody holds; LATERAL keeps to the index of the claim.
 -- Of the queues given, the priorities in which nothing is due soon leave the claim's index, if they are many.
@@ -291,16 +389,18 @@ RETURNING job;
 
 -- name: sync_tasks
 -- differs: how a JSON array becomes rows.
-INSERT INTO perdure.task (name, queue, priority, max_attempts, timeout, backoff, max_crashes, redact, synced_at)
+INSERT INTO perdure.task (name, queue, priority, max_attempts, timeout, backoff, max_crashes, redact,
+                          concurrency, concurrency_scope, keyed, limits, synced_at)
 SELECT x.name, x.queue, x.priority, x.max_attempts, x.timeout, CAST(x.backoff AS json), x.max_crashes,
-       CAST(x.redact AS json), :now
+       CAST(x.redact AS json), x.concurrency, x.concurrency_scope, x.keyed, CAST(x.limits AS json), :now
   FROM json_to_recordset(CAST(:tasks AS json)) AS x (
        name text, queue text, priority smallint, max_attempts integer, timeout bigint, backoff text,
-       max_crashes integer, redact text)
+       max_crashes integer, redact text, concurrency integer, concurrency_scope text, keyed boolean, limits text)
     ON CONFLICT (name) DO UPDATE
    SET queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts,
        timeout = excluded.timeout, backoff = excluded.backoff, max_crashes = excluded.max_crashes,
-       redact = excluded.redact, synced_at = :now;
+       redact = excluded.redact, concurrency = excluded.concurrency, concurrency_scope = excluded.concurrency_scope,
+       keyed = excluded.keyed, limits = excluded.limits, synced_at = :now;
 
 -- name: disable_other_tasks
 -- differs: how a JSON array becomes rows.

@@ -14,11 +14,32 @@ worker IS NOT NULL
 -- fragment: worker_may_claim
 -- A worker that was retired, or that a restored database does not know, must not claim until it has registered anew:
 -- the next sweep would take its jobs away while they run.
+-- Nor may one that does not know the current limits.
 EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND {is_live})
+       AND CAST(:limits AS bigint) = coalesce((SELECT version FROM perdure.limit_lock), 0)
 
 -- fragment: asked_queue_is_claimable
 NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = asked.queue AND {queue_is_closed})
        AND {worker_may_claim}
+
+-- fragment: beyond_limits
+-- Of the jobs in `counted` (id, rank, queue, task, concurrency_key), those that a limit has no room for. Jobs that run
+-- already have the rank 0. A job without a concurrency key is not under the limit of its task's keys.
+under AS (
+    SELECT c.id, c.rank, 'task' AS kind, coalesce(t.concurrency_scope, t.name) AS name,
+           CASE WHEN t.keyed THEN c.concurrency_key ELSE '' END AS key, t.concurrency
+      FROM counted c JOIN perdure.task t ON t.name = c.task
+     WHERE t.concurrency IS NOT NULL AND (NOT t.keyed OR c.concurrency_key <> '')
+    UNION ALL
+    SELECT c.id, c.rank, 'named', l.name, '', l.concurrency
+      FROM counted c JOIN perdure.task t ON t.name = c.task
+           CROSS JOIN {names_of_limits} JOIN perdure.named_limit l ON l.name = given.value
+     WHERE l.concurrency IS NOT NULL),
+beyond AS (
+    SELECT id
+      FROM (SELECT id, rank, concurrency, row_number() OVER (PARTITION BY kind, name, key ORDER BY rank) AS position
+              FROM under) placed
+     WHERE rank > 0 AND position > concurrency)
 
 -- fragment: not_expired
 (expires_at IS NULL OR expires_at > :now)
@@ -50,6 +71,10 @@ task, queue, priority, run_at, run, max_attempts, timeout, payload, checkpoint, 
 -- fragment: is_live
 -- Whether the worker of row w is live.
 w.retired_at IS NULL
+
+-- fragment: task_columns
+name, queue, priority, max_attempts, timeout, backoff, max_crashes, enabled, redact, concurrency, concurrency_scope, keyed,
+       CAST(limits AS text)
 
 -- fragment: worker_columns
 id, name, lease, tasks, queues, slots, started_at, beat_at, expires_at, retired_at
@@ -239,6 +264,42 @@ UPDATE perdure.job SET {set_claimed}
               FOR UPDATE SKIP LOCKED))
 RETURNING CAST(id AS text), token, attempt, {claimed_columns}, state;
 
+-- name: read_limit_version
+SELECT version FROM perdure.limit_lock;
+
+-- name: lock_limits
+-- Claims of limited jobs and changes of limits run one after the other.
+SELECT version FROM perdure.limit_lock FOR UPDATE;
+
+-- name: change_limits
+INSERT INTO perdure.limit_lock AS l (id, version) VALUES (1, 1)
+    ON CONFLICT (id) DO UPDATE SET version = l.version + 1;
+
+-- name: list_limited_tasks
+SELECT name, concurrency, coalesce(concurrency_scope, name), keyed, CAST(limits AS text)
+  FROM perdure.task
+ WHERE concurrency IS NOT NULL OR limits IS NOT NULL;
+
+-- name: list_named_limits
+SELECT name, concurrency, declared, edited
+  FROM perdure.named_limit
+ ORDER BY name;
+
+-- name: set_limit
+INSERT INTO perdure.named_limit (name, concurrency, edited) VALUES (:name, :concurrency, true)
+    ON CONFLICT (name) DO UPDATE SET concurrency = excluded.concurrency, edited = true;
+
+-- name: declare_limit
+-- What an operator has set stays.
+INSERT INTO perdure.named_limit AS l (name, concurrency, declared) VALUES (:name, :concurrency, :concurrency)
+    ON CONFLICT (name) DO UPDATE
+   SET declared = excluded.declared, concurrency = CASE WHEN l.edited THEN l.concurrency ELSE excluded.declared END;
+
+-- name: reset_limit
+UPDATE perdure.named_limit SET concurrency = declared, edited = false
+ WHERE name = :name
+RETURNING concurrency;
+
 -- name: count_ahead
 -- The jobs before a job in its queue: two ranges of the claim's index. Counting stops at a thousand: more would be
 -- expensive, and nobody needs the exact number.
@@ -277,13 +338,12 @@ SELECT token, level, message, at
  ORDER BY id;
 
 -- name: list_tasks
-SELECT name, queue, priority, max_attempts, timeout, backoff, max_crashes, enabled, redact
+SELECT {task_columns}
   FROM perdure.task
  ORDER BY name;
 
 -- name: describe_tasks
-SELECT name, queue, priority, max_attempts, timeout, backoff, max_crashes, enabled, redact,
-       CAST(config AS text), synced_at
+SELECT {task_columns}, CAST(config AS text), synced_at
   FROM perdure.task
  ORDER BY name;
 

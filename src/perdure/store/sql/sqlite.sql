@@ -9,6 +9,9 @@ EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(j.tags) THEN j.tags END) ta
 -- fragment: next_token
 token + 1
 
+-- fragment: names_of_limits
+json_each(t.limits) given
+
 -- name: claim_jobs
 -- differs: one writer at a time, so there is nothing to lock or to skip. There is no LATERAL, so the first rows of a
 -- group are passed on as a JSON array.
@@ -55,6 +58,95 @@ UPDATE perdure.job
  WHERE rowid IN (SELECT j.rowid FROM head CROSS JOIN json_each(head.ids) row CROSS JOIN perdure.job j ON j.rowid = row.value
                   ORDER BY head.rank, head.priority DESC, j.run_at, j.id LIMIT :n)
    AND {not_left_to_sweeper}
+RETURNING id, token, attempt, {claimed_columns}, state;
+
+-- name: count_limited
+-- differs: the index finds the jobs that run.
+-- The running jobs of limited tasks.
+SELECT queue, task, concurrency_key, count(*)
+  FROM perdure.job INDEXED BY perdure.job_running
+ WHERE state = 'running' AND task IN texts(:tasks)
+ GROUP BY 1, 2, 3;
+
+-- name: find_limited
+-- differs: no LATERAL, so the first rows of a group are passed on as a JSON array.
+-- The first due jobs of each of these tasks, in each queue and priority.
+WITH RECURSIVE
+every(queue) AS (
+    SELECT '' WHERE :queues IS NULL
+    UNION ALL
+    SELECT (SELECT j.queue FROM perdure.job j
+             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
+             ORDER BY j.queue LIMIT 1)
+      FROM every WHERE every.queue IS NOT NULL),
+asked(queue, rank) AS (
+    SELECT queue, 0 FROM every WHERE queue <> ''
+    UNION ALL
+    SELECT value, key FROM json_each(coalesce(:queues, '[]'))),
+grp (queue, rank, priority) AS (
+    SELECT queue, rank, 32768 FROM asked
+     WHERE {asked_queue_is_claimable}
+    UNION ALL
+    SELECT grp.queue, grp.rank, (SELECT j.priority FROM perdure.job j INDEXED BY perdure.job_claim
+                                  WHERE j.state = 'ready' AND j.held IS NULL
+                                    AND j.queue = grp.queue AND j.priority < grp.priority
+                                  ORDER BY j.priority DESC LIMIT 1)
+      FROM grp WHERE grp.priority IS NOT NULL)
+SELECT j.id, grp.rank, j.priority, j.run_at, j.queue, j.task, j.concurrency_key
+  FROM grp CROSS JOIN json_each(:tasks) known CROSS JOIN json_each((
+       SELECT json_group_array(due.rowid)
+         FROM (SELECT j.rowid FROM perdure.job j INDEXED BY perdure.job_claim_task
+                WHERE j.state = 'ready' AND j.held IS NULL
+                  AND j.queue = grp.queue AND j.priority = grp.priority AND j.task = known.value AND j.run_at <= :now
+                  AND {not_expired}
+                ORDER BY j.run_at, j.id LIMIT :n) due)) row CROSS JOIN perdure.job j ON j.rowid = row.value
+ WHERE grp.priority < 32768;
+
+-- name: find_by_key
+-- differs: no LATERAL.
+-- The first due jobs of each concurrency key of a task, in one queue and priority, except of keys that are full.
+WITH RECURSIVE
+every (key) AS (
+    SELECT (SELECT j.concurrency_key FROM perdure.job j INDEXED BY perdure.job_claim_key
+             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority AND j.task = :task
+               AND j.concurrency_key IS NOT NULL AND j.concurrency_key > :after
+             ORDER BY j.concurrency_key LIMIT 1)
+    UNION ALL
+    SELECT (SELECT j.concurrency_key FROM perdure.job j INDEXED BY perdure.job_claim_key
+             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority AND j.task = :task
+               AND j.concurrency_key IS NOT NULL AND j.concurrency_key > every.key
+             ORDER BY j.concurrency_key LIMIT 1)
+      FROM every WHERE every.key IS NOT NULL)
+SELECT j.id, j.run_at, every.key
+  FROM every CROSS JOIN json_each((
+       SELECT json_group_array(due.rowid)
+         FROM (SELECT j.rowid FROM perdure.job j INDEXED BY perdure.job_claim_key
+                WHERE every.key NOT IN texts(:full)
+                  AND j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority AND j.task = :task
+                  AND j.concurrency_key IS NOT NULL AND j.concurrency_key = every.key AND j.run_at <= :now
+                  AND {not_expired}
+                ORDER BY j.run_at, j.id LIMIT :each) due)) row CROSS JOIN perdure.job j ON j.rowid = row.value
+ LIMIT :n;
+
+-- name: claim_limited
+-- differs: nothing to lock.
+-- The jobs are in the order of their ids in the array.
+WITH
+chosen AS MATERIALIZED (
+    SELECT j.id, asked.key + 1 AS rank, j.queue, j.task, j.concurrency_key
+      FROM json_each(:ids) asked CROSS JOIN perdure.job j ON j.id = asked.value
+     WHERE j.state = 'ready' AND j.held IS NULL AND j.run_at <= :now AND (j.expires_at IS NULL OR j.expires_at > :now)
+       AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = j.queue AND {queue_is_closed})
+       AND {worker_may_claim}),
+counted AS (
+    SELECT id, 0 AS rank, queue, task, concurrency_key
+      FROM perdure.job INDEXED BY perdure.job_running WHERE state = 'running'
+    UNION ALL
+    SELECT id, rank, queue, task, concurrency_key FROM chosen),
+{beyond_limits}
+UPDATE perdure.job
+   SET {set_claimed}
+ WHERE id IN (SELECT id FROM chosen EXCEPT SELECT id FROM beyond)
 RETURNING id, token, attempt, {claimed_columns}, state;
 
 -- name: set_aside
@@ -130,15 +222,18 @@ RETURNING job;
 
 -- name: sync_tasks
 -- differs: how a JSON array becomes rows.
-INSERT INTO perdure.task (name, queue, priority, max_attempts, timeout, backoff, max_crashes, redact, synced_at)
+INSERT INTO perdure.task (name, queue, priority, max_attempts, timeout, backoff, max_crashes, redact,
+                          concurrency, concurrency_scope, keyed, limits, synced_at)
 SELECT value ->> 'name', value ->> 'queue', value ->> 'priority', value ->> 'max_attempts', value ->> 'timeout',
-       value ->> 'backoff', value ->> 'max_crashes', value ->> 'redact', :now
+       value ->> 'backoff', value ->> 'max_crashes', value ->> 'redact',
+       value ->> 'concurrency', value ->> 'concurrency_scope', value ->> 'keyed', value ->> 'limits', :now
   FROM json_each(:tasks)
  WHERE true
     ON CONFLICT (name) DO UPDATE
    SET queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts,
        timeout = excluded.timeout, backoff = excluded.backoff, max_crashes = excluded.max_crashes,
-       redact = excluded.redact, synced_at = :now;
+       redact = excluded.redact, concurrency = excluded.concurrency, concurrency_scope = excluded.concurrency_scope,
+       keyed = excluded.keyed, limits = excluded.limits, synced_at = :now;
 
 -- name: disable_other_tasks
 -- differs: how a JSON array becomes rows.

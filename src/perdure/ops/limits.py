@@ -1,0 +1,168 @@
+"""Read and change limits, and claim the jobs that obey them.
+
+Nothing is counted but the running jobs themselves, so no crash, cancel or rescue can leave a slot taken. Claims of
+limited jobs lock one row, see docs/decisions/0027.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from perdure.errors import NotFound
+from perdure.model.json_text import shown_json
+from perdure.model.limits import Due, Group, Limits, Room, TaskLimit, with_room
+from perdure.ops.audit import act
+from perdure.ops.batch import rows_of
+from perdure.ops.claim import ClaimRequest, Claims, read_claims
+from perdure.ops.op import Op, Param, Query, Row, ask_all, ask_last, operation
+from perdure.ops.topics import LIMITS
+
+FIRST_KEY = ""
+"""No job has this concurrency key and is limited by it."""
+
+
+class NamedLimit(NamedTuple):
+    """A limit that tasks share. ``declared``: what the code says; ``edited``: whether an operator has set it."""
+
+    name: str
+    concurrency: int | None
+    declared: int | None
+    edited: bool
+
+
+@operation("read")
+def read_limits() -> Op[Limits]:
+    # The version comes first: if a change comes in between, the next claim gets nothing, and limits are read again.
+    version, tasks, named = yield from ask_all(
+        Query("read_limit_version", {}),
+        Query("list_limited_tasks", {}),
+        Query("list_named_limits", {}),
+        final=True,
+    )
+    return Limits(
+        version[0][0] if version else 0,
+        {row[0]: _task_limit(*row[1:]) for row in tasks},
+        {row[0]: row[1] for row in named},
+    )
+
+
+@operation("read")
+def read_version() -> Op[int]:
+    rows = yield from ask_last("read_limit_version")
+    return rows[0][0] if rows else 0
+
+
+@operation("read")
+def list_limits() -> Op[list[NamedLimit]]:
+    rows = yield from ask_last("list_named_limits")
+    return [
+        NamedLimit(name, concurrency, declared, bool(edited)) for name, concurrency, declared, edited in rows
+    ]
+
+
+@operation("write")
+def set_limit(name: str, concurrency: int | None, *, by: str | None = None) -> Op[None]:
+    """Set a named limit for all workers; None lifts it."""
+    yield from ask_all(
+        Query("change_limits", {}),
+        Query("set_limit", {"name": name, "concurrency": concurrency}),
+        act("set_limit", f"limit {name}", by, concurrency=concurrency),
+        final=True,
+        wake=frozenset([LIMITS]),
+    )
+
+
+@operation("write")
+def reset_limit(name: str, *, by: str | None = None) -> Op[int | None]:
+    """Go back to what the code declares."""
+    _, rows = yield from ask_all(Query("change_limits", {}), Query("reset_limit", {"name": name}))
+    if not rows:
+        raise NotFound(f"There is no limit named {name}.", code="limit.unknown")
+    done = act("reset_limit", f"limit {name}", by, concurrency=rows[0][0])
+    yield from ask_all(done, final=True, wake=frozenset([LIMITS]))
+    concurrency: int | None = rows[0][0]
+    return concurrency
+
+
+class Fitting(NamedTuple):
+    """Due jobs that fit under their limits, in order, as of the time they were read.
+
+    ``cursors``: in groups with full keys in front, the last key of which jobs were found.
+    """
+
+    jobs: list[Due]
+    cursors: Mapping[Group, str]
+
+
+@operation("read")
+def find_fitting(request: ClaimRequest, limits: Limits, cursors: Mapping[Group, str]) -> Op[Fitting]:
+    """The first n due jobs of limited tasks that fit. If full keys stand in front of a group, search key by key."""
+    tasks = [task for task in request.tasks if task in limits.tasks]
+    (running,) = yield from ask_all(Query("count_limited", {"tasks": rows_of([*limits.tasks])}))
+    counts = [(task, key, count) for _, task, key, count in running]
+    room = Room(limits, counts)
+    usable = with_room(limits, room, tasks)
+    if not usable:
+        return Fitting([], {})
+    queues = None if request.queues is None else rows_of(request.queues)
+    asked: dict[str, Param] = {
+        "worker": request.worker,
+        "limits": limits.version,
+        "queues": queues,
+        "n": request.n,
+    }
+    (rows,) = yield from ask_all(Query("find_limited", {**asked, "tasks": rows_of(usable)}))
+    due = [_due(row) for row in rows]
+    chosen, blocked = room.choose(due, request.n)
+    groups = {job.group for job in blocked if limits.is_keyed(job.task)}
+    if len(chosen) == request.n or not groups:
+        return Fitting(chosen, {})
+    room = Room(limits, counts)
+    by_key: list[Due] = []
+    found: dict[Group, str] = {}
+    for group in sorted(groups):
+        jobs = yield from _find_by_key(group, request.n, room, limits, cursors.get(group, FIRST_KEY))
+        by_key += jobs
+        if jobs:
+            found[group] = jobs[-1].key or FIRST_KEY
+    others = [job for job in due if job.group not in groups or not job.key]
+    return Fitting(room.choose({*others, *by_key}, request.n)[0], found)
+
+
+def _find_by_key(group: Group, n: int, room: Room, limits: Limits, after: str) -> Op[list[Due]]:
+    """The first due jobs of the keys that have room, beginning after this key, from the start again at the end."""
+    asked: dict[str, Param] = {
+        "queue": group.queue,
+        "priority": group.priority,
+        "task": group.task,
+        "full": rows_of(room.full_keys(group.task)),
+        "each": limits.tasks[group.task].concurrency or n,
+    }
+    found: dict[str, Due] = {}
+    for start in dict.fromkeys((after, FIRST_KEY)):
+        (rows,) = yield from ask_all(Query("find_by_key", {**asked, "after": start, "n": n - len(found)}))
+        for id, run_at, key in rows:
+            found.setdefault(id, Due(group.rank, -group.priority, run_at, id, group.queue, group.task, key))
+        if len(found) >= n:
+            break
+    return [*found.values()]
+
+
+@operation("write")
+def claim_limited(request: ClaimRequest, ids: Sequence[str]) -> Op[Claims]:
+    """Claim those of these jobs that are still due and fit. The limits are checked under a lock, in one round trip:
+    a worker that is suspended meanwhile does not keep the lock."""
+    params: dict[str, Param] = {"worker": request.worker, "limits": request.limits, "ids": rows_of(list(ids))}
+    _, rows = yield from ask_all(Query("lock_limits", {}), Query("claim_limited", params), final=True)
+    return read_claims(rows, request)
+
+
+def _task_limit(concurrency: int | None, scope: str, keyed: bool, names: str | None) -> TaskLimit:
+    given = [] if names is None else shown_json(names)
+    return TaskLimit(concurrency, scope, bool(keyed), tuple(given) if isinstance(given, list) else ())
+
+
+def _due(row: Row) -> Due:
+    id, rank, priority, run_at, queue, task, key = row
+    return Due(rank, -priority, run_at, id, queue, task, key)

@@ -1,0 +1,193 @@
+"""Claims jobs for a worker: unlimited jobs in one statement, jobs under limits in a transaction of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
+from typing import NamedTuple
+
+from perdure.model.job import Claimed
+from perdure.model.limits import Group, Limits
+from perdure.ops import claim as claim_ops
+from perdure.ops import limits as limit_ops
+from perdure.ops.claim import ClaimRequest, Claims
+from perdure.ops.op import Operation
+from perdure.plan.plan import Plan, perform
+from perdure.store.store import Store
+from perdure.worker.claim_window import ClaimWindowTracker
+from perdure.worker.damaged_rows import DamagedRows
+from perdure.worker.database_errors import OUT_OF_SERVICE, PERHAPS_REFUSED, is_refusal
+from perdure.worker.split import split
+
+CLAIM_ROUNDS = 5
+"""How often a claim that met expired jobs is repeated. It may return too few jobs: another one follows."""
+
+
+class Wanted(NamedTuple):
+    """What a worker wants to claim: at most n jobs of these tasks, from these queues in this order, or from all.
+
+    ``polls``: the worker claims again within a second, so jobs committed late can wait for the next full scan.
+    """
+
+    worker: str
+    tasks: Sequence[str]
+    n: int
+    queues: Sequence[str] | None
+    polls: bool = False
+
+
+class Batch(list[Claimed]):
+    """Claimed jobs, in order. ``more``: the next claim may find more, even if these are fewer than asked for."""
+
+    def __init__(self, jobs: Iterable[Claimed] = (), *, more: bool = False) -> None:
+        super().__init__(jobs)
+        self.more = more
+
+    def followed_by(self, others: Batch) -> Batch:
+        return Batch([*self, *others], more=self.more or others.more)
+
+
+class Claimer:
+    """Claims jobs. Between limited and unlimited jobs there is no order: each kind is first every other time."""
+
+    def __init__(
+        self, store: Store, damaged: DamagedRows, expired: Callable[[Sequence[str]], Plan[None]]
+    ) -> None:
+        """``expired`` is called with jobs that a claim found expired and canceled."""
+        self._damaged = damaged
+        self._expired = expired
+        self._remote = not store.embedded
+        """Whether a statement costs a round trip, and time before its first row."""
+        self._window_trackers: dict[tuple[tuple[str, ...], frozenset[str] | None], ClaimWindowTracker] = {}
+        """By tasks and queues: several workers in one process have their own."""
+        self._limits = Limits()
+        self._limited_first = False
+        self._cursors: dict[Group, str] = {}
+
+    def claim(self, wanted: Wanted) -> Plan[Batch]:
+        part = self.first_part(wanted)
+        return (yield from self.rest(wanted, part, (yield from self._claim_unlimited(part))))
+
+    def first_part(self, wanted: Wanted) -> Wanted:
+        """What to claim first, in the transaction that records outcomes: limited jobs need one of their own."""
+        unlimited = [task for task in wanted.tasks if task not in self._limits.tasks]
+        if len(unlimited) == len(wanted.tasks):
+            return wanted
+        self._limited_first = not self._limited_first
+        return wanted._replace(tasks=unlimited, n=0 if self._limited_first else wanted.n)
+
+    def rest(self, wanted: Wanted, part: Wanted, batch: Batch) -> Plan[Batch]:
+        """Claim what is wanted besides the first part, which has given this batch."""
+        left = wanted.n - len(batch)
+        if left > 0 and part.tasks is not wanted.tasks:
+            batch = batch.followed_by((yield from self._claim_limited(wanted._replace(n=left))))
+            left = wanted.n - len(batch)
+            if left > 0 and not part.n:
+                batch = batch.followed_by((yield from self._claim_unlimited(part._replace(n=left))))
+        if wanted.n and not batch and (yield from self._refresh()):
+            return (yield from self.claim(wanted))
+        return batch
+
+    def _refresh(self) -> Plan[bool]:
+        """Read the limits if they were changed; whether they were. A claim gets nothing until then."""
+        if (yield from perform(limit_ops.read_version)) == self._limits.version:
+            return False
+        self._limits = yield from perform(limit_ops.read_limits)
+        return True
+
+    def _claim_unlimited(self, wanted: Wanted) -> Plan[Batch]:
+        batch = Batch()
+        for _ in range(CLAIM_ROUNDS):
+            request = self.request(wanted._replace(n=wanted.n - len(batch)))
+            if not request:
+                return Batch(batch)
+            asked_at = monotonic()
+            try:
+                claims = yield from self._take(claim_ops.claim, request, asked_at)
+            except OUT_OF_SERVICE:
+                if not batch:
+                    raise
+                return Batch(batch, more=True)  # keep what was claimed
+            again = yield from self._learn(wanted, request, claims, asked_at)
+            batch = Batch([*batch, *claims.jobs], more=claims.more or again)
+            if claims.locked and not batch:
+                claims = yield from self._take(claim_ops.claim_skipping_locked, request, monotonic())
+                return Batch(claims.jobs)
+            if not _claims_again(batch, claims, again):
+                break
+        return batch
+
+    def answered(self, part: Wanted, request: ClaimRequest, claims: Claims, asked_at: float) -> Plan[Batch]:
+        """Take the answer to a claim that was sent together with outcomes; claim again if need be."""
+        again = yield from self._learn(part, request, claims, asked_at)
+        batch = Batch(claims.jobs, more=claims.more or again)
+        if not _claims_again(batch, claims, again):
+            return batch
+        rest = yield from self._claim_unlimited(part._replace(n=part.n - len(batch)))
+        return Batch([*batch, *rest], more=rest.more)
+
+    def _claim_limited(self, wanted: Wanted) -> Plan[Batch]:
+        request = ClaimRequest(
+            wanted.worker, wanted.tasks, wanted.n, wanted.queues, limits=self._limits.version
+        )
+        if wanted.queues == []:
+            return Batch()
+        fitting = yield from perform(limit_ops.find_fitting, request, self._limits, self._cursors)
+        self._cursors = {**fitting.cursors}
+        passed_over = self._damaged.passed_over()
+        ids = [job.id for job in fitting.jobs if job.id not in passed_over]
+        if not ids:
+            return Batch()
+        jobs = yield from self._take_limited(request, ids)
+        # Without a job, others may be locked: do not claim again at once.
+        return Batch(jobs, more=0 < len(jobs) < len(ids))
+
+    def _take_limited(self, request: ClaimRequest, ids: Sequence[str]) -> Plan[list[Claimed]]:
+        asked_at = monotonic()
+        try:
+            return (yield from perform(limit_ops.claim_limited, request, ids)).jobs
+        except PERHAPS_REFUSED as error:
+            if not is_refusal(error, took=monotonic() - asked_at):
+                raise
+        parts = yield from split(ids, lambda some: perform(limit_ops.claim_limited, request, some))
+        self._damaged.note_unclaimable(parts.refused)
+        if parts.outage is not None and not parts.done:
+            raise parts.outage
+        return [job for claims in parts.done for job in claims.jobs]
+
+    def _take(
+        self, claim: Operation[[ClaimRequest], Claims], request: ClaimRequest, asked_at: float
+    ) -> Plan[Claims]:
+        try:
+            return (yield from perform(claim, request))
+        except PERHAPS_REFUSED as error:
+            if not is_refusal(error, took=monotonic() - asked_at):
+                raise
+        return (yield from self._damaged.claim(request))
+
+    def _learn(self, wanted: Wanted, request: ClaimRequest, claims: Claims, asked_at: float) -> Plan[bool]:
+        """Derive the next claim's window from this one; return whether to claim again before the window."""
+        tracker = self._window_tracker(request.tasks, request.queues)
+        again = tracker.learn(request, claims, took=monotonic() - asked_at, polls=wanted.polls)
+        if claims.expired:
+            yield from self._expired(claims.expired)
+        return again
+
+    def request(self, wanted: Wanted) -> ClaimRequest:
+        """The request for unlimited jobs."""
+        worker, tasks, n, queues, polls = wanted
+        asked = tasks if queues != [] else ()
+        window = self._window_tracker(asked, queues).window(queues, polls=polls)
+        return ClaimRequest(worker, asked, n, queues, window, self._limits.version)
+
+    def _window_tracker(self, tasks: Sequence[str], queues: Sequence[str] | None) -> ClaimWindowTracker:
+        """One for each slot group of each worker: a full scan by one must not delay the other's."""
+        key = (tuple(tasks), None if queues is None else frozenset(queues))
+        if key not in self._window_trackers:
+            self._window_trackers[key] = ClaimWindowTracker(enabled=self._remote)
+        return self._window_trackers[key]
+
+
+def _claims_again(batch: Batch, claims: Claims, again: bool) -> bool:
+    """Whether to claim again at once: not with jobs in hand if older ones may precede the window or are locked."""
+    return batch.more and not (batch and (again or claims.locked))
