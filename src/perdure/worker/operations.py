@@ -31,13 +31,14 @@ from perdure.worker.database_errors import DAMAGED, FORBIDDEN, OUT_OF_SERVICE, P
 from perdure.worker.recorder import Recorder
 
 CLAIM_ROUNDS = 5
-"""How often a claim that met expired jobs is repeated. It may return too few jobs: another one follows."""
+"""The most rounds of one claim. It takes another round if it met expired jobs. If it still returns too few jobs, the
+next claim continues."""
 
 MOST_EXPIRED = 10_000
-"""How many expired jobs are remembered until they are reported; a program without a worker reports none."""
+"""How many expired jobs are remembered until they are reported. A program without a worker never reports them."""
 
 Queues = Sequence[str] | Mapping[str, float] | None
-"""Strict order, weights, or every queue."""
+"""The queues to claim from: names in strict order, names with weights, or None for every queue."""
 
 
 class Batch(list[Claimed]):
@@ -49,23 +50,23 @@ class Batch(list[Claimed]):
 
 
 def _claims_again(batch: Batch, claims: Claims, again: bool) -> bool:
-    """Whether to claim again at once: not with jobs in hand if older ones may precede the window or are locked."""
+    """Whether to claim again at once. If the batch has jobs, those that precede the window or are locked can wait."""
     return batch.more and not (batch and (again or claims.locked))
 
 
 class WorkerOperations:
-    """The operations that a worker performs, with what it has learned from them."""
+    """The operations that a worker performs, and what it has learned from their results."""
 
     def __init__(self, store: Store, *, rng: random.Random | None = None) -> None:
         self.store = store
         self._rng = rng or random.Random()
         self._watch = ClockWatch()
         self._remote = not store.embedded
-        """Whether a statement costs a round trip, and time before its first row."""
+        """Whether each statement costs a round trip, and some time before its first row."""
         self._window_trackers: dict[tuple[tuple[str, ...], frozenset[str] | None], ClaimWindowTracker] = {}
-        """By tasks and queues: several workers in one process have their own."""
+        """The trackers by tasks and queues, so that several workers in one process have their own."""
         self.expired: deque[str] = deque(maxlen=MOST_EXPIRED)
-        """Jobs that were found expired and canceled, until they are reported."""
+        """Ids of expired jobs that were canceled and are not reported yet."""
         self._damaged = DamagedRows()
         self._recorder = Recorder(self._damaged, self._rng, shortens=self._remote)
 
@@ -79,7 +80,7 @@ class WorkerOperations:
         queues: Queues = None,
         slots: int = 1,
     ) -> Plan[Mapping[str, str]]:
-        """Register a worker; return the configs of tasks."""
+        """Register a worker. Return the configs of tasks."""
         served = None if queues is None else list(queues)
         return (
             yield from perform(
@@ -88,11 +89,11 @@ class WorkerOperations:
         )
 
     def _heartbeat(self, worker: str) -> Plan[Beat]:
-        """Renew the worker's lease and read back what it is believed to run."""
+        """Renew the worker's lease, and read what the database believes the worker runs."""
         return (yield from perform(worker_ops.heartbeat, worker))
 
     def _peek(self, worker: str) -> Plan[Beat]:
-        """Read back what the worker is believed to run, and nothing else."""
+        """Read the same as a heartbeat, without renewing the lease."""
         return (yield from perform(worker_ops.peek, worker))
 
     def _retire(self, worker: str) -> Plan[None]:
@@ -122,7 +123,7 @@ class WorkerOperations:
             except OUT_OF_SERVICE:
                 if not batch:
                     raise
-                return Batch(batch, more=True)  # keep what was claimed
+                return Batch(batch, more=True)  # keep the jobs that were claimed
             again = yield from self._learn(request, claims, since=asked_at, polls=polls)
             batch = Batch([*batch, *claims.jobs], more=claims.more or again)
             if claims.locked and not batch:
@@ -143,9 +144,9 @@ class WorkerOperations:
         return (yield from self._damaged.claim(request))
 
     def _learn(self, request: ClaimRequest, claims: Claims, *, since: float, polls: bool) -> Plan[bool]:
-        """Derive the next claim's window from this one; return whether to claim again before the window.
+        """Derive the next claim's window from this claim. If this claim met expired jobs, cancel a page of them.
 
-        If it met expired jobs, cancel a page of them: there are probably more.
+        Return whether to claim again, to look for jobs that precede the window.
         """
         tracker = self._window_tracker(request.tasks, request.queues)
         again = tracker.learn(request, claims, took=monotonic() - since, polls=polls)
@@ -162,22 +163,22 @@ class WorkerOperations:
         return ClaimRequest(worker, asked, n, order, window)
 
     def _window_tracker(self, tasks: Sequence[str], queues: Sequence[str] | None) -> ClaimWindowTracker:
-        """One for each slot group of each worker: a full scan by one must not delay the other's."""
+        """The tracker of one slot group of one worker. A full scan for one group must not delay that of another."""
         key = (tuple(tasks), None if queues is None else frozenset(queues))
         if key not in self._window_trackers:
             self._window_trackers[key] = ClaimWindowTracker(enabled=self._remote)
         return self._window_trackers[key]
 
     def _finish(self, outcomes: Sequence[Outcome], *, last: bool = False) -> Plan[Finished]:
-        """Record outcomes; one that is recorded already counts as accepted.
+        """Record outcomes. An outcome that is recorded already counts as accepted.
 
-        One whose row stays locked, or that the database does not take, is in neither list and must be recorded again.
-        ``last``: there is no later try, so record it without what the database does not take.
+        If its row stays locked, or the database does not take it, an outcome is neither accepted nor refused. It must
+        be recorded again. ``last``: there is no later try, so record a substitute that the database takes.
         """
         return (yield from self._recorder.record(outcomes, last=last))
 
     def note_unrecorded(self, outcomes: Sequence[Outcome], error: Exception) -> None:
-        """These outcomes are kept to be recorded again."""
+        """Note that these outcomes could not be recorded. They are kept and retried."""
         self._damaged.note_unrecorded({outcome.lease: error for outcome in outcomes})
 
     def _cycle(
@@ -190,7 +191,7 @@ class WorkerOperations:
         queues: Queues = None,
         polls: bool = False,
     ) -> Plan[tuple[Finished, Batch]]:
-        """Record outcomes and take the next jobs in one transaction."""
+        """Record outcomes and claim the next jobs in one transaction."""
         order = self._order(queues)
         request = self._claim_request(worker, tasks, n, order, polls=polls)
         asked_at = monotonic()
@@ -207,7 +208,7 @@ class WorkerOperations:
         except PERHAPS_REFUSED as error:
             if not is_refusal(error, took=monotonic() - asked_at):
                 raise
-            # The cause is an outcome, or a row that the claim met: in two transactions, neither stops the other.
+            # Either an outcome or a claimed row is the cause. In two transactions, one does not make the other fail.
             return (yield from self._record_and_claim(outcomes, worker, tasks, n, order))
         again = yield from self._learn(request, claims, since=asked_at, polls=polls)
         finished = yield from self._recorder.complete(outcomes, finished)
@@ -229,7 +230,7 @@ class WorkerOperations:
         *,
         skip_locked: bool = False,
     ) -> Plan[tuple[Finished, Batch]]:
-        """A cycle in two transactions. If no outcome is recorded, a claimed job proves that it is no outage."""
+        """Do a cycle in two transactions. If recording fails but a job is claimed, this is not an outage."""
         try:
             finished = yield from self._recorder.record(outcomes, skip_locked=skip_locked)
         except PERHAPS_REFUSED:
@@ -249,7 +250,7 @@ class WorkerOperations:
         *,
         polls: bool = False,
     ) -> Plan[Batch]:
-        """Claim for the rest of a cycle. If this fails, what is done counts: the next cycle claims again."""
+        """Claim jobs as the last part of a cycle. If this fails, keep ``done``: the next cycle claims again."""
         try:
             return (yield from self._claim(worker, tasks=tasks, n=n, queues=order, polls=polls))
         except OUT_OF_SERVICE:
@@ -258,7 +259,7 @@ class WorkerOperations:
             return Batch(more=n > 0)
 
     def _report(self, reports: Sequence[JobReport]) -> Plan[list[ReportAnswer]]:
-        """Store the reports of running jobs. What the database refuses is dropped."""
+        """Store the reports of running jobs. Reports that the database refuses are dropped."""
         if not reports:
             return []
         try:
@@ -266,7 +267,7 @@ class WorkerOperations:
         except StoreReadOnly as error:
             if error.code != FORBIDDEN:
                 raise
-            # Waiting does not grant rights, and outcomes must not wait for log lines.
+            # Waiting would not grant the privilege, and outcomes must not wait for log lines.
             for one in reports:
                 self._damaged.unreportable(one.lease.job, error)
             return ["ok" for _ in reports]
@@ -280,12 +281,12 @@ class WorkerOperations:
         return answers
 
     def _save(self, report: JobReport) -> Plan[ReportAnswer]:
-        """Store a checkpoint with the other reports of its job. If refused, only the others are dropped."""
+        """Store a checkpoint and the other reports of its job. If they are refused, store only the checkpoint."""
         checkpoint = JobReport(report.lease, Report(checkpoint=report.report.checkpoint))
         try:
             (answer,) = yield from perform(report_ops.report, [report])
         except (StoreReadOnly, *DAMAGED) as error:
-            # A database that is read-only refuses everything, and the call has waited for it already.
+            # A read-only database refuses everything, and this call has already waited for it.
             read_only = isinstance(error, StoreReadOnly) and error.code != FORBIDDEN
             if read_only or report == checkpoint:
                 raise
@@ -296,7 +297,7 @@ class WorkerOperations:
     def _rescue(self, *, page: int = 500, silent: bool = True) -> Plan[list[Change]]:
         """Free the jobs of workers that fell silent. A page that cannot be written is tried in parts.
 
-        Without ``silent`` only the jobs of workers that are retired already.
+        Without ``silent``, free only the jobs of workers that are retired already.
         """
         if silent:
             yield from perform(sweep_ops.retire_silent, steady_since=self._steady_since())
@@ -315,7 +316,7 @@ class WorkerOperations:
             after = one.last
 
     def _rescue_in_parts(self, after: str, page: int) -> Plan[sweep_ops.Rescued]:
-        """The same page; rows that cannot be written stay for a later sweep."""
+        """Rescue a page in parts. Rows that cannot be written stay for a later sweep."""
         orphans = yield from perform(sweep_ops.list_orphans, after=after, n=page)
         rescued = yield from self._damaged.sweep(
             orphans,
@@ -334,7 +335,7 @@ class WorkerOperations:
         return total + (yield from self._sweep_steps())
 
     def _expire_page(self, page: int = 500) -> Plan[tuple[int, bool]]:
-        """Cancel a page of expired jobs; return how many, and whether there may be more."""
+        """Cancel a page of expired jobs. Return how many were canceled, and whether there may be more."""
         try:
             expired = yield from perform(sweep_ops.expire, n=page)
             more = len(expired) == page
@@ -383,11 +384,11 @@ class WorkerOperations:
     expire, aexpire = sync_method(_expire), async_method(_expire)
 
     def _steady_since(self) -> Instant | None:
-        """On SQLite, leases are judged by this host's clock, which may have been set. PostgreSQL uses its own."""
+        """When the clock that judges leases last jumped. SQLite uses this host's clock, PostgreSQL its server's."""
         return self._watch.steady_since() if self.store.embedded else None
 
     def _order(self, queues: Queues) -> list[str] | None:
-        """The order of queues for one claim. Weights draw it anew each time: they are the odds of being first."""
+        """The order of queues for one claim. With weights it is random: a weight is the odds of being first."""
         if queues is None:
             return None
         if isinstance(queues, Mapping):
