@@ -18,7 +18,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 UNDER_WAY: Final = 2
-"""How many groups of calls may be at the database at the same time. While one is synced to disk, the next is written."""
+"""How many groups of calls may be at the database at once. While one is synced to disk, the next is written."""
 
 
 class Coalescer(Generic[A, T]):

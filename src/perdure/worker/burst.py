@@ -80,7 +80,7 @@ class Burst:
         return not beat.running
 
     async def _rescue_once(self, identity: str) -> None:
-        """Rescue jobs that this worker left under an old identity. The elected worker, whose duty it is, may be dead."""
+        """Rescue jobs that this worker left under an old identity. The elected worker, which does this, may be dead."""
         if identity == self._rescued_as:
             return
         await self._health.until_answered(lambda: self._sweeper.rescue(silent=False))

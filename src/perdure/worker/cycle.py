@@ -236,7 +236,7 @@ class Cycle:
 
     @property
     def _claim_sizes(self) -> tuple[int, int]:
-        """How many jobs the next cycle claims for each group: at most one for each slot that is free or that it frees."""
+        """How many jobs the next cycle claims for each group: as many as slots are free, with those that it frees."""
         if not self.claiming:
             return 0, 0
         here, in_processes = _freed_by(self._ended)

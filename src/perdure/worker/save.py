@@ -73,7 +73,7 @@ class SaveCall:
 
 
 def encode_checkpoint(value: object) -> str:
-    """Encode a checkpoint. It is refused like an argument of that name, with its path."""
+    """Encode a checkpoint. An error names the value at fault like an argument: by its path below ``checkpoint``."""
     try:
         return encode_plain({"checkpoint": value})[len('{"checkpoint":') : -1]
     except PayloadTooLarge:

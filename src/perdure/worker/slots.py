@@ -77,7 +77,7 @@ class Slots:
             await self._processes.check(stop)
 
     def runner_of(self, job: Claimed, handler: Handler) -> Runner:
-        """The runner of a job. A suspect, which may have ended its workers, runs in a process: it harms no other job."""
+        """The runner of a job. A suspect, which may have ended its workers, runs alone in a process."""
         alone = handler.run_in == "process" or (
             is_suspect(job.crashes, job.interruptions) and self._processes.ready
         )
