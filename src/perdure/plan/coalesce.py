@@ -22,7 +22,7 @@ UNDER_WAY: Final = 2
 
 
 class Coalescer(Generic[A, T]):
-    """Batches concurrent calls of an operation that takes a list and answers in its order.
+    """Batches concurrent calls of an operation that takes a list and returns the answers in the same order.
 
     A call runs at once. While ``UNDER_WAY`` groups are at the database, further calls are queued for the next group.
     """

@@ -19,7 +19,7 @@ Done = Callable[[Unavailable | None], None]
 """The function that the first caller gets and must always call, even after a failure or a cancellation.
 
 The argument is None, or the error if the database was away. With None, the waiting callers continue: if the work is
-still not done, the next of them tries. With an error, the callers that waited for more than half of the attempt get
+still not done, the next of them tries. With an error, the callers that waited for more than half of the failed try get
 that error, and only the others retry. Otherwise the callers would wait for the database one after the other.
 """
 

@@ -1,7 +1,7 @@
 """Plans: generators that yield effects. A method is written once as a plan, for blocking and for async callers.
 
-An operation yields SQL statements, which are one transaction. A plan yields operations and other effects. Each
-operation has its own transaction.
+An operation yields SQL statements, which form one transaction. A plan yields operations and other effects, so it may
+take several transactions.
 
     class App:
         def _pause_queue(self, name: str) -> Plan[None]:
@@ -136,7 +136,7 @@ def run_once(once: OncePerLoop) -> Plan[Done | None]:
 
 
 def run(store: Store, plan: Plan[T], *, method: str | None = None) -> T:
-    """Run a plan in this thread. ``method``: the method that was called; an error may name its async version."""
+    """Run a plan in this thread. ``method``: the method that was called. An error may name its async version."""
     try:
         # Only Exceptions are raised in the plan: it may be inside a user's middleware, which must not be able to
         # swallow a cancellation.

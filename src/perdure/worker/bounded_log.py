@@ -1,6 +1,6 @@
 """Log lines that do not block the writer for long.
 
-Otherwise they could: a handler may hold a lock of logging, or nobody may read the pipe into which logging writes.
+A plain logger may block for ever: a handler may hold a lock of logging, or nobody may read the pipe that it writes to.
 """
 
 from __future__ import annotations

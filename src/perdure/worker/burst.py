@@ -51,7 +51,7 @@ class Burst:
         self._worker.stop()
 
     def look(self) -> None:
-        """Look whether claims still find jobs. Called after each cycle."""
+        """Check whether claims still find jobs. Called after each cycle."""
         if self._executor.busy or not self._sweeper.swept.is_set():
             return
         if self._executor.cycle.drained:

@@ -22,11 +22,11 @@ gets as many jobs as it asks for."""
 
 SLACK = SECOND // 10
 """During a full streak, the window starts this long before the ``run_at`` of the last claimed job, because commits
-arrive out of order. If thousands of jobs were enqueued at once, a claim walks past their dead entries of this time."""
+arrive out of order. If thousands of jobs were enqueued in this time, a claim walks past all their dead entries."""
 
 SLOW_SLACK = 2 * SECOND
-"""The same as ``SLACK``, for slow claims outside a full streak. There a claim that gets fewer jobs than it asked for
-leaves the others to the next poll."""
+"""The same as ``SLACK``, for slow claims outside a full streak. Such a claim leaves jobs that precede the window to the
+next poll, even if it gets fewer jobs than it asked for."""
 
 FULL_SCAN_INTERVAL = 0.9
 """Seconds from one full scan to the next while the window has a lower bound. This is less than the default time between

@@ -14,8 +14,8 @@ TOLERANCE = 1_000_000
 class ClockWatch:
     """Detects that the wall clock was set, or that the machine slept.
 
-    The monotonic clock is not set, and stands still while the machine sleeps. So the distance between the two clocks
-    changes only then.
+    The monotonic clock is never set, and stands still while the machine sleeps. So the distance between the two clocks
+    changes only in these two cases.
     """
 
     def __init__(

@@ -114,7 +114,7 @@ class JobContext(Context):
     @property
     def config(self) -> Mapping[str, Any]:
         text = self.config_text
-        # Decoded anew each time, so that a caller who changes it does not change what others see.
+        # Decoded anew each time, so that a caller that changes a value does not change what others see.
         return NOTHING if text is None else MappingProxyType(read_config(text, self.row.task))
 
     @property
@@ -220,7 +220,7 @@ class JobContext(Context):
         return self.step_results.result_of(step_key(key))
 
     def _append(self, steps: Iterable[Step[Any]], *, at_once: bool = False) -> Plan[list[str]]:
-        """Add steps to the workflow when this attempt succeeds. If it fails, none are added. Return their ids.
+        """Add steps to the workflow when this attempt succeeds, and none if it fails. Return the ids of the steps.
 
         ``at_once`` writes them now, if this attempt still has its lease. Steps that an earlier attempt appended are
         not appended again.
@@ -248,7 +248,7 @@ class JobContext(Context):
 
     def _save(self, checkpoint: object) -> Plan[None]:
         """Save a checkpoint, which is durable when this returns. While the database is away, this waits."""
-        # Write earlier reports with it: otherwise a stage would appear after the checkpoint that ends it.
+        # Write earlier reports with the checkpoint: otherwise a stage would appear after the checkpoint that ends it.
         report = Report(checkpoint=encode_checkpoint(checkpoint))
         before = self.take()
         if before is not None:
@@ -266,7 +266,7 @@ class JobContext(Context):
             self.cancel_requested = True
 
     def _enqueue(self, *requests: JobRequest[Any], at_once: bool = False) -> Plan[list[str]]:
-        """Enqueue jobs when this attempt succeeds. If it fails, none are enqueued. Return their ids.
+        """Enqueue jobs when this attempt succeeds, and none if it fails. Return the ids of the jobs.
 
         ``at_once`` writes them now, if this attempt still has its lease.
         """
@@ -322,7 +322,7 @@ class JobContext(Context):
         self.success = None
 
     def transaction(self) -> TransactionBlock:
-        """A block with a connection in a transaction. At its end, it records the job's success and commits."""
+        """A block with a connection in a transaction. Its end records the job's success and commits."""
         return TransactionBlock(self)
 
     # These are plain methods, not descriptors as elsewhere, because they override the methods of Context.

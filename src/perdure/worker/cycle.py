@@ -1,8 +1,8 @@
 """The cycle: record the outcomes of ended attempts and claim the next jobs, in one transaction.
 
 While a cycle is at the database, handlers run and outcomes collect for the next one. On PostgreSQL a cycle claims for
-at most half of the slots, and a full cycle is sent while another is under way, so that the server and the handlers
-work at the same time.
+at most half of the slots. Once that many outcomes have collected, a second cycle is sent while the first is under way,
+so that the server and the handlers work at the same time.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ReservedSlots(NamedTuple):
 
 
 class Cycle:
-    """Runs one cycle after the other, as long as its worker runs."""
+    """Runs the cycles of a worker."""
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class Cycle:
 
     @property
     def _claim_sizes(self) -> tuple[int, int]:
-        """How many jobs the next cycle claims for each group: as many as slots are free, with those that it frees."""
+        """How many jobs the next cycle claims for each group: one for each slot that is free or that it frees."""
         if not self.claiming:
             return 0, 0
         here, in_processes = _freed_by(self._ended)

@@ -1,4 +1,4 @@
-"""The executor of ``asyncio.to_thread`` in a worker's process. Python would wait at exit for the threads of another."""
+"""The executor of ``asyncio.to_thread`` in a worker's process. Python does not wait for its threads at exit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MOST_THREADS = 32
-"""The most threads, as in asyncio's own executor."""
+"""The most threads. asyncio's own executor has the same limit."""
 
 
 class DaemonExecutor(ThreadPoolExecutor):

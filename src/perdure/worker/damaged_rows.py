@@ -98,7 +98,7 @@ class Search:
         self.unserved: Exception | None = None
         """The error of a due row that failed while no row could be claimed."""
         self.unproven: list[tuple[float, str]] = []
-        """Until when each of these rows is passed over, and its id."""
+        """The due rows that failed while no row could be claimed: until when each is passed over, and its id."""
         self._until = monotonic() + TRY_FOR
 
     @property
@@ -106,7 +106,7 @@ class Search:
         return not self.jobs and monotonic() < self._until
 
     def oldest_unproven(self) -> list[str]:
-        """The rows to retry if no other row is due. All rows may have failed for a cause that has gone."""
+        """The rows to retry if no other row is due. All rows may have failed for a cause that is gone by now."""
         return [id for _, id in sorted(self.unproven)[:UNPROVEN_AGAIN]]
 
 
@@ -212,7 +212,7 @@ class DamagedRows:
     def _judge(self, search: Search) -> Plan[int]:
         """Try the failed rows again, and hold or pass over those that fail again. Return how many rows were held.
 
-        Other rows could be claimed, so a row that fails twice is the cause itself.
+        Other rows could be claimed. So if a row fails twice, the cause is that row.
         """
         held, refused = 0, list[Failure]()
         for failure in search.failures:
@@ -266,7 +266,7 @@ class DamagedRows:
         return len(held)
 
     def _forget_unproven(self) -> None:
-        """Let the rows be retried that failed while no row could be claimed: now one was claimed."""
+        """Forget the rows that failed while no row could be claimed. They are retried, now that one was claimed."""
         self._passed_over = {id: one for id, one in self._passed_over.items() if one.error is None}
 
     def _pass_over(self, id: str, error: Exception | None) -> None:
@@ -303,9 +303,10 @@ class DamagedRows:
     def substitutes(self, outcome: Outcome, error: Exception, *, last: bool) -> list[Outcome]:
         """The substitutes to try, in order, for an outcome that failed alone. ``last``: there is no later try.
 
-        A trigger may let the outcome itself pass a moment later. So there is no substitute for ``KEEP_FOR`` seconds,
-        unless this is the last try or the row is certainly the cause. The second substitute fails the attempt. It
-        exists only if the row may be the cause and, if that is not certain, other outcomes were recorded meanwhile.
+        The first substitute is what ``stripped`` leaves of the outcome. The second one fails the attempt, and exists
+        only if the row may be the cause. A trigger may let the outcome itself pass a moment later. So for ``KEEP_FOR``
+        seconds there is no substitute, and the attempt does not fail before other outcomes were recorded. These two
+        limits do not apply on the last try, or if the row is certainly the cause.
         """
         certain = last or is_of_the_row(error)
         if not certain and monotonic() - self._failing_since.get(outcome.lease, inf) < KEEP_FOR:

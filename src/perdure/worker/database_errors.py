@@ -24,8 +24,8 @@ PERHAPS_REFUSED = (*DAMAGED, SchemaError, StoreBusy, StoreFull, StoreReadOnly)
 """``DAMAGED``, and errors that usually mean an outage but that a trigger can raise for one row. See ``is_refusal``."""
 
 SLOW = 1.0
-"""An error after more seconds than this is not a trigger's, which refuses at once. Locks, timeouts and the retries of
-the store take longer."""
+"""A trigger refuses at once. So an error after more seconds than this has another cause, for which the store waited or
+retried: a lock, a timeout, an outage."""
 
 FORBIDDEN = "store.forbidden"
 """The error code if the database role lacks a privilege."""
@@ -59,7 +59,7 @@ def may_be_of_the_row(error: Exception) -> bool:
 
 
 def safe_message(error: Exception) -> str:
-    """The message of an error that perdure raised. Errors of Python itself may quote values, so theirs is replaced."""
+    """The message of an error that perdure raised. Messages of other errors may quote values, so they are replaced."""
     return (
         str(error) if isinstance(error, PerdureError) else f"A row cannot be read ({type(error).__name__})."
     )

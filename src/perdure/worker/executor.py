@@ -106,7 +106,7 @@ class Executor:
 
     @property
     def idle(self) -> bool:
-        """Whether every outcome is recorded. If the cycle has ended by an error, whether every handler has ended."""
+        """Whether every outcome is recorded. If the cycle has ended with an error, whether every handler has ended."""
         if self.cycle.dead:
             return all(attempt.ended for attempt in self.attempts.values())
         return not (self.attempts or self.background or self.cycle.busy)
@@ -204,7 +204,7 @@ class Executor:
             self.reporter.lost(attempt)
 
     def compare(self, before: Sequence[Lease], believed: set[Lease], beat: Beat) -> None:
-        """Compare what runs with what the database believes. ``before``: what ran when the database was asked."""
+        """Compare what runs with what the database believes. ``before``: what ran just before the query."""
         for lease in before:
             attempt = self.attempts.get(lease)
             if attempt is not None and not attempt.ended and lease not in believed:
@@ -292,7 +292,7 @@ def _returned_after_success(attempt: Attempt, outcome: Succeeded) -> Failed:
 
 
 def _uncommitted(attempt: Attempt) -> Failed:
-    """The outcome of a handler that called ctx.succeed(). The database refuses it if that call was committed."""
+    """The outcome of a handler that called ctx.succeed(). The database refuses it if that transaction was committed."""
     message = "ctx.succeed() was called, but its transaction was not committed."
     return Failed(attempt.lease, "error", NOT_COMMITTED, message)
 

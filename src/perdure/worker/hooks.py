@@ -30,11 +30,11 @@ class Hooks:
     def attempt(
         self, name: EventName, attempt: Attempt, *, seconds: float | None = None, **more: str | None
     ) -> None:
-        """Publish an event of an attempt of this worker."""
+        """Publish an event about an attempt of this worker."""
         self._publish(name, attempt.job, worker=attempt.context.worker, seconds=seconds, **more)
 
     def row(self, name: EventName, job: JobRow) -> None:
-        """Publish an event of a job that this worker did not run."""
+        """Publish an event about a job that this worker did not run."""
         self._publish(name, job, kind=job.error_kind, code=job.error_code, message=job.error_message)
 
     def expired(self, job: JobRow) -> None:

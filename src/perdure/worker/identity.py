@@ -35,7 +35,10 @@ class Identity:
         tasks: Sequence[str],
         sync: Callable[[], Plan[None]] | None,
     ) -> None:
-        """``sync`` writes the tasks into the database, which may be a new one if it does not know the worker."""
+        """``sync`` writes the tasks into the database.
+
+        It is called before the worker registers again, because a database that does not know it may be a new one.
+        """
         self.store = operations.store
         self._operations = operations
         self._options = options

@@ -1,4 +1,4 @@
-"""Stops handlers if the worker's lease ran out before it could be renewed: other workers may start their jobs."""
+"""Stops handlers if the worker's lease ran out before it could be renewed: then other workers may start their jobs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LeaseWatch:
                 self._stop_handlers()
 
     def _is_over(self) -> bool:
-        """Whether the lease has run out, and the heartbeat has tried to renew it for a third of its time.
+        """Whether the lease has run out, and the heartbeat has tried in vain for a third of the lease.
 
         After the process was suspended, the heartbeat asks first: the answer shows which leases are left.
         """

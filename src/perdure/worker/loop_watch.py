@@ -45,8 +45,8 @@ BLOCKED = "job.blocked_loop"
 WAKE = signal.SIGURG
 """The signal to send to a main thread that does not answer, so that Python handles signals that have arrived.
 
-A signal does not interrupt a blocking call if another thread received it, or if it arrived just before the call. By
-default, SIGURG does nothing else.
+A signal does not interrupt a blocking call if another thread received it, or if it arrived just before the call. The
+default action of SIGURG is to do nothing.
 """
 
 _log = BoundedLog(logging.getLogger("perdure.worker"))
@@ -92,7 +92,8 @@ class LoopWatch:
     """Looks once per tick whether the loop answers, and adds up the time for which it did not.
 
     The time before a late look does not count, and the time for which a task has held the loop begins again. So no
-    handler is blamed for time in which the machine was suspended or the process was stopped.
+    handler is blamed for time in which the machine was suspended or the process was stopped: the loop gets another tick
+    to answer.
     """
 
     def __init__(self, worker: Watched, *, interval: float) -> None:
@@ -160,7 +161,7 @@ class LoopWatch:
             )
 
     def _judge(self, now: float) -> Verdict | None:
-        """Whether to give up the loop. A loop that is only slow answers before one task has held it for its grace."""
+        """Whether to give up the loop. A loop that is only slow answers before a single task has held it for long."""
         drained_by = self._worker.drained_by
         if drained_by is not None and now > drained_by:
             return Verdict(Exit.GAVE_BACK, "The worker was told to stop, and its event loop does not answer.")
@@ -186,7 +187,7 @@ class LoopWatch:
         return Verdict(Exit.LOOP_BLOCKED, message, blocker)
 
     def _judge_leftovers(self) -> Verdict | None:
-        """Judge a loop for which no attempt is overdue. If no handler runs on it, no code may block it for a lease."""
+        """Judge the loop while no attempt is overdue. If no handler runs on it, nothing may block it for a lease."""
         if any(not attempt.ended and attempt.handler.run_in == "async" for attempt in self._worker.attempts):
             return None
         if self._held < max(LOOKS_PER_LEASE * self._interval, UNSEEN_GRACE):

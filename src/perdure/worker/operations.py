@@ -50,7 +50,7 @@ class Batch(list[Claimed]):
 
 
 def _claims_again(batch: Batch, claims: Claims, again: bool) -> bool:
-    """Whether to claim again at once. If the batch has jobs, those that precede the window or are locked can wait."""
+    """Whether to claim again at once. If any job was claimed, jobs before the window and locked jobs can wait."""
     return batch.more and not (batch and (again or claims.locked))
 
 
@@ -172,7 +172,7 @@ class WorkerOperations:
     def _finish(self, outcomes: Sequence[Outcome], *, last: bool = False) -> Plan[Finished]:
         """Record outcomes. An outcome that is recorded already counts as accepted.
 
-        If its row stays locked, or the database does not take it, an outcome is neither accepted nor refused. It must
+        An outcome whose row stays locked, or that the database does not take, is neither accepted nor refused, and must
         be recorded again. ``last``: there is no later try, so record a substitute that the database takes.
         """
         return (yield from self._recorder.record(outcomes, last=last))
@@ -208,7 +208,7 @@ class WorkerOperations:
         except PERHAPS_REFUSED as error:
             if not is_refusal(error, took=monotonic() - asked_at):
                 raise
-            # Either an outcome or a claimed row is the cause. In two transactions, one does not make the other fail.
+            # The cause is either an outcome or a claimed row. In two transactions, it makes only one of them fail.
             return (yield from self._record_and_claim(outcomes, worker, tasks, n, order))
         again = yield from self._learn(request, claims, since=asked_at, polls=polls)
         finished = yield from self._recorder.complete(outcomes, finished)
@@ -384,7 +384,7 @@ class WorkerOperations:
     expire, aexpire = sync_method(_expire), async_method(_expire)
 
     def _steady_since(self) -> Instant | None:
-        """When the clock that judges leases last jumped. SQLite uses this host's clock, PostgreSQL its server's."""
+        """When this host's clock last jumped, by which SQLite judges leases. PostgreSQL uses its server's clock."""
         return self._watch.steady_since() if self.store.embedded else None
 
     def _order(self, queues: Queues) -> list[str] | None:

@@ -64,7 +64,7 @@ def raised(handler: Handler, job: Claimed, error: BaseException) -> Outcome | No
     try:
         return _classify(handler, lease, error, redact)
     except BaseException:
-        # A signal whose class did not call its parent, or an error that raises when it is shown.
+        # The signal's class did not call its parent's ``__init__``, or the error raises when it is shown.
         return Failed(lease, "error", None, _name(error), _traced(error, redact))
 
 
@@ -185,7 +185,7 @@ def _name(error: BaseException) -> str:
 
 
 def _checked_delay(delay: object) -> Span:
-    """The delay of a signal. Raise an error if it is none: a subclass of a signal may have set anything."""
+    """The delay of a signal. Raise an error if it is not valid: a subclass of a signal may have set anything."""
     if type(delay) is not int or delay < 0:
         raise TypeError(delay)
     return delay

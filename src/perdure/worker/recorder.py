@@ -82,7 +82,7 @@ class Recorder:
         return (yield from self._recheck(outcomes, finished))
 
     def complete(self, outcomes: Sequence[Outcome], finished: Finished) -> Plan[Finished]:
-        """Record the outcomes again that were left out because something in their workflow has failed."""
+        """Record again the outcomes that were left out because something in their workflow has failed."""
         finished = yield from self._recheck(outcomes, finished)
         if not finished.failing or self.failing is None:
             return finished

@@ -172,7 +172,10 @@ def log_start(name: str, address: str, *, options: WorkerOptions, slots: Slots) 
 
 
 def _line(message: str) -> str:
-    """The first line of a message, in characters that every log stream can encode. Others would lose the whole line."""
+    """The first line of a message, in characters that every log stream can encode.
+
+    A stream that cannot encode a character would drop the whole line.
+    """
     return storable_text(message[:REASON].partition(NEWLINE)[0], REASON)
 
 

@@ -78,7 +78,7 @@ class LoopRunner:
             outcome = raised(handler, job, error)
         else:
             outcome = returned(handler, attempt.lease, value)
-        # Not in a callback of the task, which would cost another iteration of the event loop.
+        # End the attempt here: a callback of the task would cost another iteration of the event loop.
         self._end(attempt, outcome)
 
     def _check_tasks(self) -> None:

@@ -41,7 +41,7 @@ class SaveCall:
         self._began = monotonic()
         try:
             answer = yield from self._until_served(report, should_stop)
-        except Exception:  # not a cancellation of the handler: that leaves the save under way
+        except Exception:  # a cancellation of the handler is not caught: it leaves the save under way
             self._began = None
             raise
         self._began = None
@@ -73,7 +73,7 @@ class SaveCall:
 
 
 def encode_checkpoint(value: object) -> str:
-    """Encode a checkpoint. An error names the value at fault like an argument: by its path below ``checkpoint``."""
+    """Encode a checkpoint. An error names the value at fault by its path, as for an argument named ``checkpoint``."""
     try:
         return encode_plain({"checkpoint": value})[len('{"checkpoint":') : -1]
     except PayloadTooLarge:

@@ -70,7 +70,7 @@ class StepNeeds:
         return handler.is_async and takes_context and bytes_of(self._parents) <= MOST_AHEAD
 
     def check(self) -> None:
-        """Raise an error if a result is missing to which the arguments refer, or if the arguments are too large."""
+        """Raise an error if the arguments refer to a result that does not exist, or if they are too large."""
         for key in self._references:
             parent = self._known.get(key)
             if parent is None or not parent.has_result:

@@ -130,7 +130,7 @@ class Worker:
         self._prepare()
         await self._slots.check(self._stop)
         await self._identity.take(self._health, unless=self._stop)
-        if not self.identity:  # it was stopped while it waited for its database
+        if not self.identity:  # the worker was stopped while it waited for its database
             await self._slots.close()
             _log.info("Worker %s was stopped before its database answered", self._identity.name)
             return self._status
@@ -331,7 +331,7 @@ class Worker:
     def end_without_loop(self, error: BaseException) -> None:
         """Record attempts from this thread, and end the process if the worker owns it.
 
-        For an event loop that cannot run any more, for example because a handler closed what the loop waits on.
+        This is for an event loop that cannot run any more, for example because a handler closed what the loop waits on.
         """
         if not self.ready.is_set():
             return

@@ -118,7 +118,7 @@ class ChildContext(JobContext):
 
 
 def _encodable(report: Report) -> Report:
-    """The report with values that can be encoded. A number that is too large is cut, but not so far as to be valid."""
+    """The report with values that can be encoded. A number that is too large becomes one that is still refused."""
     most = MOST_PROGRESS + 1
 
     def number(value: int | None) -> int | None:

@@ -48,7 +48,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def die_with_worker(end: int, worker: int) -> None:
-    """Let the system kill this child with its worker. Called in the child before it starts anything.
+    """Let the system kill this child when its worker ends. Called in the child before it starts anything.
 
     Outside Linux, only the child's socket shows that the worker died.
     """

@@ -61,7 +61,7 @@ class ProcessRunner:
 
     @property
     def free(self) -> int:
-        """How many slots are left for tasks that always run in processes, after the suspects of other tasks."""
+        """How many slots tasks that always run in processes may use. Suspects of other tasks take the remaining ones."""
         if self._paused:
             return 0
         guests = sum(attempt.handler.run_in != "process" for attempt in (*self._busy, *self._waiting))
@@ -114,7 +114,7 @@ class ProcessRunner:
             attempt.end(None, monotonic())
 
     def give_up(self, attempt: Attempt) -> None:
-        """Give the attempt's slot to another child. Not even SIGKILL has ended this child, so the system holds it."""
+        """Give the attempt's slot to another child, because not even SIGKILL has ended this one."""
         if (slot := self._busy.pop(attempt, None)) is not None:
             slot.kill()
         attempt.give_up()
@@ -192,7 +192,7 @@ class ProcessRunner:
         return slot
 
     def _keep_idle(self, slot: Slot) -> None:
-        """Keep a child for the next job. The last one kept is used first, so that children which are not needed end."""
+        """Keep a child for the next job. The last child kept is used first, so that the others can time out."""
         self._idle.append(slot)
         slot.retire_after(IDLE)
 
