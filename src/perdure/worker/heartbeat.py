@@ -65,7 +65,7 @@ class Heartbeat:
         self.renewed_at = 0.0
         """When the last successful renewal was sent."""
         self.failing_since: float | None = None
-        """When the first query since the last successful renewal was sent, None if there was none."""
+        """When the first query was sent that has not been answered since the last renewal. None if there is none."""
         self._thread = threading.Thread(target=self._run, name="perdure-heartbeat", daemon=True)
 
     def start(self, died: Callable[[], None], *, registered_at: float) -> None:

@@ -23,7 +23,7 @@ class Renewals(Protocol):
 
     @property
     def failing_since(self) -> float | None:
-        """When the first query since the last successful renewal was sent, None if there was none."""
+        """When the first query was sent that has not been answered since the last renewal. None if there is none."""
         ...
 
 

@@ -61,7 +61,7 @@ class ProcessRunner:
 
     @property
     def free(self) -> int:
-        """How many slots tasks that always run in processes may use. Suspects of other tasks take the remaining ones."""
+        """How many slots tasks that always run in processes may use. Suspects of other tasks take the others."""
         if self._paused:
             return 0
         guests = sum(attempt.handler.run_in != "process" for attempt in (*self._busy, *self._waiting))
