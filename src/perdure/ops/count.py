@@ -1,4 +1,4 @@
-"""Counting the jobs that match a filter, one scan range at a time."""
+"""Count the jobs that match a filter, one scan range at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ By: TypeAlias = Literal["state", "queue", "task", "tenant", "error_code"]
 
 
 class Counted(NamedTuple):
-    """The counts of a scan range. ``end``: where the next range begins; None after the last one."""
+    """The counts of a scan range, by value. ``end``: where the next range begins; None after the last range."""
 
     numbers: dict[str | None, int]
     end: str | None
