@@ -13,7 +13,8 @@ CHUNK = 1000
 """Rows per statement. More rows need more memory and are no faster: measured, throughput is flat from 500 rows on."""
 
 CHARACTERS = 16 << 20
-"""Payload characters per statement. jsonb values are limited to 256 MB, but statements take too long well below that."""
+"""Payload characters per statement. The limit of a jsonb value is 256 MB, but a statement would take too long far
+below that."""
 
 _encode = msgspec.json.Encoder().encode
 

@@ -28,7 +28,7 @@ class Sample(NamedTuple):
 
 
 def sample(after: Instant, lagging: Sequence[str]) -> Op[Sample]:
-    """Sample the jobs that ended after ``after``. ``lagging``: the queues with a backlog, the longest lag first.
+    """Sample the jobs that ended after ``after``. ``lagging``: the queues with due jobs, the longest lag first.
 
     No index has the order in which jobs ended, because the hot path would pay for it.
     """
