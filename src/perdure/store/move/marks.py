@@ -70,7 +70,7 @@ def refuse_moved(target: Target) -> None:
 
 
 def _may_read(target: Target) -> bool:
-    """Whether the role may read the marks. To check a schema, a role needs no more than the right to read its history."""
+    """Whether the role may read the marks. The right to read the history must be enough to check a schema."""
     if target.dialect == "sqlite":
         return True
     sql = (
