@@ -66,7 +66,7 @@ def get_job(id: str) -> Op[JobRow | None]:
 
 @operation("read")
 def get_jobs(ids: Sequence[str]) -> Op[list[JobRow | None]]:
-    """The jobs in the order of ``ids``; None for a missing one. One round trip."""
+    """The jobs in the order of ``ids``, with None for a missing job. Takes one round trip."""
     answers = yield from ask_all(*(Query("get_job", {"id": id}) for id in ids), final=True)
     return [JobRow(*rows[0]) if rows else None for rows in answers]
 
@@ -77,7 +77,8 @@ def list_jobs(filter: Filter = EVERY, *, before: str | None = None, n: int = 50)
 
     ``before``: the last id of the previous page.
     """
-    if filter.state in LATER and filter.idempotency_key is None:  # a key has an index, and only a few jobs
+    # An idempotency key has an index of its own, and finds only a few jobs.
+    if filter.state in LATER and filter.idempotency_key is None:
         ids = yield from _soonest(filter, before, n)
     else:
         ids = yield from _newest(filter, before or LAST, n)
@@ -98,7 +99,7 @@ def _newest(filter: Filter, before: str, n: int) -> Op[list[str]]:
 
 
 def _soonest(filter: Filter, before: str | None, n: int) -> Op[list[str]]:
-    """The ids of the jobs that are due after the last job of the previous page, whose current due time is read."""
+    """The ids of the jobs that are due next, after the last job of the previous page. Its due time is read again."""
     ids: list[str] = []
     edge: Due | None = FIRST
     length = n

@@ -33,7 +33,7 @@ class CatalogTask(NamedTuple):
 
 @operation("read")
 def list_catalog() -> Op[dict[str, CatalogTask]]:
-    """Every task that was ever synced, and every other task that a ready job, a running job or one of the newest names.
+    """Every task that was ever synced, and every other task of a ready job, a running job or one of the newest jobs.
 
     To read all jobs would cost too much. So a task is missing if it was deleted by hand and only older jobs name it.
     """

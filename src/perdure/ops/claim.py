@@ -25,8 +25,8 @@ class ClaimWindow(NamedTuple):
 class ClaimRequest(NamedTuple):
     """What to claim: at most n jobs of these tasks, from these queues in this order.
 
-    ``queues``: None means all queues, in the order of their jobs. ``window``: scan only this window, which is cheaper.
-    If jobs outside the window come first, nothing is claimed.
+    ``queues``: None means all queues, as if they were one. ``window``: scan only this window, which is cheaper. If jobs
+    outside the window come first, nothing is claimed.
     """
 
     worker: str
@@ -138,7 +138,10 @@ def claim_query(request: ClaimRequest) -> Query:
 
 
 def read_claims(rows: Rows, request: ClaimRequest) -> Claims:
-    """Read the answer to a claim, in order. Rows of a window are sorted; RETURNING promises no order for the others."""
+    """Read the claimed jobs, in order.
+
+    The rows of a window arrive sorted. Those of other claims come from RETURNING, which promises no order.
+    """
     jobs = [_claimed(row) for row in rows if row[-1] == "running"]
     if request.window is None:
         # One sort per key, the last key first: sorts are stable, and attrgetter is four times as fast as a lambda.
@@ -153,7 +156,7 @@ def read_claims(rows: Rows, request: ClaimRequest) -> Claims:
 
 
 def _claimed(row: Row) -> Claimed:
-    """Read a claimed job. SQLite stores any text as an id, but a job with such an id could not be finished later."""
+    """Read a claimed job. SQLite stores any text as an id, but a job whose id is not a UUID could never be finished."""
     if len(row[0]) != ID_LENGTH:
         raise InternalError("Its id was not made by perdure.", code="job.damaged")
     return Claimed(*row[:-1])

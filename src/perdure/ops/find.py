@@ -22,8 +22,8 @@ LAST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 """Greater than every id."""
 
 LONGEST, LONGEST_READ = 20_000, 1000
-"""The most jobs per scan range: without and with reading their arguments, which may have a megabyte each. A statement
-may take 30 s."""
+"""The most jobs per scan range. The second limit is for ranges in which arguments are read, up to a megabyte each: a
+statement may take at most 30 s."""
 
 
 class Found(NamedTuple):

@@ -179,7 +179,7 @@ class Decided(NamedTuple):
 
 
 def _finish_steps(plain: Sequence[Succeeded], successes: Sequence[Query]) -> Op[Decided]:
-    """Record plain successes, some of them of steps, under the locks of their workflows, and release the next steps."""
+    """Record plain successes under the locks of their workflows, and release the steps that waited for them."""
     workflows = {o.lease: o.workflow for o in plain}
     ids = sorted({id for id in workflows.values() if id is not None})
     locked, *answers = yield from ask_all(Query("lock_workflows", {"ids": rows_of(ids)}), *successes)

@@ -22,7 +22,7 @@ class Succeeding(NamedTuple):
     """The result of ``succeed_at_once``.
 
     ``failing``: workflows in which something has failed, or whose row is gone. Outcomes of their steps must be sent
-    again, in the general way.
+    again, without this shortcut.
     """
 
     recorded: list[Lease]

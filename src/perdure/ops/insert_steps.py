@@ -45,7 +45,10 @@ def insert_steps(
 
 
 def _inserts(steps: Iterable[NewStep]) -> Iterator[Query]:
-    """Statements that insert steps. Steps that differ only in key, payload and parents share a statement, if many."""
+    """Statements that insert steps.
+
+    If at least ALIKE steps differ only in key, payload and parents, their statement has the shared values only once.
+    """
     groups: dict[object, list[NewStep]] = {}
     for step in steps:
         groups.setdefault(_kind(step), []).append(step)

@@ -1,4 +1,4 @@
-"""Check the isolation level of an operation's transaction. A caller's transaction may have another than ours."""
+"""Check the isolation level of an operation's transaction. A caller's transaction may have any level."""
 
 from __future__ import annotations
 

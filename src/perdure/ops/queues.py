@@ -65,7 +65,7 @@ def set_queue(name: str, settings: Mapping[str, Any], *, by: str | None = None) 
 
 @operation("read")
 def find_unknown(names: Sequence[str]) -> Op[tuple[list[str], set[str]]]:
-    """The names that are no known queues, and all known queues. A known queue has a task, a due job or settings."""
+    """The names that are not known as queues, and all known queues. A known queue has a task, a due job or settings."""
     tasks, settings, *due = yield from ask_all(
         Query("list_tasks", {}),
         Query("list_queues", {}),

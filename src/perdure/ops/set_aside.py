@@ -1,4 +1,4 @@
-"""Set jobs aside that are due much later, so that claims do not meet them.
+"""Set aside jobs that are due much later, so that claims do not meet them.
 
 A claim looks at each queue and priority that has ready jobs, due or not. 20,000 queues that had only scheduled jobs
 made a claim a hundred times as slow. So such jobs leave the claim's index until shortly before they are due. If only a

@@ -25,7 +25,7 @@ class QueueNumbers(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """Latency of jobs that ended recently. ``looked_at``: how many jobs were read. ``whole``: whether all were."""
+    """Latency of jobs that ended recently. ``looked_at``: how many jobs were read. ``whole``: whether all jobs were."""
 
     since: Instant
     looked_at: int

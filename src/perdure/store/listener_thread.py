@@ -47,7 +47,7 @@ class ListenerThread(ABC):
 
     @abstractmethod
     def listen(self, waiter: Waiter) -> None:
-        """Pass notifications to ``notify``, for ever. Wait only with ``waiter``, which raises Ended at the end."""
+        """Pass notifications to ``notify`` until ``waiter`` raises Ended. Every wait must go through ``waiter``."""
 
     @property
     def hears(self) -> bool:
@@ -84,7 +84,7 @@ class ListenerThread(ABC):
 
     def forget(self) -> None:
         """Drop all state, for example in a forked child, where the thread and its listeners do not exist."""
-        # Reentrant: the garbage collector may remove a listener while this thread holds the lock.
+        # Reentrant, because the garbage collector may interrupt a thread that holds the lock, to remove a listener.
         self._lock = threading.RLock()
         self._listeners = Listeners()
         self._present: set[object] = set()
@@ -134,7 +134,7 @@ class Waiter:
         self._selectors: dict[tuple[int, ...], selectors.BaseSelector] = {}
 
     def wait(self, seconds: float, *files: int) -> bool:
-        """Wait until one of the files is readable, for at most ``seconds`` or 15; return whether one is.
+        """Wait until one of the files is readable; return False if none is after ``seconds``, at most 15.
 
         Raises Ended if the thread should end.
         """

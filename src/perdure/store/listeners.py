@@ -12,7 +12,7 @@ _log = logging.getLogger("perdure.store")
 
 
 class Listeners:
-    """A set of functions that ``notify`` calls, in its own thread, with the topics of a commit."""
+    """A set of functions. ``notify`` calls each of them with the topics of a commit, in the current thread."""
 
     def __init__(self) -> None:
         self._listeners: dict[object, Listener] = {}

@@ -93,7 +93,8 @@ _POSTGRES_ARRAY = {
 _CLAIMED_VALUES = ("payload", "checkpoint", "meta", "tenant", "step_key")
 _STORED = ", ".join(f"pg_column_size({column})" for column in _CLAIMED_VALUES)
 _UNPACKED = ", ".join(f"octet_length(CAST({column} AS text))" for column in _CLAIMED_VALUES)
-# A value of at most 16 kB when stored is at most 4 MB, so only longer values are decompressed to measure them.
+# A value that takes at most 16 kB when stored has at most 4 MB when decompressed. So only larger ones are decompressed
+# to measure them.
 _TOO_LARGE = (
     f"CASE WHEN greatest({_STORED}) <= 16384 THEN false WHEN greatest({_STORED}) > 8388608 THEN true "
     f"ELSE greatest({_UNPACKED}) > 8388608 END"

@@ -309,7 +309,7 @@ class _Joined:
                     yield Uninterruptible(self._opening.undo or _UNDO)
             raise
         # RELEASE is a batch of its own. If a larger batch failed or was interrupted halfway, we would not know whether
-        # the savepoint still exists. To roll back to a savepoint that does not exist fails the caller's transaction.
+        # the savepoint still exists. Rolling back to a savepoint that does not exist fails the caller's transaction.
         if self._begun:
             yield Uninterruptible([_RELEASE])
         return value

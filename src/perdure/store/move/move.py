@@ -54,7 +54,7 @@ def move(source: Side, target: Side, *, id: str, progress: Progress) -> Moved | 
         raise Refused("Source and target are the same database.", code="move.same")
     leaving, coming = _agree(source, target)
     if leaving is not None and coming is not None and coming.ended:
-        # --keep does not close the source.
+        # ``perdure move --keep`` opened the target without closing the source.
         if not leaving.ended:
             _end(source, leaving.id)
         return None
@@ -79,7 +79,7 @@ def move(source: Side, target: Side, *, id: str, progress: Progress) -> Moved | 
         )
     _copy(source, target, id, tables, lambda rows: progress("copy", rows, total))
     moved = _compare(source, target, id, tables, lambda rows: progress("compare", rows, total))
-    # The source ends first: until the target does, nobody can write to either side, and another run finishes the move.
+    # The source is closed before the target opens. In between nobody can write, and another run can finish the move.
     if coming is None or not _arrived(coming):
         _arrive(source, target, id)
     if leaving is None or not leaving.ended:

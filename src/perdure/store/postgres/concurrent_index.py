@@ -1,7 +1,7 @@
 """Create or drop indexes CONCURRENTLY, which PostgreSQL does only outside a transaction.
 
 The statement and its record in the history cannot be one atomic change, and an interrupted statement leaves an
-invalid index. So we first look whether the index exists. If it is valid, nothing is left to do. If it is invalid, we
+invalid index. So we check first whether the index exists. If it is valid, nothing is left to do. If it is invalid, we
 drop it and create it again.
 """
 
@@ -18,7 +18,10 @@ from perdure.store.statements import name_tables
 
 
 def run_alone(connection: psycopg.Connection[Any], statement: str, schema: str) -> None:
-    """Create or drop an index, whatever an earlier try left. Call this only inside the exclusive transaction."""
+    """Create or drop an index, whatever an earlier try left.
+
+    Call this only while the exclusive transaction is open, on another connection.
+    """
     if creates := _CREATE.match(statement):
         index, table = creates["index"], Identifier(schema, creates["table"])
         if _is_there(connection, index, schema):

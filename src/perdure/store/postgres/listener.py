@@ -115,7 +115,7 @@ class PostgresListener(ListenerThread):
 
     def _note_failure(self, error: Exception) -> None:
         self._failures += 1
-        # A first failure is no reason to warn: a connection may be lost. A second one is.
+        # Warn only at the second failure: it is normal that a connection is lost now and then.
         if self._failures == 2 and not self._deaf:
             reason = getattr(error, "sqlstate", None) or type(error).__name__
             if isinstance(error, PerdureError):

@@ -38,7 +38,7 @@ class Retrier:
         server: Callable[[], str] = str,
         forbidden: Callable[[psycopg.Error], PerdureError] = lambda error: diagnose(error).error,
     ) -> None:
-        """``patience_away``: a shorter limit while the database is away. ``server``: returns its name for messages.
+        """``patience_away``: a shorter limit while the database is away. ``server``: returns the name for messages.
 
         ``forbidden``: translates an error about a missing right.
         """
@@ -121,7 +121,7 @@ class Retrier:
     def _prepare_next(self, diagnosis: Diagnosis, tries: int) -> None:
         if diagnosis.cure in (Cure.RECONNECT, Cure.AFRESH):
             self._drop_connections()
-        # A first failure is no reason to warn: a connection may be cut while it is idle. A second one is.
+        # Warn only at the second failure: it is normal that an idle connection is cut now and then.
         if diagnosis.cure is Cure.RECONNECT and tries > 1 and not self._away:
             self._away = True
             _log.warning("The database is away (%s, %s); trying again", diagnosis.reason, self._server())

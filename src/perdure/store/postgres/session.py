@@ -63,7 +63,7 @@ class Session:
 
     If ``takes_another``, a second operation may be sent before the first is answered (``pipelined.py``).
 
-    ``prepare``: whether to prepare statements on the server. None: if there is no pooler, so that it is safe.
+    ``prepare``: whether to prepare statements on the server. None means: only if there is no pooler.
     """
 
     def __init__(self, connection: psycopg.Connection[Any], *, prepare: bool | None) -> None:
@@ -141,8 +141,8 @@ class Session:
         """Whether the next operation may use this session."""
         if self.broken or Sync.AWAITED in self._expected:
             return False
-        # libpq does not know its transaction status before the owed syncs are read. But an operation's own transaction
-        # never ends with an owed sync, so it has ended.
+        # libpq does not know the transaction status before the owed syncs are read. But only a NOTIFY has an owed sync,
+        # and it is sent after the transaction of the operation, which has ended.
         return bool(self._expected) or self._pgconn.transaction_status == TransactionStatus.IDLE
 
     @property

@@ -1,10 +1,9 @@
 """Run one operation in one transaction, with as few round trips as possible.
 
-    an operation whose                  is sent as
-    first round trip is final           an implicit transaction of the pipeline, without BEGIN: one round trip in all
-    last of several is final            BEGIN with its first round trip, COMMIT with its last
-    round trips are all not final       BEGIN with its first round trip, COMMIT as a round trip of its own
-    access is "read"                    a transaction for each round trip: READ COMMITTED promises no more
+    the first round trip is final    no BEGIN: the pipeline is an implicit transaction, so one round trip is enough
+    the last of several is final     BEGIN is sent with the first, COMMIT with the last
+    none is final                    BEGIN is sent with the first, COMMIT in a round trip of its own
+    the operation only reads         each round trip is a transaction, because READ COMMITTED promises no more
 
 Topics are announced after the commit, in the same flush but in a transaction of their own. A NOTIFY inside the
 writing transaction would hold a lock of the whole server until the commit is on disk.
@@ -172,7 +171,7 @@ class Transaction:
             self._session.send(_COMMIT, rows=False)
         self._session.sync()
         self._begun = self._explicit  # an implicit transaction ends at the sync, also if it fails
-        self._queue_notice(Sync.OWED)  # not to wait for NOTIFY saves a fifth of a single enqueue
+        self._queue_notice(Sync.OWED)  # not waiting for NOTIFY saves a fifth of a single enqueue
         answers = yield from self._session.answer()
         self._begun = False
         if self._session.prepares:

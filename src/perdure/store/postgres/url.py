@@ -59,7 +59,10 @@ def parse_url(url: str) -> dict[str, Any]:
 
 
 def _parsed(url: str) -> dict[str, Any] | None:
-    """The options; None if libpq cannot read the URL. An error from here would carry libpq's, which quotes the URL."""
+    """The options; None if libpq cannot read the URL.
+
+    To raise our error here would chain libpq's error, which quotes the URL.
+    """
     try:
         return conninfo_to_dict(url)
     except (psycopg.ProgrammingError, ValueError):
@@ -84,9 +87,9 @@ def shown(database: str | None) -> str:
 def refuse_wrong_options(asked: Mapping[str, Any]) -> None:
     """Raise InvalidConfig if libpq would contact no server at all. The error names the first wrong option.
 
-    Do not call this while handling the driver's error: our error would carry it, and it quotes values. libpq itself
-    tests the options, because valid values depend on its version. Its messages depend on the language, so they are no
-    help.
+    Do not call this while handling the driver's error: our error would chain it, and it quotes values. libpq itself
+    tests the options, because valid values depend on its version. Its messages are of no use here, because they depend
+    on the language.
     """
     probe = dict(_NOWHERE)
     options = {name: value for name, value in asked.items() if name not in (*_NOWHERE, "password")}
@@ -107,7 +110,7 @@ def _is_refused(settings: Mapping[str, Any]) -> bool:
 def _query(url: str) -> str:
     """The query part of a URL. Refuse a URL that its author and libpq read differently.
 
-    In libpq's reading a password ends at the first @, and a slash ends the part that may hold a password.
+    libpq ends a password at the first @, and expects no password after a slash.
     """
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in ("postgresql", "postgres"):

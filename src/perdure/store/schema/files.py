@@ -1,4 +1,4 @@
-"""Migration files: numbered SQL files that create and change the tables. Each exists once for each database.
+"""Migration files: numbered SQL files that create and change the tables. Each migration has a file for each database.
 
 A file runs in one transaction. A file that begins with ``-- online`` runs statement by statement, each in its own
 transaction, so that workers can go on meanwhile. After an interruption it continues where it stopped.
@@ -78,7 +78,7 @@ def tables(migrations: Iterable[Migration]) -> list[str]:
 
 
 def history(dialect: Dialect) -> str:
-    """The SQL of the history: the table that records which migrations were applied. It is created before the first."""
+    """The SQL that creates the history: the table that records which migrations were applied."""
     return _read(dialect, "history.sql")
 
 

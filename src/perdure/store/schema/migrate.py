@@ -44,9 +44,9 @@ class Target(Protocol):
     def run(self, statement: str) -> None: ...
 
     def run_online(self, statement: str) -> None:
-        """Run a statement of an online migration, outside the transaction if it must be.
+        """Run a statement of an online migration, if necessary outside the transaction.
 
-        Such a statement may have run before: its record is not written atomically with it.
+        A statement that runs outside may have run before, because its record is written separately.
         """
         ...
 

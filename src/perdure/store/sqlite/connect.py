@@ -94,7 +94,7 @@ class Database:
         )
 
     def note_file(self) -> None:
-        """Remember which file is open: the one at the path, unless that has moved."""
+        """Remember that the file at the path is open. If it is another file by now, keep what was remembered."""
         if not self.has_moved:
             self._files = files_at(self.path)
         self.lost = False
@@ -123,7 +123,7 @@ class Database:
             raise StoreAway(LEFT_BEHIND, code="store.left_behind")
 
     def open(self, *, read_only: bool = False, create: bool = True) -> sqlite3.Connection:
-        """Open a connection. Errors are translated, except that the database is busy: then the caller may try again."""
+        """Open a connection. Errors are translated, except "busy", after which the caller may try again."""
         if not create and not self.exists:
             raise StoreAway(GONE)
         self._refuse_what_cannot_work()

@@ -52,8 +52,8 @@ def make_private(path: str) -> None:
     # SQLite will meet the same problem, and report it better.
     with suppress(OSError):
         if _MAKES_FILES:
-            # Create it without opening it. To close it would drop the locks of a thread that has just opened it with
-            # SQLite.
+            # Create the file without opening it. Closing it would drop SQLite's locks, if another thread has just
+            # opened it with SQLite.
             os.mknod(path, 0o600)
         else:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))

@@ -235,8 +235,10 @@ class GroupCommit:
         self._prepared = self._prepared or to is None
 
     def _rest_with(self, look: Callable[[], None]) -> Callable[[float], None]:
-        """Return a function that pauses between two tries of a call. After LOOK_AFTER seconds it also calls ``look``,
-        once."""
+        """Return a function that pauses between two tries of a call.
+
+        Once LOOK_AFTER seconds have passed, it also calls ``look``, a single time.
+        """
         look_at = monotonic() + LOOK_AFTER
 
         def rest(seconds: float) -> None:

@@ -24,7 +24,7 @@ _MOST_BYTES: Final = 64 * 1024
 
 
 class FileWatch:
-    """A watched file, which need not exist yet. Raises OSError if it cannot be watched, as always outside Linux."""
+    """A watched file, which need not exist yet. Raises OSError if it cannot be watched. Works only on Linux."""
 
     def __init__(self, path: str) -> None:
         self._path = os.fsencode(path)

@@ -54,7 +54,7 @@ class LivenessLocks:
         return [worker for worker in workers if (path := self._file_of(worker)) and _is_abandoned(path)]
 
     def _file_of(self, worker: str) -> str | None:
-        """The path of a worker's file; None if the name has other characters, which could lead to any path."""
+        """The path of a worker's file; None without file locks, or if the name is not plain and could lead anywhere."""
         if not _CAN_LOCK or not _PLAIN_NAME.fullmatch(worker):
             return None
         return f"{self._path}-worker-{worker}"

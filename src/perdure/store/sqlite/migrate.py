@@ -1,4 +1,4 @@
-"""The SQLite target of migrations. Any number of processes may migrate at once: SQLite's write lock admits one."""
+"""The SQLite target of migrations. If several processes migrate at once, SQLite's write lock lets in one at a time."""
 
 from __future__ import annotations
 

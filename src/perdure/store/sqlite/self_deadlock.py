@@ -157,9 +157,10 @@ _last: ContextVar[SelfLock | None] = ContextVar("perdure_self_lock", default=Non
 
 
 def _here() -> tuple[int, object]:
-    """The current thread and task, which must match.
+    """The current thread and task, to compare with those that took a lock.
 
-    The context variable alone is not enough: a task that was started inside the block inherits it, but may wait.
+    The context variable alone is not enough: a task that was started inside the block inherits it, but may wait for
+    the lock.
     """
     from asyncio import current_task
 

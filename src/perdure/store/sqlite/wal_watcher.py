@@ -1,4 +1,4 @@
-"""Notice commits of other processes to an SQLite file, because they write to the WAL.
+"""Notice commits of other processes to an SQLite file, by watching the WAL to which they write.
 
 A commit first writes to the WAL, and then waits for the disk (2 ms where we measured). Only then does it become
 visible, and nothing announces this. So after each write we check a few times. A check is ``PRAGMA data_version`` on our

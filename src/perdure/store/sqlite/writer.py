@@ -45,7 +45,7 @@ class Writer:
             if call.leads:
                 wake = self._lead(call)
         finally:
-            # Also if a signal handler raised while we waited or wrote.
+            # This must also run if a signal handler raised an error while we waited or wrote.
             if call.leads or not call.done:
                 self._appoint(self._write_queue.leave(call))
         self._announce(wake)
@@ -101,7 +101,7 @@ class Writer:
                 return
 
     def _wake_callers(self, group: list[PendingCall[Any]]) -> None:
-        """Wake the callers of written calls. Queue the other calls again: something stopped this thread before."""
+        """Wake the callers of written calls. If something stopped this thread, queue the unwritten calls again."""
         if unwritten := [call for call in group[1:] if not call.done]:
             self._write_queue.put_back(unwritten)
         wake_callers(call for call in group if call.done)
