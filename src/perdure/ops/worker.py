@@ -86,7 +86,7 @@ def register(
 
 @operation("write", priority="heartbeat")
 def heartbeat(worker: str) -> Op[Beat]:
-    """Renew a worker's lease and read which jobs the database believes it runs. One row is the lease of all its jobs."""
+    """Renew a worker's lease, and read which jobs the database believes it runs. One row renews all of its jobs."""
     alive, rows, configs = yield from ask_all(
         Query("beat_worker", {"worker": worker}),
         Query("list_running", {"worker": worker}),

@@ -103,7 +103,7 @@ def start(
     """Write a workflow and its steps, or find the existing one with its key. ``wake``: topics of its first steps."""
     writes, initial = insert_steps(ordered, steps, {})
     insert = insert_workflow(workflow, [begins.state for begins in initial.values()])
-    # Read it in the same transaction: a caller's transaction may not be committed yet, so no other could read it.
+    # Read the workflow in the same transaction. If this is a caller's transaction, no other one can see the row yet.
     look = Query("get_workflow", {"id": workflow.id})
     if not workflow.keyed:
         *_, rows = yield from ask_all(insert, *writes, look, final=True, wake=wake)

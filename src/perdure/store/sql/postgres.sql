@@ -92,10 +92,10 @@ SELECT {no_job}, 'more'
                   AND j.queue IN texts(:behind)));
 
 -- name: claim_jobs
--- differs: many workers claim at once. A group is a queue and a priority. First the statement reads the first jobs of
--- each group without locks, and counts how many of the first :n jobs each group has: its share. Then it locks that many
--- rows of each group, and skips rows that other claims have locked. So the order is kept, and only claimed rows are
--- locked.
+-- differs: many workers claim at once. A group is one priority of a queue, split by task if this worker does not know all
+-- of its tasks. First the statement reads the first jobs of each group without locks, and counts how many of the first :n
+-- jobs each group has: its share. Then it locks that many rows of each group, and skips rows that other claims have
+-- locked. So the order is kept, and only claimed rows are locked.
 WITH RECURSIVE
 {asked_queues},
 head (queue, rank, priority, known, run_ats, ids, found) AS (
@@ -198,8 +198,8 @@ RETURNING CAST(id AS text), token, attempt, {claimed_columns}, state;
 
 -- name: set_aside
 -- differs: rows are locked, except those that others have locked. LATERAL makes the planner use the claim's index.
--- Looks at each priority of the given queues. Where nothing is due soon, its jobs are set aside, so that they leave the
--- claim's index; but only if there are more than :few such priorities.
+-- Looks at each priority of the given queues. If nothing is due soon in a priority, its jobs are set aside and leave the
+-- claim's index. But nothing is done unless there are more than :few such priorities.
 WITH RECURSIVE
 head (queue, priority, run_at) AS (
     SELECT queue, 32768, CAST(NULL AS timestamptz) FROM json_array_elements_text(CAST(:queues AS json)) AS queue

@@ -619,7 +619,7 @@ SELECT CAST(request AS text) FROM perdure.mutation WHERE workflow = :workflow AN
 INSERT INTO perdure.mutation (workflow, key, request, at) VALUES (:workflow, :key, as_json(:request), :now);
 
 -- name: find_appended
--- The requests that a step has appended in its attempts. Their keys begin with the id of that step.
+-- The appends of a step, in all of its attempts. Their keys begin with the id of that step.
 SELECT CAST(request AS text) FROM perdure.mutation WHERE workflow = :workflow AND substr(key, 1, 37) = :prefix;
 
 -- name: cancel_workflow

@@ -60,8 +60,8 @@ RETURNING id, token, attempt, {claimed_columns}, state;
 
 -- name: set_aside
 -- differs: there is no LATERAL, and nothing to lock.
--- Looks at each priority of the given queues. Where nothing is due soon, its jobs are set aside, so that they leave the
--- claim's index; but only if there are more than :few such priorities.
+-- Looks at each priority of the given queues. If nothing is due soon in a priority, its jobs are set aside and leave the
+-- claim's index. But nothing is done unless there are more than :few such priorities.
 WITH RECURSIVE
 head (queue, priority, run_at) AS (
     SELECT value, 32768, NULL FROM json_each(:queues)
@@ -324,7 +324,7 @@ SELECT {tally_columns}
  ORDER BY id;
 
 -- name: count_down
--- differs: how a JSON object becomes rows. On PostgreSQL, release_steps also counts.
+-- differs: how a JSON object becomes rows. On PostgreSQL, release_steps does this, too.
 UPDATE perdure.job AS job
    SET deps_pending = greatest(job.deps_pending, 0) - x.ended, deps_unsatisfied = least(job.deps_unsatisfied, 1000000000) + x.spoiled
   FROM (SELECT d.child, count(*) AS ended, sum(d.mode = 'after' AND NOT parent.value) AS spoiled
@@ -333,7 +333,8 @@ UPDATE perdure.job AS job
  WHERE job.id = x.child AND job.state = 'waiting';
 
 -- name: release_steps
--- differs: how a JSON object becomes rows, and count_down has counted. Only steps whose parents have all ended are returned.
+-- differs: how a JSON object becomes rows. count_down has already counted. Only steps whose parents have all ended are
+-- returned.
 UPDATE perdure.job
    SET state = CASE WHEN deps_unsatisfied > 0 THEN 'waiting' ELSE {released_state} END, run_at = {released_run_at}
  WHERE id IN (SELECT d.child FROM json_each(:ended) parent CROSS JOIN perdure.dependency d ON d.parent = parent.key)

@@ -6,7 +6,7 @@ alone is not enough: if it cannot get the write lock at once, it continues witho
 connection cannot checkpoint inside its own transaction, so one connection holds the lock and another one checkpoints.
 
 The first commit after a complete checkpoint starts again at the beginning of the WAL, and truncates the WAL's file to
-``journal_size_limit``. So if the file is longer than that limit, the WAL itself is that long.
+``journal_size_limit``. So a file above that limit shows that the WAL is long and needs a checkpoint.
 """
 
 from __future__ import annotations
