@@ -29,7 +29,10 @@ def list_tasks() -> Op[dict[str, KnownTask]]:
 
 @operation("write")
 def sync(tasks: Sequence[TaskDefinition], *, exact: bool = False) -> Op[None]:
-    """Write the code's tasks. A task that an operator disabled stays so. ``exact`` disables tasks not in the code."""
+    """Write the tasks of the code. A task that an operator has disabled stays disabled.
+
+    ``exact``: disable the tasks that are not in the code.
+    """
     rows = rows_of(sorted(tasks, key=attrgetter("name")))
     queries = [Query("sync_tasks", {"tasks": rows})]
     if exact:
