@@ -43,7 +43,7 @@ Progress: TypeAlias = Callable[[Counts], object]
 
 
 class BulkResult(NamedTuple):
-    """The result of an action on many jobs: the number of jobs by outcome, and the id of its ``list_acts`` entry."""
+    """The result of an action on many jobs: the number of jobs by outcome, and the action's id in ``list_acts``."""
 
     counts: Counts
     act_id: int | None
@@ -61,9 +61,10 @@ class Act(NamedTuple):
 
 
 class BulkMethods:
-    """Mixed into App. Each method goes from the newest job to the oldest, in transactions of a few hundred jobs.
+    """Methods of App for many jobs. Each goes from the newest job to the oldest, in transactions of a few hundred jobs.
 
-    Jobs enqueued after it began are not included. If it is interrupted, committed batches stay; call it again to go on.
+    Jobs enqueued after the call began are not included. If a call is interrupted, committed batches stay; call the
+    method again to continue.
     """
 
     if TYPE_CHECKING:
@@ -203,7 +204,7 @@ class BulkMethods:
 
 
 def _chosen(name: str, action: BulkAction, all: bool, wanted: Wanted) -> Filter:
-    """The checked filter; an error if this action cannot take it."""
+    """The validated filter. Raises InvalidOption if it does not fit this action."""
     filter = checked_filter(wanted)
     if filter == EVERY and not flag("all", all):
         raise InvalidOption(f"{name} needs a condition, such as queue=; for every job give all=True.")
