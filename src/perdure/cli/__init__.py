@@ -51,7 +51,7 @@ COMMANDS = {
 def main() -> None:
     """The entry point of the command ``perdure``."""
     for stream in (sys.stdout, sys.stderr):
-        # Do not fail if the terminal's encoding lacks a character.
+        # A character that the terminal's encoding lacks must not make the command fail.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
