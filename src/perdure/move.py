@@ -93,9 +93,10 @@ def abandon(
 
 @_without_driver_errors
 def keep(target: str, *, schema: str = DEFAULT_SCHEMA) -> bool:
-    """Make a target writable that has received all rows and whose source is gone. Return False if it already was.
+    """Make a target writable that has received all rows and whose source is gone.
 
-    If the source still exists, call ``move`` again instead: only ``move`` closes the source to writes.
+    If the source still exists, call ``move`` again instead: only ``move`` closes the source to writes. Returns False
+    if no move was under way.
     """
     refuse_in_event_loop("keep", "use asyncio.to_thread(keep, …)")
     _refuse_memory(target)

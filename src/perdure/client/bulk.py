@@ -35,7 +35,7 @@ from perdure.request.options import filter_text, flag, number
 from perdure.request.times import from_us
 
 PATIENCE = 5.0
-"""Seconds to retry jobs that another transaction has locked, after all other jobs."""
+"""Seconds for which, after all other jobs, the jobs that another transaction had locked are retried."""
 _PAUSE = 0.1
 
 Progress: TypeAlias = Callable[[Counts], object]
@@ -109,7 +109,7 @@ class BulkMethods:
     ) -> Plan[BulkResult]:
         """Start a new run of all matching jobs that failed or were canceled.
 
-        Jobs whose unique key another job has, and steps, are only counted; for steps see ``requeue_workflow``.
+        Steps, and jobs whose unique key another job has, are only counted. For steps see ``requeue_workflow``.
         """
         filter = _chosen("requeue_jobs", REQUEUE, all, wanted)
         reason, by = optional_text("reason", reason), optional_text("by", by)

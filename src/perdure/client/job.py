@@ -205,7 +205,7 @@ def until_over(
     if time.monotonic() >= deadline:
         raise WaitTimeout
     wakeup = Wakeup()
-    # Listen before the first check, so that no end in between is missed.
+    # Listen before the next check, so that an end between the two is not missed.
     end_listening = store.listen(partial(_wake, wakeup))
     _waiters.add(wakeup)
     try:

@@ -242,7 +242,7 @@ class JobMethods:
     def _stats(self, *, since: float | timedelta | datetime | None = 3600) -> Plan[Stats]:
         """Statistics of queues, workers, the database and perdure's connections, and of how long jobs waited and ran.
 
-        ``since``: measure the jobs that ended in the last so many seconds, or since this time; None measures no jobs.
+        ``since``: measure the jobs that ended since this time, or since this many seconds ago; None measures no jobs.
         """
         at = to_us("since", since) if isinstance(since, datetime) else None
         ago = None if since is None or isinstance(since, datetime) else duration_us("since", since)

@@ -32,7 +32,7 @@ class QueueStats(NamedTuple):
 
 
 class DatabaseStats(NamedTuple):
-    """Statistics of the database. None: it has no such value, or hides it from this user.
+    """Statistics of the database. A value is None if the database does not have it, or hides it from this user.
 
     ``oldest_snapshot`` is an age in seconds.
     """

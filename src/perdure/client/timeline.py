@@ -38,7 +38,7 @@ def timeline(traces: Traces) -> list[Entry]:
     entries += _current(traces)
     entries += map(_event, traces.events)
     entries += map(_log, traces.logs)
-    # The sort is stable: entries of the same microsecond and token keep the order above, except as _rank says.
+    # The sort is stable: entries with the same microsecond, token and rank keep the order above.
     return sorted(entries, key=lambda entry: (entry.at, entry.token, _rank(entry.what)))
 
 

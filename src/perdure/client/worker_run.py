@@ -1,4 +1,4 @@
-"""Run an app's worker: in its own process, or in a running event loop."""
+"""Runs an app's worker, in its own process or in a running event loop."""
 
 from __future__ import annotations
 

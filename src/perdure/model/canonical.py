@@ -23,7 +23,7 @@ _NOT_COMPARED = ("tenant", "meta", "idempotency_key")
 """Options that are not compared: a key already belongs to one tenant, and ``meta`` does not change the work."""
 _SPELLED = {"expires_in": "expires", "expires_at": "expires"}
 _OPTIONS = {name: _SPELLED.get(name, name) for name in Options.__struct_fields__ if name not in _NOT_COMPARED}
-"""The options that are compared, with their names in the text, in the order of the text."""
+"""The options that are compared, each with its name in the stored text. The text has them in this order."""
 
 
 class Request(NamedTuple):

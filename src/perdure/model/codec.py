@@ -99,7 +99,7 @@ class ArgumentCodec:
 
 
 def encode_plain(values: Mapping[str, object]) -> str:
-    """Encode arguments of a task whose code is elsewhere. Only values that JSON can represent exactly are accepted."""
+    """Encode arguments of a task whose code is not loaded. Only values that JSON represents exactly are accepted."""
     values = dict(values)
     encoded = to_json(values)
     _verify(values, encoded, msgspec.json.decode)
@@ -248,7 +248,7 @@ def _fault(sent: Any, arrived: Any, depth: int = 0) -> Fault | None:
 
 
 def _flaw(value: object) -> str | None:
-    """Why a value can never be stored, whatever its annotation; None if it can."""
+    """Why a value cannot be stored under any annotation; None if it can."""
     match value:
         case int() if not LEAST <= value <= GREATEST:
             return "is an integer of more than 64 bits"
@@ -281,7 +281,7 @@ def _same(sent: Any, arrived: Any) -> bool:
 
 
 def _parts(value: Any, like: object = None) -> Parts | None:
-    """The parts of a container, or of an object with fields. A set takes the order of ``like``."""
+    """The parts of a container, or of an object with fields. The elements of a set are in the order of ``like``."""
     match value:
         case dict():
             return [(_SOMEWHERE, part) for pair in value.items() for part in pair]
@@ -387,7 +387,7 @@ def _simpler(value: Any) -> Any:
 
 def _model(kind: Any, value: object) -> Any:
     if not _is_model(kind):
-        return value  # msgspec checks whether it is an instance
+        return value  # msgspec checks that it is an instance of ``kind``
     try:
         # Validate JSON, not Python values: a strict model accepts a date as text only in JSON.
         return kind.model_validate_json(msgspec.json.encode(value))

@@ -220,7 +220,7 @@ def _obstacles(case: Case) -> Iterator[Reason]:
 
 
 def _cools_longest(case: Case) -> bool:
-    """Whether the cool-down of the job's queue, which is not paused, ends later than the job's own delay."""
+    """Whether the queue's cool-down ends later than the job's own delay. False if the queue is paused."""
     return not case.paused and case.cool_until is not None and case.cool_until > case.job.run_at > case.now
 
 
@@ -259,7 +259,7 @@ def _unserved(case: Case, missing: Lack) -> Reason:
 
 
 def _busy(case: Case) -> Iterator[Reason]:
-    """A reason if every slot is taken. Jobs in processes are counted too: the database does not know their slots."""
+    """A reason if every slot is taken. The database does not know which jobs run in process slots, so all count."""
     job = case.job
     takers = [one for one in case.servers if one.serves(job.queue) and job.task in one.tasks]
     if all(one.running >= one.slots for one in takers):

@@ -37,7 +37,8 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """The options of a step, validated. None means "not set".
 
     A new option is a field here and a field of ``Asked`` in request/options.py. If its column stores the value
-    unchanged, it is also an entry in ``STORED_AS_GIVEN`` and a field of ``JobRow``. Other code needs no change.
+    unchanged, it is also an entry in ``STORED_AS_GIVEN`` and a field of ``JobRow``. Requests, inserts and reads then
+    include it.
     """
 
     queue: str | None = None
@@ -66,7 +67,7 @@ class Options(StepOptions, frozen=True, kw_only=True):
 
 
 STORED_AS_GIVEN = {"tenant": "text", "tags": "json", "meta": "json"}
-"""The options whose columns store the value unchanged, with the columns' types. The SQL names all other options."""
+"""The options whose columns store the value unchanged, with the columns' types. The inserts name all other options."""
 
 
 class NewJob(Options, frozen=True, kw_only=True):

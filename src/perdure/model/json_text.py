@@ -51,7 +51,7 @@ def shown_json(text: str) -> Any:
 
 
 # The deepest nesting that Python 3.11 and 3.12 can read. Newer versions read tens of thousands of levels. But each
-# level indents its line further: 5,000 levels, which take 10 kB in a row, would print 50 MB.
+# level indents its line further: 5,000 levels take 10 kB in the database, but would print 50 MB.
 _DEEPEST: Final = 900
 
 

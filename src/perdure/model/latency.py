@@ -45,7 +45,7 @@ class Latency(NamedTuple):
 
 
 def latency(jobs: Sequence[Ended], over: Span) -> Latency:
-    """The latency of jobs that ended within ``over``."""
+    """The latency of these jobs, which ended within a period of length ``over``."""
     states = [job.state for job in jobs]
     waited = [job.started_at - job.run_at for job in jobs if job.started_at is not None]
     ran = [job.finished_at - job.started_at for job in jobs if job.started_at is not None]

@@ -251,7 +251,7 @@ def settle(job: Running, outcome: Outcome, *, roll: float) -> Change:
 
 
 def is_recorded(outcome: Outcome, state: str, kind: str | None) -> bool:
-    """Whether this outcome put its job into this state. ``kind``: the kind of the stored attempt, if any."""
+    """Whether the job's stored state shows that this outcome was recorded. ``kind``: of its stored attempt, if any."""
     match outcome:
         case Succeeded():
             return state == "succeeded"

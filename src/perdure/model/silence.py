@@ -8,7 +8,7 @@ from perdure.model.job import Instant, Span
 
 
 class Silence(NamedTuple):
-    """The silence of a worker, given by its name. ``until``: when its jobs will be taken over, or were."""
+    """A worker, by name, and since when it has been silent. ``until``: when its jobs will be or were taken over."""
 
     worker: str
     since: Instant

@@ -131,7 +131,7 @@ class Context:
         """Add a line to the job's log."""
 
     def save(self, checkpoint: object) -> None:
-        """Save this for the next attempt. It is durable when the call returns."""
+        """Save a checkpoint for the next attempt. It is durable when the call returns."""
         encode_plain({"checkpoint": checkpoint})
 
     async def asave(self, checkpoint: object) -> None:
@@ -147,13 +147,13 @@ class Context:
         return self.enqueue(*requests, at_once=at_once)
 
     def succeed(self, result: object = None, *, conn: object) -> None:
-        """Record success as the last statements of your own transaction, which you then commit."""
+        """Record the job's success in your own transaction, as its last statements. Then commit it."""
 
     async def asucceed(self, result: object = None, *, conn: object) -> None:
         """The same for async code."""
 
     def transaction(self) -> Any:
-        """Use with ``with`` or ``async with``: a connection in a transaction that also records the job's success."""
+        """For ``with`` or ``async with``: a connection, in a transaction that also records the job's success."""
         raise InvalidOption(f"A plain call cannot end a transaction with its success: {RUN_AS_A_JOB}")
 
 

@@ -10,7 +10,7 @@ from perdure.request.context import Context
 
 
 class Middleware:
-    """The base class of middleware. Override what you need, and pass an object to ``app.use``; the first is outermost.
+    """The base class of middleware. Override what you need, and pass objects to ``app.use``. The first is outermost.
 
     Both methods return plain context managers, for async code as well. The context manager of ``run`` is entered where
     the handler runs: in its asyncio task, its thread or its process. So the handler sees the context variables that

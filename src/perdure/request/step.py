@@ -27,7 +27,7 @@ RESOLUTIONS: tuple[Resolution, ...] = ("succeeded", "failed", "canceled")
 class Step(Generic[R_co]):
     """A job of a workflow. It waits until the steps in ``after`` succeeded and the steps in ``after_done`` ended.
 
-    Both take steps or their keys.
+    ``after`` and ``after_done`` take steps or their keys.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Run the real worker until nothing is due, and record what it did."""
+"""Runs a real worker until nothing is due, and records what it did."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 POLL = 0.01
-"""Seconds between two polls. Nobody else uses the database, so frequent polls do no harm."""
+"""Seconds between two polls. Nothing else uses the database, so frequent polls do no harm."""
 
 
 def in_a_loop(work: Coroutine[Any, Any, T]) -> T:

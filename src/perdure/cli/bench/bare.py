@@ -120,7 +120,8 @@ class BarePostgres:
     def _plan_once(self, prepare: bool | None) -> None:
         """Make the planner use the indexes, whatever the statistics of a new table say, and prepare each statement.
 
-        Behind a pooler this is left out: see decision 0003.
+        Behind a pooler, planner settings are left out, and statements are prepared only if ``prepare`` is True: see
+        decision 0003.
         """
         ((backend,),) = self._execute("SELECT pg_catalog.pg_backend_pid()").fetchall()
         own = backend == self._connection.info.backend_pid

@@ -201,7 +201,7 @@ def _signals_raise() -> Iterator[None]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Ignore Ctrl-C while the tables are deleted. This takes moments; the user would have to delete what is left."""
+    """Ignore Ctrl-C while the tables are deleted, which takes moments. Otherwise the user would have to delete them."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

@@ -97,7 +97,7 @@ class Work:
         self._begun = self._app.task(name=TASK, queue=PICK_UP)(begun)
 
     def steps(self) -> Iterator[Step]:
-        """The steps in order. A share is about as long as a workload needs to reach its full rate."""
+        """The steps in order. One share is about the time that a workload needs to reach its full rate."""
         yield Step("warming up", 1, self._warm_up)
         for number in range(ROUNDS):
             queue = f"bench-{number}"
