@@ -129,7 +129,7 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
                 }
 
     def import_modules(self) -> None:
-        """Import the modules of ``imports=``, and with them their tasks."""
+        """Import the modules of ``imports=``, which register their tasks."""
         for module in self._imports:
             import_module(module)
 
@@ -184,7 +184,7 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
     def testing(
         self, *, at: datetime | None = None, inline: bool = False, raise_errors: bool | None = None
     ) -> Testing:
-        """A block, for ``with`` or ``async with``, on a throw-away database whose clock stands still.
+        """A block for tests, for ``with`` or ``async with``, with a throw-away database and a clock that stands still.
 
         ``inline``: an enqueue runs its job before it returns. ``raise_errors``: whether the call that runs a job raises
         the error of its handler; by default only in inline mode.

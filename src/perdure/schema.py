@@ -15,8 +15,8 @@ def install_sql(
     """The statements that bring a database from version ``after`` to ``to``, by default the newest.
 
     Run them in order, in one transaction. They also record these migrations in perdure's own table, so that
-    ``perdure check`` passes and ``perdure migrate`` finds nothing to do. Give ``to`` in a migration file of yours: a
-    later perdure has more migrations, and the file would change its meaning.
+    ``perdure check`` passes and ``perdure migrate`` finds nothing to do. Give ``to`` in a migration file of your
+    own: without it, the file would run more migrations after an upgrade of perdure.
     """
     if dialect not in ("sqlite", "postgres"):
         raise InvalidConfig('The dialect must be "sqlite" or "postgres".')

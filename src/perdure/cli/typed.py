@@ -18,7 +18,7 @@ _WEIGHT = re.compile(r"([^=]+)=([1-9]\d*)", re.ASCII)
 
 
 def database(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """A URL, or ``env:NAME``: other users can see the arguments of a process, but not its environment."""
+    """A URL. ``env:NAME`` reads it from the environment: other users can see a process's arguments."""
     if value is None or not value.startswith("env:"):
         return value
     name = value.removeprefix("env:")

@@ -64,7 +64,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def as_dict(self) -> dict[str, str]:
-        """The set conditions, for people to read. ``text`` is hidden: it may be a redacted argument."""
+        """The conditions that are set, for people to read. ``text`` is hidden: it may be a redacted argument."""
         asked = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
         if self.text is not None:
             asked["text"] = HIDDEN

@@ -66,7 +66,7 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False)
         return f"<JobRequest {self.template.task}>"
 
     def new(self) -> NewJob:
-        """The job to insert. Each call, one for each enqueue of this request, makes a new id."""
+        """The job to insert. Every call makes another job with a new id, because a request can be enqueued again."""
         task, options = self.template.task, self.template.options
         if self.template.refers:
             raise InvalidOption("The result of a step can only be an argument of a later step.")
