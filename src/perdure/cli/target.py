@@ -40,7 +40,7 @@ class Target:
             yield app
 
     def app_for_database(self) -> App:
-        """An app on the target's database: the app that is named, or one without tasks if a URL or no app is given."""
+        """The named app, or an app without tasks on the database of ``--url`` or of the environment."""
         path = None if self.url is not None else self.path
         app = self._bare() if path is None else load_app(path)
         app.use_database(patience=PATIENCE)
@@ -48,7 +48,7 @@ class Target:
         return app
 
     def program(self) -> App:
-        """The named app with its tasks, on the database of ``--url`` if given. Without a name, an app without tasks."""
+        """The named app with its tasks, on the database of ``--url`` if given. If no app is named, it has no tasks."""
         if self.path is None:
             return self.app_for_database()
         app = load_app(self.path)

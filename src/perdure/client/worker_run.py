@@ -74,7 +74,7 @@ def _run(loop: asyncio.AbstractEventLoop, worker: Worker, serving: asyncio.Task[
 
 
 async def _cancel_leftovers() -> None:
-    """Cancel the remaining tasks, as asyncio.run does, but wait at most a second: a handler may ignore it."""
+    """Cancel the remaining tasks, as asyncio.run does, but wait at most a second: handlers may ignore that."""
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:
         task.cancel()

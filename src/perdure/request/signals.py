@@ -32,7 +32,7 @@ class Snooze(Signal):
 
 
 class Throttle(Signal):
-    """The handler hit an external limit. The job runs again later at no cost, and the whole queue cools down."""
+    """The handler hit an external limit. The job runs again later, which costs no attempt. The queue cools down."""
 
     def __init__(self, delay: float | timedelta | None = None, cool_queue: bool = True) -> None:
         super().__init__()
@@ -71,6 +71,6 @@ OutcomeSignal: TypeAlias = Retry | Snooze | Throttle | Fatal | Cancel | Continue
 class Stopped(BaseException):
     """The handler was asked to stop, and stops. What the outcome is depends on why it was asked.
 
-    ``ctx.check()`` raises this. In a child process it is raised inside a plain handler, wherever that is. Like
+    ``ctx.check()`` raises this. In a child process it can interrupt a plain handler at any point. Like
     ``asyncio.CancelledError`` it is not an ``Exception``: handlers often catch every ``Exception`` and continue.
     """
