@@ -32,11 +32,11 @@ class Template(msgspec.Struct, frozen=True, eq=False):
     canonical: Callable[[str], str] = str
     """Converts a payload to canonical form."""
     refers: bool = False
-    """Whether arguments refer to results of steps. Only a step can have them."""
+    """Whether arguments refer to results of steps. Only a step can have such arguments."""
 
     @property
     def bulk(self) -> bool:
-        """Whether many of these jobs fit into one compact statement: the database need not check each."""
+        """Whether one compact statement can insert many of these jobs: the database need not check each job."""
         plain = self.options.run_at is None and not self.refers
         return plain and self.queue is not None and not self.options.keyed
 
@@ -59,14 +59,14 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False)
     template: Template
     payload: str
     arguments: str | None = None
-    """The canonical form, if there is an idempotency key or a reference to a step's result."""
+    """The arguments in canonical form, if there is an idempotency key or a reference to a step's result."""
 
     def __repr__(self) -> str:
         """Leave out the arguments: a request ends up in logs."""
         return f"<JobRequest {self.template.task}>"
 
     def new(self) -> NewJob:
-        """Make a new job, with a new id, each time the request is enqueued."""
+        """The job to insert. Every call makes another job with a new id, because a request can be enqueued again."""
         task, options = self.template.task, self.template.options
         if self.template.refers:
             raise InvalidOption("The result of a step can only be an argument of a later step.")
