@@ -77,7 +77,7 @@ class App(EnqueueMethods, JobMethods, LimitMethods, BulkMethods, WorkflowMethods
         self.lease = duration_us("lease", lease, least=1)
         self._keep_keys_for = None if keep_keys_for is None else duration_us("keep_keys_for", keep_keys_for)
         self._store: Store | None = None
-        # Reentrant: a module of imports= may use the app while it is imported.
+        # A reentrant lock: a module of imports= may use the app while it is imported.
         self._opening = threading.RLock()
         _apps.add(self)
         self.tasks: dict[str, Task[..., Any]] = {}
@@ -105,7 +105,7 @@ class App(EnqueueMethods, JobMethods, LimitMethods, BulkMethods, WorkflowMethods
 
     @contextmanager
     def use_store(self, store: Store, *, url: str, methods: Mapping[str, object]) -> Iterator[None]:
-        """Use another store, which has no tasks yet, and replace some methods, until the block ends."""
+        """Use another store, which has no tasks yet, and replace some methods. The end of the block undoes both."""
         with self._opening:
             self.import_modules()
             operations, known = vars(self).pop("operations", None), frozenset(self.tasks)
@@ -131,7 +131,7 @@ class App(EnqueueMethods, JobMethods, LimitMethods, BulkMethods, WorkflowMethods
                 }
 
     def import_modules(self) -> None:
-        """Import the modules of ``imports=``, and with them their tasks."""
+        """Import the modules of ``imports=``, which register their tasks."""
         for module in self._imports:
             import_module(module)
 
@@ -189,7 +189,7 @@ class App(EnqueueMethods, JobMethods, LimitMethods, BulkMethods, WorkflowMethods
     def testing(
         self, *, at: datetime | None = None, inline: bool = False, raise_errors: bool | None = None
     ) -> Testing:
-        """A block, for ``with`` or ``async with``, on a throw-away database whose clock stands still.
+        """A block for tests, for ``with`` or ``async with``, with a throw-away database and a clock that stands still.
 
         ``inline``: an enqueue runs its job before it returns. ``raise_errors``: whether the call that runs a job raises
         the error of its handler; by default only in inline mode.
@@ -273,12 +273,13 @@ class App(EnqueueMethods, JobMethods, LimitMethods, BulkMethods, WorkflowMethods
     def _ready(self, conn: object | None, *, strict: bool = False) -> Plan[None]:
         """Save the tasks before the first operation of a process, and after each new task.
 
-        ``strict``: raise if the role may not write tasks. Set once a job was refused for a missing task.
+        ``strict``: raise if the role may not write tasks. It is set after a job was refused because its task is
+        missing.
         """
         if conn is not None:
             yield from self._save_unsaved(conn, strict=strict)
             return
-        # If many asyncio tasks call this first, one of them saves; the others wait and continue in order.
+        # If many asyncio tasks call this at the same time, one of them saves. The others wait and continue in order.
         while self._unsaved:
             if (done := (yield from run_once(self._save_once))) is not None:
                 away = None
@@ -343,7 +344,7 @@ _apps: WeakRegistry[App] = WeakRegistry()
 
 
 def _after_fork() -> None:
-    """Replace the locks: the thread that held one does not exist in the child process, and would never release it."""
+    """Replace the locks. The child process lacks the thread that held one, so nothing would release it."""
     for app in _apps.now():
         app._opening = threading.RLock()
 

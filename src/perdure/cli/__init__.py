@@ -45,13 +45,14 @@ COMMANDS = {
     "grants": ("grants", "Print GRANT statements for PostgreSQL roles."),
     "move": ("move", "Move all jobs to another database."),
 }
-"""The module and the description of each command. Loading all modules would take a third of the time of --help."""
+"""The module and the description of each command. A module is loaded only when its command is needed: loading them all
+would take up a third of the time of --help."""
 
 
 def main() -> None:
     """The entry point of the command ``perdure``."""
     for stream in (sys.stdout, sys.stderr):
-        # Do not fail if the terminal's encoding lacks a character.
+        # A character that the terminal's encoding lacks must not make the command fail.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:

@@ -1,4 +1,4 @@
-"""The commands of operators: cancel, requeue, run-now, delete, pause, resume; and ``acts``, which lists past ones."""
+"""The commands of operators: cancel, requeue, run-now, delete, pause and resume. ``acts`` lists past actions."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def _act_on_each(action: JobAction, ids: tuple[str, ...], *, as_json: bool) -> N
 
 
 def _whole_ids(app: App, typed: tuple[str, ...]) -> dict[str, JobNotFound | None]:
-    """Complete all ids before the first action, so that an ambiguous one changes nothing. Unknown ids map to errors."""
+    """Complete all ids before the first action, so that an ambiguous id changes nothing. Unknown ids map to errors."""
     from perdure.errors import JobNotFound
 
     found: dict[str, JobNotFound | None] = {}

@@ -1,4 +1,4 @@
-"""The output of ``--json``: one document, named after the database's columns, with times in ISO 8601 and UTC."""
+"""The output of ``--json``: one document, with fields named like the database's columns and times in ISO 8601, UTC."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def print_json(document: object) -> None:
 
 
 def print_sql(text: str) -> None:
-    """Print SQL for psql, unchanged or not at all: with a character replaced, a name would be another one."""
+    """Print SQL for psql, unchanged or not at all: replacing a character would change a name."""
     if printable(text) != text:
         raise Misuse("A name contains characters that cannot be printed: use --json.")
     exact(text, end="")
 
 
 def job_document(row: JobRow, *, whole: bool = True) -> dict[str, Any]:
-    """A job as a document; without ``whole``, its large fields are left out."""
+    """A job as a document. Unless ``whole``, its large fields are left out."""
     names = [name for name in row.__struct_fields__ if whole or name not in _HEAVY]
     return _document({name: getattr(row, name) for name in names})
 

@@ -18,7 +18,7 @@ _WEIGHT = re.compile(r"([^=]+)=([1-9]\d*)", re.ASCII)
 
 
 def database(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """A URL, or ``env:NAME``: other users can see the arguments of a process, but not its environment."""
+    """A URL. ``env:NAME`` reads it from the environment: other users can see a process's arguments."""
     if value is None or not value.startswith("env:"):
         return value
     name = value.removeprefix("env:")
@@ -65,7 +65,10 @@ def parse_time_or_ago(ctx: click.Context, param: click.Parameter, value: str | N
 
 
 def json_text(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """A JSON object, checked but not decoded: its reader may support more numbers than floats. ``-`` means stdin."""
+    """A JSON object as text, checked but not decoded: a task's decoder keeps numbers that a float would round.
+
+    ``-`` reads it from stdin.
+    """
     if value is None:
         return None
     import json
@@ -98,7 +101,7 @@ def _no_number(name: str) -> object:
 def queues(
     ctx: click.Context, param: click.Parameter, value: str | None
 ) -> list[str] | dict[str, int] | None:
-    """``a,b`` is a list, in strict order; ``a=3,b=1`` are weights."""
+    """Queues: ``a,b`` is a list in strict order, ``a=3,b=1`` gives weights."""
     if value is None:
         return None
     parts = [part.strip() for part in value.split(",")]

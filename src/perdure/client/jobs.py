@@ -54,7 +54,7 @@ PAGE = 1000
 
 
 class JobMethods:
-    """Mixed into App: reads and actions of operators. Each has an async version whose name begins with ``a``."""
+    """Methods of App that read jobs, and actions for operators. The name of each async version begins with ``a``."""
 
     if TYPE_CHECKING:
 
@@ -119,7 +119,7 @@ class JobMethods:
         )
 
     def _oldest_ready(self, *, queue: str | None = None) -> Plan[dict[str, datetime]]:
-        """The time since when the oldest ready job of each queue could run: the queue's lag."""
+        """For each queue, the time since which its oldest ready job could run. The age of that time is the lag."""
         oldest = yield from perform(browse.oldest_ready, queue=filter_text("queue", queue))
         return {name: from_us(at) for name, at in oldest.items()}
 
@@ -154,7 +154,7 @@ class JobMethods:
         by: str | None = None,
         conn: object | None = None,
     ) -> Plan[RequeueOutcome]:
-        """Start a new run of a job that failed or was canceled; ``run``: only if this is still its run."""
+        """Start a new run of a job that failed or was canceled; with ``run``, only if that is still its run."""
         return (
             yield from perform_on(
                 conn,
@@ -193,7 +193,7 @@ class JobMethods:
         return (yield from perform(cool_down.warm_queue, text("queue", name), by=optional_text("by", by)))
 
     def _set_queue(self, name: str, *, by: str | None = None, **changes: Unpack[QueueChanges]) -> Plan[None]:
-        """Change some of a queue's live settings. ``backoff`` overrides that of the queue's tasks; None removes it."""
+        """Change some of a queue's live settings. ``backoff`` overrides that of its tasks; None ends the override."""
         queue, settings = text("queue", name), checked_changes(changes)
         yield from perform(queues.set_queue, queue, settings, by=optional_text("by", by))
 
@@ -224,12 +224,12 @@ class JobMethods:
         )
 
     def _list_tasks(self) -> Plan[list[TaskFacts]]:
-        """All tasks, including those that only jobs name: their defaults, config, workers and unfinished jobs."""
+        """All tasks, even if only jobs name them, with their defaults, config, workers and unfinished jobs."""
         found = yield from perform(list_catalog)
         return [show_task(name, task) for name, task in found.items()]
 
     def _get_task(self, name: str | Named) -> Plan[TaskFacts]:
-        """The same for one task; UnknownTask if neither the database nor a job names it."""
+        """One task, as in ``list_tasks``; UnknownTask if it is not stored and no job names it."""
         found, known = (yield from perform(list_catalog)), task_name(name)
         if known not in found:
             raise UnknownTask
@@ -240,9 +240,9 @@ class JobMethods:
         return (yield from perform(worker.list_workers))
 
     def _stats(self, *, since: float | timedelta | datetime | None = 3600) -> Plan[Stats]:
-        """Statistics of queues, workers, the database and perdure's connections; and how long jobs waited and ran.
+        """Statistics of queues, workers, the database and perdure's connections, and of how long jobs waited and ran.
 
-        ``since``: measure jobs that ended in this many seconds, or since this time; None measures none.
+        ``since``: measure the jobs that ended since this time, or since this many seconds ago; None measures no jobs.
         """
         at = to_us("since", since) if isinstance(since, datetime) else None
         ago = None if since is None or isinstance(since, datetime) else duration_us("since", since)
@@ -285,5 +285,5 @@ def job_id(id: JobId) -> str:
 
 
 def optional_text(name: str, value: str | None) -> str | None:
-    """The checked reason or name of an operator, or None."""
+    """Validate an operator's name or reason, if it is given."""
     return None if value is None else text(name, value, 2000)

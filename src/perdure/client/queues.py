@@ -22,7 +22,7 @@ class QueuePause(NamedTuple):
 
 
 class QueueSettings(NamedTuple):
-    """The live settings of a queue. ``throttles``: throttled attempts in a row, which make its cool-downs longer."""
+    """The live settings of a queue. ``throttles``: the exponent of its cool-downs, which grows with each one."""
 
     name: str
     paused: bool

@@ -32,7 +32,10 @@ class QueueStats(NamedTuple):
 
 
 class DatabaseStats(NamedTuple):
-    """Statistics of the database. None: it has no such value, or hides it from this user. Snapshots are in seconds."""
+    """Statistics of the database. A value is None if the database does not have it, or hides it from this user.
+
+    ``oldest_snapshot`` is an age in seconds.
+    """
 
     dialect: Dialect
     version: str
@@ -43,7 +46,7 @@ class DatabaseStats(NamedTuple):
 
 
 class RecentStats(NamedTuple):
-    """Jobs that ended after ``since``. ``looked_at``: the jobs in the sample; ``whole``: the sample has all of them."""
+    """Jobs that ended after ``since``. ``looked_at``: the size of the sample; ``whole``: whether it has all of them."""
 
     since: datetime
     looked_at: int
@@ -53,9 +56,10 @@ class RecentStats(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """``workers``: the live workers. ``unserved``: ready jobs that none of them can claim.
+    """Statistics of an app's queues, workers and database.
 
-    ``recent`` is None if ``since`` was None.
+    ``workers``: the live workers. ``unserved``: ready jobs that none of them can claim. ``recent`` is None if ``since``
+    was None.
     """
 
     at: datetime

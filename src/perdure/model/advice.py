@@ -88,7 +88,7 @@ class Advice(str):
 
 
 def advise(template: str, **fields: str | None) -> Advice:
-    """Fill in actions and fields. A field that is an argument of an action is quoted."""
+    """Fill in the template's actions and fields. A field that is an argument of an action is quoted."""
     given = {name: str(value) for name, value in fields.items()}
     return Advice(*(template.format_map(_Words(given, language)) for language in _LANGUAGES))
 
@@ -102,7 +102,7 @@ _LANGUAGES = (_Language(0, repr), _Language(1, quote))
 
 
 class _Words(dict[str, str]):
-    """The fields. Any other name is an action."""
+    """The fields of a template. Any other name in the template is an action."""
 
     def __init__(self, fields: dict[str, str], language: _Language) -> None:
         super().__init__(fields)

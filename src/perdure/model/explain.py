@@ -1,4 +1,4 @@
-"""Why a job is not running: the first reason, as a sentence, and the reasons behind it."""
+"""Explains why a job is not running: the first reason, and what else would keep it from running."""
 
 from __future__ import annotations
 
@@ -32,26 +32,29 @@ class Case(NamedTuple):
     job: JobRow
     paused: bool = False
     pause: Pause | None = None
-    """Of its queue, if that is paused."""
+    """The pause of the job's queue, if the queue is paused and the pause was recorded."""
     cool_until: Instant | None = None
     servers: Sequence[Server] = ()
     runner: str | None = None
-    """The name of the live worker that runs it."""
+    """The name of the live worker that runs the job."""
     silent: Silence | None = None
-    """If the worker that runs it does not renew its lease."""
+    """Set if the worker that runs the job does not renew its lease."""
     taken_over: Silence | None = None
-    """If the worker of the attempt before died."""
+    """Set if the worker of the previous attempt died."""
     enabled: bool | None = True
-    """Whether its task is enabled; None if the database does not know the task."""
+    """Whether the job's task is enabled; None if the database does not know the task."""
     ahead: int = 0
     parents: Sequence[Parent] = ()
     """The parents that a waiting step still waits for."""
     holder: str | None = None
-    """The id of the active job that has its unique key."""
+    """The id of the active job that has this job's unique key."""
 
 
 class Reason(NamedTuple):
-    """``code`` is stable, ``sentence`` is for people. ``advice`` says what to do in Python, ``shell`` with commands."""
+    """One reason. ``code`` is stable, ``sentence`` is for people.
+
+    ``advice`` says what to do in Python, ``shell`` says it with commands.
+    """
 
     code: str
     sentence: str
@@ -60,7 +63,7 @@ class Reason(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """The first reason. ``also``: what would keep the job from running after that, and other remarks."""
+    """The first reason. ``also``: what would keep the job from running once that is gone, and other remarks."""
 
     code: str
     sentence: str
@@ -155,7 +158,7 @@ def _running(case: Case) -> Reason:
 
 
 def _worker_remarks(case: Case) -> Iterator[Reason]:
-    """That its worker does not renew its lease, or that the one before died."""
+    """Remarks that the job's worker does not renew its lease, or that the worker of the previous attempt died."""
     if (silent := case.silent) is not None and case.runner is not None:
         sentence = (
             f"Its worker {silent.worker} has been silent since {_when(case, silent.since)}; if it stays so, its jobs "
@@ -171,7 +174,7 @@ def _worker_remarks(case: Case) -> Iterator[Reason]:
 
 
 def _open(case: Case) -> Iterator[Reason]:
-    """Why an open gate is open, or that its timeout has passed."""
+    """The reason of an open gate: it waits to be resolved, or its timeout has passed."""
     job = case.job
     until = f" until {_when(case, job.run_at)}" if job.timeout is not None else ""
     if job.timeout is not None and job.run_at <= case.now:
@@ -189,7 +192,7 @@ def _nobody_sweeps(case: Case, *, needed: bool = True) -> Iterator[Reason]:
 
 
 def _obstacles(case: Case) -> Iterator[Reason]:
-    """Why a ready job does not run: first what somebody decided, last what passes by itself."""
+    """Why a ready job does not run: first holds, times and pauses, then missing and busy workers, then jobs ahead."""
     job, now = case.job, case.now
     if job.held == UNCLAIMABLE:
         yield _reason(
@@ -217,7 +220,7 @@ def _obstacles(case: Case) -> Iterator[Reason]:
 
 
 def _cools_longest(case: Case) -> bool:
-    """Whether the job waits for its queue rather than for its own time."""
+    """Whether the queue's cool-down ends later than the job's own delay. False if the queue is paused."""
     return not case.paused and case.cool_until is not None and case.cool_until > case.job.run_at > case.now
 
 
@@ -256,7 +259,7 @@ def _unserved(case: Case, missing: Lack) -> Reason:
 
 
 def _busy(case: Case) -> Iterator[Reason]:
-    """Whether every slot is taken. The database does not know of process slots: jobs in them count like all others."""
+    """A reason if every slot is taken. The database does not know which jobs run in process slots, so all count."""
     job = case.job
     takers = [one for one in case.servers if one.serves(job.queue) and job.task in one.tasks]
     if all(one.running >= one.slots for one in takers):

@@ -1,4 +1,4 @@
-"""The pause of a queue: since when, by whom, and why."""
+"""The pause of a queue: when it began, who paused the queue, and why."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perdure.model.time_text import stamp
 
 
 class Pause(NamedTuple):
-    """``at`` is None for a queue that was paused before its database recorded it."""
+    """The pause of a queue. ``at`` is None if the pause began before the database recorded such times."""
 
     at: Instant | None
     by: str | None

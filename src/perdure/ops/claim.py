@@ -23,10 +23,11 @@ class ClaimWindow(NamedTuple):
 
 
 class ClaimRequest(NamedTuple):
-    """What to claim: at most n jobs of these tasks, from these queues in this order, or from all queues as one.
+    """What to claim: at most n jobs of these tasks, from these queues in this order.
 
-    ``window``: scan only this, which is cheaper. If jobs outside of it come first, claim nothing.
-    ``limits``: the version of the limits that the worker knows. If it is not the current one, claim nothing.
+    ``queues``: None means all queues, as if they were one. ``window``: scan only this window, which is cheaper. If jobs
+    outside the window come first, nothing is claimed. ``limits``: the version of the limits that the worker knows. If it
+    is not the current version, nothing is claimed.
     """
 
     worker: str
@@ -43,7 +44,8 @@ class ClaimRequest(NamedTuple):
 class Claims(NamedTuple):
     """The claimed jobs, in order, and the ids of jobs that had expired and were canceled instead.
 
-    ``locked``: other transactions have locked some jobs that come first. ``more``: another claim may find more jobs.
+    ``locked``: whether other transactions have locked some jobs that come first. ``more``: whether another claim may
+    find more jobs.
     """
 
     jobs: list[Claimed]
@@ -62,7 +64,7 @@ def claim(request: ClaimRequest) -> Op[Claims]:
 
 @operation("write")
 def claim_skipping_locked(request: ClaimRequest) -> Op[Claims]:
-    """Claim jobs behind those that other transactions have locked."""
+    """Claim jobs, and skip those that other transactions have locked."""
     request = request._replace(window=None)
     query = claim_query(request)._replace(name="claim_skipping_locked")
     (rows,) = yield RoundTrip((query,), final=True)
@@ -71,9 +73,9 @@ def claim_skipping_locked(request: ClaimRequest) -> Op[Claims]:
 
 @operation("read")
 def find_due(request: ClaimRequest, *, n: int, skip: int = 0) -> Op[list[str]]:
-    """The ids of the first n jobs of each queue that this claim would scan, in its order. Nothing else is read.
+    """The ids of the first n jobs of each queue that this claim would scan, in the order of the claim.
 
-    ``skip``: leave out this many of each queue.
+    Their values, which may be damaged, are not read. ``skip``: leave out this many jobs of each queue.
     """
     (rows,) = yield from ask_all(Query("list_due_queues", {}))
     found = [queue for (queue,) in rows]
@@ -91,7 +93,7 @@ def find_due(request: ClaimRequest, *, n: int, skip: int = 0) -> Op[list[str]]:
 
 @operation("write")
 def claim_chosen(worker: str, ids: Sequence[str], *, limits: int = 0) -> Op[list[Claimed]]:
-    """Claim those of these jobs that are still due."""
+    """Claim these jobs, except those that are no longer due."""
     answers = yield from ask_all(
         *(Query("claim_chosen", {"worker": worker, "id": id, "limits": limits}) for id in ids), final=True
     )
@@ -99,7 +101,7 @@ def claim_chosen(worker: str, ids: Sequence[str], *, limits: int = 0) -> Op[list
 
 
 class RolledBack(Exception):
-    """Rolls back a claim that was only a test."""
+    """Raised to roll back a claim that was only a test."""
 
 
 @operation("write")
@@ -117,8 +119,10 @@ def hold_unclaimable(id: str, *, reason: str) -> Op[bool]:
 
 @operation("write")
 def hold_damaged(ids: Sequence[str]) -> Op[list[tuple[str, str]]]:
-    """Hold those of these jobs whose rows show what is wrong: a full counter, or on PostgreSQL a value that is too
-    large. Return their ids and the reasons."""
+    """Hold the jobs among these whose rows show why a claim fails; return their ids and the reasons.
+
+    A counter may be full or, on PostgreSQL, a value too large.
+    """
     rows = yield from ask_last("hold_damaged", ids=rows_of(list(ids)))
     return [(row[0], row[1]) for row in rows]
 
@@ -141,7 +145,10 @@ def claim_query(request: ClaimRequest) -> Query:
 
 
 def read_claims(rows: Rows, request: ClaimRequest) -> Claims:
-    """Read a claim. Rows of a window arrive sorted; elsewhere RETURNING promises no order, so sort them here."""
+    """Read the claimed jobs, in order.
+
+    The rows of a window arrive sorted. Those of other claims come from RETURNING, which promises no order.
+    """
     jobs = [_claimed(row) for row in rows if row[-1] == "running"]
     if request.window is None:
         # One sort per key, the last key first: sorts are stable, and attrgetter is four times as fast as a lambda.
@@ -156,7 +163,7 @@ def read_claims(rows: Rows, request: ClaimRequest) -> Claims:
 
 
 def _claimed(row: Row) -> Claimed:
-    """Read a claimed job. SQLite stores any text as an id; a job whose id cannot be a parameter would never end."""
+    """Read a claimed job. SQLite stores any text as an id, but a job whose id is not a UUID could never be finished."""
     if len(row[0]) != ID_LENGTH:
         raise InternalError("Its id was not made by perdure.", code="job.damaged")
     return Claimed(*row[:-1])

@@ -1,4 +1,4 @@
-"""Read everything that decides whether a job is claimed, as of one moment."""
+"""Read everything that decides whether a job is claimed, and the database's time."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Silences(NamedTuple):
 
 
 def _silences(job: JobRow, runners: Sequence[WorkerRow], now: Instant) -> Silences:
-    """Of the worker that runs the job, and of the one from which its attempt before was taken over."""
+    """The silence of the worker that runs the job, and of the worker from which its last attempt was taken over."""
     silent = next((worker.silence(now) for worker in runners if worker.id == job.worker), None)
     died = [worker.silence(now) for worker in runners if worker.retired_at and worker.id != job.worker]
     last = max(filter(None, died), key=lambda silence: silence.until, default=None)
@@ -57,7 +57,10 @@ def _silences(job: JobRow, runners: Sequence[WorkerRow], now: Instant) -> Silenc
 
 
 class Around(NamedTuple):
-    """What explains a job in its current state."""
+    """What else explains a job's current state. ``ahead``: how many jobs come before it.
+
+    ``parents``: those that have not ended. ``holder``: the active job with the same unique key.
+    """
 
     enabled: bool | None
     ahead: int = 0

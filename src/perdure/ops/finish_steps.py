@@ -1,4 +1,7 @@
-"""Record successes of steps in one round trip, if nothing in their workflows has failed: no rows need to be read."""
+"""Record successes of steps in one round trip, which is possible if nothing in their workflows has failed.
+
+Then all waiting steps can still run, so no rows need to be read to decide about them.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,10 @@ SPOILED = 5
 
 
 class Succeeding(NamedTuple):
-    """``failing``: workflows in which something has failed, or whose row is gone. Outcomes of their steps must be sent
-    again, by the general path.
+    """The result of ``succeed_at_once``.
+
+    ``failing``: workflows in which something has failed, or whose row is gone. Outcomes of their steps must be sent
+    again, without this shortcut.
     """
 
     recorded: list[Lease]
@@ -30,7 +35,7 @@ def succeed_at_once(
 ) -> Op[Succeeding]:
     """Record plain successes of steps, release the next steps, and claim jobs, in one round trip.
 
-    An earlier statement takes the locks, because a statement sees only what was committed when it began.
+    A statement of its own takes the locks first, because a statement sees only what was committed when it began.
     """
     ids = rows_of(sorted(workflows))
     queries = [Query("lock_workflows", {"ids": ids})]

@@ -1,4 +1,4 @@
-"""Live settings of queues."""
+"""Live settings of queues: operators change them while workers run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perdure.ops.topics import queue_topics
 
 
 class Queue(NamedTuple):
-    """A queue with settings of its own. Each field is the column of that name."""
+    """A queue that has settings. Each field is the column of that name."""
 
     name: str
     paused: bool
@@ -45,7 +45,7 @@ def pause(name: str, *, reason: str | None = None, by: str | None = None) -> Op[
 
 @operation("write")
 def resume(name: str, *, by: str | None = None) -> Op[Pause | None]:
-    """Hand out jobs of this queue again. Return the pause that this ends; None if it was not paused."""
+    """Let workers claim from this queue again. Return the pause that this ends; None if the queue was not paused."""
     before, _, _ = yield from ask_all(
         Query("lock_pause", {"name": name}),
         Query("resume_queue", {"name": name}),
@@ -65,7 +65,7 @@ def set_queue(name: str, settings: Mapping[str, Any], *, by: str | None = None) 
 
 @operation("read")
 def find_unknown(names: Sequence[str]) -> Op[tuple[list[str], set[str]]]:
-    """The names without a task, a due job or settings, which are no known queues. Also all known queues."""
+    """The names that are not known as queues, and all known queues. A known queue has a task, a due job or settings."""
     tasks, settings, *due = yield from ask_all(
         Query("list_tasks", {}),
         Query("list_queues", {}),
@@ -94,7 +94,7 @@ def _stored(value: Any) -> Any:
 
 
 def read_queue(row: Row) -> Queue:
-    """A row of ``list_queues``. SQLite has numbers for booleans, and a policy is stored as JSON."""
+    """Read a row of ``list_queues``. SQLite has numbers for booleans, and a policy is stored as JSON."""
     stored = Queue(*row)
     policy: Any = stored.backoff
     return stored._replace(

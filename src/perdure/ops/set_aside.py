@@ -1,8 +1,8 @@
-"""Keep jobs that are due much later out of the way of claims.
+"""Set aside jobs that are due much later, so that claims do not meet them.
 
-A claim looks at each queue and priority that has ready jobs, due or not: 20,000 queues with nothing but scheduled jobs
-made a claim a hundred times as slow. Such jobs leave the claim's index until shortly before they are due. Where only a
-few queues and priorities are idle, nothing is written.
+A claim looks at each queue and priority that has ready jobs, due or not. 20,000 queues that had only scheduled jobs
+made a claim a hundred times as slow. So such jobs leave the claim's index until shortly before they are due. If only a
+few queues and priorities have no jobs that are due soon, nothing is written.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ ASIDE: Span = 60 * SECOND
 """A job that is due later than this may be set aside."""
 
 BACK: Span = 30 * SECOND
-"""A job comes back so long before it is due: another worker takes over within 5 s if the elected one dies."""
+"""How long before it is due a job is brought back. This is ample: if the elected worker dies, another one takes over
+within 5 s."""
 
 FEW = 50
-"""So many queues and priorities without due jobs are left alone: each costs a claim about 10 µs."""
+"""Up to this many queues and priorities without due jobs are left alone: each costs a claim about 10 µs."""
 
 
 QUEUES = 2000
@@ -31,7 +32,7 @@ QUEUES = 2000
 
 
 class SetAside(NamedTuple):
-    """``n``: how many jobs were set aside. ``last``: the last queue that was looked at; None after the last of all."""
+    """How many jobs were set aside, and the last queue that was looked at: None once all queues were looked at."""
 
     n: int
     last: str | None
@@ -39,7 +40,7 @@ class SetAside(NamedTuple):
 
 @operation("write")
 def set_aside(*, after: str = "", n: int = 5000, few: int = FEW) -> Op[SetAside]:
-    """Set aside up to n jobs of the next queues behind ``after``, where nothing is due soon in a priority."""
+    """Set aside up to n jobs of the next queues after ``after``: those of priorities in which nothing is due soon."""
     queues = [queue for (queue,) in (yield from ask("list_ready_queues", after=after, n=QUEUES))]
     if not queues:
         return SetAside(0, None)
@@ -49,14 +50,14 @@ def set_aside(*, after: str = "", n: int = 5000, few: int = FEW) -> Op[SetAside]
 
 @operation("read")
 def find_due_soon(*, behind: Due = FIRST, n: int = 1000) -> Op[list[Due]]:
-    """The next n jobs that were set aside and are due soon."""
+    """The next n jobs, after ``behind``, that were set aside and are due soon."""
     rows = yield from ask_last("find_due_soon", due=behind.at, after=behind.id, ahead=BACK, n=n)
     return [Due(*row) for row in rows]
 
 
 @operation("write")
 def bring_back(ids: Sequence[str]) -> Op[int]:
-    """Bring these jobs back; return how many. Queues in which some are due already are announced."""
+    """Bring these jobs back; return how many. Announce the queues in which some of them are already due."""
     rows = yield from ask_last("bring_back", ids=rows_of(ids))
     yield from announce(queue_topics(queue for queue, is_due in rows if is_due))
     return len(rows)

@@ -1,4 +1,4 @@
-"""Statistics for operators, read as of one moment."""
+"""Statistics for operators, with the database's time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class QueueNumbers(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """Latency of jobs that ended recently. ``whole``: every job was read."""
+    """Latency of jobs that ended recently. ``looked_at``: how many jobs were read. ``whole``: whether all jobs were."""
 
     since: Instant
     looked_at: int
@@ -35,7 +35,7 @@ class Recent(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """All statistics of a database. None: this kind of database does not have that number."""
+    """All statistics of a database. A number is None if this kind of database does not have it."""
 
     now: Instant
     queues: dict[str, QueueNumbers]
@@ -50,7 +50,7 @@ class Numbers(NamedTuple):
 
 @operation("read")
 def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Numbers]:
-    """Read the statistics; with ``since`` (a duration) or ``after`` (a time), also of jobs that ended since then."""
+    """Read the statistics. ``since`` (a duration) or ``after`` (a time): also read the jobs that ended since then."""
     clock, counted, ready, settings, workers, facts = yield from ask_all(
         Query("read_clock", {}),
         Query("count_jobs", {"queue": None, "tenant": None}),
@@ -91,7 +91,7 @@ def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Nu
 
 def _look_back(now: Instant, start: Instant, oldest: Mapping[str, Instant]) -> Op[Recent]:
     found = yield from sample(start, sorted(oldest, key=lambda queue: oldest[queue]))
-    # A sample reaches back only as far as its oldest job.
+    # A sample covers only the time since its first job ended.
     reach = start if found.whole else min((job.finished_at for job in found.jobs), default=start)
     by_queue: dict[str, list[Ended]] = {}
     by_task: dict[str, list[Ended]] = {}

@@ -30,9 +30,9 @@ def list_tasks() -> Op[dict[str, KnownTask]]:
 
 @operation("write")
 def sync(tasks: Sequence[TaskDefinition], *, limits: Mapping[str, int] = {}, exact: bool = False) -> Op[None]:
-    """Write the code's tasks. A task that an operator disabled stays so. ``exact`` disables tasks not in the code.
+    """Write the tasks of the code. A task that an operator has disabled stays disabled.
 
-    ``limits``: the named limits that the code declares.
+    ``limits``: the named limits that the code declares. ``exact``: disable the tasks that are not in the code.
     """
     rows = rows_of(sorted(tasks, key=attrgetter("name")))
     queries = [*(yield from _limit_changes(tasks, limits)), Query("sync_tasks", {"tasks": rows})]

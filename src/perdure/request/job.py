@@ -33,13 +33,13 @@ class Template(msgspec.Struct, frozen=True, eq=False):
     canonical: Callable[[str], str] = str
     """Converts a payload to canonical form."""
     refers: bool = False
-    """Whether arguments refer to results of steps. Only a step can have them."""
+    """Whether arguments refer to results of steps. Only a step can have such arguments."""
     concurrency_key: ConcurrencyKey | None = None
     """Computes the concurrency key of each job."""
 
     @property
     def bulk(self) -> bool:
-        """Whether many of these jobs fit into one compact statement: the database need not check each."""
+        """Whether one compact statement can insert many of these jobs: the database need not check each job."""
         plain = self.options.run_at is None and not self.refers
         return plain and self.queue is not None and not self.options.keyed and self.concurrency_key is None
 
@@ -62,7 +62,7 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False)
     template: Template
     payload: str
     arguments: str | None = None
-    """The canonical form, if there is an idempotency key or a reference to a step's result."""
+    """The arguments in canonical form, if there is an idempotency key or a reference to a step's result."""
 
     def __repr__(self) -> str:
         """Leave out the arguments: a request ends up in logs."""
@@ -84,7 +84,7 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False)
         return msgspec.structs.replace(options, concurrency_key=key)
 
     def new(self) -> NewJob:
-        """Make a new job, with a new id, each time the request is enqueued."""
+        """The job to insert. Every call makes another job with a new id, because a request can be enqueued again."""
         task, options = self.template.task, self.options
         if self.template.refers:
             raise InvalidOption("The result of a step can only be an argument of a later step.")

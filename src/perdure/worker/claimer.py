@@ -20,7 +20,8 @@ from perdure.worker.database_errors import OUT_OF_SERVICE, PERHAPS_REFUSED, is_r
 from perdure.worker.split import split
 
 CLAIM_ROUNDS = 5
-"""How often a claim that met expired jobs is repeated. It may return too few jobs: another one follows."""
+"""The most rounds of one claim. It takes another round if it met expired jobs. If it still returns too few jobs, the
+next claim continues."""
 
 
 class Wanted(NamedTuple):
@@ -57,9 +58,9 @@ class Claimer:
         self._damaged = damaged
         self._expired = expired
         self._remote = not store.embedded
-        """Whether a statement costs a round trip, and time before its first row."""
+        """Whether each statement costs a round trip, and some time before its first row."""
         self._window_trackers: dict[tuple[tuple[str, ...], frozenset[str] | None], ClaimWindowTracker] = {}
-        """By tasks and queues: several workers in one process have their own."""
+        """The trackers by tasks and queues, so that several workers in one process have their own."""
         self._limits = Limits()
         self._limited_first = False
         self._cursors: dict[Group, str] = {}
@@ -107,7 +108,7 @@ class Claimer:
             except OUT_OF_SERVICE:
                 if not batch:
                     raise
-                return Batch(batch, more=True)  # keep what was claimed
+                return Batch(batch, more=True)  # keep the jobs that were claimed
             again = yield from self._learn(wanted, request, claims, asked_at)
             batch = Batch([*batch, *claims.jobs], more=claims.more or again)
             if claims.locked and not batch:
@@ -166,7 +167,7 @@ class Claimer:
         return (yield from self._damaged.claim(request))
 
     def _learn(self, wanted: Wanted, request: ClaimRequest, claims: Claims, asked_at: float) -> Plan[bool]:
-        """Derive the next claim's window from this one; return whether to claim again before the window."""
+        """Derive the next claim's window from this claim. Return whether to claim again, to look for jobs before the window."""
         tracker = self._window_tracker(request.tasks, request.queues)
         again = tracker.learn(request, claims, took=monotonic() - asked_at, polls=wanted.polls)
         if claims.expired:
@@ -181,7 +182,7 @@ class Claimer:
         return ClaimRequest(worker, asked, n, queues, window, self._limits.version)
 
     def _window_tracker(self, tasks: Sequence[str], queues: Sequence[str] | None) -> ClaimWindowTracker:
-        """One for each slot group of each worker: a full scan by one must not delay the other's."""
+        """The tracker of one slot group of one worker. A full scan for one group must not delay that of another."""
         key = (tuple(tasks), None if queues is None else frozenset(queues))
         if key not in self._window_trackers:
             self._window_trackers[key] = ClaimWindowTracker(enabled=self._remote)
@@ -189,5 +190,5 @@ class Claimer:
 
 
 def _claims_again(batch: Batch, claims: Claims, again: bool) -> bool:
-    """Whether to claim again at once: not with jobs in hand if older ones may precede the window or are locked."""
+    """Whether to claim again at once. If any job was claimed, jobs before the window and locked jobs can wait."""
     return batch.more and not (batch and (again or claims.locked))

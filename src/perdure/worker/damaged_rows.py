@@ -1,9 +1,9 @@
 """Works around rows that cannot be claimed or written.
 
-Somebody wrote a row by hand (a counter at its maximum, a text that is not UTF-8, a value of hundreds of megabytes), or
-the database refuses to write it (a trigger, a limit, a bug of the server). One such row fails a statement about many.
-So it is repeated row by row: a row that is certainly damaged is held, any other is passed over for a while. No row is
-held for a cause that may lie elsewhere.
+A row may have values that somebody wrote by hand (a counter at its maximum, a text that is not UTF-8, a value of
+hundreds of megabytes). Or the database refuses to write the row (a trigger, a limit, a bug of the server). One such row
+makes a statement about many rows fail, so the statement is repeated row by row. A row that is certainly damaged is
+held. Any other row that fails is passed over for a while. No row is held for an error that may have another cause.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from perdure.worker.database_errors import (
 from perdure.worker.split import split
 
 MOST_KNOWN = 10_000
-"""How many rows that are passed over, or were logged, are remembered."""
+"""How many of the rows that are passed over, and of those that were logged, are remembered."""
 
 PASS_OVER = 60.0
 """Seconds until a row that the database refuses is tried again."""
@@ -41,19 +41,19 @@ KEEP_FOR = 60.0
 """Seconds for which a refused outcome is retried unchanged, before a substitute is recorded."""
 
 TRY_FOR = 0.5
-"""Seconds for which one claim tries row after row. The next claim begins behind the rows that this one passes over."""
+"""Seconds for which one claim tries row after row. The next claim skips the rows that this one passes over."""
 
 UNPROVEN_AGAIN = 20
-"""A claim that finds no other row retries so many of those that failed while none could be claimed."""
+"""If a claim finds no other row, it retries this many of the rows that failed while no row could be claimed."""
 
 PAGE = 200
 """The least number of rows to find at once."""
 
 MOST_NAMED = 10
-"""How many jobs one pass logs in lines of their own."""
+"""How many jobs are logged in lines of their own at once. The others are only counted."""
 
 REPLACED = "\ufffd"
-"""Stands in an id that is not UTF-8, which no statement can name."""
+"""The replacement character. An id that contains it is not UTF-8 in the database, so no statement can name it."""
 
 _HELD = "Job %s cannot be claimed and is held: %s Mend its row, then perdure run-now %s, or cancel it."
 _HELD_TOO = "%d more jobs cannot be claimed and are held: perdure explain shows why."
@@ -81,14 +81,14 @@ class Failure(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """A row that is passed over for a while. ``error``: set if it failed while no row could be claimed."""
+    """A row that is passed over for a while. ``error``: set if the row failed while no row could be claimed."""
 
     until: float
     error: Exception | None
 
 
 class Search:
-    """One claim, row by row."""
+    """The state of one claim that tries row by row."""
 
     def __init__(self, request: ClaimRequest) -> None:
         self.worker = request.worker
@@ -97,9 +97,9 @@ class Search:
         self.jobs: list[Claimed] = []
         self.failures: list[Failure] = []
         self.unserved: Exception | None = None
-        """The error of a due row that is passed over, while nothing proves that others can be claimed."""
+        """The error of a due row that failed while no row could be claimed."""
         self.unproven: list[tuple[float, str]] = []
-        """Such rows, and until when they are passed over."""
+        """The due rows that failed while no row could be claimed: until when each is passed over, and its id."""
         self._until = monotonic() + TRY_FOR
 
     @property
@@ -107,7 +107,7 @@ class Search:
         return not self.jobs and monotonic() < self._until
 
     def oldest_unproven(self) -> list[str]:
-        """The rows to retry if nothing else is due: what refused all rows may have ended."""
+        """The rows to retry if no other row is due. All rows may have failed for a cause that is gone by now."""
         return [id for _, id in sorted(self.unproven)[:UNPROVEN_AGAIN]]
 
 
@@ -117,16 +117,16 @@ class DamagedRows:
     def __init__(self) -> None:
         self._passed_over: dict[str, Passed] = {}
         self._failing_since: dict[Lease, float] = {}
-        """Since when outcomes could not be recorded."""
+        """Since when the outcome of each lease could not be recorded."""
         self._accepted_at = -inf
-        """When an outcome was recorded last."""
+        """When an outcome was last recorded."""
         self._warned = False
         self._logged: dict[tuple[str, str], None] = {}
 
     def claim(self, request: ClaimRequest) -> Plan[Claims]:
-        """After a claim failed, perhaps because of single rows: claim the jobs that can be claimed.
+        """Claim the jobs that can be claimed, after a claim failed, perhaps because of single rows.
 
-        Raise Unavailable if no due row can be claimed: the rows may not be the cause.
+        Raise Unavailable if no due row can be claimed: then the rows may not be the cause.
         """
         search = Search(request)
         try:
@@ -155,7 +155,8 @@ class DamagedRows:
                 search.unserved = error
             if search.unserved is not None:
                 raise _unserved(search.unserved) from None
-        # Without a job, report no more behind the rows passed over: the worker would claim again at once.
+        # If no job was claimed, do not say that more are due behind the rows that are passed over: the worker would
+        # claim again at once.
         return Claims(search.jobs, more=bool(held or (search.jobs and (skip or len(due) >= size))))
 
     def _find_due(self, request: ClaimRequest, n: int, skip: int) -> Plan[list[str]]:
@@ -184,7 +185,7 @@ class DamagedRows:
         return usable
 
     def _take_from(self, search: Search, ids: Sequence[str]) -> Plan[int]:
-        """Claim the first rows that can be claimed; return how many rows were held."""
+        """Claim the first rows that can be claimed. Return how many rows were held."""
         held = 0
         for first in range(0, len(ids), search.n):
             known = len(search.failures)
@@ -199,7 +200,7 @@ class DamagedRows:
         return held
 
     def _take(self, search: Search, ids: Sequence[str]) -> Plan[None]:
-        # The whole search, not this split, judges whether the database serves.
+        # serves=True, because _search decides whether there is an outage.
         claims = yield from split(
             ids,
             lambda part: perform(claim_ops.claim_chosen, search.worker, part, limits=search.limits),
@@ -212,7 +213,10 @@ class DamagedRows:
             raise claims.outage
 
     def _judge(self, search: Search) -> Plan[int]:
-        """Others could be claimed, so these rows are the cause, unless a second try succeeds."""
+        """Try the failed rows again, and hold or pass over those that fail again. Return how many rows were held.
+
+        Other rows could be claimed. So if a row fails twice, the cause is that row.
+        """
         held, refused = 0, list[Failure]()
         for failure in search.failures:
             error = yield from self._try_again(search, failure.id)
@@ -227,7 +231,7 @@ class DamagedRows:
         return held
 
     def _try_again(self, search: Search, id: str) -> Plan[Exception | None]:
-        """Try a row again; return its error, if any. It is claimed if there is room."""
+        """Try to claim a row again. Return its error, if any. Roll the claim back if the batch is full."""
         try:
             if len(search.jobs) < search.n:
                 search.jobs += yield from perform(
@@ -242,7 +246,7 @@ class DamagedRows:
         return None
 
     def _hold_all_obvious(self, ids: Sequence[str]) -> Plan[int]:
-        """Hold, in one statement, the rows whose damage the database itself can see."""
+        """Hold, in one statement, the rows whose damage SQL can detect."""
         try:
             held = yield from perform(claim_ops.hold_damaged, ids)
         except DAMAGED:
@@ -251,7 +255,7 @@ class DamagedRows:
         return len(held)
 
     def _hold(self, failures: Sequence[Failure]) -> Plan[int]:
-        """Hold these rows, or pass them over; return how many are held."""
+        """Hold these rows, and pass over those that cannot be held. Return how many are held."""
         held: list[tuple[str, str]] = []
         stuck: list[tuple[str, str]] = []
         for id, error in failures:
@@ -267,7 +271,7 @@ class DamagedRows:
         return len(held)
 
     def _forget_unproven(self) -> None:
-        """A row was claimed: retry those that failed while none could be."""
+        """Forget the rows that failed while no row could be claimed. They are retried, now that one was claimed."""
         self._passed_over = {id: one for id, one in self._passed_over.items() if one.error is None}
 
     def _pass_over(self, id: str, error: Exception | None) -> None:
@@ -283,7 +287,7 @@ class DamagedRows:
         self._log_some(((id, safe_message(error)) for id, error in refused), _REFUSED, _REFUSED_TOO)
 
     def note_recorded(self, finished: Finished) -> None:
-        """Outcomes were recorded: the database as a whole is not why others fail."""
+        """Note that outcomes were recorded. If others fail, the database as a whole is not the cause."""
         if finished.accepted or finished.refused:
             self._accepted_at = monotonic()
         if self._failing_since:
@@ -291,7 +295,7 @@ class DamagedRows:
                 self._failing_since.pop(lease, None)
 
     def note_unrecorded(self, failed: Mapping[Lease, Exception]) -> None:
-        """These outcomes could not be recorded. They are kept and retried."""
+        """Note that these outcomes could not be recorded. They are kept and retried."""
         now = monotonic()
         for lease in failed:
             if len(self._failing_since) >= MOST_KNOWN:
@@ -308,10 +312,12 @@ class DamagedRows:
         return any(self._accepted_at >= self._failing_since.get(lease, inf) for lease in leases)
 
     def substitutes(self, outcome: Outcome, error: Exception, *, last: bool) -> list[Outcome]:
-        """What to record instead of an outcome that failed alone. ``last``: there is no later try.
+        """The substitutes to try, in order, for an outcome that failed alone. ``last``: there is no later try.
 
-        A trigger may let it pass a moment later, so it is retried unchanged for ``KEEP_FOR`` seconds. If the row may
-        be the cause, and other outcomes are recorded meanwhile, the attempt fails in the end.
+        The first substitute is what ``stripped`` leaves of the outcome. The second one fails the attempt, and exists
+        only if the row may be the cause. A trigger may let the outcome itself pass a moment later. So for ``KEEP_FOR``
+        seconds there is no substitute, and the attempt does not fail before other outcomes were recorded. These two
+        limits do not apply on the last try, or if the row is certainly the cause.
         """
         certain = last or is_of_the_row(error)
         if not certain and monotonic() - self._failing_since.get(outcome.lease, inf) < KEEP_FOR:
@@ -328,7 +334,7 @@ class DamagedRows:
         sentence: str,
         too: str,
     ) -> Plan[list[T]]:
-        """Write rows that a sweep found; log those that are refused, and leave them out of the next sweeps."""
+        """Write rows that a sweep found. Log those that are refused, and leave them out of the next sweeps."""
         passed_over = self.passed_over()
         usable = [id for id in rows if id not in passed_over]
         parts = yield from split(usable, write)
@@ -369,19 +375,19 @@ class DamagedRows:
 
 
 def _unserved(error: Exception) -> Unavailable:
-    """A worker waits for this as for a database that is away."""
+    """The error to raise if no row can be claimed. The worker then waits, as if the database were away."""
     return Unavailable(safe_message(error), code=error.code if isinstance(error, PerdureError) else None)
 
 
 def _why(error: Exception) -> str:
-    """The text of a refusal, if it is ours: an error of the database may quote values."""
+    """The message of an error that perdure raised itself. Others are left out: the database may quote values."""
     return str(error) if isinstance(error, Invalid | Conflict) else ""
 
 
 def _as_failure(outcome: Outcome) -> list[Outcome]:
-    """The failure to record if the row accepts no form of its outcome; none for a claim that is given back.
+    """The failure to record if the row takes no form of its outcome. There is none for a claim that is given back.
 
-    The attempt must cost something, or a job whose outcome is always refused would run for ever.
+    The attempt must count: otherwise a job whose outcome is always refused would run for ever.
     """
     if isinstance(outcome, Released):
         return []

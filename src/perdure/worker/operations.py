@@ -28,21 +28,21 @@ from perdure.worker.database_errors import DAMAGED, FORBIDDEN, OUT_OF_SERVICE, P
 from perdure.worker.recorder import Recorder
 
 MOST_EXPIRED = 10_000
-"""How many expired jobs are remembered until they are reported; a program without a worker reports none."""
+"""How many expired jobs are remembered until they are reported. A program without a worker never reports them."""
 
 Queues = Sequence[str] | Mapping[str, float] | None
-"""Strict order, weights, or every queue."""
+"""The queues to claim from: names in strict order, names with weights, or None for every queue."""
 
 
 class WorkerOperations:
-    """The operations that a worker performs, with what it has learned from them."""
+    """The operations that a worker performs, and what it has learned from their results."""
 
     def __init__(self, store: Store, *, rng: random.Random | None = None) -> None:
         self.store = store
         self._rng = rng or random.Random()
         self._watch = ClockWatch()
         self.expired: deque[str] = deque(maxlen=MOST_EXPIRED)
-        """Jobs that were found expired and canceled, until they are reported."""
+        """Ids of expired jobs that were canceled and are not reported yet."""
         self._damaged = DamagedRows()
         self._recorder = Recorder(self._damaged, self._rng, shortens=not store.embedded)
         self._claimer = Claimer(store, self._damaged, self._note_expired)
@@ -57,7 +57,7 @@ class WorkerOperations:
         queues: Queues = None,
         slots: int = 1,
     ) -> Plan[Mapping[str, str]]:
-        """Register a worker; return the configs of tasks."""
+        """Register a worker. Return the configs of tasks."""
         served = None if queues is None else list(queues)
         return (
             yield from perform(
@@ -66,11 +66,11 @@ class WorkerOperations:
         )
 
     def _heartbeat(self, worker: str) -> Plan[Beat]:
-        """Renew the worker's lease and read back what it is believed to run."""
+        """Renew the worker's lease, and read what the database believes the worker runs."""
         return (yield from perform(worker_ops.heartbeat, worker))
 
     def _peek(self, worker: str) -> Plan[Beat]:
-        """Read back what the worker is believed to run, and nothing else."""
+        """Read the same as a heartbeat, without renewing the lease."""
         return (yield from perform(worker_ops.peek, worker))
 
     def _retire(self, worker: str) -> Plan[None]:
@@ -91,15 +91,15 @@ class WorkerOperations:
         return (yield from self._claimer.claim(Wanted(worker, tasks, n, self._order(queues), polls)))
 
     def _finish(self, outcomes: Sequence[Outcome], *, last: bool = False) -> Plan[Finished]:
-        """Record outcomes; one that is recorded already counts as accepted.
+        """Record outcomes. An outcome that is recorded already counts as accepted.
 
-        One whose row stays locked, or that the database does not take, is in neither list and must be recorded again.
-        ``last``: there is no later try, so record it without what the database does not take.
+        An outcome whose row stays locked, or that the database does not take, is neither accepted nor refused, and must
+        be recorded again. ``last``: there is no later try, so record a substitute that the database takes.
         """
         return (yield from self._recorder.record(outcomes, last=last))
 
     def note_unrecorded(self, outcomes: Sequence[Outcome], error: Exception) -> None:
-        """These outcomes are kept to be recorded again."""
+        """Note that these outcomes could not be recorded. They are kept and retried."""
         self._damaged.note_unrecorded({outcome.lease: error for outcome in outcomes})
 
     def _cycle(
@@ -112,7 +112,7 @@ class WorkerOperations:
         queues: Queues = None,
         polls: bool = False,
     ) -> Plan[tuple[Finished, Batch]]:
-        """Record outcomes and take the next jobs in one transaction."""
+        """Record outcomes and claim the next jobs in one transaction."""
         wanted = Wanted(worker, tasks, n, self._order(queues), polls)
         part = self._claimer.first_part(wanted)
         request = self._claimer.request(part)
@@ -130,7 +130,7 @@ class WorkerOperations:
         except PERHAPS_REFUSED as error:
             if not is_refusal(error, took=monotonic() - asked_at):
                 raise
-            # The cause is an outcome, or a row that the claim met: in two transactions, neither stops the other.
+            # The cause is either an outcome or a claimed row. In two transactions, it makes only one of them fail.
             return (yield from self._record_and_claim(outcomes, wanted))
         finished = yield from self._recorder.complete(outcomes, finished)
         self._damaged.note_recorded(finished)
@@ -146,7 +146,7 @@ class WorkerOperations:
     def _record_and_claim(
         self, outcomes: Sequence[Outcome], wanted: Wanted, *, skip_locked: bool = False
     ) -> Plan[tuple[Finished, Batch]]:
-        """A cycle in two transactions. If no outcome is recorded, a claimed job proves that it is no outage."""
+        """Do a cycle in two transactions. If recording fails but a job is claimed, this is not an outage."""
         try:
             finished = yield from self._recorder.record(outcomes, skip_locked=skip_locked)
         except PERHAPS_REFUSED:
@@ -168,7 +168,7 @@ class WorkerOperations:
         yield from self._expire_page()
 
     def _report(self, reports: Sequence[JobReport]) -> Plan[list[ReportAnswer]]:
-        """Store the reports of running jobs. What the database refuses is dropped."""
+        """Store the reports of running jobs. Reports that the database refuses are dropped."""
         if not reports:
             return []
         try:
@@ -176,7 +176,7 @@ class WorkerOperations:
         except StoreReadOnly as error:
             if error.code != FORBIDDEN:
                 raise
-            # Waiting does not grant rights, and outcomes must not wait for log lines.
+            # Waiting would not grant the privilege, and outcomes must not wait for log lines.
             for one in reports:
                 self._damaged.unreportable(one.lease.job, error)
             return ["ok" for _ in reports]
@@ -190,12 +190,12 @@ class WorkerOperations:
         return answers
 
     def _save(self, report: JobReport) -> Plan[ReportAnswer]:
-        """Store a checkpoint with the other reports of its job. If refused, only the others are dropped."""
+        """Store a checkpoint and the other reports of its job. If they are refused, store only the checkpoint."""
         checkpoint = JobReport(report.lease, Report(checkpoint=report.report.checkpoint))
         try:
             (answer,) = yield from perform(report_ops.report, [report])
         except (StoreReadOnly, *DAMAGED) as error:
-            # A database that is read-only refuses everything, and the call has waited for it already.
+            # A read-only database refuses everything, and this call has already waited for it.
             read_only = isinstance(error, StoreReadOnly) and error.code != FORBIDDEN
             if read_only or report == checkpoint:
                 raise
@@ -206,7 +206,7 @@ class WorkerOperations:
     def _rescue(self, *, page: int = 500, silent: bool = True) -> Plan[list[Change]]:
         """Free the jobs of workers that fell silent. A page that cannot be written is tried in parts.
 
-        Without ``silent`` only the jobs of workers that are retired already.
+        Without ``silent``, free only the jobs of workers that are retired already.
         """
         if silent:
             yield from perform(sweep_ops.retire_silent, steady_since=self._steady_since())
@@ -225,7 +225,7 @@ class WorkerOperations:
             after = one.last
 
     def _rescue_in_parts(self, after: str, page: int) -> Plan[sweep_ops.Rescued]:
-        """The same page; rows that cannot be written stay for a later sweep."""
+        """Rescue a page in parts. Rows that cannot be written stay for a later sweep."""
         orphans = yield from perform(sweep_ops.list_orphans, after=after, n=page)
         rescued = yield from self._damaged.sweep(
             orphans,
@@ -244,7 +244,7 @@ class WorkerOperations:
         return total + (yield from self._sweep_steps())
 
     def _expire_page(self, page: int = 500) -> Plan[tuple[int, bool]]:
-        """Cancel a page of expired jobs; return how many, and whether there may be more."""
+        """Cancel a page of expired jobs. Return how many were canceled, and whether there may be more."""
         try:
             expired = yield from perform(sweep_ops.expire, n=page)
             more = len(expired) == page
@@ -293,11 +293,11 @@ class WorkerOperations:
     expire, aexpire = sync_method(_expire), async_method(_expire)
 
     def _steady_since(self) -> Instant | None:
-        """On SQLite, leases are judged by this host's clock, which may have been set. PostgreSQL uses its own."""
+        """When this host's clock last jumped, by which SQLite judges leases. PostgreSQL uses its server's clock."""
         return self._watch.steady_since() if self.store.embedded else None
 
     def _order(self, queues: Queues) -> list[str] | None:
-        """The order of queues for one claim. Weights draw it anew each time: they are the odds of being first."""
+        """The order of queues for one claim. With weights it is random: a weight is the odds of being first."""
         if queues is None:
             return None
         if isinstance(queues, Mapping):

@@ -20,7 +20,7 @@ from perdure.worker.operations import WorkerOperations
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
 LONG_SAVE = 1.0
-"""A save that takes more seconds counts as waiting for the database."""
+"""A save that takes more seconds than this counts as waiting for the database."""
 
 
 class SaveCall:
@@ -41,7 +41,7 @@ class SaveCall:
         self._began = monotonic()
         try:
             answer = yield from self._until_served(report, should_stop)
-        except Exception:  # unlike the cancel of a handler, which leaves the save under way
+        except Exception:  # a cancellation of the handler is not caught: it leaves the save under way
             self._began = None
             raise
         self._began = None
@@ -58,7 +58,7 @@ class SaveCall:
                 raise
             except OUT_OF_SERVICE as error:
                 if error.code == FORBIDDEN:
-                    raise  # waiting grants no rights
+                    raise  # waiting would not grant the privilege
                 if should_stop() or monotonic() + wait > until:
                     error.costs_attempt = False
                     raise
@@ -73,7 +73,7 @@ class SaveCall:
 
 
 def encode_checkpoint(value: object) -> str:
-    """Encode a checkpoint. It is refused like an argument of that name, with its path."""
+    """Encode a checkpoint. An error names the value at fault by its path, as for an argument named ``checkpoint``."""
     try:
         return encode_plain({"checkpoint": value})[len('{"checkpoint":') : -1]
     except PayloadTooLarge:
@@ -86,6 +86,6 @@ def without_progress(report: JobReport) -> JobReport:
 
 
 def merged(earlier: Report, later: Report) -> Report:
-    """Both, where each omitted value keeps the earlier one."""
+    """Both reports as one. Values that the later one omits are those of the earlier one."""
     given = {name: value for name, value in msgspec.structs.asdict(later).items() if value is not None}
     return msgspec.structs.replace(earlier, **given)

@@ -11,13 +11,13 @@ from perdure.worker.bounded_log import BoundedLog
 from perdure.worker.split import split
 
 MOST_PAGES = 20
-"""How many pages are set aside in one sweep: the other duties must not wait for long."""
+"""The most pages that are set aside in one sweep, so that the other duties do not wait for long."""
 
 _log = BoundedLog(logging.getLogger("perdure.worker"))
 
 
 def set_aside(*, page: int = 5000) -> Plan[int]:
-    """Set aside jobs of queues and priorities in which nothing is due soon; return how many."""
+    """Set aside jobs of queues and priorities in which nothing is due soon. Return how many were set aside."""
     total, after = 0, ""
     for _ in range(MOST_PAGES):
         done = yield from perform(ops.set_aside, after=after, n=page)
@@ -30,7 +30,7 @@ def set_aside(*, page: int = 5000) -> Plan[int]:
 
 
 def bring_back(*, page: int = 1000) -> Plan[int]:
-    """Bring back every job that is due soon; return how many. A row that the database refuses stops no other."""
+    """Bring back every job that is due soon, except rows that the database refuses. Return how many came back."""
     total, behind = 0, FIRST
     while True:
         found = yield from perform(ops.find_due_soon, behind=behind, n=page)

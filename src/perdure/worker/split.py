@@ -1,4 +1,7 @@
-"""Writes many rows although the database refuses some: a batch that is refused is halved until those rows are alone."""
+"""Writes many rows although the database refuses some of them.
+
+A batch that is refused is halved, until each row at fault fails alone.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,17 @@ from perdure.plan.plan import Plan
 from perdure.worker.database_errors import DAMAGED, OUT_OF_SERVICE, is_refusal
 
 PROVE_WITHIN = 1.0
-"""Seconds after which errors that may mean an outage count as one, if the database has taken no row."""
+"""If the database takes no row within this many seconds, errors that may mean an outage count as an outage."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class Split(NamedTuple, Generic[T, R]):
-    """``done``: what writing returned, part by part. ``refused``: rows that failed alone, and how.
+    """The result of ``split``.
 
-    ``outage``: the error that ended it early; rows in neither list must be written again.
+    ``done``: what ``write`` returned for each batch. ``refused``: rows that failed alone, each with its error.
+    ``outage``: the error that ended the writing early. Then all rows neither written nor refused must be written again.
     """
 
     done: list[R]
@@ -32,14 +36,15 @@ def split(
 ) -> Plan[Split[T, R]]:
     """Write all rows that the database takes, in few transactions.
 
-    A trigger may refuse one row with the code of an outage. If no row is taken, such an error counts as an outage.
-    ``serves``: the database is known to serve.
+    A trigger may refuse a row with the error code of an outage. Such an error counts as an outage only if the database
+    takes no row at all. ``serves``: the caller knows that the database takes rows.
     """
     done, refused = list[R](), list[tuple[T, Exception]]()
     parts = [rows] if rows else []
     prove_by, unproven, alone = monotonic() + PROVE_WITHIN, False, False
     while parts:
-        # Refused rows may lie side by side: after two of them look for the proof elsewhere, in the largest part.
+        # A row that is taken proves that there is no outage. Refused rows may lie side by side, so after every two of
+        # them look for the proof in the first batch, which is the largest.
         elsewhere = unproven and alone and len(refused) % 2 == 0
         part, asked_at = parts.pop(0 if elsewhere else -1), monotonic()
         alone = len(part) == 1

@@ -30,17 +30,17 @@ NAME = "sweeper"
 TICK = 1.0
 """Seconds between two sweeps."""
 PAGE = 100
-"""Expired jobs that are read at once to report them."""
+"""How many expired jobs are read at once to report them."""
 SET_ASIDE = 5.0
-"""Seconds between two looks for jobs that are due much later."""
+"""Seconds between two searches for jobs that are due much later."""
 LEASE = 5.0
-"""Seconds the lead lasts without renewal; then another worker takes over."""
+"""Seconds that the lead lasts without a renewal. Then another worker takes over."""
 
 _log = logging.getLogger("perdure.worker")
 
 
 class Sweeping(Protocol):
-    """The worker, as its sweeper sees it."""
+    """What the sweeper needs from the worker."""
 
     @property
     def identity(self) -> str: ...
@@ -48,22 +48,22 @@ class Sweeping(Protocol):
 
 @dataclass(slots=True)
 class Duty:
-    """Something to do again and again."""
+    """A piece of periodic work."""
 
     name: str
     run: Callable[[], Awaitable[object]]
     failure: str
-    """What the log says, once, while it fails in a way that waiting does not cure."""
+    """What the log says if the duty fails with an error that waiting does not cure. It is logged once."""
     interval: float = 0.0
-    """Seconds from one run to the next, at least; 0: at every sweep."""
+    """The least number of seconds from one run to the next. With 0, the duty runs at every sweep."""
     leader_only: bool = True
-    """Whether only the elected worker does it."""
+    """Whether only the elected worker does this duty."""
     due_at: float = 0.0
     failed: bool = False
 
 
 class Sweeper:
-    """Runs in every worker; only the elected one does the shared duties."""
+    """Does the duties of a worker. Every worker has a sweeper, but only the elected one does the shared duties."""
 
     def __init__(
         self, worker: Sweeping, operations: WorkerOperations, health: Health, hooks: Hooks, *, lease: float
@@ -85,7 +85,7 @@ class Sweeper:
             Duty("expire", operations.aexpire, "Expired jobs cannot be canceled"),
             Duty("report expired", self.report_expired, "Expired jobs cannot be reported", leader_only=False),
         ]
-        """In the order in which they are done."""
+        """The duties, in the order in which they are done."""
         self.swept = asyncio.Event()
         """Set after the first complete sweep."""
 
@@ -97,14 +97,14 @@ class Sweeper:
                 self._health.worked(asked)
                 self.swept.set()
             except NOT_DONE as error:
-                # Other workers could not send heartbeats either: for one lease nobody counts as silent.
+                # Perhaps other workers could not send heartbeats either. So for one lease, no worker counts as silent.
                 self._trusts_at = monotonic() + self._lease
                 await asyncio.sleep(self._health.failed(error))
-            # Not in step with other workers.
+            # The time is random, so that workers do not all sweep at the same moment.
             await asyncio.sleep(random.uniform(0.75, 1.0) * TICK)
 
     async def sweep(self) -> None:
-        """Do what is due. A duty that fails does not stop the others, unless the database is away."""
+        """Do the duties that are due. A duty that fails does not stop the others, unless the database is away."""
         leads: bool | None = None
         outage: Exception | None = None
         for duty in self.duties:
@@ -154,7 +154,7 @@ class Sweeper:
             expired.clear()
         while expired:
             page: list[str] = []
-            with suppress(IndexError):  # no more, or another worker of this app takes them
+            with suppress(IndexError):  # none is left, or another worker of this app has taken the rest
                 while len(page) < PAGE:
                     page.append(expired.popleft())
             try:
@@ -180,7 +180,7 @@ class Sweeper:
                 self._hooks.row("canceled", row)
 
     async def _retire_dead(self) -> None:
-        """Retire workers that certainly died: on one host that is known at once, long before their lease ends."""
+        """Retire workers that have certainly died. On one host this is known at once, long before their lease ends."""
         if not self._store.detects_dead_workers:
             return
         workers = await self._store.aperform(worker_ops.list_workers)
@@ -190,7 +190,10 @@ class Sweeper:
             self._renew_at = 0.0  # ask for the lead again
 
     async def _lead(self) -> bool:
-        """Whether this worker leads. The lead is renewed well before it ends, not at every sweep, since that writes."""
+        """Whether this worker is the elected one.
+
+        Its lead is renewed well before it ends, but not at every sweep, because a renewal is a write.
+        """
         identity = self._worker.identity
         if identity == self._led_as and monotonic() < self._renew_at:
             return True

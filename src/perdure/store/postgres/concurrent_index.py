@@ -1,7 +1,8 @@
 """Create or drop indexes CONCURRENTLY, which PostgreSQL does only outside a transaction.
 
-The statement and its record in the history cannot be atomic, and an interrupted one leaves an invalid index. So look
-first: a valid index is done, an invalid one is dropped and created again.
+The statement and its record in the history cannot be one atomic change, and an interrupted statement leaves an
+invalid index. So we check first whether the index exists. If it is valid, nothing is left to do. If it is invalid, we
+drop it and create it again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from perdure.store.statements import name_tables
 
 
 def run_alone(connection: psycopg.Connection[Any], statement: str, schema: str) -> None:
-    """Create or drop an index, whatever an earlier try left. Call this only inside the exclusive transaction."""
+    """Create or drop an index, whatever an earlier try left.
+
+    Call this only while the exclusive transaction is open, on another connection.
+    """
     if creates := _CREATE.match(statement):
         index, table = creates["index"], Identifier(schema, creates["table"])
         if _is_there(connection, index, schema):
@@ -35,10 +39,13 @@ _DROP = re.compile(r"DROP INDEX CONCURRENTLY IF EXISTS perdure\.\w+")
 
 
 def _wait_for_builders(connection: psycopg.Connection[Any], table: Identifier) -> None:
-    """Wait for an index build whose client died: the server continues it. Readers and writers do not need its lock."""
+    """Wait until nobody builds an index of this table: if a client dies, the server continues its build.
+
+    The lock conflicts with a build, but not with reads and writes.
+    """
     with connection.transaction():
         connection.execute("SELECT pg_catalog.set_config('lock_timeout', '1h', true)")
-        # No snapshot is held while LOCK waits, so the builder does not wait for us.
+        # LOCK holds no snapshot while it waits, so the build does not wait for us.
         connection.execute(SQL("LOCK TABLE {} IN SHARE UPDATE EXCLUSIVE MODE").format(table))
 
 

@@ -22,7 +22,7 @@ RIGHTS: Mapping[Purpose, Mapping[str, str]] = {
     "producer": {
         **dict.fromkeys(("attempt", "log", "migration", "move", "queue", "worker"), _READ),
         **dict.fromkeys(("act", "dependency", "event", "mutation"), _ADD),
-        # An enqueue cancels an expired job with the same unique key, and an append changes the counts of its workflow.
+        # An enqueue cancels an expired job with the same unique key. An append changes the counts of its workflow.
         **dict.fromkeys(("job", "key", "task", "workflow"), _WRITE),
     },
     "worker": {
@@ -39,7 +39,7 @@ RIGHTS: Mapping[Purpose, Mapping[str, str]] = {
 
 
 def grants(purpose: Purpose, role: str, schema: str = DEFAULT_SCHEMA) -> list[str]:
-    """Statements for the owner of the schema or a superuser. Running them twice does no harm."""
+    """The GRANT statements for a role. The owner of the schema, or a superuser, can run them any number of times."""
     to, place = f"TO {_quoted(role)};", _quoted(schema)
     tables: dict[str, list[str]] = {}
     for table, rights in sorted(RIGHTS[purpose].items()):

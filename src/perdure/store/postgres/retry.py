@@ -27,7 +27,7 @@ _log = logging.getLogger("perdure.store")
 
 
 class Retrier:
-    """Runs a function again while that may help. Logs once that the database is away, and once that it is back."""
+    """Runs a function again while that may help. Logs once that the database went away, and once that it is back."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class Retrier:
         server: Callable[[], str] = str,
         forbidden: Callable[[psycopg.Error], PerdureError] = lambda error: diagnose(error).error,
     ) -> None:
-        """``patience_away``: a shorter limit while the database is away. ``server``: its name in messages.
+        """``patience_away``: a shorter limit while the database is away. ``server``: returns the name for messages.
 
-        ``forbidden``: translates an error about a missing privilege.
+        ``forbidden``: translates an error about a missing right.
         """
         self.patience = patience
         limits = [limit for limit in (patience, patience_away) if limit is not None]
@@ -59,9 +59,9 @@ class Retrier:
         urgent: bool = False,
         failed: psycopg.Error | None = None,
     ) -> T:
-        """Run until it succeeds, or a retry cannot help, or patience runs out, or nobody waits any more.
+        """Call ``run`` until it succeeds, a retry cannot help, patience runs out, or its result is not ``wanted``.
 
-        ``urgent``: do not wait a second time for a row lock. ``failed``: the error of a first try elsewhere.
+        ``urgent``: do not wait a second time for a row lock. ``failed``: the error of a try before this call.
         """
         began = monotonic()
         tries: Counter[Cure] = Counter()
@@ -91,7 +91,7 @@ class Retrier:
             self._stopped.wait(pause)
 
     def error_for(self, diagnosis: Diagnosis) -> PerdureError:
-        """The error for the caller. It names host and port: often misconfigured, never secret."""
+        """The error for the caller. It names host and port, which are often misconfigured and never secret."""
         error = diagnosis.error
         if not isinstance(error, StoreAway):
             return error
@@ -121,7 +121,7 @@ class Retrier:
     def _prepare_next(self, diagnosis: Diagnosis, tries: int) -> None:
         if diagnosis.cure in (Cure.RECONNECT, Cure.AFRESH):
             self._drop_connections()
-        # A connection that was cut while idle is not worth a warning; a second failure is.
+        # Warn only at the second failure: it is normal that an idle connection is cut now and then.
         if diagnosis.cure is Cure.RECONNECT and tries > 1 and not self._away:
             self._away = True
             _log.warning("The database is away (%s, %s); trying again", diagnosis.reason, self._server())

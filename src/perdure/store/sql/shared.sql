@@ -1,20 +1,20 @@
--- Statements that both databases run. store/statements.py explains the notations that it rewrites. States are literals:
--- with a bound state, a generic plan cannot use the partial indexes.
+-- Statements that both databases run. store/statements.py explains the notations that it rewrites. States are literals,
+-- because a generic plan cannot use the partial indexes if the state is a parameter.
 
 -- fragment: lease_holds
--- Fencing, always together with `token = …`: a write of a running job is refused once its lease was taken away. The next
--- claim raises the token, a rescue clears the worker (docs/decisions/0005).
+-- Fencing: together with `token = …` this refuses a write of a running job whose lease was taken away. The next claim
+-- raises the token, and a rescue clears the worker (docs/decisions/0005). Every use must also compare the token.
 worker IS NOT NULL
 
 -- fragment: queue_is_closed
--- Whether nothing may be claimed now from the queue of row q. Every claim uses this: a condition that closes a whole
--- queue belongs here.
+-- Whether nothing may be claimed now from the queue of row q. Every claim uses this fragment, so a condition that closes
+-- a whole queue belongs here.
 (q.paused OR q.cool_until > :now)
 
 -- fragment: worker_may_claim
--- A worker that was retired, or that a restored database does not know, must not claim until it has registered anew:
--- the next sweep would take its jobs away while they run.
--- Nor may one that does not know the current limits.
+-- A worker that was retired, or that a restored database does not know, must not claim until it has registered anew.
+-- Otherwise the next sweep would take its jobs away while they run. A worker that does not know the current limits must
+-- not claim until it has read them.
 EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND {is_live})
        AND CAST(:limits AS bigint) = coalesce((SELECT version FROM perdure.limit_lock), 0)
 
@@ -87,7 +87,7 @@ NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = worker AND {is_live})
 error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
 
 -- fragment: reset_for_requeue
--- What a new run resets. The caller decides about the checkpoint.
+-- The columns that a new run resets. The statement around this decides about the checkpoint.
 run = run + 1, attempt = 0, expires_at = NULL, started_at = NULL, finished_at = NULL, cancel_requested_at = NULL, held = NULL,
        reason = NULL, result = NULL, crashes = 0, interruptions = 0, throttles = 0, snoozes = 0, {clear_error}, stage = NULL,
        progress_done = NULL, progress_total = NULL, progress_message = NULL
@@ -110,7 +110,7 @@ CASE task WHEN '(gate)' THEN {gate_due} ELSE {step_due} END
 id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
 
 -- fragment: due_jobs
--- Jobs that are due and not held, through the index of each kind.
+-- Jobs that are due and not held. Those that are still set aside have an index of their own.
 (SELECT queue, task, run_at FROM perdure.job
           WHERE state = 'ready' AND held IS NULL AND run_at <= :now
          UNION ALL
@@ -118,7 +118,8 @@ id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, ten
           WHERE state = 'ready' AND held = 'later' AND run_at <= :now) due
 
 -- fragment: visible_state
--- The state that people see; the same rule in Python is model/visible_state.py. A job that is set aside is not held.
+-- The state that people see. model/visible_state.py has the same rule in Python. A job that is set aside (held = 'later')
+-- is not shown as held.
 CASE WHEN state <> 'ready' THEN state
             WHEN held <> 'later' THEN 'held'
             WHEN run_at <= :now THEN 'ready'
@@ -154,7 +155,7 @@ SELECT {each job field: COLUMN}
  ORDER BY id DESC;
 
 -- name: count_jobs
--- Without gates: no worker runs them, and nobody chose the queue that their rows name.
+-- Gates are left out: no worker runs them, and nobody chose the queue that their rows name.
 SELECT queue,
        {visible_state},
        count(*)
@@ -180,8 +181,8 @@ SELECT queue, task, count(*), min(run_at)
  ORDER BY queue, task;
 
 -- name: find_later
--- The matching jobs that are not due yet, soonest first, in a scan range after the given time and id. The last row
--- shows where the range ended.
+-- The matching jobs that are not due yet, soonest first, in a scan range that begins after the given time and id. The
+-- last row shows where the range ended.
 WITH looked AS MATERIALIZED (
     SELECT id, run_at
       FROM (SELECT id, run_at FROM perdure.job INDEXED BY perdure.job_claim
@@ -224,7 +225,7 @@ SELECT id, queue, task, state, run_at, started_at, finished_at
  LIMIT :n;
 
 -- name: find_front
--- The job of a queue that is next.
+-- The first job of a queue: the one that a claim would take next.
 SELECT id
   FROM perdure.job
  WHERE state = 'ready' AND held IS NULL AND queue = :queue AND run_at <= :now
@@ -240,7 +241,7 @@ SELECT id, priority, run_at
  LIMIT :n OFFSET :skip;
 
 -- name: list_due_queues
--- The queues that a claim may scan: one index lookup for each.
+-- The queues that a claim may scan. Each takes one index lookup.
 WITH RECURSIVE every AS (
     SELECT CAST('' AS text) AS queue
     UNION ALL
@@ -301,8 +302,8 @@ UPDATE perdure.named_limit SET concurrency = declared, edited = false
 RETURNING concurrency;
 
 -- name: count_ahead
--- The jobs before a job in its queue: two ranges of the claim's index. Counting stops at a thousand: more would be
--- expensive, and nobody needs the exact number.
+-- How many jobs come before a job in its queue: two ranges of the claim's index. Counting stops at a thousand, because
+-- more would be expensive and nobody needs the exact number.
 SELECT count(*)
   FROM (SELECT 1 FROM perdure.job
          WHERE state = 'ready' AND held IS NULL AND queue = :queue AND priority > :priority AND run_at <= :now
@@ -348,7 +349,7 @@ SELECT {task_columns}, CAST(config AS text), synced_at
  ORDER BY name;
 
 -- name: count_by_task
--- The work to do, from the partial indexes of ready and running jobs: ended jobs cost nothing.
+-- The jobs that are ready or running. Only their partial indexes are read, so ended jobs cost nothing.
 SELECT task,
        {visible_state},
        count(*)
@@ -394,7 +395,7 @@ SELECT {each queue field: COLUMN}
  ORDER BY name;
 
 -- name: lock_queues
--- In the order of their names.
+-- Rows are locked in the order of their names.
 SELECT name, throttles, cool_until, :now, backoff
   FROM perdure.queue
  WHERE name IN texts(:names)
@@ -408,7 +409,7 @@ INSERT INTO perdure.queue AS q (name, {each queue setting: COLUMN}) VALUES (:nam
        SET {each queue setting: COLUMN = CASE WHEN :set_COLUMN THEN excluded.COLUMN ELSE q.COLUMN END};
 
 -- name: pause_queue
--- Of one that is paused already only who and why changes.
+-- If the queue is already paused, only the operator and the reason change.
 INSERT INTO perdure.queue AS q (name, paused, paused_at, paused_by, pause_reason) VALUES (:name, true, :now, :by, :reason)
     ON CONFLICT (name) DO UPDATE
        SET paused = true, paused_at = CASE WHEN q.paused THEN q.paused_at ELSE excluded.paused_at END,
@@ -436,8 +437,8 @@ SELECT id, queue, state, run, attempt
  WHERE id = :id;
 
 -- name: lock_job
--- An operator's action locks its row, so that its decision is still true when it writes. json is returned as text:
--- otherwise a caller's codec would decode it.
+-- An operator's action locks the job's row, so that its decision is still right when it writes. json is returned as text:
+-- otherwise the codec of a caller's connection would decode it.
 SELECT state, run, token, worker, CAST(checkpoint AS text), CAST(result AS text), unique_key, task,
        coalesce(tenant, ''), run_at <= :now, workflow_id, step_key, held
   FROM perdure.job
@@ -491,14 +492,14 @@ SELECT {is_live} FROM perdure.worker w WHERE id = :worker;
 UPDATE perdure.worker AS w SET retired_at = :now WHERE id = :worker AND {is_live};
 
 -- name: retire_silent_workers
--- After a change of the clock, a whole lease must pass first.
+-- After a change of the clock, at :steady_since, a worker is retired only once a whole lease has passed.
 UPDATE perdure.worker AS w SET retired_at = :now
  WHERE {is_live} AND expires_at <= :now
    AND (CAST(:steady_since AS bigint) IS NULL OR instant(:steady_since) + wait(lease) <= :now)
 RETURNING id;
 
 -- name: lead
--- The leader stays. Another worker takes over when the lease has expired, or when the leader is not live.
+-- The leader stays the leader. Another worker takes over when the lease has expired, or when the leader is not live.
 INSERT INTO perdure.leader AS l (name, worker, expires_at) VALUES (:name, :worker, :now + span(:lease))
     ON CONFLICT (name) DO UPDATE SET worker = excluded.worker, expires_at = excluded.expires_at
  WHERE l.worker = excluded.worker OR l.expires_at <= :now
@@ -512,7 +513,7 @@ SELECT {worker_columns}
  ORDER BY started_at, id;
 
 -- name: list_workers_of_job
--- Those that ran its attempts, also if they are retired.
+-- The workers that ran attempts of a job, also retired ones.
 SELECT {worker_columns}
   FROM perdure.worker w
  WHERE id = ANY (ARRAY(SELECT worker FROM perdure.attempt WHERE job = :id AND worker IS NOT NULL
@@ -533,14 +534,14 @@ SELECT worker, count(*)
  GROUP BY worker;
 
 -- name: find_source
--- What a replay copies. json is returned as text: otherwise a caller's codec would decode it.
+-- The columns that a replay copies. json is returned as text: see lock_job.
 SELECT task, queue, CAST(payload AS text) AS payload, {each option: CAST(COLUMN AS text) AS COLUMN}, priority,
        max_attempts, unique_key
   FROM perdure.job
  WHERE id = :id;
 
 -- name: mark_replay
--- A request cannot express "no timeout", so copy it from the source.
+-- The timeout is copied here, because a request cannot express "no timeout".
 UPDATE perdure.job
    SET replay_of = :source, timeout = (SELECT s.timeout FROM perdure.job s WHERE s.id = :source),
        concurrency_key = (SELECT s.concurrency_key FROM perdure.job s WHERE s.id = :source),
@@ -551,13 +552,14 @@ UPDATE perdure.job
 SELECT replay_of FROM perdure.job WHERE id = :id;
 
 -- name: forget_put_off
--- A job's claims are numbered one by one, so a window of them is enough: older failures are not read again.
+-- Tokens grow by one with each claim, and this runs with each postponed attempt. So it is enough to read the hundred
+-- tokens up to :token: older failures are not read again.
 DELETE FROM perdure.attempt
  WHERE job = :id AND token > CAST(:token AS integer) - 100 AND token <= CAST(:token AS integer)
    AND kind IN ('snoozed', 'throttled');
 
 -- name: get_workflow
--- Returned as text: it is also read on a caller's connection.
+-- json is returned as text: see lock_job.
 SELECT id, name, tenant, status, run, waiting, active, open, spoiled, total, result_step, CAST(meta AS text), unique_key,
        reason, cancel_requested_at, created_at, finished_at,
        (SELECT CAST(r.result AS text) FROM perdure.job r
@@ -605,7 +607,7 @@ VALUES (:id, :name, :tenant, :status, :waiting, :active, :open, 0, :total, :resu
 RETURNING id;
 
 -- name: lock_workflows
--- Sorted by id.
+-- Rows are locked in the order of their ids.
 SELECT {tally_columns}
   FROM perdure.workflow
  WHERE id IN ids(:ids)
@@ -613,7 +615,7 @@ SELECT {tally_columns}
    FOR UPDATE;
 
 -- name: lock_orphan_workflows
--- Sorted by id.
+-- Rows are locked in the order of their ids.
 SELECT {tally_columns}
   FROM perdure.workflow
  WHERE id = ANY (ARRAY(SELECT r.workflow_id FROM perdure.job r INDEXED BY perdure.job_running
@@ -638,7 +640,7 @@ SELECT id, step_key, state, error_code
  LIMIT :n;
 
 -- name: find_failed_step
--- The first of a workflow.
+-- The step of a workflow that failed first.
 SELECT step_key, error_code, error_message, reason
   FROM perdure.job
  WHERE workflow_id = :workflow AND workflow_id IS NOT NULL AND state = 'failed'
@@ -677,7 +679,7 @@ SELECT CAST(request AS text) FROM perdure.mutation WHERE workflow = :workflow AN
 INSERT INTO perdure.mutation (workflow, key, request, at) VALUES (:workflow, :key, as_json(:request), :now);
 
 -- name: find_appended
--- What a step has appended in its attempts. Its id is the first part of the key.
+-- The appends of a step, in all of its attempts. Their keys begin with the id of that step.
 SELECT CAST(request AS text) FROM perdure.mutation WHERE workflow = :workflow AND substr(key, 1, 37) = :prefix;
 
 -- name: cancel_workflow
@@ -730,7 +732,7 @@ SELECT DISTINCT workflow_id
  LIMIT :n;
 
 -- name: expire_steps
--- Only a waiting step has parents that have not ended.
+-- deps_pending shows in which state a step was: only a waiting step has parents that have not ended.
 UPDATE perdure.job SET {set_expired}
  WHERE workflow_id = :workflow AND workflow_id IS NOT NULL
    AND state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now
@@ -750,7 +752,7 @@ UPDATE perdure.job
 RETURNING id, state;
 
 -- name: record_last_attempts
--- Before a requeue resets the rows, their last attempts join the ledger, unless they are there already.
+-- Copies the last attempts of jobs into the ledger, unless they are there already, before a requeue resets the rows.
 INSERT INTO perdure.attempt (job, token, run, attempt, kind, code, message, trace, worker, started_at, finished_at)
 SELECT id, token, run, attempt, coalesce(error_kind, state), error_code, error_message, error_trace, NULL, started_at,
        finished_at
@@ -788,7 +790,7 @@ UPDATE perdure.job
 RETURNING queue;
 
 -- name: list_ready_queues
--- The next queues behind one that have jobs in the claim's index: one step through it for each.
+-- The next :n queues after :after that have jobs in the claim's index. Each takes one index lookup.
 WITH RECURSIVE every AS (
     SELECT CAST(:after AS text) AS queue, 0 AS n
     UNION ALL
@@ -801,7 +803,7 @@ SELECT queue
  WHERE queue IS NOT NULL AND n > 0;
 
 -- name: find_due_soon
--- Jobs that were set aside and are due soon, from a time and id on.
+-- Jobs that were set aside and are due soon, after the given time and id.
 SELECT run_at, id
   FROM perdure.job INDEXED BY perdure.job_later
  WHERE state = 'ready' AND held = 'later' AND run_at <= :now + span(:ahead) AND (run_at, id) > (instant(:due), :after)
