@@ -83,6 +83,7 @@ FINER = {
     "job.not_succeeded": "Wait for its end; `requeue_job` is for what failed or was canceled.",
     "job.nested_transaction": "Use the connection of the block that is open.",
     "job.unique_key_taken": "Wait until the job that the message names has ended, or cancel it.",
+    "limit.unknown": "Declare the limit with `app.limit`, or set it with `app.set_limit`.",
     "move.abandoned": "Somebody gave the move up: do so with both databases, and begin it again.",
     "move.arrived": "Move again, give the move up with both, or `--keep` the target ([moving](moving.md#movearrived)).",
     "move.differs": "Give the move up, find out who wrote, and move again ([moving](moving.md)).",

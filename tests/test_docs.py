@@ -14,6 +14,7 @@ import pytest
 
 import perdure
 from perdure import App
+from perdure.client.definition import define
 from perdure.client.task import Handling
 from perdure.request.filter import Wanted
 from perdure.request.options import Asked
@@ -228,7 +229,7 @@ def option_rows(page: str, heading: str) -> dict[str, str]:
     ("page", "heading", "options"),
     [
         ("getting-started.md", "Choose a database", defaults(App.__init__)),
-        ("tasks.md", "Options", {**defaults(App._register), **Handling._field_defaults}),
+        ("tasks.md", "Options", {"aliases": (), **defaults(define), **Handling._field_defaults}),
         ("enqueue.md", "Options", dict.fromkeys(Asked.__annotations__)),
         ("workers.md", "Options", defaults(App.run_worker)),
     ],

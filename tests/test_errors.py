@@ -97,6 +97,7 @@ FINER_CODES = """
     InvalidOption          workflow.append_mutation_key_blank
     InvalidOption          workflow.gate_invalid_terminal_status
     InvalidTask            task.duplicate
+    NotFound               limit.unknown
     Refused                job.is_a_step
     Refused                job.nested_transaction
     Refused                job.not_succeeded

@@ -66,7 +66,8 @@ class World:
         return app
 
     def claim(self, n: int = 1, *, queues: Queues = None, polls: bool = False) -> Batch:
-        """Claim as a worker that knows every task of the app."""
+        """Claim as a worker that knows every task of the app, and heard of the last change of limits."""
+        self.operations.limits_may_have_changed()
         return self.operations.claim(
             self.worker, tasks=sorted(self.app.tasks), n=n, queues=queues, polls=polls
         )

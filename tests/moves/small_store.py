@@ -64,6 +64,7 @@ def _live(flow: Flow) -> None:
     world.app.cancel_job(work.enqueue(5).id, reason=ODD)
     world.app.set_task("work", enabled=True)
     world.app.pause_queue("slow", reason=ODD, by="ann")
+    world.app.set_limit(ODD, concurrency=2, by="ann")
 
 
 def _flow(flow: Flow) -> None:

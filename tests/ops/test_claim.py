@@ -41,7 +41,9 @@ def test_a_claim_is_one_final_step() -> None:
     assert claims == Claims([Claimed(*row(A)[:-1])], [])
     assert claims.jobs[0].lease == (A, 1)
     assert (script.asked, script.final, script.woken) == ([["claim_jobs"]], True, set())
-    assert script.params("claim_jobs") == [{"worker": "w", "tasks": '["b","a"]', "queues": '["q"]', "n": 3}]
+    assert script.params("claim_jobs") == [
+        {"worker": "w", "tasks": '["b","a"]', "queues": '["q"]', "n": 3, "limits": 0}
+    ]
 
 
 def test_every_queue_is_asked_by_naming_none() -> None:

@@ -28,6 +28,7 @@ from perdure.ops import (
     explain,
     finish,
     job_actions,
+    limits,
     queues,
     release,
     replay,
@@ -101,6 +102,7 @@ def perform_everything(store: Recorder) -> None:
     operate_on(store)
     operate_on_many(store)
     sweep_up(store)
+    limit(store)  # last: claims that do not know its limits get nothing
 
 
 def set_up(store: Recorder) -> None:
@@ -118,6 +120,26 @@ def set_up(store: Recorder) -> None:
     store.perform(worker.peek, "ann")
     store.perform(worker.knows, "ann")
     store.perform(worker.lead, "sweeper", "ann", lease=SECOND)
+
+
+def limit(store: Recorder) -> None:
+    """Jobs under limits, with a full key in front."""
+    store.perform(worker.register, "bob", name="bob", lease=SECOND)
+    definition = msgspec.structs.replace(
+        DEFINITION, name="one", concurrency=1, keyed=True, limits='["named"]'
+    )
+    store.perform(tasks.sync, [definition], limits={"named": 5})
+    store.perform(limits.set_limit, "named", 5)
+    store.perform(limits.reset_limit, "named")
+    store.perform(limits.list_limits)
+    store.perform(limits.read_version)
+    known = store.perform(limits.read_limits)
+    keys = ("a", "a", "a", "b")
+    store.perform(enqueue.enqueue, [new_job(task="one", concurrency_key=key) for key in keys], None)
+    request = claim.ClaimRequest("bob", ["one"], 2, limits=known.version)
+    for _ in range(2):
+        fitting = store.perform(limits.find_fitting, request, known, {})
+        store.perform(limits.claim_limited, request, [job.id for job in fitting.jobs[:1]])
 
 
 def live(store: Recorder) -> None:

@@ -26,8 +26,8 @@ class ClaimRequest(NamedTuple):
     """What to claim: at most n jobs of these tasks, from these queues in this order.
 
     ``queues``: None means all queues, as if they were one. ``window``: scan only this window, which is cheaper. If jobs
-    outside the window come first, nothing is claimed. ``limits``: the version of the limits that the worker knows. If it
-    is not the current version, nothing is claimed.
+    outside the window come first, nothing is claimed. ``limits``: the version of the limits that the worker knows. If
+    it is not the current version, nothing is claimed.
     """
 
     worker: str

@@ -23,6 +23,9 @@ CLAIM_ROUNDS = 5
 """The most rounds of one claim. It takes another round if it met expired jobs. If it still returns too few jobs, the
 next claim continues."""
 
+CHECK_INTERVAL = 1.0
+"""Seconds between two checks whether limits were changed, if no notification of a change arrives."""
+
 
 class Wanted(NamedTuple):
     """What a worker wants to claim: at most n jobs of these tasks, from these queues in this order, or from all.
@@ -62,6 +65,8 @@ class Claimer:
         self._window_trackers: dict[tuple[tuple[str, ...], frozenset[str] | None], ClaimWindowTracker] = {}
         """The trackers by tasks and queues, so that several workers in one process have their own."""
         self._limits = Limits()
+        self._check_at = 0.0
+        """When to check, after an empty claim, whether limits were changed. By the monotonic clock."""
         self._limited_first = False
         self._cursors: dict[Group, str] = {}
 
@@ -89,8 +94,19 @@ class Claimer:
             return (yield from self.claim(wanted))
         return batch
 
+    def is_limited(self, task: str) -> bool:
+        return task in self._limits.tasks
+
+    def limits_may_have_changed(self) -> None:
+        """Check after the next empty claim. Until the new limits are read, claims get nothing."""
+        self._check_at = 0.0
+
     def _refresh(self) -> Plan[bool]:
-        """Read the limits if they were changed; whether they were. A claim gets nothing until then."""
+        """Read the limits if they were changed. Return whether they were."""
+        now = monotonic()
+        if now < self._check_at:
+            return False
+        self._check_at = now + CHECK_INTERVAL
         if (yield from perform(limit_ops.read_version)) == self._limits.version:
             return False
         self._limits = yield from perform(limit_ops.read_limits)
@@ -167,7 +183,7 @@ class Claimer:
         return (yield from self._damaged.claim(request))
 
     def _learn(self, wanted: Wanted, request: ClaimRequest, claims: Claims, asked_at: float) -> Plan[bool]:
-        """Derive the next claim's window from this claim. Return whether to claim again, to look for jobs before the window."""
+        """Derive the next claim's window from this claim. Return whether to claim again before the window."""
         tracker = self._window_tracker(request.tasks, request.queues)
         again = tracker.learn(request, claims, took=monotonic() - asked_at, polls=wanted.polls)
         if claims.expired:

@@ -184,8 +184,9 @@ class Cycle:
 
     def record(self, attempt: Attempt) -> None:
         """Record this attempt's outcome with the next cycle."""
-        if attempt.job.workflow_id is not None:
-            self._want_claims()  # its end may release other steps, which the same cycle can claim
+        # Its end may release other steps, or free a slot of a limit: the same cycle can claim those jobs.
+        if attempt.job.workflow_id is not None or self._operations.is_limited(attempt.job.task):
+            self._want_claims()
         self._ended.append(attempt)
         self._wakeup.set()
 

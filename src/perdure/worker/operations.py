@@ -90,6 +90,14 @@ class WorkerOperations:
         """
         return (yield from self._claimer.claim(Wanted(worker, tasks, n, self._order(queues), polls)))
 
+    def is_limited(self, task: str) -> bool:
+        """Whether a limit is known that the jobs of this task obey."""
+        return self._claimer.is_limited(task)
+
+    def limits_may_have_changed(self) -> None:
+        """Read the limits again if the next claim finds nothing."""
+        self._claimer.limits_may_have_changed()
+
     def _finish(self, outcomes: Sequence[Outcome], *, last: bool = False) -> Plan[Finished]:
         """Record outcomes. An outcome that is recorded already counts as accepted.
 

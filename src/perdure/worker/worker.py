@@ -13,7 +13,7 @@ from typing import Any
 
 from perdure.internal import failpoints
 from perdure.model.job import SECOND, Lease
-from perdure.ops.topics import ANYTHING, TASKS, worker_topic
+from perdure.ops.topics import ANYTHING, LIMITS, TASKS, worker_topic
 from perdure.ops.worker import Beat
 from perdure.plan.plan import Plan, arun
 from perdure.request.events import EventName, Listener
@@ -219,7 +219,9 @@ class Worker:
     def _wake(self, topics: frozenset[str]) -> None:
         queues = self._options.queues
         anything = ANYTHING in topics
-        if anything or any(concerns(topic, queues) for topic in topics):
+        if anything or LIMITS in topics:
+            self._operations.limits_may_have_changed()
+        if anything or LIMITS in topics or any(concerns(topic, queues) for topic in topics):
             self._executor.cycle.wake()
         running = bool(self._executor.attempts)
         if TASKS in topics or (running and (anything or worker_topic(self.identity) in topics)):

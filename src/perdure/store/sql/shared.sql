@@ -16,7 +16,7 @@ worker IS NOT NULL
 -- Otherwise the next sweep would take its jobs away while they run. A worker that does not know the current limits must
 -- not claim until it has read them.
 EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND {is_live})
-       AND CAST(:limits AS bigint) = coalesce((SELECT version FROM perdure.limit_lock), 0)
+       AND CAST(:limits AS bigint) = coalesce((SELECT version FROM perdure.limit_lock WHERE id = 1), 0)
 
 -- fragment: asked_queue_is_claimable
 NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = asked.queue AND {queue_is_closed})
@@ -266,11 +266,11 @@ UPDATE perdure.job SET {set_claimed}
 RETURNING CAST(id AS text), token, attempt, {claimed_columns}, state;
 
 -- name: read_limit_version
-SELECT version FROM perdure.limit_lock;
+SELECT version FROM perdure.limit_lock WHERE id = 1;
 
 -- name: lock_limits
 -- Claims of limited jobs and changes of limits run one after the other.
-SELECT version FROM perdure.limit_lock FOR UPDATE;
+SELECT version FROM perdure.limit_lock WHERE id = 1 FOR UPDATE;
 
 -- name: change_limits
 INSERT INTO perdure.limit_lock AS l (id, version) VALUES (1, 1)
