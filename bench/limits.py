@@ -28,7 +28,9 @@ LIMITED = {
     "named": "a shared limit",
     "keyed": f"{KEYS} random keys with 3 each",
 }
-WORKER = f"from bench.limits_app import app; raise SystemExit(app.run_worker(burst=True, concurrency={SLOTS}))"
+WORKER = (
+    f"from bench.limits_app import app; raise SystemExit(app.run_worker(burst=True, concurrency={SLOTS}))"
+)
 
 
 class Drained(NamedTuple):
@@ -62,7 +64,10 @@ def _measure(report: Report, made: Databases, kind: str, jobs: int, rounds: int)
         for task in LIMITED:
             ratios[task].append(Drained(drained[task].rate / free.rate, free.cpu / drained[task].cpu))
     for task, such in LIMITED.items():
-        for name, values in (("jobs/s", [r.rate for r in ratios[task]]), ("CPU", [r.cpu for r in ratios[task]])):
+        for name, values in (
+            ("jobs/s", [r.rate for r in ratios[task]]),
+            ("CPU", [r.cpu for r in ratios[task]]),
+        ):
             report.figure(
                 f"{kind}: {such} / no limit, {name}",
                 median(values),

@@ -139,7 +139,8 @@ def limit(store: Recorder) -> None:
     request = claim.ClaimRequest("bob", ["one"], 2, limits=known.version)
     for _ in range(2):
         fitting = store.perform(limits.find_fitting, request, known, {})
-        store.perform(limits.claim_limited, request, [job.id for job in fitting.jobs[:1]])
+        chosen = [job.id for job in fitting.jobs[:1]]
+        store.perform(claim.claim, request._replace(limited=chosen))
 
 
 def live(store: Recorder) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from perdure.model.job import Instant
@@ -113,8 +113,3 @@ class Room:
             self._use(job.task, job.key, 1)
             chosen.append(job)
         return chosen, blocked
-
-
-def with_room(limits: Limits, room: Room, tasks: Collection[str]) -> list[str]:
-    """Those of these tasks of which another job may run, as far as that does not depend on a concurrency key."""
-    return [task for task in tasks if (left := room.left(task)) is None or left > 0]

@@ -36,6 +36,8 @@ class ClaimRequest(NamedTuple):
     queues: Sequence[str] | None = None
     window: ClaimWindow | None = None
     limits: int = 0
+    limited: Sequence[str] | None = None
+    """Claim only these jobs, and of them only those that fit under their limits."""
 
     def __bool__(self) -> bool:
         return self.n > 0 and bool(self.tasks)
@@ -58,7 +60,7 @@ class Claims(NamedTuple):
 def claim(request: ClaimRequest) -> Op[Claims]:
     if not request:
         return Claims([])
-    (rows,) = yield RoundTrip((claim_query(request),), final=True)
+    *_, rows = yield RoundTrip(claim_queries(request), final=True)
     return read_claims(rows, request)
 
 
@@ -66,7 +68,7 @@ def claim(request: ClaimRequest) -> Op[Claims]:
 def claim_skipping_locked(request: ClaimRequest) -> Op[Claims]:
     """Claim jobs, and skip those that other transactions have locked."""
     request = request._replace(window=None)
-    query = claim_query(request)._replace(name="claim_skipping_locked")
+    query = _claim_query(request)._replace(name="claim_skipping_locked")
     (rows,) = yield RoundTrip((query,), final=True)
     return read_claims(rows, request)
 
@@ -127,8 +129,21 @@ def hold_damaged(ids: Sequence[str]) -> Op[list[tuple[str, str]]]:
     return [(row[0], row[1]) for row in rows]
 
 
-def claim_query(request: ClaimRequest) -> Query:
-    worker, tasks, n, queues, window, limits = request
+def claim_queries(request: ClaimRequest) -> Sequence[Query]:
+    """The statements of a claim, to be sent in one round trip. The last one answers with the claimed jobs.
+
+    Limited jobs are counted under a lock. One round trip takes the lock and commits, so that a worker that is suspended
+    does not keep it.
+    """
+    if request.limited is None:
+        return (_claim_query(request),)
+    ids = rows_of(list(request.limited))
+    asked: dict[str, Param] = {"worker": request.worker, "limits": request.limits, "ids": ids}
+    return Query("lock_limits", {}), Query("claim_limited", asked)
+
+
+def _claim_query(request: ClaimRequest) -> Query:
+    worker, tasks, n, queues, window, limits, _ = request
     params: dict[str, Param] = {
         "worker": worker,
         "tasks": rows_of(list(dict.fromkeys(tasks))),

@@ -20,7 +20,7 @@ from perdure.model.lifecycle import (
 from perdure.model.progress import merge_progress
 from perdure.ops.append import add_steps
 from perdure.ops.batch import CHARACTERS, CHUNK, portions, rows_of
-from perdure.ops.claim import ClaimRequest, Claims, claim_query, read_claims
+from perdure.ops.claim import ClaimRequest, Claims, claim_queries, read_claims
 from perdure.ops.cool_down import cool
 from perdure.ops.enqueue import put
 from perdure.ops.finish_steps import succeed_at_once
@@ -131,7 +131,7 @@ def _finish(
         decided = Decided(successes)
     writes = [*decided.writes]
     if claim:
-        writes.append(claim_query(claim))
+        writes += claim_queries(claim)
     answers: Answers = []
     if writes or decided.wake:
         answers = yield from ask_all(*writes, final=True, wake=decided.wake)

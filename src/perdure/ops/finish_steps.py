@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from perdure.model.job import Lease
 from perdure.ops.batch import rows_of
-from perdure.ops.claim import ClaimRequest, Claims, claim_query, read_claims
+from perdure.ops.claim import ClaimRequest, Claims, claim_queries, read_claims
 from perdure.ops.op import Op, Query, announce, ask_all
 from perdure.ops.topics import queue_topics
 
@@ -41,7 +41,7 @@ def succeed_at_once(
     queries = [Query("lock_workflows", {"ids": ids})]
     queries += [Query("succeed_steps", {"outcomes": part, "workflows": ids}) for part in parts]
     if claim:
-        queries.append(claim_query(claim))
+        queries += claim_queries(claim)
     locked, *answers = yield from ask_all(*queries, final=True)
     claims = read_claims(answers[-1], claim) if claim else Claims([])
     recorded: list[Lease] = []

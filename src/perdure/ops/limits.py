@@ -1,20 +1,20 @@
-"""Read and change limits, and claim the jobs that obey them.
+"""Read and change limits, and find the due jobs that fit under them.
 
-Nothing is counted but the running jobs themselves, so no crash, cancel or rescue can leave a slot taken. Claims of
-limited jobs lock one row, see docs/decisions/0027.
+The running jobs themselves are counted, so no crash, cancel or rescue can leave a slot taken. What is found here was
+counted without a lock. The claim counts again, see ``claim_queries`` and docs/decisions/0027.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from perdure.errors import NotFound
 from perdure.model.json_text import shown_json
-from perdure.model.limits import Due, Group, Limits, Room, TaskLimit, with_room
+from perdure.model.limits import Due, Group, Limits, Room, TaskLimit
 from perdure.ops.audit import act
 from perdure.ops.batch import rows_of
-from perdure.ops.claim import ClaimRequest, Claims, read_claims
+from perdure.ops.claim import ClaimRequest
 from perdure.ops.op import Op, Param, Query, Row, ask_all, ask_last, operation
 from perdure.ops.topics import LIMITS
 
@@ -96,26 +96,37 @@ class Fitting(NamedTuple):
 
 
 @operation("read")
-def find_fitting(request: ClaimRequest, limits: Limits, cursors: Mapping[Group, str]) -> Op[Fitting]:
-    """The first n due jobs of limited tasks that fit. If full keys stand in front of a group, search key by key."""
+def find_fitting(
+    request: ClaimRequest,
+    limits: Limits,
+    cursors: Mapping[Group, str],
+    *,
+    ended: Sequence[str] = (),
+    sent: Collection[str] = (),
+) -> Op[Fitting]:
+    """The first n due jobs of limited tasks that fit. If full keys stand in front of a group, search key by key.
+
+    ``ended``: jobs whose outcomes are recorded together with the claim. ``sent``: jobs of a claim that is under way.
+    """
     tasks = [task for task in request.tasks if task in limits.tasks]
-    (running,) = yield from ask_all(Query("count_limited", {"tasks": rows_of([*limits.tasks])}))
-    counts = [(task, key, count) for _, task, key, count in running]
-    room = Room(limits, counts)
-    usable = with_room(limits, room, tasks)
-    if not usable:
-        return Fitting([], {})
-    queues = None if request.queues is None else rows_of(request.queues)
     asked: dict[str, Param] = {
         "worker": request.worker,
         "limits": limits.version,
-        "queues": queues,
-        "n": request.n,
+        "queues": None if request.queues is None else rows_of(request.queues),
+        "tasks": rows_of(tasks),
+        "n": request.n + len(sent),
     }
-    (rows,) = yield from ask_all(Query("find_limited", {**asked, "tasks": rows_of(usable)}))
+    running, rows = yield from ask_all(
+        Query("count_limited", {"tasks": rows_of([*limits.tasks]), "ended": rows_of(list(ended))}),
+        Query("find_limited", asked),
+    )
     due = [_due(row) for row in rows]
+    counts = [(task, key, count) for _, task, key, count in running]
+    counts += [(job.task, job.key, 1) for job in due if job.id in sent]
+    due = [job for job in due if job.id not in sent]
+    room = Room(limits, counts)
     chosen, blocked = room.choose(due, request.n)
-    groups = {job.group for job in blocked if limits.is_keyed(job.task)}
+    groups = {job.group for job in blocked if limits.is_keyed(job.task) and job.key}
     if len(chosen) == request.n or not groups:
         return Fitting(chosen, {})
     room = Room(limits, counts)
@@ -127,7 +138,8 @@ def find_fitting(request: ClaimRequest, limits: Limits, cursors: Mapping[Group, 
         if jobs:
             found[group] = jobs[-1].key or FIRST_KEY
     others = [job for job in due if job.group not in groups or not job.key]
-    return Fitting(room.choose({*others, *by_key}, request.n)[0], found)
+    found_elsewhere = [job for job in by_key if job.id not in sent]
+    return Fitting(room.choose({*others, *found_elsewhere}, request.n)[0], found)
 
 
 def _find_by_key(group: Group, n: int, room: Room, limits: Limits, after: str) -> Op[list[Due]]:
@@ -147,15 +159,6 @@ def _find_by_key(group: Group, n: int, room: Room, limits: Limits, after: str) -
         if len(found) >= n:
             break
     return [*found.values()]
-
-
-@operation("write")
-def claim_limited(request: ClaimRequest, ids: Sequence[str]) -> Op[Claims]:
-    """Claim those of these jobs that are still due and fit. The limits are checked under a lock, in one round trip:
-    a worker that is suspended meanwhile does not keep the lock."""
-    params: dict[str, Param] = {"worker": request.worker, "limits": request.limits, "ids": rows_of(list(ids))}
-    _, rows = yield from ask_all(Query("lock_limits", {}), Query("claim_limited", params), final=True)
-    return read_claims(rows, request)
 
 
 def _task_limit(concurrency: int | None, scope: str, keyed: bool, names: str | None) -> TaskLimit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from perdure.model.job import Claimed
 from perdure.model.limits import Group, Limits
@@ -18,6 +18,8 @@ from perdure.worker.claim_window import ClaimWindowTracker
 from perdure.worker.damaged_rows import DamagedRows
 from perdure.worker.database_errors import OUT_OF_SERVICE, PERHAPS_REFUSED, is_refusal
 from perdure.worker.split import split
+
+T = TypeVar("T")
 
 CLAIM_ROUNDS = 5
 """The most rounds of one claim. It takes another round if it met expired jobs. If it still returns too few jobs, the
@@ -69,27 +71,42 @@ class Claimer:
         """When to check, after an empty claim, whether limits were changed. By the monotonic clock."""
         self._limited_first = False
         self._cursors: dict[Group, str] = {}
+        self._sent: set[str] = set()
+        """Limited jobs of claims that are under way."""
 
     def claim(self, wanted: Wanted) -> Plan[Batch]:
-        part = self.first_part(wanted)
-        return (yield from self.rest(wanted, part, (yield from self._claim_unlimited(part))))
+        request = yield from self.first_request(wanted)
+        if request.limited is None:
+            batch = yield from self._claim_unlimited(wanted._replace(tasks=request.tasks))
+        else:
+            batch = yield from self._take_limited(request)
+        return (yield from self.rest(wanted, request, batch))
 
-    def first_part(self, wanted: Wanted) -> Wanted:
-        """What to claim first, in the transaction that records outcomes: limited jobs need one of their own."""
+    def first_request(self, wanted: Wanted, ended: Sequence[str] = ()) -> Plan[ClaimRequest]:
+        """The first request for what is wanted: for limited or for unlimited jobs. ``rest`` claims the other kind.
+
+        ``ended``: jobs whose outcomes are recorded together with this claim.
+        """
         unlimited = [task for task in wanted.tasks if task not in self._limits.tasks]
-        if len(unlimited) == len(wanted.tasks):
-            return wanted
-        self._limited_first = not self._limited_first
-        return wanted._replace(tasks=unlimited, n=0 if self._limited_first else wanted.n)
+        if not wanted.n or len(unlimited) == len(wanted.tasks):
+            return self._request(wanted)
+        self._limited_first = not (self._limited_first and unlimited)
+        if self._limited_first:
+            request = yield from self._limited_request(wanted, ended)
+            if request.limited:
+                return request
+        return self._request(wanted._replace(tasks=unlimited))
 
-    def rest(self, wanted: Wanted, part: Wanted, batch: Batch) -> Plan[Batch]:
-        """Claim what is wanted besides the first part, which has given this batch."""
+    def rest(self, wanted: Wanted, first: ClaimRequest, batch: Batch) -> Plan[Batch]:
+        """Claim the other kind of jobs, after the first request gave this batch."""
         left = wanted.n - len(batch)
-        if left > 0 and part.tasks is not wanted.tasks:
-            batch = batch.followed_by((yield from self._claim_limited(wanted._replace(n=left))))
-            left = wanted.n - len(batch)
-            if left > 0 and not part.n:
-                batch = batch.followed_by((yield from self._claim_unlimited(part._replace(n=left))))
+        if left > 0 and first.limited is not None:
+            unlimited = [task for task in wanted.tasks if task not in self._limits.tasks]
+            part = wanted._replace(tasks=unlimited, n=left)
+            batch = batch.followed_by((yield from self._claim_unlimited(part)))
+        elif left > 0 and len(first.tasks) < len(wanted.tasks):
+            request = yield from self._limited_request(wanted._replace(n=left))
+            batch = batch.followed_by((yield from self._take_limited(request)))
         if wanted.n and not batch and (yield from self._refresh()):
             return (yield from self.claim(wanted))
         return batch
@@ -115,7 +132,7 @@ class Claimer:
     def _claim_unlimited(self, wanted: Wanted) -> Plan[Batch]:
         batch = Batch()
         for _ in range(CLAIM_ROUNDS):
-            request = self.request(wanted._replace(n=wanted.n - len(batch)))
+            request = self._request(wanted._replace(n=wanted.n - len(batch)))
             if not request:
                 return Batch(batch)
             asked_at = monotonic()
@@ -134,43 +151,66 @@ class Claimer:
                 break
         return batch
 
-    def answered(self, part: Wanted, request: ClaimRequest, claims: Claims, asked_at: float) -> Plan[Batch]:
-        """Take the answer to a claim that was sent together with outcomes; claim again if need be."""
-        again = yield from self._learn(part, request, claims, asked_at)
+    def answered(self, wanted: Wanted, request: ClaimRequest, claims: Claims, asked_at: float) -> Plan[Batch]:
+        """Take the answer to the first request, which was sent together with outcomes; claim again if need be."""
+        if request.limited is not None:
+            return self._limited_batch(request, claims.jobs)
+        again = yield from self._learn(wanted, request, claims, asked_at)
         batch = Batch(claims.jobs, more=claims.more or again)
         if not _claims_again(batch, claims, again):
             return batch
-        rest = yield from self._claim_unlimited(part._replace(n=part.n - len(batch)))
+        part = wanted._replace(tasks=request.tasks, n=wanted.n - len(batch))
+        rest = yield from self._claim_unlimited(part)
         return Batch([*batch, *rest], more=rest.more)
 
-    def _claim_limited(self, wanted: Wanted) -> Plan[Batch]:
-        request = ClaimRequest(
-            wanted.worker, wanted.tasks, wanted.n, wanted.queues, limits=self._limits.version
+    def _limited_request(self, wanted: Wanted, ended: Sequence[str] = ()) -> Plan[ClaimRequest]:
+        """A request for limited jobs that fit now."""
+        worker, tasks, n, queues, _ = wanted
+        request = ClaimRequest(worker, tasks, n, queues, limits=self._limits.version)
+        if queues == []:
+            return request._replace(limited=())
+        fitting = yield from perform(
+            limit_ops.find_fitting,
+            request,
+            self._limits,
+            self._cursors,
+            ended=ended,
+            sent=self._sent | self._damaged.passed_over(),
         )
-        if wanted.queues == []:
-            return Batch()
-        fitting = yield from perform(limit_ops.find_fitting, request, self._limits, self._cursors)
         self._cursors = {**fitting.cursors}
-        passed_over = self._damaged.passed_over()
-        ids = [job.id for job in fitting.jobs if job.id not in passed_over]
-        if not ids:
-            return Batch()
-        jobs = yield from self._take_limited(request, ids)
-        # Without a job, others may be locked: do not claim again at once.
-        return Batch(jobs, more=0 < len(jobs) < len(ids))
+        return request._replace(limited=[job.id for job in fitting.jobs])
 
-    def _take_limited(self, request: ClaimRequest, ids: Sequence[str]) -> Plan[list[Claimed]]:
+    def sending(self, request: ClaimRequest, plan: Plan[T]) -> Plan[T]:
+        """Run a plan that sends this request. Meanwhile its limited jobs are not chosen again."""
+        limited = request.limited or ()
+        self._sent.update(limited)
+        try:
+            return (yield from plan)
+        finally:
+            self._sent.difference_update(limited)
+
+    @staticmethod
+    def _limited_batch(request: ClaimRequest, jobs: Sequence[Claimed]) -> Batch:
+        # If no job was claimed, others have locked or claimed them all: do not claim again at once.
+        return Batch(jobs, more=0 < len(jobs) < len(request.limited or ()))
+
+    def _take_limited(self, request: ClaimRequest) -> Plan[Batch]:
+        if not request.limited:
+            return Batch()
         asked_at = monotonic()
         try:
-            return (yield from perform(limit_ops.claim_limited, request, ids)).jobs
+            claims = yield from self.sending(request, perform(claim_ops.claim, request))
+            return self._limited_batch(request, claims.jobs)
         except PERHAPS_REFUSED as error:
             if not is_refusal(error, took=monotonic() - asked_at):
                 raise
-        parts = yield from split(ids, lambda some: perform(limit_ops.claim_limited, request, some))
+        parts = yield from split(
+            request.limited, lambda some: perform(claim_ops.claim, request._replace(limited=some))
+        )
         self._damaged.note_unclaimable(parts.refused)
         if parts.outage is not None and not parts.done:
             raise parts.outage
-        return [job for claims in parts.done for job in claims.jobs]
+        return Batch([job for claims in parts.done for job in claims.jobs])
 
     def _take(
         self, claim: Operation[[ClaimRequest], Claims], request: ClaimRequest, asked_at: float
@@ -190,7 +230,7 @@ class Claimer:
             yield from self._expired(claims.expired)
         return again
 
-    def request(self, wanted: Wanted) -> ClaimRequest:
+    def _request(self, wanted: Wanted) -> ClaimRequest:
         """The request for unlimited jobs."""
         worker, tasks, n, queues, polls = wanted
         asked = tasks if queues != [] else ()

@@ -16,6 +16,7 @@ from perdure.ops import finish as finish_ops
 from perdure.ops import report as report_ops
 from perdure.ops import sweep as sweep_ops
 from perdure.ops import worker as worker_ops
+from perdure.ops.claim import ClaimRequest, Claims
 from perdure.ops.finish import Finished
 from perdure.ops.report import JobReport, ReportAnswer
 from perdure.ops.worker import Beat
@@ -122,17 +123,10 @@ class WorkerOperations:
     ) -> Plan[tuple[Finished, Batch]]:
         """Record outcomes and claim the next jobs in one transaction."""
         wanted = Wanted(worker, tasks, n, self._order(queues), polls)
-        part = self._claimer.first_part(wanted)
-        request = self._claimer.request(part)
+        request = yield from self._claimer.first_request(wanted, [outcome.lease.job for outcome in outcomes])
         asked_at = monotonic()
         try:
-            finished, claims = yield from perform(
-                finish_ops.cycle,
-                outcomes,
-                jitter=self._rng.random,
-                claim=request,
-                failing=self._recorder.failing,
-            )
+            finished, claims = yield from self._claimer.sending(request, self._send_cycle(outcomes, request))
         except RowsLocked:
             return (yield from self._record_and_claim(outcomes, wanted, skip_locked=True))
         except PERHAPS_REFUSED as error:
@@ -144,12 +138,18 @@ class WorkerOperations:
         self._damaged.note_recorded(finished)
         batch = Batch(claims.jobs, more=True)
         try:
-            batch = yield from self._claimer.answered(part, request, claims, asked_at)
-            batch = yield from self._claimer.rest(wanted, part, batch)
+            batch = yield from self._claimer.answered(wanted, request, claims, asked_at)
+            batch = yield from self._claimer.rest(wanted, request, batch)
         except OUT_OF_SERVICE:
             if not (outcomes or batch):
                 raise
         return finished, batch
+
+    def _send_cycle(
+        self, outcomes: Sequence[Outcome], request: ClaimRequest
+    ) -> Plan[tuple[Finished, Claims]]:
+        failing, jitter = self._recorder.failing, self._rng.random
+        return (yield from perform(finish_ops.cycle, outcomes, jitter=jitter, claim=request, failing=failing))
 
     def _record_and_claim(
         self, outcomes: Sequence[Outcome], wanted: Wanted, *, skip_locked: bool = False

@@ -214,12 +214,12 @@ RETURNING CAST(id AS text), token, attempt, {claimed_columns}, state;
 
 -- name: count_limited
 -- differs: see running_jobs.
--- The running jobs of limited tasks.
+-- The running jobs of limited tasks, except those that are about to end.
 WITH RECURSIVE
 {running_jobs}
 SELECT queue, task, concurrency_key, count(*)
   FROM running
- WHERE task IN texts(:tasks)
+ WHERE task IN texts(:tasks) AND id NOT IN ids(:ended)
  GROUP BY 1, 2, 3;
 
 -- name: find_limited

@@ -63,10 +63,10 @@ RETURNING id, token, attempt, {claimed_columns}, state;
 
 -- name: count_limited
 -- differs: the index finds the jobs that run.
--- The running jobs of limited tasks.
+-- The running jobs of limited tasks, except those that are about to end.
 SELECT queue, task, concurrency_key, count(*)
   FROM perdure.job INDEXED BY perdure.job_running
- WHERE state = 'running' AND task IN texts(:tasks)
+ WHERE state = 'running' AND task IN texts(:tasks) AND id NOT IN ids(:ended)
  GROUP BY 1, 2, 3;
 
 -- name: find_limited
