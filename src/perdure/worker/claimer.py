@@ -41,6 +41,9 @@ class Wanted(NamedTuple):
     queues: Sequence[str] | None
     polls: bool = False
 
+    def __bool__(self) -> bool:
+        return self.n > 0 and bool(self.tasks) and self.queues != []
+
 
 class Batch(list[Claimed]):
     """Claimed jobs, in order. ``more``: the next claim may find more, even if these are fewer than asked for."""
@@ -88,7 +91,7 @@ class Claimer:
         ``ended``: jobs whose outcomes are recorded together with this claim.
         """
         unlimited = [task for task in wanted.tasks if task not in self._limits.tasks]
-        if not wanted.n or len(unlimited) == len(wanted.tasks):
+        if not wanted or len(unlimited) == len(wanted.tasks):
             return self._request(wanted)
         self._limited_first = not (self._limited_first and unlimited)
         if self._limited_first:
@@ -100,14 +103,14 @@ class Claimer:
     def rest(self, wanted: Wanted, first: ClaimRequest, batch: Batch) -> Plan[Batch]:
         """Claim the other kind of jobs, after the first request gave this batch."""
         left = wanted.n - len(batch)
-        if left > 0 and first.limited is not None:
+        if first.limited is not None and left > 0:
             unlimited = [task for task in wanted.tasks if task not in self._limits.tasks]
             part = wanted._replace(tasks=unlimited, n=left)
             batch = batch.followed_by((yield from self._claim_unlimited(part)))
         elif left > 0 and len(first.tasks) < len(wanted.tasks):
             request = yield from self._limited_request(wanted._replace(n=left))
             batch = batch.followed_by((yield from self._take_limited(request)))
-        if wanted.n and not batch and (yield from self._refresh()):
+        if wanted and not batch and (yield from self._refresh()):
             return (yield from self.claim(wanted))
         return batch
 
@@ -167,8 +170,6 @@ class Claimer:
         """A request for limited jobs that fit now."""
         worker, tasks, n, queues, _ = wanted
         request = ClaimRequest(worker, tasks, n, queues, limits=self._limits.version)
-        if queues == []:
-            return request._replace(limited=())
         fitting = yield from perform(
             limit_ops.find_fitting,
             request,
