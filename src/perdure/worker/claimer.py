@@ -102,6 +102,8 @@ class Claimer:
 
     def rest(self, wanted: Wanted, first: ClaimRequest, batch: Batch) -> Plan[Batch]:
         """Claim the other kind of jobs, after the first request gave this batch."""
+        if not wanted:
+            return batch
         left = wanted.n - len(batch)
         if first.limited is not None and left > 0:
             unlimited = [task for task in wanted.tasks if task not in self._limits.tasks]
@@ -110,7 +112,7 @@ class Claimer:
         elif left > 0 and len(first.tasks) < len(wanted.tasks):
             request = yield from self._limited_request(wanted._replace(n=left))
             batch = batch.followed_by((yield from self._take_limited(request)))
-        if wanted and not batch and (yield from self._refresh()):
+        if not batch and (yield from self._refresh()):
             return (yield from self.claim(wanted))
         return batch
 
