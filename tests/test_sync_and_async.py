@@ -25,7 +25,7 @@ METHODS = {
         append_steps cancel_job cancel_jobs cancel_workflow check_schema close count_jobs count_jobs_by delete_job
         delete_jobs enqueue enqueue_many explain_job get_job get_jobs get_task get_workflow
         job_history list_acts list_jobs list_queues list_tasks list_workers list_workflows migrate
-        oldest_ready pause_queue replay_job requeue_job requeue_jobs requeue_workflow resolve_gate
+        oldest_ready pause_queue replay_job requeue_job requeue_jobs requeue_workflow reset_queue resolve_gate
         resume_queue run_jobs_now run_now save_tasks set_queue set_task start_workflow stats warm_queue
     """,
     Views: """

@@ -54,6 +54,7 @@ class Attempt:
         "runner",
         "started",
         "stop_reason",
+        "timeout",
     )
 
     def __init__(
@@ -65,6 +66,7 @@ class Attempt:
         self.context = context
         self.runner = runner
         self.started = started
+        self.timeout = job.timeout
         self.deadline: float | None = None
         self.has_begun = False
         self.stop_reason: StopReason | None = None
@@ -122,7 +124,7 @@ class Attempt:
     @property
     def allowed(self) -> float | None:
         """Seconds that its handler may take."""
-        return None if self.job.timeout is None else self.job.timeout / SECOND
+        return None if self.timeout is None else self.timeout / SECOND
 
     @property
     def size(self) -> int:

@@ -6,15 +6,22 @@
 -- claim raises the token, a rescue clears the worker (docs/decisions/0005).
 worker IS NOT NULL
 
+-- fragment: queue_is_paused
+-- Whether the queue of row q is paused now. A pause may end by itself.
+(q.paused AND (q.resume_at IS NULL OR q.resume_at > :now))
+
 -- fragment: queue_is_closed
 -- Whether nothing may be claimed now from the queue of row q. Every claim uses this: a condition that closes a whole
 -- queue belongs here.
-(q.paused OR q.cool_until > :now)
+({queue_is_paused} OR q.cool_until > :now)
 
 -- fragment: worker_may_claim
 -- A worker that was retired, or that a restored database does not know, must not claim until it has registered anew:
 -- the next sweep would take its jobs away while they run.
 EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND {is_live})
+
+-- fragment: end_pause
+paused = false, paused_at = NULL, paused_by = NULL, pause_reason = NULL, resume_at = NULL
 
 -- fragment: asked_queue_is_claimable
 NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = asked.queue AND {queue_is_closed})
@@ -341,28 +348,49 @@ SELECT name, throttles, cool_until, :now, backoff
  ORDER BY name
    FOR UPDATE;
 
--- name: set_queue
--- Changes some settings; the others stay as they are.
-INSERT INTO perdure.queue AS q (name, {each queue setting: COLUMN}) VALUES (:name, {each queue setting: :COLUMN})
-    ON CONFLICT (name) DO UPDATE
-       SET {each queue setting: COLUMN = CASE WHEN :set_COLUMN THEN excluded.COLUMN ELSE q.COLUMN END};
+-- name: lock_settings
+-- In the order of their names.
+SELECT {each queue field: COLUMN}
+  FROM perdure.queue
+ WHERE name IN texts(:names)
+ ORDER BY name
+   FOR UPDATE;
+
+-- name: write_settings
+UPDATE perdure.queue
+   SET backoff = as_json(:backoff), timeout = :timeout, concurrency = :concurrency, declared = as_json(:declared),
+       edited = as_json(:edited)
+ WHERE name = :name;
+
+-- name: list_live_settings
+-- What workers must know of queues.
+SELECT name, timeout, CASE WHEN {queue_is_paused} THEN resume_at END, :now
+  FROM perdure.queue q
+ WHERE timeout IS NOT NULL OR (resume_at IS NOT NULL AND {queue_is_paused})
+ ORDER BY name;
 
 -- name: pause_queue
--- Of one that is paused already only who and why changes.
-INSERT INTO perdure.queue AS q (name, paused, paused_at, paused_by, pause_reason) VALUES (:name, true, :now, :by, :reason)
+-- Of one that is paused already only who, why and until when changes.
+INSERT INTO perdure.queue AS q (name, paused, paused_at, paused_by, pause_reason, resume_at)
+VALUES (:name, true, :now, :by, :reason, instant(:resume_at))
     ON CONFLICT (name) DO UPDATE
-       SET paused = true, paused_at = CASE WHEN q.paused THEN q.paused_at ELSE excluded.paused_at END,
-           paused_by = excluded.paused_by, pause_reason = excluded.pause_reason;
+       SET paused = true, paused_at = CASE WHEN {queue_is_paused} THEN q.paused_at ELSE excluded.paused_at END,
+           paused_by = excluded.paused_by, pause_reason = excluded.pause_reason, resume_at = excluded.resume_at;
 
 -- name: lock_pause
-SELECT paused_at, paused_by, pause_reason
-  FROM perdure.queue
- WHERE name = :name AND paused
+SELECT paused_at, paused_by, pause_reason, resume_at
+  FROM perdure.queue q
+ WHERE name = :name AND {queue_is_paused}
    FOR UPDATE;
 
 -- name: resume_queue
-UPDATE perdure.queue SET paused = false, paused_at = NULL, paused_by = NULL, pause_reason = NULL
+UPDATE perdure.queue SET {end_pause}
  WHERE name = :name;
+
+-- name: end_pauses
+UPDATE perdure.queue SET {end_pause}
+ WHERE paused AND resume_at <= :now
+RETURNING name;
 
 -- name: cool_queue
 UPDATE perdure.queue SET throttles = :throttles, cool_until = :now + span(:cool) WHERE name = :name;
