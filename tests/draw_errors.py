@@ -93,6 +93,7 @@ FINER = {
     "move.other": "Finish the other move, or give it up; the message names it.",
     "move.same": "Name two databases.",
     "move.workers": "Stop all workers; after a kill wait for the lease to end.",
+    "queue.declared_twice": "Declare the queue in one place.",
     "request.ambiguous_id": "Give more characters of the id; the message names some that begin so.",
     "schema.gap": "A migration is missing before one that was applied: restore the database from a backup.",
     "schema.no_such_version": "Name a migration that this version has.",

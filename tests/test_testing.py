@@ -399,6 +399,36 @@ def test_run_until_done_says_so_when_something_can_never_run(shop: Shop) -> None
         assert len(t.run_until_done()) == 1
 
 
+def test_run_until_done_waits_for_a_pause_that_ends_by_itself(shop: Shop) -> None:
+    with shop.app.testing() as t:
+        begin = t.now
+        shop.app.pause_queue("default", resume_at=timedelta(hours=1))
+        job = shop.send.enqueue("ann")
+        assert t.run_until_idle() == []
+        assert [one.id for one in t.run_until_done()] == [job.id]
+        assert t.now - begin >= timedelta(hours=1)
+
+
+def test_declared_queues_are_in_the_database_of_a_test_and_then_in_the_own_one(tmp_path: Path) -> None:
+    shop = Shop(f"sqlite:///{tmp_path}/jobs.db")
+    shop.app.queue("mail", concurrency=3)
+    with shop.app.testing() as t:
+        shop.app.set_queue("mail", concurrency=1)
+        shop.app.queue("late", timeout=5)
+        shop.send.enqueue("ann")
+        t.run_until_done()
+        assert [(queue.name, queue.concurrency) for queue in shop.app.list_queues()] == [
+            ("late", None),
+            ("mail", 1),
+        ]
+    shop.send.enqueue("bob")
+    assert [(queue.name, queue.concurrency) for queue in shop.app.list_queues()] == [
+        ("late", None),
+        ("mail", 3),
+    ]
+    shop.app.close()
+
+
 def test_run_until_done_waits_for_the_expiry_of_what_cannot_run(shop: Shop) -> None:
     with shop.app.testing() as t:
         shop.app.pause_queue("default")

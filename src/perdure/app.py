@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -12,9 +11,8 @@ from datetime import datetime, timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
 
-import msgspec
-
 from perdure.client.bulk import BulkMethods
+from perdure.client.catalog import CatalogMethods, renamed
 from perdure.client.database import DatabaseSettings
 from perdure.client.definition import define
 from perdure.client.enqueue import PLAIN_RESULT, EnqueueMethods
@@ -25,26 +23,20 @@ from perdure.client.task import AsyncTask, Handling, SyncTask, Task
 from perdure.client.views import Views
 from perdure.client.worker_api import WorkerMethods
 from perdure.client.workflows import WorkflowMethods
-from perdure.errors import (
-    InvalidTask,
-    StoreBusy,
-    StoreReadOnly,
-    TaskNotSaved,
-    Unavailable,
-)
+from perdure.errors import InvalidTask
 from perdure.internal.instances import WeakRegistry
 from perdure.internal.lazy import lazy
 from perdure.model.backoff import DEFAULT_BACKOFF, Backoff
 from perdure.model.graph import GATE
 from perdure.model.job import JobRow, Span, TaskDefinition
-from perdure.ops import tasks as task_ops
+from perdure.model.queue_settings import Settings
 from perdure.ops.enqueue import enqueue_each
 from perdure.plan.coalesce import Coalescer
 from perdure.plan.once_per_loop import OncePerLoop
-from perdure.plan.plan import Plan, async_method, in_thread, perform, perform_at_once, run_once, sync_method
+from perdure.plan.plan import Plan, async_method, in_thread, sync_method
 from perdure.request.events import EventName, Listener
 from perdure.request.middleware import Middleware
-from perdure.request.options import INTEGER, flag, texts, unknown_option, whole
+from perdure.request.options import INTEGER, texts, unknown_option, whole
 from perdure.request.times import duration_us
 from perdure.store.store import Store
 from perdure.worker.handler import RunIn
@@ -57,7 +49,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class App(EnqueueMethods, JobMethods, LimitMethods, BulkMethods, WorkflowMethods, WorkerMethods):
+class App(
+    CatalogMethods, EnqueueMethods, JobMethods, LimitMethods, BulkMethods, WorkflowMethods, WorkerMethods
+):
     """Tasks and a database. The database is opened at the first use."""
 
     def __init__(
@@ -85,7 +79,10 @@ class App(EnqueueMethods, JobMethods, LimitMethods, BulkMethods, WorkflowMethods
         self.middleware: list[Middleware] = []
         self._singles = Coalescer(enqueue_each)
         self.listeners: dict[EventName, list[Listener]] = {}
+        self.queues: dict[str, Settings] = {}
+        """What ``queue`` has declared, by the queue's name."""
         self._unsaved: dict[str, TaskDefinition] = {}
+        self._unsaved_queues: dict[str, Settings] = {}
         self.declared_limits: dict[str, int] = {}
         self._save_once = OncePerLoop()
 
@@ -112,7 +109,7 @@ class App(EnqueueMethods, JobMethods, LimitMethods, BulkMethods, WorkflowMethods
             database, own, unsaved = self.database, self._store, self._unsaved
             # A worker's child processes open the database by its URL.
             self.use_database(url=url)
-            self._store, self._unsaved = store, self._definitions()
+            self._store, self._unsaved, self._unsaved_queues = store, self._definitions(), dict(self.queues)
             vars(self).update(methods)
         try:
             yield
@@ -129,6 +126,7 @@ class App(EnqueueMethods, JobMethods, LimitMethods, BulkMethods, WorkflowMethods
                     for name, one in self._definitions().items()
                     if name in unsaved or name not in known
                 }
+                self._unsaved_queues = dict(self.queues)
 
     def import_modules(self) -> None:
         """Import the modules of ``imports=``, which register their tasks."""
@@ -223,23 +221,8 @@ class App(EnqueueMethods, JobMethods, LimitMethods, BulkMethods, WorkflowMethods
                 raise InvalidTask(f"There is already a task named {known}.", code="task.duplicate")
         for known in (task.name, *task.aliases):
             self.tasks[known] = task
-            self._unsaved[known] = _renamed(definition, known)
+            self._unsaved[known] = renamed(definition, known)
         return task
-
-    def _save_tasks(self, *, exact: bool = False) -> Plan[None]:
-        """Write the tasks of this program to the database; ``exact`` disables all other tasks there."""
-        definitions = [*self._definitions().values()]
-        known = yield from perform(task_ops.list_tasks)
-        names = {one.name for one in definitions}
-        others = flag("exact", exact) and any(
-            task.enabled for name, task in known.items() if name not in names
-        )
-        # If nothing differs, write nothing: the role may lack the right to write tasks.
-        if others or _differing(definitions, known) or (yield from self._limits_differ()):
-            yield from perform(task_ops.sync, definitions, limits=self.declared_limits, exact=exact)
-        self._mark_saved(definitions)
-
-    save_tasks, asave_tasks = sync_method(_save_tasks), async_method(_save_tasks)
 
     def _migrate(self, *, to: int | None = None) -> Plan[list[int]]:
         """Apply the migrations that the database lacks, up to version ``to``; return the versions it finished."""
@@ -270,65 +253,6 @@ class App(EnqueueMethods, JobMethods, LimitMethods, BulkMethods, WorkflowMethods
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
-    def _ready(self, conn: object | None, *, strict: bool = False) -> Plan[None]:
-        """Save the tasks before the first operation of a process, and after each new task.
-
-        ``strict``: raise if the role may not write tasks. It is set after a job was refused because its task is
-        missing.
-        """
-        if conn is not None:
-            yield from self._save_unsaved(conn, strict=strict)
-            return
-        # If many asyncio tasks call this at the same time, one of them saves. The others wait and continue in order.
-        while self._unsaved:
-            if (done := (yield from run_once(self._save_once))) is not None:
-                away = None
-                try:
-                    yield from self._save_unsaved(None, strict=strict)
-                except Unavailable as error:
-                    away = error
-                    raise
-                finally:
-                    done(away)
-
-    def _save_unsaved(self, conn: object | None, *, strict: bool) -> Plan[None]:
-        if not self._unsaved:
-            return
-        definitions = list(self._unsaved.values())
-        known: dict[str, task_ops.KnownTask] = {}
-        # The caller's own transaction may hold SQLite's write lock: waiting for it would never end.
-        do = perform if conn is None else perform_at_once
-        try:
-            known = yield from do(task_ops.list_tasks)
-            stale = _differing(definitions, known)
-            if stale or (yield from self._limits_differ()):
-                yield from do(task_ops.sync, stale, limits=self.declared_limits)
-        except StoreBusy:
-            if conn is None:
-                raise
-            if missing := [one.name for one in definitions if one.name not in known]:
-                raise TaskNotSaved(_not_saved(missing)) from None
-            return
-        except StoreReadOnly as error:
-            # A job whose task is in the database must not fail because another task is missing.
-            if strict or not known or error.code != "store.forbidden":
-                raise
-            _log.warning("Tasks of this program could not be written to the database: %s", error)
-        self._mark_saved(definitions)
-
-    def _mark_saved(self, definitions: Sequence[TaskDefinition]) -> None:
-        for definition in definitions:
-            if self._unsaved.get(definition.name) == definition:
-                del self._unsaved[definition.name]
-
-    def _mark_all_unsaved(self) -> None:
-        """Let the next operation write all tasks: the database lost one, because it was recreated or restored."""
-        self._unsaved.update(self._definitions())
-
-    def _definitions(self) -> dict[str, TaskDefinition]:
-        """The definitions of all tasks, by name and alias."""
-        return {name: _renamed(task.definition, name) for name, task in self.tasks.items()}
-
     def _handle(self, row: JobRow) -> Job[Any]:
         task = self.tasks.get(row.task)
         decode = PLAIN_RESULT if task is None else task.results.decode
@@ -339,7 +263,6 @@ class App(EnqueueMethods, JobMethods, LimitMethods, BulkMethods, WorkflowMethods
         return PLAIN_RESULT(result) if known is None else known.results.decode(result)
 
 
-_log = logging.getLogger("perdure")
 _apps: WeakRegistry[App] = WeakRegistry()
 
 
@@ -365,26 +288,6 @@ class _Register:
     @overload
     def __call__(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
     def __call__(self, function: Callable[..., Any], /) -> Any:
-        return self._app._register(function, **self._options)
-
-
-def _differing(
-    definitions: Sequence[TaskDefinition], known: Mapping[str, task_ops.KnownTask]
-) -> list[TaskDefinition]:
-    """The definitions that the database lacks, or has in another form."""
-    return [one for one in definitions if one.name not in known or known[one.name].definition != one]
-
-
-def _not_saved(names: Sequence[str]) -> str:
-    """The message for tasks that are not saved. It names only one: a single call saves them all."""
-    who = f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more are"
-    return (
-        f"The task {who} not in the database yet and cannot be written now: call app.save_tasks() beforehand."
-    )
-
-
-def _renamed(definition: TaskDefinition, name: str) -> TaskDefinition:
-    if name == definition.name:
-        return definition
-    scope = None if definition.concurrency is None else definition.name
-    return msgspec.structs.replace(definition, name=name, concurrency_scope=scope)
+        task = self._app._register(function, **self._options)
+        task.declares_timeout = "timeout" in self._options
+        return task

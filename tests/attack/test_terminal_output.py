@@ -147,6 +147,13 @@ INVOCATIONS: dict[str, Callable[[Planted], list[list[str]]]] = {
         [it.over.id, "cancel"], [it.over.id, "requeue"],
     ],
     "queues": lambda it: [[]],
+    "queue": lambda it: [
+        [named("queue")], [named("queu")], [HOSTILE], [named("queue"), HOSTILE], [named("queue"), "set", HOSTILE],
+        [named("queue"), "set", f"concurrency={HOSTILE}"], [named("queue"), "set", f"backoff={HOSTILE}"],
+        [named("queue"), "set", "timeout=5", "--actor", named("ann")], [named("queue"), "reset"],
+        [named("queue"), "pause", "--reason", named("reason"), "--for", "1h"], [named("queue"), "warm"],
+        [named("queue"), "pause", "--for", HOSTILE], [named("queue"), "resume"],
+    ],
     "tasks": lambda it: [[]],
     "workers": lambda it: [[]],
     "stats": lambda it: [[], ["--since", "1d"], ["--since", HOSTILE]],

@@ -8,6 +8,7 @@ import pytest
 
 from perdure.errors import InvalidOption, InvalidTask, NotFound
 from perdure.model.lifecycle import Failed, Succeeded
+from perdure.worker.operations import WorkerOperations
 from tests.conformance.world import World, ids
 
 
@@ -46,6 +47,32 @@ def test_tasks_share_a_named_limit(world: World) -> None:
     assert world.app.reset_limit("printer") == 2
     assert world.claim(9) == []
     assert [limit[:3] for limit in world.app.list_limits()] == [("printer", 2, 2)]
+
+
+def test_a_queue_runs_no_more_jobs_than_its_limit(world: World) -> None:
+    world.app.queue("narrow", concurrency=2)
+    one, two = world.task("one", queue="narrow"), world.task("two", queue="narrow", concurrency=1)
+    other = world.task("other")
+    jobs = [two.enqueue(), two.enqueue(), one.enqueue(), one.enqueue(), other.enqueue()]
+    claimed = world.claim(9) + world.claim(9)
+    assert sorted(ids(claimed)) == sorted(ids([jobs[0], jobs[2], jobs[4]]))
+    world.app.set_queue("narrow", concurrency=3)
+    assert ids(world.claim(9)) == ids(jobs[3:4])
+    world.app.set_queue("narrow", concurrency=None)
+    assert world.claim(9) == []  # the limit of the task is left
+    world.finish(Succeeded(claimed[0].lease))
+    assert ids(world.claim(9)) == ids(jobs[1:2])
+
+
+def test_a_limit_on_a_queue_closes_it_to_workers_that_do_not_know_it(world: World) -> None:
+    work = world.task()
+    jobs = [work.enqueue() for _ in range(4)]
+    unaware = WorkerOperations(world.store)
+    assert len(unaware.claim(world.worker, tasks=["work"], n=1)) == 1
+    assert unaware.claim(world.worker, tasks=["other"], n=1) == []  # it has just checked the limits
+    world.app.set_queue("default", concurrency=2)
+    assert unaware.claim(world.worker, tasks=["work"], n=9) == []
+    assert ids(world.claim(9)) == ids(jobs[1:2])
 
 
 def test_a_job_obeys_all_of_its_limits(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -167,7 +168,12 @@ VERBS: dict[str, Values] = {
     ),
     "migrate": some(to=mostly(None, integers)),
     "oldest_ready": some(queue=name),
-    "pause_queue": also(asked(name=name), reason=said, by=said),
+    "pause_queue": also(
+        asked(name=name),
+        resume_at=mostly(None, timedelta(hours=1), timedelta(0), timedelta.max, spans, datetimes),
+        reason=said,
+        by=said,
+    ),
     "replay_job": also(asked(id=job), request_key=mostly(None, SECRET, texts), reason=said, by=said),
     "requeue_job": also(asked(id=job), run=number, keep_checkpoint=flag, reason=said, by=said, conn=conn),
     "requeue_jobs": many(keep_checkpoint=flag, reason=said),
@@ -190,7 +196,14 @@ VERBS: dict[str, Values] = {
     "warm_queue": also(asked(name=name), by=said),
     "run_jobs_now": many(),
     "run_now": also(asked(id=job), by=said),
-    "set_queue": also(asked(name=name, backoff=backoff), by=said),
+    "reset_queue": also(asked(name=name), by=said),
+    "set_queue": also(
+        asked(name=name),
+        backoff=backoff,
+        timeout=mostly(None, 3, spans),
+        concurrency=mostly(None, 3, integers),
+        by=said,
+    ),
     "set_task": also(
         asked(name=mostly("elsewhere", texts)),
         enabled=flag,

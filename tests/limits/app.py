@@ -11,6 +11,7 @@ from perdure import App, Backoff
 # A killed process loses nothing that was written; only a crash of the machine would.
 app = App(lease=1, synchronous="normal")
 app.limit("device", concurrency=3)
+app.queue("narrow", concurrency=6)
 TOUGH: dict[str, Any] = {"max_attempts": 10_000, "max_crashes": None, "backoff": Backoff(base=0.01, cap=0.1)}
 
 
@@ -31,6 +32,16 @@ async def device(key: int) -> None:
 
 @app.task(name="both", concurrency=1, concurrency_key="{key}", limits=["device"], **TOUGH)
 async def both(key: int) -> None:
+    await work()
+
+
+@app.task(name="narrow", queue="narrow", **TOUGH)
+async def narrow(key: int) -> None:
+    await work()
+
+
+@app.task(name="both narrow", queue="narrow", limits=["device"], **TOUGH)
+async def both_narrow(key: int) -> None:
     await work()
 
 

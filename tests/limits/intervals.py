@@ -20,6 +20,7 @@ from perdure.store.store import Store
 class Interval(NamedTuple):
     began: int
     ended: int
+    queue: str
     task: str
     key: str | None
 
@@ -39,13 +40,13 @@ def intervals(store: Store) -> list[Interval]:
     found: dict[tuple[str, int], Interval] = {}
     for id, token, *interval in _ask(
         store,
-        """SELECT a.job, a.token, a.started_at, a.finished_at, j.task, j.concurrency_key
+        """SELECT a.job, a.token, a.started_at, a.finished_at, j.queue, j.task, j.concurrency_key
              FROM perdure.attempt a JOIN perdure.job j ON j.id = a.job WHERE a.started_at IS NOT NULL""",
     ):
         found[str(id), token] = _interval(*interval)
     for id, token, *interval in _ask(
         store,
-        """SELECT id, token, started_at, finished_at, task, concurrency_key
+        """SELECT id, token, started_at, finished_at, queue, task, concurrency_key
              FROM perdure.job WHERE started_at IS NOT NULL AND finished_at IS NOT NULL""",
     ):
         found.setdefault((str(id), token), _interval(*interval))
@@ -53,7 +54,7 @@ def intervals(store: Store) -> list[Interval]:
 
 
 def timeline(store: Store) -> Timeline:
-    """The concurrency of every limit over time. Only named limits are changed while jobs run."""
+    """The concurrency of every limit over time. Tests change only named limits while jobs run."""
     limits: Limits = store.perform(limit_ops.read_limits)
     changes: dict[LimitId, list[Change]] = defaultdict(list)
     for row in store.perform(limit_ops.list_limits):
@@ -64,6 +65,8 @@ def timeline(store: Store) -> Timeline:
         values = json.loads(detail) if isinstance(detail, str) else detail or {}
         name = subject.removeprefix("limit ")
         changes["named", name].append(Change(_micros(at), values.get("concurrency")))
+    for name, concurrency in limits.queues.items():
+        changes["queue", name].append(Change(0, concurrency))
     for limit in limits.tasks.values():
         changes["task", limit.scope].append(Change(0, limit.concurrency))
     return changes
@@ -75,7 +78,7 @@ def violations(store: Store) -> list[str]:
     under: dict[LimitId, list[Interval]] = defaultdict(list)
     for interval in intervals(store):
         # A limit that is lifted for a moment counts as one that everything fits under.
-        for limit, _ in _lifted(limits).of(interval.task, interval.key):
+        for limit, _ in _lifted(limits).of(interval.queue, interval.task, interval.key):
             under[limit].append(interval)
     assert under, "no job ran under a limit"
     return [text for limit, some in under.items() for text in _exceeded(limit, some, caps)]
@@ -109,8 +112,8 @@ def _ask(store: Store, text: str) -> list[Row]:
         connection.close()
 
 
-def _interval(began: Any, ended: Any, task: str, key: str | None) -> Interval:
-    return Interval(_micros(began), _micros(ended), task, key)
+def _interval(began: Any, ended: Any, queue: str, task: str, key: str | None) -> Interval:
+    return Interval(_micros(began), _micros(ended), queue, task, key)
 
 
 def _micros(at: Any) -> int:

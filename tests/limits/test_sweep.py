@@ -18,7 +18,7 @@ from tests.harness.waiting import until
 from tests.limits.app import app as theirs
 from tests.limits.intervals import intervals, violations
 
-TASKS = ("one", "keyed", "device", "both", "free")
+TASKS = ("one", "keyed", "device", "both", "narrow", "both narrow", "free")
 KEYS = 8
 
 

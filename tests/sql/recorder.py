@@ -15,6 +15,7 @@ from perdure.model.graph import GATE, Shape
 from perdure.model.job import SECOND, Lease, NewJob, NewStep, NewWorkflow, Options, TaskDefinition
 from perdure.model.lifecycle import Change, Failed, Outcome, Report, Succeeded, Throttled
 from perdure.model.new_steps import NewSteps
+from perdure.model.queue_settings import Settings
 from perdure.ops import (
     append,
     audit,
@@ -112,8 +113,13 @@ def set_up(store: Recorder) -> None:
     store.perform(tasks.list_tasks)
     store.perform(queues.pause, "default")
     store.perform(queues.resume, "default")
+    store.perform(queues.pause, "default", resume_in=1)
+    store.perform(queues.end_pauses)
     store.perform(queues.set_queue, "other", {"backoff": None})
+    store.perform(queues.reset_queue, "other")
+    store.perform(queues.sync_queues, {"other": Settings(timeout=SECOND)}, exact=True)
     store.perform(queues.list_queues)
+    store.perform(queues.list_live_settings)
     store.perform(queues.find_unknown, ["mony"])
     store.perform(worker.register, "ann", name="ann", lease=SECOND)
     store.perform(worker.list_workers)
@@ -130,6 +136,7 @@ def limit(store: Recorder) -> None:
     )
     store.perform(tasks.sync, [definition], limits={"named": 5})
     store.perform(limits.set_limit, "named", 5)
+    store.perform(queues.set_queue, "narrow", {"concurrency": 3})
     store.perform(limits.reset_limit, "named")
     store.perform(limits.list_limits)
     store.perform(limits.read_version)

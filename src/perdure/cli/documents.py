@@ -13,6 +13,7 @@ from perdure.cli.output import exact, printable
 
 if TYPE_CHECKING:
     from perdure.client.bulk import Act
+    from perdure.client.queues import QueuePause, QueueSettings
     from perdure.client.stats import QueueStats, RecentStats, Stats
     from perdure.client.timeline import Entry
     from perdure.client.views import AttemptView, WorkerRow, WorkflowRow
@@ -88,14 +89,31 @@ def queue_document(name: str, queue: QueueStats, stats: Stats) -> dict[str, Any]
         "lag": queue.lag,
         "oldest_ready": iso(queue.oldest_ready),
         "paused": queue.paused,
-        "pause": None if queue.pause is None else {**queue.pause._asdict(), "at": iso(queue.pause.at)},
+        "pause": pause_document(queue.pause),
         "cool_until": iso(queue.cool_until),
+        "settings": None if queue.settings is None else settings_document(queue.settings),
         "unserved": [
             {"task": lost.task, "ready": lost.ready, "lacks": lost.lacks}
             for lost in stats.unserved
             if lost.queue == name
         ],
     }
+
+
+def pause_document(pause: QueuePause | None) -> dict[str, Any] | None:
+    if pause is None:
+        return None
+    return {**pause._asdict(), "at": iso(pause.at), "resume_at": iso(pause.resume_at)}
+
+
+def settings_document(settings: QueueSettings) -> dict[str, Any]:
+    """What is in effect, what the code declares, and what an operator has set."""
+    from msgspec import to_builtins
+
+    values = {name: getattr(settings, name) for name in ("backoff", "timeout", "concurrency")}
+    edited = [edit.setting for edit in settings.edits]
+    document: dict[str, Any] = to_builtins({**values, "declared": settings.declared, "edited": edited})
+    return document
 
 
 def stats_document(stats: Stats) -> dict[str, Any]:

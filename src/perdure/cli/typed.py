@@ -29,8 +29,18 @@ def database(ctx: click.Context, param: click.Parameter, value: str | None) -> s
 
 def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     """A duration in seconds: ``90``, ``90s``, ``5m``, ``2h``, ``1d``."""
-    if value is None:
-        return None
+    return None if value is None else span(value)
+
+
+def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> timedelta | None:
+    """The same as a timedelta."""
+    try:
+        return None if value is None else timedelta(seconds=span(value))
+    except OverflowError:
+        raise click.BadParameter(f"{value!r} is too long.") from None
+
+
+def span(value: str) -> float:
     read = _SPAN.fullmatch(value.strip())
     if read is None:
         raise click.BadParameter(f"{value!r} is not a duration: use 90, 90s, 5m, 2h or 1d.")

@@ -12,9 +12,11 @@ from msgspec import UNSET, UnsetType
 from perdure.client.job import Job
 from perdure.client.queues import (
     QueueChanges,
+    QueueEdit,
     QueuePause,
     QueueSettings,
     checked_changes,
+    show_edits,
     show_pause,
     show_queue,
 )
@@ -178,10 +180,25 @@ class JobMethods:
         keep, reason, by = self.keep_keys_for, optional_text("reason", reason), optional_text("by", by)
         return (yield from perform(job_actions.delete, job_id(id), keep_key=keep, reason=reason, by=by))
 
-    def _pause_queue(self, name: str, *, reason: str | None = None, by: str | None = None) -> Plan[None]:
-        """Stop handing out jobs of this queue; running jobs go on."""
+    def _pause_queue(
+        self,
+        name: str,
+        *,
+        resume_at: datetime | timedelta | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Plan[None]:
+        """Stop handing out jobs of this queue; running jobs go on.
+
+        ``resume_at``: the pause ends by itself, at this time or after this duration.
+        """
         queue, reason, by = text("queue", name), optional_text("reason", reason), optional_text("by", by)
-        yield from perform(queues.pause, queue, reason=reason, by=by)
+        if isinstance(resume_at, timedelta):
+            length = duration_us("resume_at", resume_at, least=1)
+            yield from perform(queues.pause, queue, resume_in=length, reason=reason, by=by)
+        else:
+            end = None if resume_at is None else to_us("resume_at", resume_at)
+            yield from perform(queues.pause, queue, resume_at=end, reason=reason, by=by)
 
     def _resume_queue(self, name: str, *, by: str | None = None) -> Plan[QueuePause | None]:
         """Hand out jobs of this queue again. Return the ended pause; None if the queue was not paused."""
@@ -193,9 +210,18 @@ class JobMethods:
         return (yield from perform(cool_down.warm_queue, text("queue", name), by=optional_text("by", by)))
 
     def _set_queue(self, name: str, *, by: str | None = None, **changes: Unpack[QueueChanges]) -> Plan[None]:
-        """Change some of a queue's live settings. ``backoff`` overrides that of its tasks; None ends the override."""
+        """Change some of a queue's live settings; None removes one. What the code declares no longer overrides them.
+
+        ``backoff`` overrides that of the queue's tasks. ``timeout`` is for jobs without one of their own or of their
+        task. ``concurrency``: the most jobs that run at the same time, in all workers.
+        """
         queue, settings = text("queue", name), checked_changes(changes)
         yield from perform(queues.set_queue, queue, settings, by=optional_text("by", by))
+
+    def _reset_queue(self, name: str, *, by: str | None = None) -> Plan[list[QueueEdit]]:
+        """Return to the settings that the code declares, or to none. Return what operators had set."""
+        before = yield from perform(queues.reset_queue, text("queue", name), by=optional_text("by", by))
+        return [] if before is None else show_edits(before)
 
     def _list_queues(self) -> Plan[list[QueueSettings]]:
         """The queues with live settings."""
@@ -264,6 +290,7 @@ class JobMethods:
     warm_queue, awarm_queue = sync_method(_warm_queue), async_method(_warm_queue)
     resume_queue, aresume_queue = sync_method(_resume_queue), async_method(_resume_queue)
     set_queue, aset_queue = sync_method(_set_queue), async_method(_set_queue)
+    reset_queue, areset_queue = sync_method(_reset_queue), async_method(_reset_queue)
     list_queues, alist_queues = sync_method(_list_queues), async_method(_list_queues)
     set_task, aset_task = sync_method(_set_task), async_method(_set_task)
     list_tasks, alist_tasks = sync_method(_list_tasks), async_method(_list_tasks)

@@ -138,6 +138,8 @@ class Task(Enqueuer[P, R], Named):
     """A registered function with its default options. Calling it calls the function."""
 
     __name__: str
+    declares_timeout = False
+    """Whether its code gives a timeout, even if that is the default or None."""
 
     def __init__(
         self,
@@ -190,6 +192,7 @@ class Task(Enqueuer[P, R], Named):
             handling.on_failed,
             self.app.middleware,
             self.redact,
+            self.declares_timeout,
         )
 
     @lazy

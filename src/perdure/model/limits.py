@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 from perdure.model.job import Instant
 
 LimitId: TypeAlias = tuple[str, ...]
-"""``("task", scope)``, ``("key", scope, key)`` or ``("named", name)``."""
+"""``("queue", name)``, ``("task", scope)``, ``("key", scope, key)`` or ``("named", name)``."""
 
 
 class TaskLimit(NamedTuple):
@@ -51,9 +51,12 @@ class Limits(NamedTuple):
     version: int = 0
     tasks: Mapping[str, TaskLimit] = {}
     named: Mapping[str, int | None] = {}
+    queues: Mapping[str, int] = {}
 
-    def of(self, task: str, key: str | None) -> Iterator[tuple[LimitId, int]]:
+    def of(self, queue: str, task: str, key: str | None) -> Iterator[tuple[LimitId, int]]:
         """The limits that a job is under, each with its concurrency."""
+        if queue in self.queues:
+            yield ("queue", queue), self.queues[queue]
         limit = self.tasks.get(task)
         if limit is None:
             return
@@ -66,6 +69,10 @@ class Limits(NamedTuple):
             if concurrency is not None:
                 yield ("named", name), concurrency
 
+    def limit(self, queue: str, task: str) -> bool:
+        """Whether jobs of this task in this queue are under a limit."""
+        return task in self.tasks or queue in self.queues
+
     def is_keyed(self, task: str) -> bool:
         limit = self.tasks.get(task)
         return limit is not None and limit.keyed and limit.concurrency is not None
@@ -74,20 +81,20 @@ class Limits(NamedTuple):
 class Room:
     """How many more jobs may run under each limit."""
 
-    def __init__(self, limits: Limits, running: Iterable[tuple[str, str | None, int]]) -> None:
-        """``running``: tasks, concurrency keys, and how many jobs of them run."""
+    def __init__(self, limits: Limits, running: Iterable[tuple[str, str, str | None, int]]) -> None:
+        """``running``: queues, tasks, concurrency keys, and how many jobs of them run."""
         self._limits = limits
         self._used: dict[LimitId, int] = {}
-        for task, key, count in running:
-            self._use(task, key, count)
+        for queue, task, key, count in running:
+            self._use(queue, task, key, count)
 
-    def _use(self, task: str, key: str | None, count: int) -> None:
-        for limit, _ in self._limits.of(task, key):
+    def _use(self, queue: str, task: str, key: str | None, count: int) -> None:
+        for limit, _ in self._limits.of(queue, task, key):
             self._used[limit] = self._used.get(limit, 0) + count
 
-    def left(self, task: str, key: str | None = None) -> int | None:
-        """How many more jobs may run; None if nothing limits them."""
-        return min((c - self._used.get(limit, 0) for limit, c in self._limits.of(task, key)), default=None)
+    def _is_full(self, job: Due) -> bool:
+        limits = self._limits.of(job.queue, job.task, job.key)
+        return any(self._used.get(limit, 0) >= concurrency for limit, concurrency in limits)
 
     def full_keys(self, task: str) -> list[str]:
         """The concurrency keys of a task that have no room."""
@@ -106,10 +113,9 @@ class Room:
         for job in sorted(due):
             if len(chosen) == n:
                 break
-            left = self.left(job.task, job.key)
-            if left is not None and left <= 0:
+            if self._is_full(job):
                 blocked.append(job)
                 continue
-            self._use(job.task, job.key, 1)
+            self._use(job.queue, job.task, job.key, 1)
             chosen.append(job)
         return chosen, blocked

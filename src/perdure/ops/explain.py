@@ -29,7 +29,7 @@ def examine(id: str) -> Op[Case | None]:
     ((now,),) = clock
     job = JobRow(*jobs[0])
     live_workers = live(workers, now)
-    queue = next((queue for queue in map(read_queue, queues) if queue.name == job.queue), None)
+    queue = next((read_queue(row, now) for row in queues if row[0] == job.queue), None)
     return Case(
         now,
         job,

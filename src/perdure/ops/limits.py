@@ -34,9 +34,10 @@ class NamedLimit(NamedTuple):
 @operation("read")
 def read_limits() -> Op[Limits]:
     # The version comes first: if a change comes in between, the next claim gets nothing, and limits are read again.
-    version, tasks, named = yield from ask_all(
+    version, tasks, queues, named = yield from ask_all(
         Query("read_limit_version", {}),
         Query("list_limited_tasks", {}),
+        Query("list_limited_queues", {}),
         Query("list_named_limits", {}),
         final=True,
     )
@@ -44,6 +45,7 @@ def read_limits() -> Op[Limits]:
         version[0][0] if version else 0,
         {row[0]: _task_limit(*row[1:]) for row in tasks},
         {row[0]: row[1] for row in named},
+        {name: concurrency for name, concurrency in queues},
     )
 
 
@@ -108,21 +110,26 @@ def find_fitting(
 
     ``ended``: jobs whose outcomes are recorded together with the claim. ``sent``: jobs of a claim that is under way.
     """
-    tasks = [task for task in request.tasks if task in limits.tasks]
+    limited: dict[str, Param] = {
+        "limited_tasks": rows_of([*limits.tasks]),
+        "limited_queues": rows_of([*limits.queues]),
+    }
+    tasks = request.tasks if limits.queues else [task for task in request.tasks if task in limits.tasks]
     asked: dict[str, Param] = {
+        **limited,
         "worker": request.worker,
         "limits": limits.version,
         "queues": None if request.queues is None else rows_of(request.queues),
-        "tasks": rows_of(tasks),
+        "tasks": rows_of(list(tasks)),
         "n": request.n + len(sent),
     }
     running, rows = yield from ask_all(
-        Query("count_limited", {"tasks": rows_of([*limits.tasks]), "ended": rows_of(list(ended))}),
+        Query("count_limited", {**limited, "ended": rows_of(list(ended))}),
         Query("find_limited", asked),
     )
     due = [_due(row) for row in rows]
-    counts = [(task, key, count) for _, task, key, count in running]
-    counts += [(job.task, job.key, 1) for job in due if job.id in sent]
+    counts = [(queue, task, key, count) for queue, task, key, count in running]
+    counts += [(job.queue, job.task, job.key, 1) for job in due if job.id in sent]
     due = [job for job in due if job.id not in sent]
     room = Room(limits, counts)
     chosen, blocked = room.choose(due, request.n)

@@ -8,10 +8,9 @@ from typing import NamedTuple
 from perdure.model.coverage import Unserved, unserved
 from perdure.model.job import Instant, Span
 from perdure.model.latency import Ended, Latency, latency
-from perdure.model.pause import Pause
 from perdure.ops.latency import sample
 from perdure.ops.op import Op, Query, ask_all, operation
-from perdure.ops.queues import read_queue
+from perdure.ops.queues import Queue, read_queue
 from perdure.ops.worker import WorkerRow
 from perdure.ops.workers_read import live, servers
 
@@ -19,9 +18,7 @@ from perdure.ops.workers_read import live, servers
 class QueueNumbers(NamedTuple):
     counts: dict[str, int]
     oldest_ready: Instant | None
-    paused: bool
-    cool_until: Instant | None
-    pause: Pause | None
+    settings: Queue | None
 
 
 class Recent(NamedTuple):
@@ -61,7 +58,7 @@ def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Nu
         final=since is None and after is None,
     )
     ((now,),) = clock
-    queues = {queue.name: queue for queue in map(read_queue, settings)}
+    queues = {queue.name: queue for queue in (read_queue(row, now) for row in settings)}
     counts: dict[str, dict[str, int]] = {name: {} for name in queues}
     for name, state, number in counted:
         counts.setdefault(name, {})[state] = number
@@ -77,9 +74,7 @@ def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Nu
             name: QueueNumbers(
                 counts[name],
                 oldest.get(name),
-                paused=name in queues and queues[name].paused,
-                cool_until=queues[name].cool_until if name in queues else None,
-                pause=queues[name].pause if name in queues else None,
+                settings=queues.get(name),
             )
             for name in sorted(counts)
         },

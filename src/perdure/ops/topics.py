@@ -10,6 +10,8 @@ ENDED = "ended"
 """Some job has ended."""
 TASKS = "tasks"
 """An operator has set something for a task."""
+QUEUES = "queues"
+"""Settings of queues have changed."""
 
 LIMITS = "limits"
 """A limit was changed."""

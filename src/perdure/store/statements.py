@@ -47,7 +47,7 @@ from importlib.resources import files
 from typing import Literal, TypeAlias
 
 from perdure.model.job import STORED_AS_GIVEN, JobRow
-from perdure.ops.queues import SETTINGS, Queue
+from perdure.ops.queues import Queue
 
 Dialect: TypeAlias = Literal["sqlite", "postgres"]
 
@@ -57,7 +57,6 @@ EACH: Mapping[str, Mapping[str, str]] = {
     "option": STORED_AS_GIVEN,
     "job field": dict.fromkeys(JobRow.__struct_fields__, ""),
     "queue field": dict.fromkeys(Queue._fields, ""),
-    "queue setting": dict.fromkeys(SETTINGS, ""),
 }
 """Lists of columns, with types where a statement may need them."""
 
@@ -70,7 +69,9 @@ _PART = re.compile(r"\b((?:\w+\.)?\w+) ->> (?:'(\w+)'|(\d+))")
 _LABEL = re.compile(r"->> ('\w+')")
 _AMONG = re.compile(r"(\bNOT )?\bIN (ids|texts)\(:(\w+)\)")
 _JSON = re.compile(r"\bas_json\((:\w+)\)")
-_NESTED = r"(?:[^()]|\((?:[^()]|\([^()]*\))*\))*"
+_NESTED = r"[^()]*"
+for _ in range(4):  # levels of parentheses
+    _NESTED = rf"(?:[^()]|\({_NESTED}\))*"
 _ANY = re.compile(rf"= ANY \(ARRAY\(({_NESTED})\)\)")
 _LOCK = re.compile(r"\s+FOR UPDATE(?: OF \w+)?(?: SKIP LOCKED)?")
 _INDEX = re.compile(r" INDEXED BY [\w.]+")

@@ -245,10 +245,12 @@ class Testing:
         return at
 
     def _moment(self, row: JobRow, queue: Queue | None) -> Instant | None:
-        if row.held is not None or row.task not in self._app.tasks or (queue is not None and queue.paused):
+        paused = queue is not None and queue.paused and queue.resume_at is None
+        if row.held is not None or row.task not in self._app.tasks or paused:
             return row.expires_at
-        cool = queue.cool_until if queue is not None else None
-        return row.run_at if cool is None else max(row.run_at, cool)
+        if queue is None:
+            return row.run_at
+        return max(row.run_at, queue.cool_until or row.run_at, queue.resume_at or row.run_at)
 
     # Running
 

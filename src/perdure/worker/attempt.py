@@ -61,6 +61,7 @@ class Attempt:
         "runner",
         "started",
         "stop_reason",
+        "timeout",
     )
 
     def __init__(
@@ -72,6 +73,7 @@ class Attempt:
         self.context = context
         self.runner = runner
         self.started = started
+        self.timeout = job.timeout
         self.deadline: float | None = None
         self.has_begun = False
         self.stop_reason: StopReason | None = None
@@ -132,7 +134,7 @@ class Attempt:
     @property
     def allowed(self) -> float | None:
         """Seconds that the handler may take."""
-        return None if self.job.timeout is None else self.job.timeout / SECOND
+        return None if self.timeout is None else self.timeout / SECOND
 
     @property
     def size(self) -> int:

@@ -91,7 +91,7 @@ class Claimer:
         ``ended``: jobs whose outcomes are recorded together with this claim.
         """
         unlimited = [task for task in wanted.tasks if task not in self._limits.tasks]
-        if not wanted or len(unlimited) == len(wanted.tasks):
+        if not wanted or not self._limits_concern(wanted):
             return self._request(wanted)
         self._limited_first = not (self._limited_first and unlimited)
         if self._limited_first:
@@ -109,15 +109,22 @@ class Claimer:
             unlimited = [task for task in wanted.tasks if task not in self._limits.tasks]
             part = wanted._replace(tasks=unlimited, n=left)
             batch = batch.followed_by((yield from self._claim_unlimited(part)))
-        elif left > 0 and len(first.tasks) < len(wanted.tasks):
+        elif left > 0 and self._limits_concern(wanted):
             request = yield from self._limited_request(wanted._replace(n=left))
             batch = batch.followed_by((yield from self._take_limited(request)))
         if not batch and (yield from self._refresh()):
             return (yield from self.claim(wanted))
         return batch
 
-    def is_limited(self, task: str) -> bool:
-        return task in self._limits.tasks
+    def _limits_concern(self, wanted: Wanted) -> bool:
+        """Whether some of these jobs may be limited."""
+        tasks, queues = self._limits.tasks, self._limits.queues
+        if any(task in tasks for task in wanted.tasks):
+            return True
+        return bool(queues) and (wanted.queues is None or any(queue in queues for queue in wanted.queues))
+
+    def is_limited(self, queue: str, task: str) -> bool:
+        return self._limits.limit(queue, task)
 
     def limits_may_have_changed(self) -> None:
         """Check after the next empty claim. Until the new limits are read, claims get nothing."""

@@ -185,10 +185,13 @@ class Cycle:
     def record(self, attempt: Attempt) -> None:
         """Record this attempt's outcome with the next cycle."""
         # Its end may release other steps, or free a slot of a limit: the same cycle can claim those jobs.
-        if attempt.job.workflow_id is not None or self._operations.is_limited(attempt.job.task):
+        if attempt.job.workflow_id is not None or self._is_limited(attempt):
             self._want_claims()
         self._ended.append(attempt)
         self._wakeup.set()
+
+    def _is_limited(self, attempt: Attempt) -> bool:
+        return self._operations.is_limited(attempt.job.queue, attempt.job.task)
 
     async def run(self) -> None:
         cycles = [asyncio.create_task(self._run_cycles()) for _ in range(self._concurrent)]

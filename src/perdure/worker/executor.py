@@ -28,6 +28,7 @@ from perdure.worker.handler import Handler
 from perdure.worker.health import Health
 from perdure.worker.hooks import Hooks
 from perdure.worker.identity import Identity
+from perdure.worker.live_settings import QueueSettingsReader
 from perdure.worker.operations import WorkerOperations
 from perdure.worker.options import WorkerOptions
 from perdure.worker.orphan_claims import OrphanClaims
@@ -94,6 +95,7 @@ class Executor:
         self.reports = Reports(self.attempts.values(), operations, health, self._deadlines)
         self.cycle = Cycle(self, slots, operations, health, options)
         self.releaser = ClaimReleaser(operations, health, self.background.start, due=self.cycle.wake)
+        self.queue_settings = QueueSettingsReader(operations.store, health, opened=self.cycle.wake)
 
     @property
     def identity(self) -> str:
@@ -133,6 +135,7 @@ class Executor:
         )
         context.config_text = identity.config_of(job.task, handler.name)
         attempt = Attempt(job, handler, context, self._slots.runner_of(job, handler), started=monotonic())
+        attempt.timeout = self.queue_settings.timeout_of(job, handler)
         self.attempts[attempt.lease] = attempt
         self._slots.take(attempt)
         return attempt

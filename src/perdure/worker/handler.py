@@ -41,6 +41,8 @@ class Handler:
     middleware: Sequence[Middleware] = ()
     redact: frozenset[str] = frozenset()
     """Names of arguments that are never shown."""
+    declares_timeout: bool = False
+    """Whether the task declares a timeout; otherwise its queue's comes before the default."""
 
     def call(self, payload: str, context: Context) -> Any:
         """Call the function with a job's arguments. An async function only returns its coroutine."""

@@ -91,9 +91,9 @@ class WorkerOperations:
         """
         return (yield from self._claimer.claim(Wanted(worker, tasks, n, self._order(queues), polls)))
 
-    def is_limited(self, task: str) -> bool:
-        """Whether a limit is known that the jobs of this task obey."""
-        return self._claimer.is_limited(task)
+    def is_limited(self, queue: str, task: str) -> bool:
+        """Whether jobs of this task in this queue are under a limit."""
+        return self._claimer.is_limited(queue, task)
 
     def limits_may_have_changed(self) -> None:
         """Read the limits again if the next claim finds nothing."""

@@ -19,6 +19,7 @@ from perdure.model.job import SECOND
 from perdure.model.lifecycle import Change
 from perdure.ops import browse
 from perdure.ops import worker as worker_ops
+from perdure.ops.queues import end_pauses
 from perdure.plan.plan import arun
 from perdure.worker.database_errors import DAMAGED, NOT_DONE, OUT_OF_SERVICE, PERHAPS_REFUSED, safe_message
 from perdure.worker.health import Health
@@ -33,6 +34,8 @@ PAGE = 100
 """How many expired jobs are read at once to report them."""
 SET_ASIDE = 5.0
 """Seconds between two searches for jobs that are due much later."""
+END_PAUSES = 5.0
+"""Seconds between two searches for pauses that are over. Claims ignore such pauses at once."""
 LEASE = 5.0
 """Seconds that the lead lasts without a renewal. Then another worker takes over."""
 
@@ -83,6 +86,7 @@ class Sweeper:
             Duty("bring back", self._bring_back, "Jobs that are due soon cannot be brought back"),
             Duty("set aside", self._set_aside, "Jobs cannot be set aside", interval=SET_ASIDE),
             Duty("expire", operations.aexpire, "Expired jobs cannot be canceled"),
+            Duty("end pauses", self._end_pauses, "Pauses that are over cannot be ended", interval=END_PAUSES),
             Duty("report expired", self.report_expired, "Expired jobs cannot be reported", leader_only=False),
         ]
         """The duties, in the order in which they are done."""
@@ -146,6 +150,9 @@ class Sweeper:
 
     async def _set_aside(self) -> None:
         await arun(self._store, set_aside())
+
+    async def _end_pauses(self) -> None:
+        await self._store.aperform(end_pauses)
 
     async def report_expired(self) -> None:
         """Report expired jobs that were canceled, including those that this worker's claims met."""

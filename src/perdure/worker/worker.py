@@ -13,7 +13,7 @@ from typing import Any
 
 from perdure.internal import failpoints
 from perdure.model.job import SECOND, Lease
-from perdure.ops.topics import ANYTHING, LIMITS, TASKS, worker_topic
+from perdure.ops.topics import ANYTHING, LIMITS, QUEUES, TASKS, worker_topic
 from perdure.ops.worker import Beat
 from perdure.plan.plan import Plan, arun
 from perdure.request.events import EventName, Listener
@@ -134,6 +134,7 @@ class Worker:
             await self._slots.close()
             _log.info("Worker %s was stopped before its database answered", self._identity.name)
             return self._status
+        await self.unless_stopped(self._executor.queue_settings.read())
         stop_listening = self._listen()
         loops = self._start()
         try:
@@ -187,7 +188,13 @@ class Worker:
     def _start(self) -> list[asyncio.Task[None]]:
         """Start the loops and threads of the worker."""
         executor = self._executor
-        running = (executor.cycle.run(), executor.reports.run(), self._sweeper.run(), self._lease_watch.run())
+        running = (
+            executor.cycle.run(),
+            executor.reports.run(),
+            executor.queue_settings.run(),
+            self._sweeper.run(),
+            self._lease_watch.run(),
+        )
         loops = [asyncio.create_task(loop) for loop in running]
         self._guard.start()
         self._heartbeat.start(
@@ -224,6 +231,8 @@ class Worker:
         if anything or LIMITS in topics or any(concerns(topic, queues) for topic in topics):
             self._executor.cycle.wake()
         running = bool(self._executor.attempts)
+        if QUEUES in topics:
+            self._executor.queue_settings.read_now()
         if TASKS in topics or (running and (anything or worker_topic(self.identity) in topics)):
             self._heartbeat.check_now()
 

@@ -82,7 +82,8 @@ taken AS MATERIALIZED (
        AND j.run_at BETWEEN (SELECT min(head.run_at) FROM head) AND :now
        AND j.task IN texts(:tasks)
        AND {not_left_to_sweeper}
-       AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = :queue AND {queue_is_closed}) AND {worker_may_claim}
+       AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = :queue AND ({queue_is_closed} OR {queue_is_limited}))
+       AND {worker_may_claim}
      ORDER BY j.run_at, j.id LIMIT :n
        FOR UPDATE SKIP LOCKED),
 -- Exactly the locked rows are written. There is no RETURNING here, because it would store the rows a second time.
@@ -214,22 +215,22 @@ RETURNING CAST(id AS text), token, attempt, {claimed_columns}, state;
 
 -- name: count_limited
 -- differs: see running_jobs.
--- The running jobs of limited tasks, except those that are about to end.
+-- The running jobs of limited tasks and queues, except those that are about to end.
 WITH RECURSIVE
 {running_jobs}
 SELECT queue, task, concurrency_key, count(*)
   FROM running
- WHERE task IN texts(:tasks) AND id NOT IN ids(:ended)
+ WHERE (task IN texts(:limited_tasks) OR queue IN texts(:limited_queues)) AND id NOT IN ids(:ended)
  GROUP BY 1, 2, 3;
 
 -- name: find_limited
 -- differs: LATERAL.
--- The first due jobs of each of these tasks, in each queue and priority. Nothing is locked.
+-- The first due jobs of each limited task, and in limited queues of each task, in each queue and priority. Nothing is locked.
 WITH RECURSIVE
 {asked_queues},
 grp (queue, rank, priority) AS (
     SELECT queue, rank, 32768 FROM asked
-     WHERE {asked_queue_is_claimable}
+     WHERE {asked_queue_is_open}
     UNION ALL
     SELECT grp.queue, grp.rank, (SELECT CAST(j.priority AS integer) FROM perdure.job j
                                   WHERE j.state = 'ready' AND j.held IS NULL
@@ -243,7 +244,7 @@ SELECT CAST(row.id AS text), grp.rank, grp.priority, row.run_at, grp.queue, know
           AND j.queue = grp.queue AND j.priority = grp.priority AND j.task = known.task AND j.run_at <= :now
           AND {not_expired}
         ORDER BY j.run_at, j.id LIMIT :n) row
- WHERE grp.priority < 32768;
+ WHERE grp.priority < 32768 AND (known.task IN texts(:limited_tasks) OR grp.queue IN texts(:limited_queues));
 
 -- name: find_by_key
 -- differs: LATERAL.

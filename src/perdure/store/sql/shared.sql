@@ -6,10 +6,14 @@
 -- raises the token, and a rescue clears the worker (docs/decisions/0005). Every use must also compare the token.
 worker IS NOT NULL
 
+-- fragment: queue_is_paused
+-- Whether the queue of row q is paused now. A pause may end by itself.
+(q.paused AND (q.resume_at IS NULL OR q.resume_at > :now))
+
 -- fragment: queue_is_closed
 -- Whether nothing may be claimed now from the queue of row q. Every claim uses this fragment, so a condition that closes
 -- a whole queue belongs here.
-(q.paused OR q.cool_until > :now)
+({queue_is_paused} OR q.cool_until > :now)
 
 -- fragment: worker_may_claim
 -- A worker that was retired, or that a restored database does not know, must not claim until it has registered anew.
@@ -18,7 +22,18 @@ worker IS NOT NULL
 EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND {is_live})
        AND CAST(:limits AS bigint) = coalesce((SELECT version FROM perdure.limit_lock WHERE id = 1), 0)
 
+-- fragment: queue_is_limited
+-- Limited claims hand out the jobs of such a queue, and no other claim does.
+q.concurrency IS NOT NULL
+
+-- fragment: end_pause
+paused = false, paused_at = NULL, paused_by = NULL, pause_reason = NULL, resume_at = NULL
+
 -- fragment: asked_queue_is_claimable
+NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = asked.queue AND ({queue_is_closed} OR {queue_is_limited}))
+       AND {worker_may_claim}
+
+-- fragment: asked_queue_is_open
 NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = asked.queue AND {queue_is_closed})
        AND {worker_may_claim}
 
@@ -34,7 +49,11 @@ under AS (
     SELECT c.id, c.rank, 'named', l.name, '', l.concurrency
       FROM counted c JOIN perdure.task t ON t.name = c.task
            CROSS JOIN {names_of_limits} JOIN perdure.named_limit l ON l.name = given.value
-     WHERE l.concurrency IS NOT NULL),
+     WHERE l.concurrency IS NOT NULL
+    UNION ALL
+    SELECT c.id, c.rank, 'queue', q.name, '', q.concurrency
+      FROM counted c JOIN perdure.queue q ON q.name = c.queue
+     WHERE {queue_is_limited}),
 beyond AS (
     SELECT id
       FROM (SELECT id, rank, concurrency, row_number() OVER (PARTITION BY kind, name, key ORDER BY rank) AS position
@@ -252,7 +271,8 @@ WITH RECURSIVE every AS (
 SELECT queue
   FROM every
  WHERE queue <> ''
-   AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = every.queue AND {queue_is_closed});
+   AND NOT EXISTS (SELECT 1 FROM perdure.queue q
+                    WHERE q.name = every.queue AND ({queue_is_closed} OR {queue_is_limited}));
 
 -- name: claim_chosen
 -- Like claim_jobs, for one known row. A locked row is skipped.
@@ -260,7 +280,8 @@ UPDATE perdure.job SET {set_claimed}
  WHERE id = ANY (ARRAY(
            SELECT id FROM perdure.job
             WHERE id = :id AND state = 'ready' AND held IS NULL AND run_at <= :now AND {not_expired}
-              AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = queue AND {queue_is_closed})
+              AND NOT EXISTS (SELECT 1 FROM perdure.queue q
+                               WHERE q.name = queue AND ({queue_is_closed} OR {queue_is_limited}))
               AND {worker_may_claim}
               FOR UPDATE SKIP LOCKED))
 RETURNING CAST(id AS text), token, attempt, {claimed_columns}, state;
@@ -280,6 +301,11 @@ INSERT INTO perdure.limit_lock AS l (id, version) VALUES (1, 1)
 SELECT name, concurrency, coalesce(concurrency_scope, name), keyed, CAST(limits AS text)
   FROM perdure.task
  WHERE concurrency IS NOT NULL OR limits IS NOT NULL;
+
+-- name: list_limited_queues
+SELECT name, concurrency
+  FROM perdure.queue q
+ WHERE {queue_is_limited};
 
 -- name: list_named_limits
 SELECT name, concurrency, declared, edited
@@ -402,28 +428,49 @@ SELECT name, throttles, cool_until, :now, backoff
  ORDER BY name
    FOR UPDATE;
 
--- name: set_queue
--- Changes some settings; the others stay as they are.
-INSERT INTO perdure.queue AS q (name, {each queue setting: COLUMN}) VALUES (:name, {each queue setting: :COLUMN})
-    ON CONFLICT (name) DO UPDATE
-       SET {each queue setting: COLUMN = CASE WHEN :set_COLUMN THEN excluded.COLUMN ELSE q.COLUMN END};
+-- name: lock_settings
+-- In the order of their names.
+SELECT {each queue field: COLUMN}
+  FROM perdure.queue
+ WHERE name IN texts(:names)
+ ORDER BY name
+   FOR UPDATE;
+
+-- name: write_settings
+UPDATE perdure.queue
+   SET backoff = as_json(:backoff), timeout = :timeout, concurrency = :concurrency, declared = as_json(:declared),
+       edited = as_json(:edited)
+ WHERE name = :name;
+
+-- name: list_live_settings
+-- What workers must know of queues.
+SELECT name, timeout, CASE WHEN {queue_is_paused} THEN resume_at END, :now
+  FROM perdure.queue q
+ WHERE timeout IS NOT NULL OR (resume_at IS NOT NULL AND {queue_is_paused})
+ ORDER BY name;
 
 -- name: pause_queue
--- If the queue is already paused, only the operator and the reason change.
-INSERT INTO perdure.queue AS q (name, paused, paused_at, paused_by, pause_reason) VALUES (:name, true, :now, :by, :reason)
+-- If the queue is already paused, only the operator, the reason and the end change.
+INSERT INTO perdure.queue AS q (name, paused, paused_at, paused_by, pause_reason, resume_at)
+VALUES (:name, true, :now, :by, :reason, instant(:resume_at))
     ON CONFLICT (name) DO UPDATE
-       SET paused = true, paused_at = CASE WHEN q.paused THEN q.paused_at ELSE excluded.paused_at END,
-           paused_by = excluded.paused_by, pause_reason = excluded.pause_reason;
+       SET paused = true, paused_at = CASE WHEN {queue_is_paused} THEN q.paused_at ELSE excluded.paused_at END,
+           paused_by = excluded.paused_by, pause_reason = excluded.pause_reason, resume_at = excluded.resume_at;
 
 -- name: lock_pause
-SELECT paused_at, paused_by, pause_reason
-  FROM perdure.queue
- WHERE name = :name AND paused
+SELECT paused_at, paused_by, pause_reason, resume_at
+  FROM perdure.queue q
+ WHERE name = :name AND {queue_is_paused}
    FOR UPDATE;
 
 -- name: resume_queue
-UPDATE perdure.queue SET paused = false, paused_at = NULL, paused_by = NULL, pause_reason = NULL
+UPDATE perdure.queue SET {end_pause}
  WHERE name = :name;
+
+-- name: end_pauses
+UPDATE perdure.queue SET {end_pause}
+ WHERE paused AND resume_at <= :now
+RETURNING name;
 
 -- name: cool_queue
 UPDATE perdure.queue SET throttles = :throttles, cool_until = :now + span(:cool) WHERE name = :name;

@@ -63,15 +63,15 @@ RETURNING id, token, attempt, {claimed_columns}, state;
 
 -- name: count_limited
 -- differs: the index finds the jobs that run.
--- The running jobs of limited tasks, except those that are about to end.
+-- The running jobs of limited tasks and queues, except those that are about to end.
 SELECT queue, task, concurrency_key, count(*)
   FROM perdure.job INDEXED BY perdure.job_running
- WHERE state = 'running' AND task IN texts(:tasks) AND id NOT IN ids(:ended)
+ WHERE state = 'running' AND (task IN texts(:limited_tasks) OR queue IN texts(:limited_queues)) AND id NOT IN ids(:ended)
  GROUP BY 1, 2, 3;
 
 -- name: find_limited
 -- differs: no LATERAL, so the first rows of a group are passed on as a JSON array.
--- The first due jobs of each of these tasks, in each queue and priority.
+-- The first due jobs of each limited task, and in limited queues of each task, in each queue and priority.
 WITH RECURSIVE
 every(queue) AS (
     SELECT '' WHERE :queues IS NULL
@@ -86,7 +86,7 @@ asked(queue, rank) AS (
     SELECT value, key FROM json_each(coalesce(:queues, '[]'))),
 grp (queue, rank, priority) AS (
     SELECT queue, rank, 32768 FROM asked
-     WHERE {asked_queue_is_claimable}
+     WHERE {asked_queue_is_open}
     UNION ALL
     SELECT grp.queue, grp.rank, (SELECT j.priority FROM perdure.job j INDEXED BY perdure.job_claim
                                   WHERE j.state = 'ready' AND j.held IS NULL
@@ -101,7 +101,7 @@ SELECT j.id, grp.rank, j.priority, j.run_at, j.queue, j.task, j.concurrency_key
                   AND j.queue = grp.queue AND j.priority = grp.priority AND j.task = known.value AND j.run_at <= :now
                   AND {not_expired}
                 ORDER BY j.run_at, j.id LIMIT :n) due)) row CROSS JOIN perdure.job j ON j.rowid = row.value
- WHERE grp.priority < 32768;
+ WHERE grp.priority < 32768 AND (known.value IN texts(:limited_tasks) OR grp.queue IN texts(:limited_queues));
 
 -- name: find_by_key
 -- differs: no LATERAL.
