@@ -26,7 +26,8 @@ METHODS = {
         delete_jobs enqueue enqueue_many explain_job get_job get_jobs get_task get_workflow
         job_history list_acts list_jobs list_limits list_queues list_tasks list_workers list_workflows migrate
         oldest_ready pause_queue replay_job requeue_job requeue_jobs requeue_workflow reset_limit reset_queue
-        resolve_gate resume_queue run_jobs_now run_now save_tasks set_limit set_queue set_task start_workflow stats warm_queue
+        resolve_gate resume_queue run_jobs_now run_now save_tasks set_limit set_queue set_task start_workflow stats
+        warm_queue
     """,
     Views: """
         failed_steps job jobs migration_sql migrations task_queues whole_job_id whole_workflow_id workers workflow

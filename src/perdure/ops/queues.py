@@ -123,8 +123,7 @@ def set_queue(name: str, changes: Mapping[str, Any], *, by: str | None = None) -
         removed=_shown(before.settings.only(removed)) or None,
     )
     write = _write(name, after, before.declared, before.edited | changes.keys())
-    limits = _limit_changes(before.settings, after)
-    yield from ask_all(*limits, write, done, final=True, wake=CHANGED | ({LIMITS} if limits else set()))
+    yield from _write_all([*_limit_changes(before.settings, after), write, done])
 
 
 @operation("write")
@@ -137,8 +136,7 @@ def reset_queue(name: str, *, by: str | None = None) -> Op[Queue | None]:
     after = in_effect(before.declared, {})
     write = _write(name, after, before.declared, frozenset())
     done = act("reset_queue", f"queue {name}", by, removed=_shown(before.edits) or None)
-    limits = _limit_changes(before.settings, after)
-    yield from ask_all(*limits, write, done, final=True, wake=CHANGED | ({LIMITS} if limits else set()))
+    yield from _write_all([*_limit_changes(before.settings, after), write, done])
     return before
 
 
@@ -156,7 +154,7 @@ def sync_queues(declared: Mapping[str, Settings], *, exact: bool = False) -> Op[
         if (ours, after) != (queue.declared, queue.settings):
             writes += [*_limit_changes(queue.settings, after), _write(queue.name, after, ours, queue.edited)]
     if writes:
-        yield from ask_all(*writes, final=True, wake=CHANGED | {LIMITS})
+        yield from _write_all(writes)
 
 
 @operation("read")
@@ -228,6 +226,11 @@ def _write(name: str, settings: Settings, declared: Settings | None, edited: fro
             "edited": rows_of([setting for setting in NAMES if setting in edited]) if edited else None,
         },
     )
+
+
+def _write_all(writes: Sequence[Query]) -> Op[None]:
+    limits = any(write.name == "change_limits" for write in writes)
+    yield from ask_all(*writes, final=True, wake=CHANGED | {LIMITS} if limits else CHANGED)
 
 
 def _limit_changes(before: Settings, after: Settings) -> list[Query]:
