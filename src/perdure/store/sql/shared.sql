@@ -280,8 +280,8 @@ UPDATE perdure.job SET {set_claimed}
  WHERE id = ANY (ARRAY(
            SELECT id FROM perdure.job
             WHERE id = :id AND state = 'ready' AND held IS NULL AND run_at <= :now AND {not_expired}
-              AND NOT EXISTS (SELECT 1 FROM perdure.queue q
-                               WHERE q.name = queue AND ({queue_is_closed} OR {queue_is_limited}))
+              AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = queue AND {queue_is_closed})
+              AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = queue AND {queue_is_limited})
               AND {worker_may_claim}
               FOR UPDATE SKIP LOCKED))
 RETURNING CAST(id AS text), token, attempt, {claimed_columns}, state;
