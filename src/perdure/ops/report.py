@@ -31,7 +31,7 @@ class JobReport(NamedTuple):
     logs: Sequence[LogLine] = ()
 
 
-@operation("write", priority="urgent")
+@operation("write", priority="urgent", retries=1)
 def report(reports: Sequence[JobReport]) -> Op[list[ReportAnswer]]:
     """Store reports. An omitted value keeps the stored one; done must not exceed total after the merge."""
     leases = sorted({one.lease for one in reports})

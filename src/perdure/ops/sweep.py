@@ -33,14 +33,14 @@ def retire_silent(*, steady_since: Instant | None = None) -> Op[list[str]]:
     return [row[0] for row in rows]
 
 
-@operation("write")
+@operation("write", retries=1)
 def rescue(*, jitter: Jitter, after: str = FIRST, n: int = 500) -> Op[Rescued]:
     """Free running jobs whose worker is not live, including claims that committed after its retirement."""
     changes, last = yield from _rescue(jitter, after, n)
     return Rescued(changes, last)
 
 
-@operation("write")
+@operation("write", retries=1)
 def expire(*, n: int = 500) -> Op[list[str]]:
     """Cancel expired jobs; return their ids."""
     rows = yield from ask_last("expire_jobs", n=n)
@@ -53,7 +53,7 @@ def find_expired(*, n: int = 500) -> Op[list[str]]:
     return [row[0] for row in (yield from ask_last("find_expired_jobs", n=n))]
 
 
-@operation("write")
+@operation("write", retries=0)
 def expire_chosen(ids: Sequence[str]) -> Op[list[str]]:
     """Cancel these jobs, if they were not started in time; return the ids of those that were canceled."""
     return [row[0] for row in (yield from ask_last("expire_chosen", ids=rows_of(ids)))]
@@ -65,7 +65,7 @@ def find_overdue(*, n: int = 100) -> Op[list[str]]:
     return (yield from _find_overdue(n))
 
 
-@operation("write")
+@operation("write", retries=1)
 def sweep_steps(workflows: Sequence[str] | None = None, *, n: int = 100) -> Op[list[str]]:
     """Cancel expired steps and resolve gates whose timeout has passed; return their ids.
 
@@ -107,7 +107,7 @@ def list_orphans(*, after: str = FIRST, n: int = 500) -> Op[list[str]]:
     return [row[0] for row in rows]
 
 
-@operation("write")
+@operation("write", retries=0)
 def rescue_chosen(ids: Sequence[str], *, jitter: Jitter, n: int) -> Op[list[Change]]:
     """Rescue these of the first n orphans from the first of these on, if they are still orphans."""
     changes, _ = yield from _rescue(jitter, _just_before(ids[0]), 1 if len(ids) == 1 else n, only=set(ids))
@@ -125,8 +125,8 @@ def _rescue(
     last = found[-1].id if len(found) == n else None
     unlocked = sorted({job.workflow for job in found if job.workflow and job.workflow not in tallies})
     there = (yield from _existing(unlocked)) if unlocked else set[str]()
-    # A step orphaned between the two statements is left to the next sweep: its workflow is not locked. A step whose
-    # workflow is gone is rescued now.
+    # Left to the next sweep: a step whose workflow others have locked, and one that was orphaned between the two
+    # statements. A step whose workflow is gone is rescued now.
     chosen = found if only is None else [job for job in found if job.id in only]
     jobs = [job for job in chosen if job.workflow not in there]
     changes = [_lose(job, jitter) for job in jobs]
