@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from time import monotonic
 
 from perdure.errors import InvalidOption, RowsLocked, StoreReadOnly
-from perdure.internal import failpoints
-from perdure.model.job import Claimed, Instant, Span
+from perdure.model.job import Claimed, Instant, Lease, Span
 from perdure.model.lifecycle import Change, Outcome, Report
 from perdure.ops import claim as claim_ops
 from perdure.ops import finish as finish_ops
@@ -29,12 +28,11 @@ from perdure.worker.clock_watch import ClockWatch
 from perdure.worker.damaged_rows import DamagedRows
 from perdure.worker.database_errors import DAMAGED, FORBIDDEN, OUT_OF_SERVICE, PERHAPS_REFUSED, is_refusal
 from perdure.worker.recorder import Recorder
+from perdure.worker.split import split
+from perdure.worker.sweeps import Sweeps
 
 CLAIM_ROUNDS = 5
 """How often a claim that met expired jobs is repeated. It may return too few jobs: another one follows."""
-
-MOST_EXPIRED = 10_000
-"""How many expired jobs are remembered until they are reported; a program without a worker reports none."""
 
 Queues = Sequence[str] | Mapping[str, float] | None
 """Strict order, weights, or every queue."""
@@ -53,6 +51,11 @@ def _claims_again(batch: Batch, claims: Claims, again: bool) -> bool:
     return batch.more and not (batch and (again or claims.locked))
 
 
+def _report_part(numbered: Sequence[tuple[int, JobReport]]) -> Plan[list[tuple[int, ReportAnswer]]]:
+    answers = yield from perform(report_ops.report, [report for _, report in numbered])
+    return [*zip((number for number, _ in numbered), answers, strict=True)]
+
+
 class WorkerOperations:
     """The operations that a worker performs, with what it has learned from them."""
 
@@ -64,10 +67,9 @@ class WorkerOperations:
         """Whether a statement costs a round trip, and time before its first row."""
         self._window_trackers: dict[tuple[tuple[str, ...], frozenset[str] | None], ClaimWindowTracker] = {}
         """By tasks and queues: several workers in one process have their own."""
-        self.expired: deque[str] = deque(maxlen=MOST_EXPIRED)
-        """Jobs that were found expired and canceled, until they are reported."""
         self._damaged = DamagedRows()
         self._recorder = Recorder(self._damaged, self._rng, shortens=self._remote)
+        self.sweeps = Sweeps(self._damaged, self._rng)
 
     def _register(
         self,
@@ -118,7 +120,7 @@ class WorkerOperations:
                 return Batch(batch)
             asked_at = monotonic()
             try:
-                claims = yield from self._take(claim_ops.claim, request, asked_at)
+                claims = yield from self._take(claim_ops.claim, request)
             except OUT_OF_SERVICE:
                 if not batch:
                     raise
@@ -126,19 +128,17 @@ class WorkerOperations:
             again = yield from self._learn(request, claims, since=asked_at, polls=polls)
             batch = Batch([*batch, *claims.jobs], more=claims.more or again)
             if claims.locked and not batch:
-                claims = yield from self._take(claim_ops.claim_skipping_locked, request, monotonic())
+                claims = yield from self._take(claim_ops.claim_skipping_locked, request)
                 return Batch(claims.jobs)
             if not _claims_again(batch, claims, again):
                 break
         return batch
 
-    def _take(
-        self, claim: Operation[[ClaimRequest], Claims], request: ClaimRequest, asked_at: float
-    ) -> Plan[Claims]:
+    def _take(self, claim: Operation[[ClaimRequest], Claims], request: ClaimRequest) -> Plan[Claims]:
         try:
             return (yield from perform(claim, request))
         except PERHAPS_REFUSED as error:
-            if not is_refusal(error, took=monotonic() - asked_at):
+            if not is_refusal(error):
                 raise
         return (yield from self._damaged.claim(request))
 
@@ -150,8 +150,11 @@ class WorkerOperations:
         tracker = self._window_tracker(request.tasks, request.queues)
         again = tracker.learn(request, claims, took=monotonic() - since, polls=polls)
         if claims.expired:
-            self.expired += claims.expired
-            yield from self._expire_page()
+            self.sweeps.expired += claims.expired
+            with suppress(
+                *PERHAPS_REFUSED
+            ):  # the sweeper cancels them, and what was claimed must not be lost
+                yield from self.sweeps.expire_page()
         return again
 
     def _claim_request(
@@ -176,9 +179,9 @@ class WorkerOperations:
         """
         return (yield from self._recorder.record(outcomes, last=last))
 
-    def note_unrecorded(self, outcomes: Sequence[Outcome], error: Exception) -> None:
-        """These outcomes are kept to be recorded again."""
-        self._damaged.note_unrecorded({outcome.lease: error for outcome in outcomes})
+    def note_unrecorded(self, leases: Sequence[Lease], error: Exception) -> None:
+        """The outcomes of these attempts are kept to be recorded again."""
+        self._damaged.note_unrecorded(dict.fromkeys(leases, error))
 
     def _cycle(
         self,
@@ -205,12 +208,17 @@ class WorkerOperations:
         except RowsLocked:
             return (yield from self._record_and_claim(outcomes, worker, tasks, n, order, skip_locked=True))
         except PERHAPS_REFUSED as error:
-            if not is_refusal(error, took=monotonic() - asked_at):
+            if not is_refusal(error):
                 raise
             # The cause is an outcome, or a row that the claim met: in two transactions, neither stops the other.
             return (yield from self._record_and_claim(outcomes, worker, tasks, n, order))
         again = yield from self._learn(request, claims, since=asked_at, polls=polls)
-        finished = yield from self._recorder.complete(outcomes, finished)
+        try:
+            finished = yield from self._recorder.complete(outcomes, finished)
+        except OUT_OF_SERVICE:
+            if not claims.jobs:
+                raise
+            finished = finished._replace(refused=[])  # to be recorded again
         self._damaged.note_recorded(finished)
         batch = Batch(claims.jobs, more=claims.more or again)
         if _claims_again(batch, claims, again):
@@ -232,7 +240,9 @@ class WorkerOperations:
         """A cycle in two transactions. If no outcome is recorded, a claimed job proves that it is no outage."""
         try:
             finished = yield from self._recorder.record(outcomes, skip_locked=skip_locked)
-        except PERHAPS_REFUSED:
+        except PERHAPS_REFUSED as error:
+            if not is_refusal(error):
+                raise
             batch = yield from self._claim(worker, tasks=tasks, n=n, queues=order)
             if not batch:
                 raise
@@ -263,21 +273,22 @@ class WorkerOperations:
             return []
         try:
             return (yield from perform(report_ops.report, reports))
-        except StoreReadOnly as error:
-            if error.code != FORBIDDEN:
+        except PERHAPS_REFUSED as error:
+            if not is_refusal(error):
                 raise
-            # Waiting does not grant rights, and outcomes must not wait for log lines.
-            for one in reports:
-                self._damaged.unreportable(one.lease.job, error)
-            return ["ok" for _ in reports]
-        except DAMAGED as error:
-            if len(reports) == 1:
-                self._damaged.unreportable(reports[0].lease.job, error)
-                return ["ok"]
-        answers: list[ReportAnswer] = []
-        for one in reports:
-            answers += yield from self._report([one])
-        return answers
+            if isinstance(error, StoreReadOnly) and error.code == FORBIDDEN:
+                # Waiting does not grant rights, and outcomes must not wait for log lines.
+                for one in reports:
+                    self._damaged.unreportable(one.lease.job, error)
+                return ["ok" for _ in reports]
+        serves = self._damaged.others_recorded_since(one.lease for one in reports)
+        parts = yield from split([*enumerate(reports)], _report_part, serves=serves)
+        if parts.outage is not None:
+            raise parts.outage
+        for (_, one), refusal in parts.refused:
+            self._damaged.unreportable(one.lease.job, refusal)
+        answers = {number: answer for part in parts.done for number, answer in part}
+        return [answers.get(number, "ok") for number in range(len(reports))]
 
     def _save(self, report: JobReport) -> Plan[ReportAnswer]:
         """Store a checkpoint with the other reports of its job. If refused, only the others are dropped."""
@@ -293,82 +304,19 @@ class WorkerOperations:
             self._damaged.unreportable(report.lease.job, error)
         return answer
 
+    def _retire_silent(self) -> Plan[None]:
+        """Retire workers whose lease has expired."""
+        yield from perform(sweep_ops.retire_silent, steady_since=self._steady_since())
+
     def _rescue(self, *, page: int = 500, silent: bool = True) -> Plan[list[Change]]:
-        """Free the jobs of workers that fell silent. A page that cannot be written is tried in parts.
-
-        Without ``silent`` only the jobs of workers that are retired already.
-        """
+        """Free the jobs of workers that fell silent; without ``silent`` only those of workers retired already."""
         if silent:
-            yield from perform(sweep_ops.retire_silent, steady_since=self._steady_since())
-        if failpoints.armed:
-            failpoints.reach("between_retirement_and_rescue")
-        rescued: list[Change] = []
-        after = sweep_ops.FIRST
-        while True:
-            try:
-                one = yield from perform(sweep_ops.rescue, jitter=self._rng.random, after=after, n=page)
-            except PERHAPS_REFUSED:
-                one = yield from self._rescue_in_parts(after, page)
-            rescued += one.changes
-            if one.last is None:
-                return rescued
-            after = one.last
-
-    def _rescue_in_parts(self, after: str, page: int) -> Plan[sweep_ops.Rescued]:
-        """The same page; rows that cannot be written stay for a later sweep."""
-        orphans = yield from perform(sweep_ops.list_orphans, after=after, n=page)
-        rescued = yield from self._damaged.sweep(
-            orphans,
-            lambda ids: perform(sweep_ops.rescue_chosen, ids, jitter=self._rng.random, n=page),
-            "Job %s of a worker that fell silent cannot be rescued: %s Mend its row.",
-            "%d more jobs of workers that fell silent cannot be rescued.",
-        )
-        return sweep_ops.Rescued(rescued, orphans[-1] if len(orphans) == page else None)
+            yield from self._retire_silent()
+        return (yield from self.sweeps.rescue(page=page))
 
     def _expire(self, *, page: int = 500) -> Plan[int]:
         """Cancel every job that was not started in time."""
-        total, more = 0, True
-        while more:
-            n, more = yield from self._expire_page(page)
-            total += n
-        return total + (yield from self._sweep_steps())
-
-    def _expire_page(self, page: int = 500) -> Plan[tuple[int, bool]]:
-        """Cancel a page of expired jobs; return how many, and whether there may be more."""
-        try:
-            expired = yield from perform(sweep_ops.expire, n=page)
-            more = len(expired) == page
-        except PERHAPS_REFUSED:
-            expired, more = yield from self._expire_in_parts(page)
-        self.expired += expired
-        return len(expired), more
-
-    def _expire_in_parts(self, page: int) -> Plan[tuple[list[str], bool]]:
-        known = len(self._damaged.passed_over())
-        found = yield from perform(sweep_ops.find_expired, n=page + known)
-        expired = yield from self._damaged.sweep(
-            found,
-            lambda ids: perform(sweep_ops.expire_chosen, ids),
-            "Job %s was not started in time and cannot be canceled: %s Mend its row.",
-            "%d more jobs were not started in time and cannot be canceled.",
-        )
-        went_on = bool(expired) or len(self._damaged.passed_over()) > known
-        return expired, went_on and len(found) == page + known
-
-    def _sweep_steps(self, n: int = 100) -> Plan[int]:
-        """Cancel steps that were not started in time, and end gates whose time ran out."""
-        try:
-            return len((yield from perform(sweep_ops.sweep_steps, n=n)))
-        except PERHAPS_REFUSED:
-            pass
-        found = yield from perform(sweep_ops.find_overdue, n=n + len(self._damaged.passed_over()))
-        swept = yield from self._damaged.sweep(
-            found,
-            lambda workflows: perform(sweep_ops.sweep_steps, workflows),
-            "Steps of workflow %s are overdue and cannot be ended: %s Mend their rows.",
-            "Steps of %d more workflows are overdue and cannot be ended.",
-        )
-        return len(swept)
+        return (yield from self.sweeps.expire(page=page))
 
     register, aregister = sync_method(_register), async_method(_register)
     heartbeat, aheartbeat = sync_method(_heartbeat), async_method(_heartbeat)
@@ -379,6 +327,7 @@ class WorkerOperations:
     finish, afinish = sync_method(_finish), async_method(_finish)
     cycle, acycle = sync_method(_cycle), async_method(_cycle)
     report, areport = sync_method(_report), async_method(_report)
+    retire_silent, aretire_silent = sync_method(_retire_silent), async_method(_retire_silent)
     rescue, arescue = sync_method(_rescue), async_method(_rescue)
     expire, aexpire = sync_method(_expire), async_method(_expire)
 

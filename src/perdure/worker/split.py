@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Generic, NamedTuple, TypeVar
 
 from perdure.plan.plan import Plan
-from perdure.worker.database_errors import DAMAGED, OUT_OF_SERVICE, is_refusal
+from perdure.worker.database_errors import DAMAGED, PERHAPS_REFUSED, is_refusal
 
 PROVE_WITHIN = 1.0
 """Seconds after which errors that may mean an outage count as one, if the database has taken no row."""
@@ -41,13 +41,12 @@ def split(
     while parts:
         # Refused rows may lie side by side: after two of them look for the proof elsewhere, in the largest part.
         elsewhere = unproven and alone and len(refused) % 2 == 0
-        part, asked_at = parts.pop(0 if elsewhere else -1), monotonic()
+        part = parts.pop(0 if elsewhere else -1)
         alone = len(part) == 1
         try:
             done.append((yield from write(part)))
-        except (*DAMAGED, *OUT_OF_SERVICE) as error:
-            now = monotonic()
-            if not is_refusal(error, took=now - asked_at):
+        except PERHAPS_REFUSED as error:
+            if not is_refusal(error):
                 return Split(done, refused, error)
             if alone:
                 refused.append((part[0], error))
@@ -55,6 +54,6 @@ def split(
                 middle = len(part) // 2
                 parts += (part[middle:], part[:middle])
             unproven = not (done or serves or isinstance(error, DAMAGED))
-            if unproven and refused and (now > prove_by or not parts):
+            if unproven and refused and (monotonic() > prove_by or not parts):
                 return Split(done, refused, error)
     return Split(done, refused)
