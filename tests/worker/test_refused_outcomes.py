@@ -168,10 +168,10 @@ async def test_refused_log_lines_stop_no_outcome(postgres_url: str, code: str) -
     talker = await say.aenqueue()
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(
-            "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql "
+            "CREATE FUNCTION perdure.refuse() RETURNS trigger LANGUAGE plpgsql "
             f"AS $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END $$; "
             "CREATE TRIGGER refuse BEFORE INSERT ON perdure.log "
-            "FOR EACH ROW EXECUTE FUNCTION public.refuse()".encode()
+            "FOR EACH ROW EXECUTE FUNCTION perdure.refuse()".encode()
         )
         async with fleet.app.worker(concurrency=2):
             await auntil(lambda: rows(postgres_url, "SELECT 1 FROM perdure.job WHERE state = 'running'"))

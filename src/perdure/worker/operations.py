@@ -151,9 +151,8 @@ class WorkerOperations:
         again = tracker.learn(request, claims, took=monotonic() - since, polls=polls)
         if claims.expired:
             self.sweeps.expired += claims.expired
-            with suppress(
-                *PERHAPS_REFUSED
-            ):  # the sweeper cancels them, and what was claimed must not be lost
+            # If it fails, the sweeper will do it: what was claimed must not be lost.
+            with suppress(*PERHAPS_REFUSED):
                 yield from self.sweeps.expire_page()
         return again
 
