@@ -15,8 +15,9 @@ import psycopg
 import pytest
 
 from perdure import App
+from perdure.client.job import Job
 from perdure.errors import InternalError, PerdureError, StoreAway, StoreReadOnly
-from perdure.model.job import SECOND
+from perdure.model.job import ENDED, SECOND
 from perdure.ops import set_aside
 from perdure.request.events import JobEvent
 from perdure.worker.health import Health
@@ -24,6 +25,7 @@ from perdure.worker.hooks import Hooks
 from perdure.worker.sweeper import Duty, Sweeper
 from tests.harness.waiting import auntil, until
 from tests.worker.fleet import Fleet, rows
+from tests.worker.outage import Outage
 from tests.worker.refusing import refusing
 from tests.worker.waiting import until_state
 
@@ -255,6 +257,29 @@ async def test_a_refused_job_that_was_set_aside_stops_no_rescue(brisk_app: App, 
             await until_state(lost, "succeeded")
 
 
+async def test_an_outage_longer_than_the_lease_costs_no_outcome(outage: Outage) -> None:
+    """The workers could not send heartbeats: when the database is back, nobody is retired at once."""
+    app, done = App(outage.url, synchronous="normal", lease=1), asyncio.Event()
+
+    @app.task(name="work", max_attempts=1)
+    async def work() -> None:
+        await done.wait()
+
+    job = await work.aenqueue()
+    async with app.worker():
+        await until_state(job, "running")
+        with outage.begin():
+            done.set()
+            await asyncio.sleep(2.5)
+        await auntil(lambda: _ended(job))
+    assert (await job.arefresh()).state == "succeeded"
+    await app.aclose()
+
+
+async def _ended(job: Job[Any]) -> bool:
+    return (await job.arefresh()).state in ENDED
+
+
 async def test_a_burst_brings_back_what_was_set_aside_if_the_elected_worker_does_not(
     brisk_app: App, url: str
 ) -> None:
@@ -344,6 +369,19 @@ async def test_a_refused_job_does_not_make_silent_workers_count_as_live(
     running.cancel()
     assert (sweeper._trusts_at == 0.0) is trusted
     assert bool(done) is trusted
+
+
+async def test_nobody_counts_as_silent_after_a_wait_for_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store waits for a database that is away, and then no error tells of it."""
+    now = [100.0]
+    monkeypatch.setattr("perdure.worker.sweeper.monotonic", lambda: now[0])
+
+    async def wait() -> None:
+        now[0] += 16
+
+    sweeper, _ = _sweeper(Duty("wait", wait, ""))
+    await sweeper.sweep()
+    assert sweeper._trusts_at == 116 + 30
 
 
 async def test_a_duty_is_done_once_in_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 from uuid import UUID
 
@@ -27,8 +27,15 @@ class Rescued(NamedTuple):
 
 
 @operation("write")
-def retire_silent(*, steady_since: Instant | None = None) -> Op[list[str]]:
-    """Retire the workers whose lease has expired. After a clock change, wait for the length of a lease first."""
+def retire_silent(
+    *, steady_since: Instant | None = None, wanted: Callable[[], bool] = lambda: True
+) -> Op[list[str]]:
+    """Retire the workers whose lease has expired. After a clock change, wait for the length of a lease first.
+
+    ``wanted``: asked again at each run. The store may have waited for the database, as the workers did.
+    """
+    if not wanted():
+        return []
     rows = yield from ask_last("retire_silent_workers", steady_since=steady_since)
     return [row[0] for row in rows]
 

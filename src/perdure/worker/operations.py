@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
 
@@ -303,9 +303,9 @@ class WorkerOperations:
             self._damaged.unreportable(report.lease.job, error)
         return answer
 
-    def _retire_silent(self) -> Plan[None]:
-        """Retire workers whose lease has expired."""
-        yield from perform(sweep_ops.retire_silent, steady_since=self._steady_since())
+    def _retire_silent(self, *, wanted: Callable[[], bool] = lambda: True) -> Plan[None]:
+        """Retire workers whose lease has expired. ``wanted``: whether to, asked after each wait for the database."""
+        yield from perform(sweep_ops.retire_silent, steady_since=self._steady_since(), wanted=wanted)
 
     def _rescue(self, *, page: int = 500, silent: bool = True) -> Plan[list[Change]]:
         """Free the jobs of workers that fell silent; without ``silent`` only those of workers retired already."""

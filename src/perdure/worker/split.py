@@ -9,8 +9,8 @@ from typing import Generic, NamedTuple, TypeVar
 from perdure.plan.plan import Plan
 from perdure.worker.database_errors import DAMAGED, PERHAPS_REFUSED, is_refusal
 
-PROVE_WITHIN = 1.0
-"""Seconds after which errors that may mean an outage count as one, if the database has taken no row."""
+PROVE_WITHIN, MOST_UNPROVEN = 1.0, 30
+"""Seconds, and transactions, after which errors that may mean an outage count as one, if no row was taken."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -37,14 +37,17 @@ def split(
     """
     done, refused = list[R](), list[tuple[T, Exception]]()
     parts = [rows] if rows else []
-    prove_by, unproven, alone = monotonic() + PROVE_WITHIN, False, False
+    prove_by, unproven, alone, tries = monotonic() + PROVE_WITHIN, False, False, 0
     while parts:
         # Refused rows may lie side by side: after two of them look for the proof elsewhere, in the largest part.
         elsewhere = unproven and alone and len(refused) % 2 == 0
         part = parts.pop(0 if elsewhere else -1)
-        alone = len(part) == 1
+        alone, tries = len(part) == 1, tries + 1
         try:
             done.append((yield from write(part)))
+            if unproven:  # perhaps an outage has just ended: try again what was refused before
+                parts += ([row] for row, _ in refused)
+                refused, unproven = [], False
         except PERHAPS_REFUSED as error:
             if not is_refusal(error):
                 return Split(done, refused, error)
@@ -54,6 +57,7 @@ def split(
                 middle = len(part) // 2
                 parts += (part[middle:], part[:middle])
             unproven = not (done or serves or isinstance(error, DAMAGED))
-            if unproven and refused and (monotonic() > prove_by or not parts):
+            gave_up = monotonic() > prove_by or tries >= MOST_UNPROVEN or not parts
+            if unproven and refused and gave_up:
                 return Split(done, refused, error)
     return Split(done, refused)

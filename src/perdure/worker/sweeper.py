@@ -103,8 +103,7 @@ class Sweeper:
             try:
                 refusal = await self.sweep()
             except NOT_DONE as error:
-                # Other workers could not send heartbeats either: for one lease nobody counts as silent.
-                self._trusts_at = monotonic() + self._lease
+                self._postpone_retirement()
                 await asyncio.sleep(self._health.failed(error))
             else:
                 self.swept.set()
@@ -128,6 +127,7 @@ class Sweeper:
                 continue
             if duty.leader_only:
                 leads = await self._lead() if leads is None else leads
+                self._note_wait(now)
                 if not leads:
                     continue
             try:
@@ -141,14 +141,29 @@ class Sweeper:
                 if not (duty.about_jobs and is_refusal(error)):
                     raise
                 refusal = error
+            self._note_wait(now)
             duty.due_at = now + duty.interval
         return refusal
+
+    def _note_wait(self, began: float) -> None:
+        """The store may have waited for a database that was away."""
+        if self._waits_long(began):
+            self._postpone_retirement()
+
+    def _waits_long(self, began: float) -> bool:
+        """Whether leases may have expired since then. Heartbeats are sent each third of a lease, so not before half."""
+        return monotonic() - began > self._lease / 2
+
+    def _postpone_retirement(self) -> None:
+        """Other workers could not send heartbeats either: for one lease nobody counts as silent."""
+        self._trusts_at = monotonic() + self._lease
 
     async def _retire_silent(self) -> None:
         if failpoints.armed:
             failpoints.reach("before_rescue")
-        if monotonic() >= self._trusts_at:
-            await self._operations.aretire_silent()
+        began = monotonic()
+        if began >= self._trusts_at:
+            await self._operations.aretire_silent(wanted=lambda: not self._waits_long(began))
 
     async def rescue(self) -> None:
         """Free the jobs of retired workers."""

@@ -123,8 +123,10 @@ class Retrier:
     def _prepare_next(self, diagnosis: Diagnosis, tries: int) -> None:
         if diagnosis.cure in (Cure.RECONNECT, Cure.AFRESH):
             self._drop_connections()
-        # A connection that was cut while idle is not worth a warning; a second failure is.
-        if diagnosis.cure is Cure.RECONNECT and tries > 1 and not self._away:
+        # A connection that was cut while idle is not worth a warning; a second failure is. A server that answers is not
+        # away, and reads may succeed.
+        away = diagnosis.cure is Cure.RECONNECT and not diagnosis.answered
+        if away and tries > 1 and not self._away:
             self._away = True
             _log.warning("The database is away (%s, %s); trying again", diagnosis.reason, self._server())
 
