@@ -296,14 +296,14 @@ class Unavailable(PerdureError):
 
     code = "store.unavailable"
     category = "unavailable"
+    answered = False  # True if the server refused a statement, not the connection: perhaps for one row
 
 
 class StoreAway(Unavailable):
     """The database cannot be reached."""
 
     code = "store.away"
-    told = False
-    """Whether the store has logged this error."""
+    told = False  # True if the store has logged it
 
 
 class StoreBusy(Unavailable):
@@ -322,12 +322,14 @@ class StoreReadOnly(Unavailable):
     """The database cannot be written to."""
 
     code = "store.read_only"
+    answered = True
 
 
 class StoreFull(Unavailable):
     """The database's disk is full."""
 
     code = "store.full"
+    answered = True
 
 
 class StoreClosed(Unavailable):

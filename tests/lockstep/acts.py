@@ -25,7 +25,6 @@ from perdure.ops.topics import queue_topics, worker_topic
 from perdure.plan.plan import run
 from perdure.request.filter import Filter
 from perdure.worker.operations import WorkerOperations
-from perdure.worker.set_aside import bring_back
 from tests.lockstep import requests
 from tests.lockstep.endings import YEAR, Job
 from tests.lockstep.model import Model
@@ -91,7 +90,7 @@ class Company:
 
     def wait(self, span: int) -> None:
         self.pair.clock.now = self.model.now = self.model.now + span
-        self.ask(lambda operations: run(operations.store, bring_back(page=2)))
+        self.ask(lambda operations: run(operations.store, operations.sweeps.bring_back(page=2)))
 
     # Producers
 

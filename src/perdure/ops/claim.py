@@ -56,7 +56,7 @@ class Claims(NamedTuple):
     more: bool = False
 
 
-@operation("write")
+@operation("write", retries=1)
 def claim(request: ClaimRequest) -> Op[Claims]:
     if not request:
         return Claims([])
@@ -64,7 +64,7 @@ def claim(request: ClaimRequest) -> Op[Claims]:
     return read_claims(rows, request)
 
 
-@operation("write")
+@operation("write", retries=1)
 def claim_skipping_locked(request: ClaimRequest) -> Op[Claims]:
     """Claim jobs, and skip those that other transactions have locked."""
     request = request._replace(window=None)
@@ -93,7 +93,7 @@ def find_due(request: ClaimRequest, *, n: int, skip: int = 0) -> Op[list[str]]:
     return [row[0] for row in due]
 
 
-@operation("write")
+@operation("write", retries=0)
 def claim_chosen(worker: str, ids: Sequence[str], *, limits: int = 0) -> Op[list[Claimed]]:
     """Claim these jobs, except those that are no longer due."""
     answers = yield from ask_all(
@@ -106,20 +106,20 @@ class RolledBack(Exception):
     """Raised to roll back a claim that was only a test."""
 
 
-@operation("write")
+@operation("write", retries=0)
 def try_to_claim(worker: str, id: str, *, limits: int = 0) -> Op[None]:
     """Claim a job and roll back. Raises RolledBack if the claim would have succeeded."""
     yield from ask_all(Query("claim_chosen", {"worker": worker, "id": id, "limits": limits}))
     raise RolledBack
 
 
-@operation("write")
+@operation("write", retries=0)
 def hold_unclaimable(id: str, *, reason: str) -> Op[bool]:
     """Hold a job that makes every claim fail, so that claims skip it. Return whether it was still ready."""
     return bool((yield from ask_last("hold_job", id=id, reason=reason)))
 
 
-@operation("write")
+@operation("write", retries=0)
 def hold_damaged(ids: Sequence[str]) -> Op[list[tuple[str, str]]]:
     """Hold the jobs among these whose rows show why a claim fails; return their ids and the reasons.
 

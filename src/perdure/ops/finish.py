@@ -63,14 +63,14 @@ class Finished(NamedTuple):
     """What was recorded instead of outcomes that cannot be stored."""
 
 
-@operation("write", priority="urgent")
+@operation("write", priority="urgent", retries=1)
 def finish(outcomes: Sequence[Outcome], *, jitter: Jitter, failing: Failing | None = None) -> Op[Finished]:
     """Record outcomes. An outcome whose lease was taken away is refused, and changes nothing."""
     finished, _ = yield from _finish(outcomes, jitter, None, failing)
     return finished
 
 
-@operation("write", priority="urgent", pipelined=True)
+@operation("write", priority="urgent", pipelined=True, retries=1)
 def cycle(
     outcomes: Sequence[Outcome], *, jitter: Jitter, claim: ClaimRequest, failing: Failing | None = None
 ) -> Op[tuple[Finished, Claims]]:
@@ -78,7 +78,7 @@ def cycle(
     return (yield from _finish(outcomes, jitter, claim, failing))
 
 
-@operation("write", priority="urgent")
+@operation("write", priority="urgent", retries=0)
 def finish_skipping_locked(outcomes: Sequence[Outcome], *, jitter: Jitter) -> Op[Finished]:
     """Like ``finish``, but skip rows that other transactions have locked: their outcomes must be sent again."""
     leases = rows_of(sorted({outcome.lease for outcome in outcomes}))

@@ -73,14 +73,17 @@ class Operation(Generic[P, T]):
 
     ``access``: a "read" changes nothing.
     ``priority``: urgent operations (finishes, reports) overtake normal ones where writers queue. A heartbeat keeps a
-    worker alive, so it never queues behind an operation that may wait for a row lock.
-    ``pipelined``: may be sent before an earlier pipelined operation is answered (``Store.takes_another_cycle``).
+    worker alive: it never queues behind an operation that may itself wait for a row lock.
+    ``pipelined``: may be sent before an earlier one of its kind is answered (``Store.takes_another_cycle``).
+    ``retries``: how often a store runs it again after the server refused it; None means while that may help. A caller
+    that can do without the refused row wants to know soon.
     """
 
     start: Callable[P, Op[T]]
     access: Access
     priority: Priority = "normal"
     pipelined: bool = False
+    retries: int | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Op[T]:
         return self.start(*args, **kwargs)
@@ -91,12 +94,16 @@ class Operation(Generic[P, T]):
 
 
 def operation(
-    access: Access, *, priority: Priority = "normal", pipelined: bool = False
+    access: Access,
+    *,
+    priority: Priority = "normal",
+    pipelined: bool = False,
+    retries: int | None = None,
 ) -> Callable[[Callable[P, Op[T]]], Operation[P, T]]:
     """Turn a generator function into an operation."""
 
     def mark(start: Callable[P, Op[T]]) -> Operation[P, T]:
-        return Operation(start, access, priority, pipelined)
+        return Operation(start, access, priority, pipelined, retries)
 
     return mark
 

@@ -31,7 +31,7 @@ class JobReport(NamedTuple):
     logs: Sequence[LogLine] = ()
 
 
-@operation("write", priority="urgent")
+@operation("write", priority="urgent", retries=1)
 def report(reports: Sequence[JobReport]) -> Op[list[ReportAnswer]]:
     """Store reports. A value that a report omits stays as it is. After this merge, done must not exceed total."""
     leases = sorted({one.lease for one in reports})

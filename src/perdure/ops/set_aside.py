@@ -13,7 +13,7 @@ from typing import NamedTuple
 from perdure.model.job import SECOND, Span
 from perdure.ops.batch import rows_of
 from perdure.ops.find import FIRST, Due
-from perdure.ops.op import Op, announce, ask, ask_last, operation
+from perdure.ops.op import Op, Rows, announce, ask, ask_last, operation
 from perdure.ops.topics import queue_topics
 
 ASIDE: Span = 60 * SECOND
@@ -38,14 +38,31 @@ class SetAside(NamedTuple):
     last: str | None
 
 
-@operation("write")
+@operation("write", retries=1)
 def set_aside(*, after: str = "", n: int = 5000, few: int = FEW) -> Op[SetAside]:
     """Set aside up to n jobs of the next queues after ``after``: those of priorities in which nothing is due soon."""
     queues = [queue for (queue,) in (yield from ask("list_ready_queues", after=after, n=QUEUES))]
     if not queues:
         return SetAside(0, None)
     rows = yield from ask_last("set_aside", queues=rows_of(queues), ahead=ASIDE, few=few, n=n)
-    return SetAside(len(rows), queues[-1] if len(queues) == QUEUES else None)
+    return SetAside(len(rows), last_of(queues))
+
+
+@operation("read")
+def list_ready_queues(*, after: str = "") -> Op[list[str]]:
+    """The next queues behind ``after`` that ``set_aside`` looks at."""
+    return [queue for (queue,) in (yield from ask_last("list_ready_queues", after=after, n=QUEUES))]
+
+
+@operation("write", retries=0)
+def set_aside_in(queues: Sequence[str], *, n: int = 5000) -> Op[Rows]:
+    """Set aside up to n jobs of these queues, however few they are; return a row for each job."""
+    return (yield from ask_last("set_aside", queues=rows_of(queues), ahead=ASIDE, few=0, n=n))
+
+
+def last_of(queues: Sequence[str]) -> str | None:
+    """The queue behind which the next page begins; None after the last page."""
+    return queues[-1] if len(queues) == QUEUES else None
 
 
 @operation("read")
@@ -55,9 +72,9 @@ def find_due_soon(*, behind: Due = FIRST, n: int = 1000) -> Op[list[Due]]:
     return [Due(*row) for row in rows]
 
 
-@operation("write")
-def bring_back(ids: Sequence[str]) -> Op[int]:
-    """Bring these jobs back; return how many. Announce the queues in which some of them are already due."""
+@operation("write", retries=0)
+def bring_back(ids: Sequence[str]) -> Op[list[str]]:
+    """Bring these jobs back; return their queues. Queues in which some are due already are announced."""
     rows = yield from ask_last("bring_back", ids=rows_of(ids))
     yield from announce(queue_topics(queue for queue, is_due in rows if is_due))
-    return len(rows)
+    return [queue for queue, _ in rows]

@@ -40,7 +40,7 @@ class Burst:
         self._operations = operations
         self._health = health
         self._drained = asyncio.Event()
-        self._rescued_as = ""
+        self._swept_as = ""
 
     async def run(self) -> None:
         """Wait until the burst is over, then stop the worker."""
@@ -68,7 +68,7 @@ class Burst:
         await self._drained.wait()
         self._drained.clear()
         identity = self._worker.identity
-        await self._rescue_once(identity)
+        await self._sweep_once(identity)
         beat = await self._health.until_answered(lambda: self._operations.apeek(identity))
         if self._executor.busy or not self._executor.cycle.drained:
             return False
@@ -79,10 +79,11 @@ class Burst:
             self._executor.releaser.give_back(beat.running)
         return not beat.running
 
-    async def _rescue_once(self, identity: str) -> None:
-        """Rescue jobs that this worker left under an old identity. The elected worker, which does this, may be dead."""
-        if identity == self._rescued_as:
+    async def _sweep_once(self, identity: str) -> None:
+        """Rescue jobs that it left under an old identity, and those set aside: the elected worker may be dead."""
+        if identity == self._swept_as:
             return
-        await self._health.until_answered(lambda: self._sweeper.rescue(silent=False))
-        self._rescued_as = identity
-        self._executor.cycle.wake()  # even if nothing was rescued: the answer to an earlier rescue may be lost
+        await self._health.until_answered(self._sweeper.rescue)
+        await self._health.until_answered(self._sweeper.bring_back)
+        self._swept_as = identity
+        self._executor.cycle.wake()  # even if it found nothing: it may be a repeat after a lost answer

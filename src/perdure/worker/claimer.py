@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import NamedTuple, TypeVar
 
@@ -18,6 +19,7 @@ from perdure.worker.claim_window import ClaimWindowTracker
 from perdure.worker.damaged_rows import DamagedRows
 from perdure.worker.database_errors import OUT_OF_SERVICE, PERHAPS_REFUSED, is_refusal
 from perdure.worker.split import split
+from perdure.worker.sweeps import Sweeps
 
 T = TypeVar("T")
 
@@ -59,12 +61,9 @@ class Batch(list[Claimed]):
 class Claimer:
     """Claims jobs. Between limited and unlimited jobs there is no order: each kind is first every other time."""
 
-    def __init__(
-        self, store: Store, damaged: DamagedRows, expired: Callable[[Sequence[str]], Plan[None]]
-    ) -> None:
-        """``expired`` is called with jobs that a claim found expired and canceled."""
+    def __init__(self, store: Store, damaged: DamagedRows, sweeps: Sweeps) -> None:
         self._damaged = damaged
-        self._expired = expired
+        self._sweeps = sweeps
         self._remote = not store.embedded
         """Whether each statement costs a round trip, and some time before its first row."""
         self._window_trackers: dict[tuple[tuple[str, ...], frozenset[str] | None], ClaimWindowTracker] = {}
@@ -104,6 +103,14 @@ class Claimer:
         """Claim the other kind of jobs, after the first request gave this batch."""
         if not wanted:
             return batch
+        try:
+            return (yield from self._rest(wanted, first, batch))
+        except OUT_OF_SERVICE:
+            if not batch:
+                raise
+            return Batch(batch, more=True)  # keep the jobs that were claimed
+
+    def _rest(self, wanted: Wanted, first: ClaimRequest, batch: Batch) -> Plan[Batch]:
         left = wanted.n - len(batch)
         if first.limited is not None and left > 0:
             unlimited = [task for task in wanted.tasks if task not in self._limits.tasks]
@@ -149,7 +156,7 @@ class Claimer:
                 return Batch(batch)
             asked_at = monotonic()
             try:
-                claims = yield from self._take(claim_ops.claim, request, asked_at)
+                claims = yield from self._take(claim_ops.claim, request)
             except OUT_OF_SERVICE:
                 if not batch:
                     raise
@@ -157,7 +164,7 @@ class Claimer:
             again = yield from self._learn(wanted, request, claims, asked_at)
             batch = Batch([*batch, *claims.jobs], more=claims.more or again)
             if claims.locked and not batch:
-                claims = yield from self._take(claim_ops.claim_skipping_locked, request, monotonic())
+                claims = yield from self._take(claim_ops.claim_skipping_locked, request)
                 return Batch(claims.jobs)
             if not _claims_again(batch, claims, again):
                 break
@@ -207,12 +214,11 @@ class Claimer:
     def _take_limited(self, request: ClaimRequest) -> Plan[Batch]:
         if not request.limited:
             return Batch()
-        asked_at = monotonic()
         try:
             claims = yield from self.sending(request, perform(claim_ops.claim, request))
             return self._limited_batch(request, claims.jobs)
         except PERHAPS_REFUSED as error:
-            if not is_refusal(error, took=monotonic() - asked_at):
+            if not is_refusal(error):
                 raise
         parts = yield from split(
             request.limited, lambda some: perform(claim_ops.claim, request._replace(limited=some))
@@ -222,13 +228,11 @@ class Claimer:
             raise parts.outage
         return Batch([job for claims in parts.done for job in claims.jobs])
 
-    def _take(
-        self, claim: Operation[[ClaimRequest], Claims], request: ClaimRequest, asked_at: float
-    ) -> Plan[Claims]:
+    def _take(self, claim: Operation[[ClaimRequest], Claims], request: ClaimRequest) -> Plan[Claims]:
         try:
             return (yield from perform(claim, request))
         except PERHAPS_REFUSED as error:
-            if not is_refusal(error, took=monotonic() - asked_at):
+            if not is_refusal(error):
                 raise
         return (yield from self._damaged.claim(request))
 
@@ -237,7 +241,10 @@ class Claimer:
         tracker = self._window_tracker(request.tasks, request.queues)
         again = tracker.learn(request, claims, took=monotonic() - asked_at, polls=wanted.polls)
         if claims.expired:
-            yield from self._expired(claims.expired)
+            self._sweeps.expired += claims.expired
+            # Cancel a page, as there are probably more. If this fails, the sweeper does it: keep the claimed jobs.
+            with suppress(*PERHAPS_REFUSED):
+                yield from self._sweeps.expire_page()
         return again
 
     def _request(self, wanted: Wanted) -> ClaimRequest:

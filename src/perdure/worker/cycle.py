@@ -8,7 +8,7 @@ so that the server and the handlers work at the same time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import NamedTuple, Protocol
@@ -20,7 +20,7 @@ from perdure.ops.finish import Finished
 from perdure.ops.topics import queue_topic
 from perdure.worker.attempt import Attempt
 from perdure.worker.claimer import Batch
-from perdure.worker.database_errors import NOT_DONE
+from perdure.worker.database_errors import NOT_DONE, is_refusal
 from perdure.worker.health import Health
 from perdure.worker.operations import Queues, WorkerOperations
 from perdure.worker.options import WorkerOptions
@@ -265,8 +265,8 @@ class Cycle:
         if failpoints.armed and (here or in_processes):
             failpoints.reach("before_claim")
         try:
-            await self._write_logs(ended)
-            recording = [outcome for _, outcome in outcomes]
+            unwritten = await self._write_logs(ended)
+            recording = [outcome for attempt, outcome in outcomes if attempt not in unwritten]
             if here:
                 finished, jobs = await self._flush(cycle, identity, recording, self._here, here)
             else:
@@ -338,19 +338,26 @@ class Cycle:
         group.claim_answered(cycle, n, jobs)
         return jobs
 
-    async def _write_logs(self, ended: Sequence[Attempt]) -> None:
-        """Write the handlers' log lines. An outcome carries the last report of its handler, but no log lines."""
+    async def _write_logs(self, ended: Iterable[Attempt]) -> Collection[Attempt]:
+        """Write log lines: an outcome carries the last report of its handler, but not its log lines.
+
+        Return the attempts whose lines it does not take, perhaps because of one row: their outcomes must wait.
+        """
         reports = [(attempt, report) for attempt in ended if (report := attempt.context.take_logs())]
         if not reports:
-            return
+            return ()
         try:
             answers = await self._operations.areport([report for _, report in reports])
-        except (*NOT_DONE, asyncio.CancelledError):
+        except (*NOT_DONE, asyncio.CancelledError) as error:
             put_back(reports)
-            raise
+            if isinstance(error, asyncio.CancelledError) or not is_refusal(error):
+                raise
+            self._operations.note_unrecorded([attempt.lease for attempt, _ in reports], error)
+            return [attempt for attempt, _ in reports]
         for (_, report), answer in zip(reports, answers, strict=True):
             if answer == "lease lost":
                 warn_of_lost_lines(report)
+        return ()
 
     def _settle(self, outcomes: Iterable[tuple[Attempt, Outcome]], finished: Finished) -> None:
         accepted, refused = set(finished.accepted), set(finished.refused)
@@ -366,7 +373,7 @@ class Cycle:
                 self._keep(attempt, outcome)
 
     def _keep(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Keep an outcome that the database does not take yet, because its row is locked or refused."""
+        """Keep an outcome that the database does not take yet: its row is locked, or it or its lines are refused."""
         self._kept[attempt] = outcome
         self._slots.free_early(attempt)
         if self._retrying is None or self._retrying.done():
@@ -377,11 +384,12 @@ class Cycle:
         while self._kept:
             await asyncio.sleep(max(RETRY_RECORD, RETRY_EACH * len(self._kept)))
             kept = [*self._kept.items()]
-            recording = [outcome for _, outcome in kept]
             try:
+                unwritten = await self._write_logs([attempt for attempt, _ in kept])
+                recording = [outcome for attempt, outcome in kept if attempt not in unwritten]
                 finished = await self._operations.afinish(recording)
             except NOT_DONE as error:
-                self._operations.note_unrecorded(recording, error)
+                self._operations.note_unrecorded([attempt.lease for attempt, _ in kept], error)
             else:
                 self._settle(kept, finished)
 

@@ -26,6 +26,7 @@ from perdure.worker.database_errors import (
     OUT_OF_SERVICE,
     PERHAPS_REFUSED,
     is_of_the_row,
+    is_refusal,
     may_be_of_the_row,
     safe_message,
 )
@@ -36,6 +37,9 @@ MOST_KNOWN = 10_000
 
 PASS_OVER = 60.0
 """Seconds until a row that the database refuses is tried again."""
+
+PASS_OVER_UNPROVEN = 5.0
+"""The same for a row that a sweep found, if nothing proves that others can be written."""
 
 KEEP_FOR = 60.0
 """Seconds for which a refused outcome is retried unchanged, before a substitute is recorded."""
@@ -242,6 +246,8 @@ class DamagedRows:
         except claim_ops.RolledBack:
             return None
         except PERHAPS_REFUSED as error:
+            if not is_refusal(error):
+                raise
             return error
         return None
 
@@ -263,7 +269,9 @@ class DamagedRows:
             try:
                 if (yield from perform(claim_ops.hold_unclaimable, id, reason=reason)):
                     held.append((id, reason))
-            except PERHAPS_REFUSED:
+            except PERHAPS_REFUSED as refusal:
+                if not is_refusal(refusal):
+                    raise
                 self._pass_over(id, None)
                 stuck.append((id, reason))
         self._log_some(held, _HELD, _HELD_TOO)
@@ -274,11 +282,11 @@ class DamagedRows:
         """Forget the rows that failed while no row could be claimed. They are retried, now that one was claimed."""
         self._passed_over = {id: one for id, one in self._passed_over.items() if one.error is None}
 
-    def _pass_over(self, id: str, error: Exception | None) -> None:
+    def _pass_over(self, id: str, error: Exception | None, seconds: float = PASS_OVER) -> None:
         self._passed_over.pop(id, None)
         if len(self._passed_over) >= MOST_KNOWN:
             del self._passed_over[next(iter(self._passed_over))]
-        self._passed_over[id] = Passed(monotonic() + PASS_OVER, error)
+        self._passed_over[id] = Passed(monotonic() + seconds, error)
 
     def note_unclaimable(self, refused: Iterable[tuple[str, Exception]]) -> None:
         """The database refuses to let these limited jobs run."""
@@ -338,8 +346,9 @@ class DamagedRows:
         passed_over = self.passed_over()
         usable = [id for id in rows if id not in passed_over]
         parts = yield from split(usable, write)
+        seconds = PASS_OVER if parts.outage is None else PASS_OVER_UNPROVEN
         for id, _ in parts.refused:
-            self._pass_over(id, None)
+            self._pass_over(id, None, seconds)
         self._log_some(((id, safe_message(error)) for id, error in parts.refused), sentence, too)
         if parts.outage is not None:
             raise parts.outage

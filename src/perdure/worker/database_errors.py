@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.errors import (
-    Conflict,
-    InternalError,
-    Invalid,
-    PerdureError,
-    SchemaError,
-    StoreBusy,
-    StoreFull,
-    StoreReadOnly,
-    Unavailable,
-)
+from perdure.errors import Conflict, InternalError, Invalid, PerdureError, SchemaError, Unavailable
 
 OUT_OF_SERVICE = (Unavailable, SchemaError)
 """Errors that a running worker waits out. If tables vanish, the database is being restored or recreated."""
@@ -20,12 +10,8 @@ OUT_OF_SERVICE = (Unavailable, SchemaError)
 DAMAGED = (Invalid, Conflict, InternalError, ArithmeticError, LookupError, TypeError, ValueError)
 """Errors after which a statement about many rows is repeated row by row."""
 
-PERHAPS_REFUSED = (*DAMAGED, SchemaError, StoreBusy, StoreFull, StoreReadOnly)
-"""``DAMAGED``, and errors that usually mean an outage but that a trigger can raise for one row. See ``is_refusal``."""
-
-SLOW = 1.0
-"""A trigger refuses at once. So an error after more seconds than this has another cause, for which the store waited or
-retried: a lock, a timeout, an outage."""
+PERHAPS_REFUSED = (*DAMAGED, *OUT_OF_SERVICE)
+"""The same, and errors that usually mean an outage but that a trigger can raise for one row. See ``is_refusal``."""
 
 FORBIDDEN = "store.forbidden"
 """The error code if the database role lacks a privilege."""
@@ -42,9 +28,9 @@ NOT_DONE = (*OUT_OF_SERVICE, InternalError, Invalid, Conflict)
 """Errors after which a worker's loop logs why and tries again. Any other error is a bug and ends the worker."""
 
 
-def is_refusal(error: Exception, *, took: float) -> bool:
-    """Whether one row may be the cause of an error that was raised after ``took`` seconds."""
-    return isinstance(error, (*DAMAGED, SchemaError)) or (isinstance(error, PERHAPS_REFUSED) and took < SLOW)
+def is_refusal(error: Exception) -> bool:
+    """Whether one row may be the cause. If the server has not answered, or ran out of time, none is."""
+    return not isinstance(error, Unavailable) or error.answered
 
 
 def is_of_the_row(error: Exception) -> bool:

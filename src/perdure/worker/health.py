@@ -47,7 +47,8 @@ class Health:
             self._failures += 1
             self._ever_failed += 1
             code = error.code if isinstance(error, PerdureError) else type(error).__name__
-            news = self._code != code and (isinstance(error, StoreAway) or self._is_due(code))
+            away = isinstance(error, StoreAway) and not error.answered
+            news = self._code != code and (away or self._is_due(code))
             self._code = code
             pause = min(0.05 * 2.0 ** min(self._failures, 10), LONGEST_PAUSE)
         if news and not (isinstance(error, StoreAway) and error.told):

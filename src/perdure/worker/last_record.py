@@ -14,7 +14,7 @@ from perdure.model.lifecycle import Outcome, Released
 from perdure.plan.plan import Plan, run
 from perdure.worker.attempt import Attempt
 from perdure.worker.bounded_log import BoundedLog
-from perdure.worker.database_errors import PERHAPS_REFUSED
+from perdure.worker.database_errors import PERHAPS_REFUSED, is_refusal
 from perdure.worker.executor import last_outcome
 from perdure.worker.loop_watch import Verdict
 from perdure.worker.operations import WorkerOperations
@@ -57,7 +57,9 @@ def record_last(
     last = [outcome for outcome in outcomes.values() if outcome]
     try:
         finished = yield from operations._finish(last, last=True)
-    except PERHAPS_REFUSED:
+    except PERHAPS_REFUSED as error:
+        if not is_refusal(error):
+            raise
         return [outcome.lease for outcome in last]
     taken = {*finished.accepted, *finished.refused}
     return [outcome.lease for outcome in last if outcome.lease not in taken]

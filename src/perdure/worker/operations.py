@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 
 from perdure.errors import InvalidOption, RowsLocked, StoreReadOnly
-from perdure.internal import failpoints
-from perdure.model.job import Instant, Span
+from perdure.model.job import Instant, Lease, Span
 from perdure.model.lifecycle import Change, Outcome, Report
 from perdure.ops import finish as finish_ops
 from perdure.ops import report as report_ops
@@ -27,12 +25,16 @@ from perdure.worker.clock_watch import ClockWatch
 from perdure.worker.damaged_rows import DamagedRows
 from perdure.worker.database_errors import DAMAGED, FORBIDDEN, OUT_OF_SERVICE, PERHAPS_REFUSED, is_refusal
 from perdure.worker.recorder import Recorder
-
-MOST_EXPIRED = 10_000
-"""How many expired jobs are remembered until they are reported. A program without a worker never reports them."""
+from perdure.worker.split import split
+from perdure.worker.sweeps import Sweeps
 
 Queues = Sequence[str] | Mapping[str, float] | None
 """The queues to claim from: names in strict order, names with weights, or None for every queue."""
+
+
+def _report_part(numbered: Sequence[tuple[int, JobReport]]) -> Plan[list[tuple[int, ReportAnswer]]]:
+    answers = yield from perform(report_ops.report, [report for _, report in numbered])
+    return [*zip((number for number, _ in numbered), answers, strict=True)]
 
 
 class WorkerOperations:
@@ -42,11 +44,10 @@ class WorkerOperations:
         self.store = store
         self._rng = rng or random.Random()
         self._watch = ClockWatch()
-        self.expired: deque[str] = deque(maxlen=MOST_EXPIRED)
-        """Ids of expired jobs that were canceled and are not reported yet."""
         self._damaged = DamagedRows()
         self._recorder = Recorder(self._damaged, self._rng, shortens=not store.embedded)
-        self._claimer = Claimer(store, self._damaged, self._note_expired)
+        self.sweeps = Sweeps(self._damaged, self._rng)
+        self._claimer = Claimer(store, self._damaged, self.sweeps)
 
     def _register(
         self,
@@ -58,7 +59,7 @@ class WorkerOperations:
         queues: Queues = None,
         slots: int = 1,
     ) -> Plan[Mapping[str, str]]:
-        """Register a worker. Return the configs of tasks."""
+        """Register a worker; return the configs of tasks."""
         served = None if queues is None else list(queues)
         return (
             yield from perform(
@@ -67,11 +68,11 @@ class WorkerOperations:
         )
 
     def _heartbeat(self, worker: str) -> Plan[Beat]:
-        """Renew the worker's lease, and read what the database believes the worker runs."""
+        """Renew the worker's lease and read back what it is believed to run."""
         return (yield from perform(worker_ops.heartbeat, worker))
 
     def _peek(self, worker: str) -> Plan[Beat]:
-        """Read the same as a heartbeat, without renewing the lease."""
+        """Read back what the worker is believed to run, and nothing else."""
         return (yield from perform(worker_ops.peek, worker))
 
     def _retire(self, worker: str) -> Plan[None]:
@@ -107,9 +108,9 @@ class WorkerOperations:
         """
         return (yield from self._recorder.record(outcomes, last=last))
 
-    def note_unrecorded(self, outcomes: Sequence[Outcome], error: Exception) -> None:
-        """Note that these outcomes could not be recorded. They are kept and retried."""
-        self._damaged.note_unrecorded({outcome.lease: error for outcome in outcomes})
+    def note_unrecorded(self, leases: Sequence[Lease], error: Exception) -> None:
+        """Note that the outcomes of these attempts could not be recorded. They are kept and retried."""
+        self._damaged.note_unrecorded(dict.fromkeys(leases, error))
 
     def _cycle(
         self,
@@ -130,11 +131,16 @@ class WorkerOperations:
         except RowsLocked:
             return (yield from self._record_and_claim(outcomes, wanted, skip_locked=True))
         except PERHAPS_REFUSED as error:
-            if not is_refusal(error, took=monotonic() - asked_at):
+            if not is_refusal(error):
                 raise
             # The cause is either an outcome or a claimed row. In two transactions, it makes only one of them fail.
             return (yield from self._record_and_claim(outcomes, wanted))
-        finished = yield from self._recorder.complete(outcomes, finished)
+        try:
+            finished = yield from self._recorder.complete(outcomes, finished)
+        except OUT_OF_SERVICE:
+            if not claims.jobs:
+                raise
+            finished = finished._replace(refused=[])  # to be recorded again
         self._damaged.note_recorded(finished)
         batch = Batch(claims.jobs, more=True)
         try:
@@ -157,7 +163,9 @@ class WorkerOperations:
         """Do a cycle in two transactions. If recording fails but a job is claimed, this is not an outage."""
         try:
             finished = yield from self._recorder.record(outcomes, skip_locked=skip_locked)
-        except PERHAPS_REFUSED:
+        except PERHAPS_REFUSED as error:
+            if not is_refusal(error):
+                raise
             batch = yield from self._claimer.claim(wanted._replace(polls=False))
             if not batch:
                 raise
@@ -170,31 +178,29 @@ class WorkerOperations:
                 raise
             return finished, Batch(more=wanted.n > 0)
 
-    def _note_expired(self, expired: Sequence[str]) -> Plan[None]:
-        """A claim met expired jobs and canceled them: cancel a page, as there are probably more."""
-        self.expired += expired
-        yield from self._expire_page()
-
     def _report(self, reports: Sequence[JobReport]) -> Plan[list[ReportAnswer]]:
-        """Store the reports of running jobs. Reports that the database refuses are dropped."""
+        """Store the reports of running jobs. What the database refuses is dropped."""
         if not reports:
             return []
         try:
             return (yield from perform(report_ops.report, reports))
-        except StoreReadOnly as error:
-            if error.code != FORBIDDEN:
+        except PERHAPS_REFUSED as error:
+            if not is_refusal(error):
                 raise
-            # Waiting would not grant the privilege, and outcomes must not wait for log lines.
-            for one in reports:
-                self._damaged.unreportable(one.lease.job, error)
-            return ["ok" for _ in reports]
-        except DAMAGED as error:
-            if len(reports) == 1:
-                self._damaged.unreportable(reports[0].lease.job, error)
-                return ["ok"]
-        answers: list[ReportAnswer] = []
-        for one in reports:
-            answers += yield from self._report([one])
+            if isinstance(error, StoreReadOnly) and error.code == FORBIDDEN:
+                # Waiting does not grant rights, and outcomes must not wait for log lines.
+                for one in reports:
+                    self._damaged.unreportable(one.lease.job, error)
+                return ["ok" for _ in reports]
+        serves = self._damaged.others_recorded_since(one.lease for one in reports)
+        parts = yield from split([*enumerate(reports)], _report_part, serves=serves)
+        if parts.outage is not None:
+            raise parts.outage
+        for (_, one), refusal in parts.refused:
+            self._damaged.unreportable(one.lease.job, refusal)
+        answers: list[ReportAnswer] = ["ok"] * len(reports)
+        for number, answer in (one for part in parts.done for one in part):
+            answers[number] = answer
         return answers
 
     def _save(self, report: JobReport) -> Plan[ReportAnswer]:
@@ -203,7 +209,7 @@ class WorkerOperations:
         try:
             (answer,) = yield from perform(report_ops.report, [report])
         except (StoreReadOnly, *DAMAGED) as error:
-            # A read-only database refuses everything, and this call has already waited for it.
+            # A database that is read-only refuses everything, and the call has waited for it already.
             read_only = isinstance(error, StoreReadOnly) and error.code != FORBIDDEN
             if read_only or report == checkpoint:
                 raise
@@ -211,82 +217,19 @@ class WorkerOperations:
             self._damaged.unreportable(report.lease.job, error)
         return answer
 
+    def _retire_silent(self, *, wanted: Callable[[], bool] = lambda: True) -> Plan[None]:
+        """Retire workers whose lease has expired. ``wanted``: whether to, asked after each wait for the database."""
+        yield from perform(sweep_ops.retire_silent, steady_since=self._steady_since(), wanted=wanted)
+
     def _rescue(self, *, page: int = 500, silent: bool = True) -> Plan[list[Change]]:
-        """Free the jobs of workers that fell silent. A page that cannot be written is tried in parts.
-
-        Without ``silent``, free only the jobs of workers that are retired already.
-        """
+        """Free the jobs of workers that fell silent; without ``silent`` only those of workers retired already."""
         if silent:
-            yield from perform(sweep_ops.retire_silent, steady_since=self._steady_since())
-        if failpoints.armed:
-            failpoints.reach("between_retirement_and_rescue")
-        rescued: list[Change] = []
-        after = sweep_ops.FIRST
-        while True:
-            try:
-                one = yield from perform(sweep_ops.rescue, jitter=self._rng.random, after=after, n=page)
-            except PERHAPS_REFUSED:
-                one = yield from self._rescue_in_parts(after, page)
-            rescued += one.changes
-            if one.last is None:
-                return rescued
-            after = one.last
-
-    def _rescue_in_parts(self, after: str, page: int) -> Plan[sweep_ops.Rescued]:
-        """Rescue a page in parts. Rows that cannot be written stay for a later sweep."""
-        orphans = yield from perform(sweep_ops.list_orphans, after=after, n=page)
-        rescued = yield from self._damaged.sweep(
-            orphans,
-            lambda ids: perform(sweep_ops.rescue_chosen, ids, jitter=self._rng.random, n=page),
-            "Job %s of a worker that fell silent cannot be rescued: %s Mend its row.",
-            "%d more jobs of workers that fell silent cannot be rescued.",
-        )
-        return sweep_ops.Rescued(rescued, orphans[-1] if len(orphans) == page else None)
+            yield from self._retire_silent()
+        return (yield from self.sweeps.rescue(page=page))
 
     def _expire(self, *, page: int = 500) -> Plan[int]:
         """Cancel every job that was not started in time."""
-        total, more = 0, True
-        while more:
-            n, more = yield from self._expire_page(page)
-            total += n
-        return total + (yield from self._sweep_steps())
-
-    def _expire_page(self, page: int = 500) -> Plan[tuple[int, bool]]:
-        """Cancel a page of expired jobs. Return how many were canceled, and whether there may be more."""
-        try:
-            expired = yield from perform(sweep_ops.expire, n=page)
-            more = len(expired) == page
-        except PERHAPS_REFUSED:
-            expired, more = yield from self._expire_in_parts(page)
-        self.expired += expired
-        return len(expired), more
-
-    def _expire_in_parts(self, page: int) -> Plan[tuple[list[str], bool]]:
-        known = len(self._damaged.passed_over())
-        found = yield from perform(sweep_ops.find_expired, n=page + known)
-        expired = yield from self._damaged.sweep(
-            found,
-            lambda ids: perform(sweep_ops.expire_chosen, ids),
-            "Job %s was not started in time and cannot be canceled: %s Mend its row.",
-            "%d more jobs were not started in time and cannot be canceled.",
-        )
-        went_on = bool(expired) or len(self._damaged.passed_over()) > known
-        return expired, went_on and len(found) == page + known
-
-    def _sweep_steps(self, n: int = 100) -> Plan[int]:
-        """Cancel steps that were not started in time, and end gates whose time ran out."""
-        try:
-            return len((yield from perform(sweep_ops.sweep_steps, n=n)))
-        except PERHAPS_REFUSED:
-            pass
-        found = yield from perform(sweep_ops.find_overdue, n=n + len(self._damaged.passed_over()))
-        swept = yield from self._damaged.sweep(
-            found,
-            lambda workflows: perform(sweep_ops.sweep_steps, workflows),
-            "Steps of workflow %s are overdue and cannot be ended: %s Mend their rows.",
-            "Steps of %d more workflows are overdue and cannot be ended.",
-        )
-        return len(swept)
+        return (yield from self.sweeps.expire(page=page))
 
     register, aregister = sync_method(_register), async_method(_register)
     heartbeat, aheartbeat = sync_method(_heartbeat), async_method(_heartbeat)
@@ -297,15 +240,16 @@ class WorkerOperations:
     finish, afinish = sync_method(_finish), async_method(_finish)
     cycle, acycle = sync_method(_cycle), async_method(_cycle)
     report, areport = sync_method(_report), async_method(_report)
+    retire_silent, aretire_silent = sync_method(_retire_silent), async_method(_retire_silent)
     rescue, arescue = sync_method(_rescue), async_method(_rescue)
     expire, aexpire = sync_method(_expire), async_method(_expire)
 
     def _steady_since(self) -> Instant | None:
-        """When this host's clock last jumped, by which SQLite judges leases. PostgreSQL uses its server's clock."""
+        """On SQLite, leases are judged by this host's clock, which may have been set. PostgreSQL uses its own."""
         return self._watch.steady_since() if self.store.embedded else None
 
     def _order(self, queues: Queues) -> list[str] | None:
-        """The order of queues for one claim. With weights it is random: a weight is the odds of being first."""
+        """The order of queues for one claim. Weights draw it anew each time: they are the odds of being first."""
         if queues is None:
             return None
         if isinstance(queues, Mapping):

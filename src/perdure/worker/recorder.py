@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from contextlib import suppress
-from time import monotonic
 
 from perdure.errors import RowsLocked
 from perdure.model.job import Lease
@@ -40,7 +39,6 @@ class Recorder:
         """
         if not outcomes:
             return Finished([], [])
-        asked_at = monotonic()
         try:
             if not skip_locked:
                 finished = yield from perform(
@@ -52,7 +50,7 @@ class Recorder:
         except RowsLocked:
             pass
         except PERHAPS_REFUSED as error:
-            if not is_refusal(error, took=monotonic() - asked_at):
+            if not is_refusal(error):
                 raise
         serves = self._damaged.others_recorded_since(outcome.lease for outcome in outcomes)
         parts = yield from split(outcomes, lambda part: self._record_part(part, last), serves=serves)
@@ -68,7 +66,7 @@ class Recorder:
         try:
             return (yield from self._record_skipping_locked(outcomes))
         except PERHAPS_REFUSED as error:
-            if len(outcomes) > 1:
+            if len(outcomes) > 1 or not is_refusal(error):
                 raise
             for instead in self._damaged.substitutes(outcomes[0], error, last=last):
                 with suppress(*PERHAPS_REFUSED):

@@ -10,10 +10,10 @@ from time import monotonic
 from typing import Generic, NamedTuple, TypeVar
 
 from perdure.plan.plan import Plan
-from perdure.worker.database_errors import DAMAGED, OUT_OF_SERVICE, is_refusal
+from perdure.worker.database_errors import DAMAGED, PERHAPS_REFUSED, is_refusal
 
-PROVE_WITHIN = 1.0
-"""If the database takes no row within this many seconds, errors that may mean an outage count as an outage."""
+PROVE_WITHIN, MOST_UNPROVEN = 1.0, 30
+"""Seconds, and transactions, after which errors that may mean an outage count as one, if no row was taken."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -41,18 +41,20 @@ def split(
     """
     done, refused = list[R](), list[tuple[T, Exception]]()
     parts = [rows] if rows else []
-    prove_by, unproven, alone = monotonic() + PROVE_WITHIN, False, False
+    prove_by, unproven, alone, tries = monotonic() + PROVE_WITHIN, False, False, 0
     while parts:
         # A row that is taken proves that there is no outage. Refused rows may lie side by side, so after every two of
         # them look for the proof in the first batch, which is the largest.
         elsewhere = unproven and alone and len(refused) % 2 == 0
-        part, asked_at = parts.pop(0 if elsewhere else -1), monotonic()
-        alone = len(part) == 1
+        part = parts.pop(0 if elsewhere else -1)
+        alone, tries = len(part) == 1, tries + 1
         try:
             done.append((yield from write(part)))
-        except (*DAMAGED, *OUT_OF_SERVICE) as error:
-            now = monotonic()
-            if not is_refusal(error, took=now - asked_at):
+            if unproven:  # perhaps an outage has just ended: try again what was refused before
+                parts += ([row] for row, _ in refused)
+                refused, unproven = [], False
+        except PERHAPS_REFUSED as error:
+            if not is_refusal(error):
                 return Split(done, refused, error)
             if alone:
                 refused.append((part[0], error))
@@ -60,6 +62,7 @@ def split(
                 middle = len(part) // 2
                 parts += (part[middle:], part[:middle])
             unproven = not (done or serves or isinstance(error, DAMAGED))
-            if unproven and refused and (now > prove_by or not parts):
+            gave_up = monotonic() > prove_by or tries >= MOST_UNPROVEN or not parts
+            if unproven and refused and gave_up:
                 return Split(done, refused, error)
     return Split(done, refused)

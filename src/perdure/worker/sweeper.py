@@ -21,11 +21,10 @@ from perdure.ops import browse
 from perdure.ops import worker as worker_ops
 from perdure.ops.queues import end_pauses
 from perdure.plan.plan import arun
-from perdure.worker.database_errors import DAMAGED, NOT_DONE, OUT_OF_SERVICE, PERHAPS_REFUSED, safe_message
+from perdure.worker.database_errors import DAMAGED, NOT_DONE, OUT_OF_SERVICE, is_refusal, safe_message
 from perdure.worker.health import Health
 from perdure.worker.hooks import Hooks
 from perdure.worker.operations import WorkerOperations
-from perdure.worker.set_aside import bring_back, set_aside
 
 NAME = "sweeper"
 TICK = 1.0
@@ -60,7 +59,9 @@ class Duty:
     interval: float = 0.0
     """The least number of seconds from one run to the next. With 0, the duty runs at every sweep."""
     leader_only: bool = True
-    """Whether only the elected worker does this duty."""
+    """Whether only the elected worker does it."""
+    about_jobs: bool = True
+    """Whether a single job may be the cause if the database refuses it."""
     due_at: float = 0.0
     failed: bool = False
 
@@ -81,9 +82,16 @@ class Sweeper:
         self._renew_at = 0.0
         self._led_as = ""
         self.duties = [
-            Duty("retire dead", self._retire_dead, "Dead workers cannot be retired", leader_only=False),
-            Duty("rescue", self._rescue_lost, "Lost jobs cannot be rescued"),
-            Duty("bring back", self._bring_back, "Jobs that are due soon cannot be brought back"),
+            Duty(
+                "retire dead",
+                self._retire_dead,
+                "Dead workers cannot be retired",
+                leader_only=False,
+                about_jobs=False,
+            ),
+            Duty("retire silent", self._retire_silent, "Silent workers cannot be retired", about_jobs=False),
+            Duty("rescue", self.rescue, "Lost jobs cannot be rescued"),
+            Duty("bring back", self.bring_back, "Jobs that are due soon cannot be brought back"),
             Duty("set aside", self._set_aside, "Jobs cannot be set aside", interval=SET_ASIDE),
             Duty("expire", operations.aexpire, "Expired jobs cannot be canceled"),
             Duty("end pauses", self._end_pauses, "Pauses that are over cannot be ended", interval=END_PAUSES),
@@ -97,26 +105,33 @@ class Sweeper:
         while True:
             asked = self._health.ask()
             try:
-                await self.sweep()
-                self._health.worked(asked)
-                self.swept.set()
+                refusal = await self.sweep()
             except NOT_DONE as error:
-                # Perhaps other workers could not send heartbeats either. So for one lease, no worker counts as silent.
-                self._trusts_at = monotonic() + self._lease
+                self._postpone_retirement()
                 await asyncio.sleep(self._health.failed(error))
-            # The time is random, so that workers do not all sweep at the same moment.
+            else:
+                self.swept.set()
+                if refusal is None:
+                    self._health.worked(asked)
+                else:
+                    await asyncio.sleep(self._health.failed(refusal))
+            # Not in step with other workers.
             await asyncio.sleep(random.uniform(0.75, 1.0) * TICK)
 
-    async def sweep(self) -> None:
-        """Do the duties that are due. A duty that fails does not stop the others, unless the database is away."""
+    async def sweep(self) -> Exception | None:
+        """Do what is due; return the last error for which a single job may be the cause.
+
+        Such an error does not stop the other duties. Any other one that waiting cures is raised.
+        """
         leads: bool | None = None
-        outage: Exception | None = None
+        refusal: Exception | None = None
         for duty in self.duties:
             now = monotonic()
             if now < duty.due_at:
                 continue
             if duty.leader_only:
                 leads = await self._lead() if leads is None else leads
+                self._note_wait(now)
                 if not leads:
                     continue
             try:
@@ -126,37 +141,55 @@ class Sweeper:
                 if not duty.failed:
                     duty.failed = True
                     _log.error("%s: %s", duty.failure, safe_message(error), extra={"duty": duty.name})
-            except PERHAPS_REFUSED as error:
-                outage = error
+            except OUT_OF_SERVICE as error:
+                if not (duty.about_jobs and is_refusal(error)):
+                    raise
+                refusal = error
+            self._note_wait(now)
             duty.due_at = now + duty.interval
-        if outage is not None:
-            raise outage
+        return refusal
 
-    async def _rescue_lost(self) -> None:
+    def _note_wait(self, began: float) -> None:
+        """The store may have waited for a database that was away."""
+        if self._waits_long(began):
+            self._postpone_retirement()
+
+    def _waits_long(self, began: float) -> bool:
+        """Whether leases may have expired since then. Heartbeats are sent each third of a lease, so not before half."""
+        return monotonic() - began > self._lease / 2
+
+    def _postpone_retirement(self) -> None:
+        """Other workers could not send heartbeats either: for one lease nobody counts as silent."""
+        self._trusts_at = monotonic() + self._lease
+
+    async def _retire_silent(self) -> None:
         if failpoints.armed:
             failpoints.reach("before_rescue")
-        await self.rescue(silent=monotonic() >= self._trusts_at)
+        began = monotonic()
+        if began >= self._trusts_at:
+            await self._operations.aretire_silent(wanted=lambda: not self._waits_long(began))
 
-    async def rescue(self, *, silent: bool) -> None:
-        """Free the jobs of retired workers. If ``silent``, first retire workers that fell silent."""
-        if rescued := await self._operations.arescue(silent=silent):
+    async def rescue(self) -> None:
+        """Free the jobs of retired workers."""
+        if rescued := await self._operations.arescue(silent=False):
             if failpoints.armed:
                 failpoints.reach("after_rescue")
             _log.warning("Rescued %d jobs of workers that fell silent", len(rescued))
             await self._report_rescued(rescued)
 
-    async def _bring_back(self) -> None:
-        await arun(self._store, bring_back())
+    async def bring_back(self) -> None:
+        """Bring back the jobs that were set aside and are due soon."""
+        await arun(self._store, self._operations.sweeps.bring_back())
 
     async def _set_aside(self) -> None:
-        await arun(self._store, set_aside())
+        await arun(self._store, self._operations.sweeps.set_aside())
 
     async def _end_pauses(self) -> None:
         await self._store.aperform(end_pauses)
 
     async def report_expired(self) -> None:
         """Report expired jobs that were canceled, including those that this worker's claims met."""
-        expired = self._operations.expired
+        expired = self._operations.sweeps.expired
         if self._hooks.quiet:
             expired.clear()
         while expired:

@@ -26,6 +26,7 @@ from perdure.errors import (
     StoreBusy,
     StoreFull,
     StoreReadOnly,
+    Unavailable,
 )
 
 FORBIDDEN: Final = "42501"
@@ -50,11 +51,15 @@ class Cure(Enum):
 
 
 class Diagnosis(NamedTuple):
-    """What a driver's error means. ``error``: what the caller gets if the cure does not help."""
+    """A driver's error, analyzed. ``error``: what the caller gets if the cure does not help.
+
+    ``answered``: the server refused a statement and the connection still works.
+    """
 
     cure: Cure
     sqlstate: str
     error: PerdureError
+    answered: bool = False
 
     @property
     def reason(self) -> str:
@@ -74,7 +79,8 @@ def diagnose(error: psycopg.Error) -> Diagnosis:
     sqlstate = error.sqlstate or _sqlstate_of_refusal(error)
     if not sqlstate and (misfit := _misfit(error)):
         return Diagnosis(Cure.RECONNECT, "", StoreAway(misfit))
-    return understand(sqlstate, error, lost=isinstance(error, psycopg.OperationalError))
+    diagnosis = understand(sqlstate, error, lost=isinstance(error, psycopg.OperationalError))
+    return _answered(diagnosis) if _has_answered(error) else diagnosis
 
 
 def understand(sqlstate: str, error: BaseException, *, lost: bool) -> Diagnosis:
@@ -82,6 +88,26 @@ def understand(sqlstate: str, error: BaseException, *, lost: bool) -> Diagnosis:
     cure, meaning = _meaning(sqlstate, lost=lost)
     _log.debug("PostgreSQL returned the error %s", sqlstate or type(error).__name__)
     return Diagnosis(cure, sqlstate, meaning())
+
+
+def _has_answered(error: psycopg.Error) -> bool:
+    """Whether the server refused a statement, but neither closed the connection nor ran out of time.
+
+    ProcessInterrupts is the server's function that raises every timeout and every cancel.
+    """
+    diag = error.diag
+    return diag.severity_nonlocalized == "ERROR" and diag.source_function != "ProcessInterrupts"
+
+
+def _answered(diagnosis: Diagnosis) -> Diagnosis:
+    """The same, with a connection that works. A trigger can raise any code, also that of a lost connection."""
+    cure, sqlstate, error, _ = diagnosis
+    if isinstance(error, StoreAway):
+        error = StoreAway(f"PostgreSQL cannot run a statement now ({sqlstate}).")
+        cure = Cure.AGAIN if cure is Cure.RECONNECT else cure
+    if isinstance(error, Unavailable):
+        error.answered = True
+    return Diagnosis(cure, sqlstate, error, answered=True)
 
 
 _log = logging.getLogger("perdure.store")

@@ -145,7 +145,9 @@ class PostgresStore:
 
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._retrier.until_done(
-            lambda: self._run(operation, *args, **kwargs), urgent=operation.priority == "urgent"
+            lambda: self._run(operation, *args, **kwargs),
+            urgent=operation.priority == "urgent",
+            retries=operation.retries,
         )
 
     def perform_at_once(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -181,7 +183,13 @@ class PostgresStore:
     ) -> T:
         """Perform in a thread, which may wait for a connection, between two tries, or while it holds row locks."""
         outcome: Future[T] = Future()
-        urgent = operation.priority == "urgent"
+        until_done = partial(
+            self._retrier.until_done,
+            run,
+            urgent=operation.priority == "urgent",
+            retries=operation.retries,
+            failed=failed,
+        )
         answer = asyncio.wrap_future(outcome)
 
         def wanted() -> bool:
@@ -190,9 +198,7 @@ class PostgresStore:
         def work() -> None:
             if outcome.set_running_or_notify_cancel():
                 try:
-                    outcome.set_result(
-                        self._retrier.until_done(run, wanted=wanted, urgent=urgent, failed=failed)
-                    )
+                    outcome.set_result(until_done(wanted=wanted))
                 except BaseException as error:
                     outcome.set_exception(error)
 

@@ -662,14 +662,14 @@ SELECT {tally_columns}
    FOR UPDATE;
 
 -- name: lock_orphan_workflows
--- Rows are locked in the order of their ids.
+-- Sorted by id. The steps of a workflow that others have locked are left to the next sweep.
 SELECT {tally_columns}
   FROM perdure.workflow
  WHERE id = ANY (ARRAY(SELECT r.workflow_id FROM perdure.job r INDEXED BY perdure.job_running
                         WHERE r.state = 'running' AND r.workflow_id IS NOT NULL
                           AND {worker_is_gone}))
  ORDER BY id
-   FOR UPDATE;
+   FOR UPDATE SKIP LOCKED;
 
 -- name: list_steps
 SELECT id, step_key, task, queue, state, run, attempt, max_attempts, run_at, created_at, started_at, finished_at,
