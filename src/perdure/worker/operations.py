@@ -286,8 +286,10 @@ class WorkerOperations:
             raise parts.outage
         for (_, one), refusal in parts.refused:
             self._damaged.unreportable(one.lease.job, refusal)
-        answers = {number: answer for part in parts.done for number, answer in part}
-        return [answers.get(number, "ok") for number in range(len(reports))]
+        answers: list[ReportAnswer] = ["ok"] * len(reports)
+        for number, answer in (one for part in parts.done for one in part):
+            answers[number] = answer
+        return answers
 
     def _save(self, report: JobReport) -> Plan[ReportAnswer]:
         """Store a checkpoint with the other reports of its job. If refused, only the others are dropped."""
