@@ -11,7 +11,8 @@ import pytest
 
 from perdure import App, Snooze
 from perdure.worker.claimer import Batch
-from perdure.worker.cycle import Cycle, ReservedSlots, SlotGroup
+from perdure.worker.cycle import Cycle, ReservedSlots
+from perdure.worker.slot_group import SlotGroup
 from tests.harness.waiting import auntil
 from tests.store.proxy import Proxy
 

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import NamedTuple, TypeVar
 
 from perdure.errors import Conflict, Invalid, PerdureError, Unavailable
-from perdure.model.job import Claimed, Lease
+from perdure.model.job import Lease
 from perdure.model.lifecycle import Canceled, Failed, FailureKind, Outcome, Released, stripped
 from perdure.ops import claim as claim_ops
 from perdure.ops.claim import ClaimRequest, Claims
@@ -30,6 +30,7 @@ from perdure.worker.database_errors import (
     may_be_of_the_row,
     safe_message,
 )
+from perdure.worker.row_search import Failure, Search
 from perdure.worker.split import split
 
 MOST_KNOWN = 10_000
@@ -43,12 +44,6 @@ PASS_OVER_UNPROVEN = 5.0
 
 KEEP_FOR = 60.0
 """Seconds for which a refused outcome is retried unchanged, before a substitute is recorded."""
-
-TRY_FOR = 0.5
-"""Seconds for which one claim tries row after row. The next claim skips the rows that this one passes over."""
-
-UNPROVEN_AGAIN = 20
-"""If a claim finds no other row, it retries this many of the rows that failed while no row could be claimed."""
 
 PAGE = 200
 """The least number of rows to find at once."""
@@ -77,42 +72,11 @@ _log = logging.getLogger("perdure.worker")
 T = TypeVar("T")
 
 
-class Failure(NamedTuple):
-    """A row that failed alone."""
-
-    id: str
-    error: Exception
-
-
 class Passed(NamedTuple):
     """A row that is passed over for a while. ``error``: set if the row failed while no row could be claimed."""
 
     until: float
     error: Exception | None
-
-
-class Search:
-    """The state of one claim that tries row by row."""
-
-    def __init__(self, request: ClaimRequest) -> None:
-        self.worker = request.worker
-        self.limits = request.limits
-        self.n = request.n
-        self.jobs: list[Claimed] = []
-        self.failures: list[Failure] = []
-        self.unserved: Exception | None = None
-        """The error of a due row that failed while no row could be claimed."""
-        self.unproven: list[tuple[float, str]] = []
-        """The due rows that failed while no row could be claimed: until when each is passed over, and its id."""
-        self._until = monotonic() + TRY_FOR
-
-    @property
-    def goes_on(self) -> bool:
-        return not self.jobs and monotonic() < self._until
-
-    def oldest_unproven(self) -> list[str]:
-        """The rows to retry if no other row is due. All rows may have failed for a cause that is gone by now."""
-        return [id for _, id in sorted(self.unproven)[:UNPROVEN_AGAIN]]
 
 
 class DamagedRows:
