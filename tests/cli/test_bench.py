@@ -134,8 +134,15 @@ def test_a_database_that_goes_away_meanwhile_is_one_line(postgres_url: str) -> N
     assert left_behind(postgres_url) == []
 
 
-@pytest.mark.parametrize("come_so_far", [left_behind, has_run_jobs], ids=lambda check: check.__name__)
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("come_so_far", "number", "code"),
+    [
+        pytest.param(left_behind, signal.SIGINT, 130, id="SIGINT at the beginning"),
+        pytest.param(left_behind, signal.SIGTERM, 143, id="SIGTERM at the beginning"),
+        pytest.param(has_run_jobs, signal.SIGTERM, 143, id="SIGTERM in the middle"),
+        pytest.param(has_run_jobs, signal.SIGINT, 130, id="SIGINT in the middle", marks=pytest.mark.long),
+    ],
+)
 def test_nothing_is_left_behind_by_one_that_is_stopped(
     url: str, number: signal.Signals, code: int, come_so_far: Callable[[str], object]
 ) -> None:

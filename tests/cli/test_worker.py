@@ -147,12 +147,12 @@ def test_a_process_task_runs_where_its_app_is_no_name_of_its_module(tmp_path: Pa
     ran = run_cli("worker", "--burst", "--processes", "0", cwd=tmp_path, **here)
     assert ran.returncode == 0
     assert "With processes=0 this worker leaves these tasks to other workers: press\n" in ran.stderr
-    states = [json.loads(run_cli("job", id, "--json", cwd=tmp_path, **here).stdout)["state"] for id in jobs]
-    assert states == ["ready", "succeeded"]
-    ran = run_cli("worker", "--burst", "--processes", "1", cwd=tmp_path, **here)
-    assert ran.returncode == 0, ran.stderr
-    told = [json.loads(run_cli("job", id, "--json", cwd=tmp_path, **here).stdout)["result"] for id in jobs]
-    assert told[0] != told[1]
+    with App(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
+        press, look = (app.get_job(id) for id in jobs)
+        assert (press.state, look.state) == ("ready", "succeeded")
+        ran = run_cli("worker", "--burst", "--processes", "1", cwd=tmp_path, **here)
+        assert ran.returncode == 0, ran.stderr
+        assert press.get(0) != look.get(0)
 
 
 def test_a_thread_that_a_handler_left_behind_does_not_hold_up_the_exit(shop: Shop, tmp_path: Path) -> None:

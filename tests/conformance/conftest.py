@@ -32,14 +32,22 @@ def migrated_postgres(postgres_server: str) -> Iterator[str]:
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
+# A backend of a process that was killed may still commit what it was told.
+END_OTHERS = """
+SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+ WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+"""
+RESET = "SET lock_timeout = '10s'; DROP FUNCTION IF EXISTS perdure.refuse CASCADE;" + "".join(
+    f"DELETE FROM perdure.{table};" for table in TABLES
+)
+
+
 @pytest.fixture
 def postgres_url(migrated_postgres: str) -> str:
     """Reset the database: delete the rows of the previous test, and undo its changes of the schema."""
     with psycopg.connect(migrated_postgres, autocommit=True) as connection:
-        connection.execute("SET lock_timeout = '10s'")
-        connection.execute("DROP FUNCTION IF EXISTS perdure.refuse CASCADE")
-        for table in TABLES:
-            connection.execute(f"DELETE FROM perdure.{table}".encode())
+        connection.execute(END_OTHERS)
+        connection.execute(RESET.encode())
     return migrated_postgres
 
 

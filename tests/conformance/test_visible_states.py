@@ -35,15 +35,16 @@ def every(world: World) -> World:
     work = world.task()
     jobs = world.app.enqueue_many([work.using(queue=f"q{n % 3}").job() for n in range(len(ROWS))])
     shuffled = random.Random(7).sample(ROWS, len(ROWS))
-    for job, row in zip(jobs, shuffled, strict=True):
-        world.sql(
-            "UPDATE perdure.job SET state = :state, held = :held, run_at = instant(:run_at), error_kind = :error_kind,"
-            " worker = CASE WHEN CAST(:state AS text) = 'running' THEN 'w' END, started_at = created_at,"
-            " finished_at = CASE WHEN CAST(:state AS text) IN ('succeeded', 'failed', 'canceled') THEN created_at END"
-            " WHERE id = :id",
-            id=job.id,
-            **{**row, "run_at": world.now + row["run_at"]},
-        )
+    world.sql_each(
+        "UPDATE perdure.job SET state = :state, held = :held, run_at = instant(:run_at), error_kind = :error_kind,"
+        " worker = CASE WHEN CAST(:state AS text) = 'running' THEN 'w' END, started_at = created_at,"
+        " finished_at = CASE WHEN CAST(:state AS text) IN ('succeeded', 'failed', 'canceled') THEN created_at END"
+        " WHERE id = :id",
+        [
+            {**row, "run_at": world.now + row["run_at"], "id": job.id}
+            for job, row in zip(jobs, shuffled, strict=True)
+        ],
+    )
     return world
 
 

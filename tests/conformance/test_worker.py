@@ -94,6 +94,14 @@ def test_a_worker_that_beats_too_late_lives_until_it_was_retired(world: World) -
     assert not world.operations.heartbeat(world.worker).live
 
 
+def test_a_worker_does_not_retire_itself(world: World) -> None:
+    """Its sweep may come before its heartbeat, if the machine was suspended."""
+    first, second = world.worker, world.new_worker()
+    world.now += 2 * LEASE
+    assert world.store.perform(sweep.retire_silent, sweeper=second) == [first]
+    assert world.operations.heartbeat(world.worker).live
+
+
 def test_one_worker_leads_until_its_lease_ends(world: World) -> None:
     one, two = world.worker, world.new_worker()
     assert world.operations.lead("sweeper", one, lease=5 * SECOND)

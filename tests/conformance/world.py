@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -140,6 +141,16 @@ class World:
             return connection_.execute(render(text, "sqlite"), params).fetchall()
         finally:
             connection_.close()
+
+    def sql_each(self, text: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Run SQL with each of these parameters, on one separate connection."""
+        if self.store.dialect == "postgres":
+            with psycopg.connect(self.url) as connection:
+                connection.cursor().executemany(render(text, "postgres").encode(), rows)
+            return
+        with closing(sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=10)) as connection_:
+            connection_.executemany(render(text, "sqlite"), rows)
+            connection_.commit()
 
     def poison(self, sqlstate: str = "P0001") -> None:
         """From here on no running job of the tenant ``POISON`` can be written."""

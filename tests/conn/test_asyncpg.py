@@ -48,12 +48,16 @@ async def test_asyncpg_keeps_its_codecs_and_prepares_nothing_where_its_cache_is_
     await connection.close()
 
 
-async def test_asyncpg_runs_one_statement_at_a_time(store: PostgresStore, postgres_url: str) -> None:
+async def test_asyncpg_runs_one_statement_at_a_time(
+    store: PostgresStore, admin: psycopg.Connection[Any], postgres_url: str
+) -> None:
     connection = await asyncpg.connect(postgres_url)
     async with connection.transaction():
-        other = asyncio.create_task(connection.execute("SELECT pg_sleep(0.5)"))
+        admin.execute("SELECT pg_advisory_lock(7)")
+        other = asyncio.create_task(connection.execute("SELECT pg_advisory_xact_lock(7)"))
         await asyncio.sleep(0)
         await arefuses(connection, store, "conn.busy")
+        admin.execute("SELECT pg_advisory_unlock(7)")
         await other
         await join.aperform(connection, store, insert, "a")
     await connection.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from multiprocessing.synchronize import Barrier
-from pathlib import Path
 
 from perdure import App, Step, Workflow
 from perdure.client.task import SyncTask
@@ -48,13 +47,11 @@ def succeeded(job: Claimed) -> Outcome:
     return Succeeded(job.lease, "1", workflow=job.workflow_id)
 
 
-def meddle(url: str, workflows: list[str], stop: Path, seed: int) -> None:
+def meddle(url: str, workflows: list[str], acts: int, seed: int) -> None:
     """Finish, fail, cancel, append, resolve and requeue, whatever comes to mind."""
     app, task = open_app(url)
     rng, operations, worker = random.Random(seed), app.operations, hire(app.operations)
-    n = 0
-    while not stop.exists():
-        n += 1
+    for n in range(acts):
         workflow = rng.choice(workflows)
         jobs = operations.claim(worker, tasks=[TASK], n=rng.randint(0, 8))
         ends = [Failed(job.lease, "fatal") if rng.random() < 0.1 else succeeded(job) for job in jobs]

@@ -170,8 +170,13 @@ def test_a_network_that_falls_silent_is_noticed(
 
 
 def test_a_quiet_connection_is_kept(
-    quick: None, through_proxy: PostgresStore, proxy: Proxy, admin: psycopg.Connection[Any]
+    quick: None,
+    through_proxy: PostgresStore,
+    proxy: Proxy,
+    admin: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(listener, "ANSWER_SECONDS", 60.0)
     heard = listening(through_proxy)
     before, spoken = proxy.connections, len(proxy.heard)
     until(lambda: len(proxy.heard) > spoken + 100)

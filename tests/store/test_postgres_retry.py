@@ -268,7 +268,7 @@ def test_the_log_tells_once_that_the_database_is_away_and_once_that_it_is_back(
 
 
 def test_patience_runs_out(proxy: Proxy) -> None:
-    store = postgres_store(proxy.url, patience=0.3)
+    store = postgres_store(proxy.url, patience=1)
     proxy.refuse()
     with pytest.raises(StoreAway) as away:
         store.perform(run, "one")

@@ -32,7 +32,9 @@ from tests.store.notes import (
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqliteStore]:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteStore]:
+    # A group is also bounded by time, which a busy machine may need for a few calls.
+    monkeypatch.setattr(writer, "_LONGEST", 60.0)
     store = note_store(tmp_path / "jobs.db")
     yield store
     store.close()
@@ -59,11 +61,7 @@ async def test_a_program_that_ends_with_the_answer_hears_of_no_error(
     assert caplog.records == []
 
 
-async def test_coroutines_that_wait_share_one_commit(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A group is also bounded by time, which a busy machine may need for fifty.
-    monkeypatch.setattr(writer, "_LONGEST", 60.0)
+async def test_coroutines_that_wait_share_one_commit(store: SqliteStore) -> None:
     entered, released = threading.Event(), threading.Event()
     with traced(store) as ran:
         holding = asyncio.create_task(store.aperform(hold, "holder", entered, released))

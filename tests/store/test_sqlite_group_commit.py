@@ -36,7 +36,9 @@ from tests.store.notes import (
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqliteStore]:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteStore]:
+    # A group is also bounded by time, which a busy machine may need for a few calls.
+    monkeypatch.setattr(writer, "_LONGEST", 60.0)
     store = note_store(tmp_path / "jobs.db")
     yield store
     store.close()
@@ -62,9 +64,7 @@ def test_a_lone_call_costs_three_statements_and_no_thread(store: SqliteStore) ->
     assert threading.active_count() == threads
 
 
-def test_calls_that_wait_share_one_commit(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A group is also bounded by time, which a busy machine may need for twenty.
-    monkeypatch.setattr(writer, "_LONGEST", 60.0)
+def test_calls_that_wait_share_one_commit(store: SqliteStore) -> None:
     line = Line(store)
     with traced(store) as ran:
         calls = [line.perform(add, f"note {number}") for number in range(20)]

@@ -28,7 +28,7 @@ TODAY = processes.ROOT / "src"
 SHOP = """
 import asyncio, sys
 from perdure import App
-app = App(sys.argv[1], lease=2)
+app = App(sys.argv[1], lease=3600)
 
 @app.task(name="note", max_attempts=8)
 async def note(n: int) -> str:
@@ -93,6 +93,11 @@ class Rehearsal:
     def notes(self) -> list[int]:
         return sorted(int(line) for line in self.page.read_text().splitlines() if line.isdigit())
 
+    def end_leases(self, pid: int) -> None:
+        """As if the time of the worker's lease had passed, and that of the lead."""
+        self.database.run(f"UPDATE perdure.worker SET expires_at = beat_at WHERE name LIKE '%:{pid}'")
+        self.database.run("UPDATE perdure.leader SET expires_at = (SELECT min(beat_at) FROM perdure.worker)")
+
     @contextmanager
     def worker(self, home: Path) -> Iterator[subprocess.Popen[str]]:
         name = "today" if home == TODAY else "release"
@@ -150,7 +155,10 @@ def test_each_takes_over_what_a_killed_worker_of_the_other_left(
             until(lambda: known(rehearsal, 2))
             jobs = [rehearsal.long.enqueue() for _ in range(8)]
             until(lambda: all(job.refresh().state == "running" for job in jobs))
-            (new if survivor == "release" else old).kill()
+            killed = new if survivor == "release" else old
+            killed.kill()
+            killed.wait(60)
+            rehearsal.end_leases(killed.pid)
             with rehearsal.page.open("a") as page:
                 page.write("let it end\n")
             assert [job.get(60) for job in jobs] == [survivor] * 8

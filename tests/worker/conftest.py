@@ -33,6 +33,13 @@ def brisk_app(url: str) -> Iterator[App]:
 
 
 @pytest.fixture
+def brief_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that stops does not wait long for outcomes that cannot be recorded, and longer for its last record."""
+    monkeypatch.setattr("perdure.worker.worker.FLUSH", 0.2)
+    monkeypatch.setattr("perdure.worker.worker.LAST", 60.0)
+
+
+@pytest.fixture
 def hostile_app(url: str) -> Iterator[App]:
     """Enqueues jobs whose handlers harm their worker."""
     app = hostile.make(url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import psycopg
 
 from perdure import App
 from perdure.client.job import Job
+from perdure.model.job import SECOND
 from perdure.request.ids import new_id
 from tests.harness.processes import Process
 from tests.harness.waiting import until
@@ -54,11 +56,28 @@ class Fleet:
         until(notes.exists)
         return job
 
+    def hold(self, task: str = "rest_until") -> tuple[Job[Any], Callable[[], None]]:
+        """A job whose handler has begun, and goes on until the function that is returned is called."""
+        notes, go_on = (self.directory / f"{what}-{new_id()}" for what in ("notes", "go-on"))
+        job = self.enqueue(task, path=str(go_on), note_to=str(notes))
+        until(notes.exists)
+        return job, go_on.touch
+
     def state(self, job: Job[Any]) -> str | None:
         return job.refresh().state
 
     def until_running(self, *jobs: Job[Any]) -> None:
         until(lambda: all(self.state(job) == "running" for job in jobs))
+
+    def until_lease_was_renewed(self, *, lease: float) -> None:
+        """Until the only worker is live for longer, from now on, than its present lease lasts."""
+        (now,) = self.app.list_workers()
+
+        def renewed() -> bool:
+            (worker,) = self.app.list_workers()
+            return worker.id == now.id and worker.beat_at >= now.beat_at + lease * SECOND
+
+        until(renewed)
 
     def close(self) -> None:
         for worker in self.workers:

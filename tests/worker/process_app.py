@@ -17,8 +17,8 @@ from perdure import CONTEXT, App, Context, Fatal
 from tests.worker.worker_app import QUICK, note
 
 TARGET = "tests.worker.process_app:app"
-REMAIN = 1.0
-"""Seconds that ``remain`` may take."""
+TIMEOUT = 60.0
+"""Seconds that ``deadline`` may take."""
 
 
 def pid() -> int:
@@ -44,10 +44,9 @@ def tell(*, ctx: Context = CONTEXT) -> dict[str, Any]:
     }
 
 
-def remain(*, ctx: Context = CONTEXT) -> float:
-    """Seconds until its deadline."""
+def deadline(*, ctx: Context = CONTEXT) -> float:
     assert ctx.deadline is not None
-    return ctx.deadline.timestamp() - time.time()
+    return ctx.deadline.timestamp()
 
 
 def speak(*, ctx: Context = CONTEXT) -> Any:
@@ -101,8 +100,8 @@ async def await_for(path: str) -> str:
 def linger(note_to: str) -> None:
     """Starts a process of its own, and cleans up if it is let."""
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    note(note_to, f"{os.getpid()} {other.pid}")
     try:
+        note(note_to, f"{os.getpid()} {other.pid}")
         time.sleep(600)
     finally:
         note(note_to, "cleaned up")
@@ -124,8 +123,8 @@ def fork(note_to: str) -> None:
 
 
 async def alinger(note_to: str) -> None:
-    note(note_to, f"{os.getpid()} {os.getpid()}")
     try:
+        note(note_to, f"{os.getpid()} {os.getpid()}")
         await asyncio.sleep(600)
     finally:
         note(note_to, "cleaned up")
@@ -210,9 +209,9 @@ def make(url: str | None = None, **options: Any) -> App:
     app.task(name="save_when", run_in="process", max_attempts=1)(save_when)
     app.task(name="swell", run_in="process", max_attempts=1)(swell)
     app.task(name="die", run_in="process", max_attempts=1)(die)
-    app.task(name="remain", run_in="process", max_attempts=1, timeout=REMAIN)(remain)
-    app.task(name="overrun", run_in="process", max_attempts=1, timeout=0.5)(linger)
-    app.task(name="be_deaf", run_in="process", max_attempts=1, timeout=0.5)(be_deaf)
+    app.task(name="deadline", run_in="process", max_attempts=1, timeout=TIMEOUT)(deadline)
+    app.task(name="overrun", run_in="process", max_attempts=1)(linger)
+    app.task(name="be_deaf", run_in="process", max_attempts=1)(be_deaf)
     app.task(name="anywhere", backoff=QUICK)(anywhere)
     app.task(name="fork")(fork)
     app.task(name="keep", queue="kept")(keep)

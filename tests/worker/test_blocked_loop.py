@@ -231,7 +231,15 @@ def test_a_worker_that_was_stopped_for_a_while_goes_on(
     assert hand.stop() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("url", "number"),
+    [
+        ("sqlite", signal.SIGTERM),
+        pytest.param("sqlite", signal.SIGINT, marks=pytest.mark.long),
+        pytest.param("postgres", signal.SIGTERM, marks=pytest.mark.long),
+    ],
+    indirect=["url"],
+)
 def test_the_first_signal_ends_a_worker_whose_loop_never_answers(
     fleet: Fleet, hostile_app: App, tmp_path: Path, number: int
 ) -> None:

@@ -18,7 +18,7 @@ from perdure.worker import heartbeat
 from tests.harness.waiting import auntil, until
 from tests.store.proxy import Proxy
 from tests.worker.fleet import Fleet
-from tests.worker.waiting import until_state
+from tests.worker.waiting import time_out, until_state
 
 
 @pytest.mark.parametrize("task", ["rest_until_canceled", "rest_until_asked"])
@@ -98,6 +98,8 @@ async def test_only_a_deaf_worker_that_runs_jobs_looks_for_cancels(
 
         monkeypatch.setattr(app.operations, "peek", counted, raising=False)
         monkeypatch.setattr(heartbeat, "CANCEL_POLL", 0.05)
+        # A commit asks for a check of its own: only those by the clock count here.
+        monkeypatch.setattr(heartbeat.Heartbeat, "check_now", lambda self: None)
         go_on = asyncio.Event()
 
         @app.task(name="wait")
@@ -107,33 +109,34 @@ async def test_only_a_deaf_worker_that_runs_jobs_looks_for_cancels(
         async with app.worker():
             await auntil(lambda: app.store.hears_others is not deaf)
             looks.clear()
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.3)
             assert looks == []
             job = await wait.aenqueue()
             await until_state(job, "running")
-            await asyncio.sleep(0.5)  # the commits of this process are noticed, too
-            looks.clear()
             if deaf:
                 await auntil(lambda: len(looks) > 3)
             else:
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(0.3)
                 assert looks == []
             go_on.set()
             await job.aget(30)
 
 
 async def test_a_cancel_leaves_others_alone(app: App) -> None:
+    go_on = asyncio.Event()
+
     @app.task(name="rest")
-    async def rest(seconds: float) -> str:
-        await asyncio.sleep(seconds)
+    async def rest() -> str:
+        await go_on.wait()
         return "rested"
 
     async with app.worker():
-        doomed, spared = await app.aenqueue_many([rest.job(60), rest.job(1)])
+        doomed, spared = await app.aenqueue_many([rest.job(), rest.job()])
         await until_state(doomed, "running")
         await until_state(spared, "running")
         await doomed.acancel()
         await until_state(doomed, "canceled")
+        go_on.set()
         assert await spared.aget(30) == "rested"
 
 
@@ -141,9 +144,9 @@ async def test_a_cancel_leaves_others_alone(app: App) -> None:
 async def test_an_attempt_under_a_cancel_is_the_last(app: App, end: str) -> None:
     from perdure import Snooze
 
-    release = threading.Event()
+    asked, release = threading.Event(), threading.Event()
 
-    @app.task(name="rest", timeout=2 if end == "timeout" else 60, timeout_grace=0.2, backoff=0.01)
+    @app.task(name="rest", timeout=60, timeout_grace=0.2, backoff=0.01)
     def rest(*, ctx: Context = CONTEXT) -> Any:
         while not ctx.cancel_requested:
             time.sleep(0.01)
@@ -151,13 +154,17 @@ async def test_an_attempt_under_a_cancel_is_the_last(app: App, end: str) -> None
             raise ValueError
         if end == "snooze":
             raise Snooze(0)
+        asked.set()
         release.wait(60)
         raise ValueError
 
-    async with app.worker():
+    async with app.worker() as worker:
         job = await rest.aenqueue()
         await until_state(job, "running")
         await job.acancel()
+        if end == "timeout":
+            await auntil(asked.is_set)
+            time_out(worker)
         await job.ajoin(30)
         release.set()
     assert (job.state, job.attempt) == ("canceled", 1)

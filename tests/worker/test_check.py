@@ -11,6 +11,7 @@ from perdure import App, Context, Job
 from perdure.request.signals import Stopped
 from tests.harness.waiting import auntil
 from tests.worker import check_app
+from tests.worker.waiting import time_out
 
 TASKS = ["thread", "loop", "both", "process", "async process"]
 # How a handler is told to stop has nothing to do with the database: on PostgreSQL most of it is a long test.
@@ -58,8 +59,10 @@ async def test_after_a_cancel_it_is_canceled(app: App, task: str) -> None:
 
 @EVERYWHERE
 async def test_after_its_timeout_it_has_timed_out(app: App, task: str) -> None:
-    async with working(app, task):
-        job = await app.aenqueue(task, timeout=3 if "process" in task else 0.2, max_attempts=1)
+    async with working(app, task) as worker:
+        job = await app.aenqueue(task, max_attempts=1)
+        await begun(job)
+        time_out(worker)
         await job.ajoin(30)
     assert job.state == "failed"
     assert job.error is not None

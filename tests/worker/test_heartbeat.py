@@ -7,7 +7,6 @@ import logging
 import sqlite3
 import time
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -16,22 +15,21 @@ import pytest
 from perdure import App, Context
 from perdure.errors import StoreAway
 from perdure.model.job import Lease
-from tests.harness.waiting import auntil, until
+from tests.harness.waiting import auntil
 from tests.worker.fleet import Fleet
 from tests.worker.waiting import free_slots, until_state
 
 
-def test_a_blocked_loop_loses_no_lease_and_the_log_shows_where(fleet: Fleet, tmp_path: Path) -> None:
-    notes = tmp_path / "notes"
-    first = fleet.start(lease=0.6)
-    job = fleet.enqueue("block", seconds=2, note_to=str(notes))
-    until(notes.exists)
-    other = fleet.start(lease=0.6)
+def test_a_blocked_loop_loses_no_lease_and_the_log_shows_where(fleet: Fleet) -> None:
+    hand = fleet.start(lease=0.6)
+    job, go_on = fleet.hold("block_until")
+    fleet.until_lease_was_renewed(lease=0.6)
+    hand.wait_for("The event loop has not answered")
+    go_on()
     assert job.get(30) == "blocked"
-    assert (notes.read_text(), job.attempt) == ("start\nend\n", 1)
-    assert "Rescued" not in other.log
-    assert first.log.count("The event loop has not answered") == 1
-    assert "in block\n    time.sleep(seconds)" in first.log
+    assert (job.attempt, job.row.token) == (1, 1)  # type: ignore[union-attr]
+    assert hand.log.count("The event loop has not answered") == 1
+    assert "in block_until\n" in hand.log
 
 
 @pytest.mark.parametrize("run_in", ["async", "thread"])

@@ -84,6 +84,7 @@ async def test_a_result_that_only_the_database_refuses_is_told(
     assert told == [f"The result of job {job.id} of work is not kept: the database refuses it"]
 
 
+@pytest.mark.usefixtures("brief_flush")
 async def test_a_worker_that_stops_names_the_jobs_whose_outcomes_the_database_refuses(
     app: App, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -98,6 +99,7 @@ async def test_a_worker_that_stops_names_the_jobs_whose_outcomes_the_database_re
     assert job.id in line
 
 
+@pytest.mark.usefixtures("brief_flush")
 async def test_outcomes_that_the_database_refuses_take_no_slots(app: App, url: str) -> None:
     @app.task(name="work")
     async def work() -> None: ...

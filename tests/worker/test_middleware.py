@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from perdure.request.middleware import Middleware
 from tests.worker import middleware_app
 
 TRACE: ContextVar[str] = ContextVar("trace", default="none")
+EVERYWHERE = ["loop", "thread", "process", "async process"]
 
 
 class Noting(Middleware):
@@ -111,22 +113,22 @@ async def test_meta_written_at_enqueue_is_seen_at_run_and_so_are_variables(app: 
     assert first.meta == {"mine": 1, "trace": "t-1"}
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-@pytest.mark.parametrize("task", ["loop", "thread", "process", "async process"])
-async def test_jobs_that_a_handler_enqueues_pass_through_it_as_well(
-    url: str, task: str, at_once: bool
-) -> None:
-    options: Any = {"processes": int("process" in task), "target": middleware_app.TARGET}
-    async with middleware_app.make(url) as app, app.worker(queues=["default"], **options):
-        parent = await app.aenqueue(task, {"at_once": at_once})
-        children = await app.aget_jobs(await parent.aget(60))
-    assert [child and child.meta for child in children] == [{"by": parent.id}, {"mine": 1, "by": parent.id}]
+async def test_jobs_that_a_handler_enqueues_pass_through_it_as_well(url: str) -> None:
+    async with (
+        middleware_app.make(url) as app,
+        app.worker(queues=["default"], processes=1, target=middleware_app.TARGET),
+    ):
+        for where, at_once in product(EVERYWHERE, (False, True)):
+            parent = await app.aenqueue(where, {"at_once": at_once})
+            children = await app.aget_jobs(await parent.aget(60))
+            metas = [child and child.meta for child in children]
+            assert metas == [{"by": parent.id}, {"mine": 1, "by": parent.id}], (where, at_once)
 
 
-@pytest.mark.parametrize("where", ["loop", "thread", "process", "async process"])
-async def test_an_error_that_a_middleware_swallows_is_none(url: str, where: str) -> None:
+async def test_an_error_that_a_middleware_swallows_is_none(url: str) -> None:
     async with middleware_app.make(url) as app, app.worker(processes=1, target=middleware_app.TARGET):
-        assert await (await app.aenqueue(f"stumbling {where}")).aget(60) is None
+        for where in EVERYWHERE:
+            assert await (await app.aenqueue(f"stumbling {where}")).aget(60) is None, where
 
 
 class Refusing(Middleware):

@@ -22,6 +22,9 @@ from tests.postgres import Server
 from tests.store.proxy import Proxy
 from tests.worker.fleet import Fleet, rows
 
+BRISK = 3
+"""The lease where claims may stay unanswered: two heartbeats find them."""
+
 END_ALL = (
     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
     " WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -58,7 +61,7 @@ def assert_all_end(fleet: Fleet, jobs: list[Any], *hands: Process) -> None:
 
 def test_every_backend_ended_again_and_again(postgres_fleet: Fleet) -> None:
     fleet = postgres_fleet
-    hand = fleet.start(concurrency=3, lease=30)
+    hand = fleet.start(concurrency=3, lease=BRISK)
     jobs = enqueue_some(fleet, 60)
     for _ in range(8):
         rows(fleet.url, END_ALL)
@@ -72,10 +75,10 @@ def test_a_server_that_refuses_for_a_while_is_told_of_once(postgres_fleet: Fleet
     fleet = postgres_fleet
     with Proxy(fleet.url) as proxy:
         hand = fleet.start(url=proxy.url, concurrency=2, lease=30)
-        running = fleet.enqueue("rest", seconds=0.5)
-        fleet.until_running(running)
+        running, go_on = fleet.hold()
         proxy.refuse()
         hand.wait_for("The database is away")
+        go_on()
         jobs = enqueue_some(fleet, 5)
         refused = proxy.refused
         until(lambda: proxy.refused >= refused + 8)
@@ -137,12 +140,12 @@ def test_a_network_that_swallows_everything(postgres_fleet: Fleet) -> None:
     """Nothing is refused and nothing is answered; then the connections turn out to be dead."""
     fleet = postgres_fleet
     with Proxy(fleet.url) as proxy:
-        hand = fleet.start(url=proxy.url, concurrency=3, lease=30)
-        running = fleet.enqueue("rest", seconds=0.3)
-        fleet.until_running(running)
+        hand = fleet.start(url=proxy.url, concurrency=3, lease=BRISK)
+        running, go_on = fleet.hold()
         proxy.freeze()
+        go_on()
         jobs = enqueue_some(fleet, 5)
-        until(lambda: running.refresh().state == "running")
+        assert running.refresh().state == "running"
         proxy.cut()
         proxy.thaw()
         assert_all_end(fleet, [running, *jobs], hand)
@@ -156,10 +159,10 @@ def test_a_stop_while_the_database_is_away_ends_in_time_and_leaves_the_jobs_to_o
     fleet = postgres_fleet
     with Proxy(fleet.url) as proxy:
         hand = fleet.start(url=proxy.url, drain=0.2, lease=1)
-        job = fleet.enqueue("rest", seconds=0.3)
-        fleet.until_running(job)
+        job, go_on = fleet.hold()
         proxy.refuse()
         hand.wait_for("The database is away")
+        go_on()
         assert hand.stop() in (0, 10)
         assert "other workers will find what is left" in hand.log
     fleet.start(lease=1)
@@ -171,7 +174,7 @@ def test_a_server_that_restarts(tmp_path: Path) -> None:
         fleet = Fleet(server.url(), tmp_path)
         try:
             fleet.app.migrate()
-            hand = fleet.start(concurrency=3, lease=30)
+            hand = fleet.start(concurrency=3, lease=BRISK)
             jobs = enqueue_some(fleet)
             restart(server)
             jobs += enqueue_some(fleet)
@@ -254,10 +257,11 @@ def test_a_full_disk(tmp_path: Path) -> None:
     try:
         hand = fleet.start(concurrency=2, lease=30)
         jobs = enqueue_some(fleet, 10)
-        jobs.append(fleet.enqueue("rest", seconds=1))
-        fleet.until_running(jobs[-1])
+        running, go_on = fleet.hold()
+        jobs.append(running)
         ballast = disk / "ballast"
         fill(ballast)
+        go_on()
         hand.wait_for("disk is full")
         ballast.unlink()
         assert_all_end(fleet, jobs, hand)

@@ -23,13 +23,13 @@ from perdure.model.job import SECOND, Lease
 from perdure.model.lifecycle import Canceled, Continued, Failed, Outcome, Snoozed, Succeeded, Throttled
 from perdure.ops.report import JobReport, ReportAnswer
 from perdure.plan.plan import Plan
-from perdure.worker.process import pool
+from perdure.worker.process import pool, slot
 from perdure.worker.process.protocol import FRAME, Ended, Fault, Logged, Stream, packed
 from perdure.worker.worker import Worker
 from tests.harness.processes import Process
 from tests.harness.waiting import auntil, until
 from tests.worker import process_app
-from tests.worker.waiting import until_state
+from tests.worker.waiting import time_out, until_state
 
 PATIENCE = 60
 
@@ -79,34 +79,40 @@ def noted(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-async def test_plain_and_async_handlers_run_in_one_child_that_is_kept(app: App) -> None:
+async def test_handlers_in_a_child_have_all_that_others_have(app: App) -> None:
     async with working(app) as worker:
-        found = [await (await enqueue(app, task)).aget(PATIENCE) for task in ("pid", "async_pid", "pid")]
-        assert children(worker) == [found[0]]
-        assert len(set(found)) == 1
-        assert os.getpid() not in found
+        await run_in_one_child_that_is_kept(app, worker)
+        await know_their_job(app, worker)
+        await are_heard_and_keep_what_they_save(app)
+        await fail_as_they_would_elsewhere(app)
+        await enqueue_jobs_and_commit_transactions(app, worker)
 
 
-async def test_a_handler_knows_its_job(app: App) -> None:
-    async with working(app) as worker:
-        job = await app.tasks["tell"].using(tenant="acme", meta={"k": 1}).aenqueue()
-        assert await job.aget(PATIENCE) == {
-            "job": job.id,
-            "attempt": 1,
-            "run": 1,
-            "tenant": "acme",
-            "meta": {"k": 1},
-            "worker": worker.identity,
-            "deadline": True,
-            "thread": True,
-        }
+async def run_in_one_child_that_is_kept(app: App, worker: Worker) -> None:
+    found = [await (await enqueue(app, task)).aget(PATIENCE) for task in ("pid", "async_pid", "pid")]
+    assert children(worker) == [found[0]]
+    assert len(set(found)) == 1
+    assert os.getpid() not in found
 
 
-async def test_what_a_handler_says_is_written_and_what_it_saves_is_kept(app: App) -> None:
-    async with working(app):
-        first, second = await enqueue(app, "speak"), await enqueue(app, "aspeak")
-        assert await first.aget(PATIENCE) == {"at": 1}
-        assert await second.aget(PATIENCE) == [1, "two"]
+async def know_their_job(app: App, worker: Worker) -> None:
+    job = await app.tasks["tell"].using(tenant="acme", meta={"k": 1}).aenqueue()
+    assert await job.aget(PATIENCE) == {
+        "job": job.id,
+        "attempt": 1,
+        "run": 1,
+        "tenant": "acme",
+        "meta": {"k": 1},
+        "worker": worker.identity,
+        "deadline": True,
+        "thread": True,
+    }
+
+
+async def are_heard_and_keep_what_they_save(app: App) -> None:
+    first, second = await enqueue(app, "speak"), await enqueue(app, "aspeak")
+    assert await first.aget(PATIENCE) == {"at": 1}
+    assert await second.aget(PATIENCE) == [1, "two"]
     await first.arefresh()
     assert first.progress is not None
     assert (first.progress.stage, first.progress.done, first.progress.total) == ("half", 1, 2)
@@ -115,12 +121,11 @@ async def test_what_a_handler_says_is_written_and_what_it_saves_is_kept(app: App
     assert said
 
 
-async def test_a_handler_fails_as_it_would_elsewhere(app: App) -> None:
-    async with working(app):
-        plain, fatal = await enqueue(app, "fail", how="luck"), await enqueue(app, "fail", how="fatal")
-        for job in (plain, fatal):
-            with pytest.raises(JobFailed):
-                await job.aget(PATIENCE)
+async def fail_as_they_would_elsewhere(app: App) -> None:
+    plain, fatal = await enqueue(app, "fail", how="luck"), await enqueue(app, "fail", how="fatal")
+    for job in (plain, fatal):
+        with pytest.raises(JobFailed):
+            await job.aget(PATIENCE)
     assert plain.error is not None
     assert fatal.error is not None
     assert plain.error.message.startswith("ValueError: no luck")
@@ -128,6 +133,16 @@ async def test_a_handler_fails_as_it_would_elsewhere(app: App) -> None:
     trace = str(plain.error.trace)
     assert "process_app.py" in trace
     assert f"worker{os.sep}child.py" not in trace
+
+
+async def enqueue_jobs_and_commit_transactions(app: App, worker: Worker) -> None:
+    parent = await enqueue(app, "parent")
+    child = await app.aget_job(await parent.aget(PATIENCE))
+    assert child is not None
+    assert await child.aget(PATIENCE) in children(worker)
+    job = await enqueue(app, "commit")
+    await job.aget(PATIENCE)
+    assert job.attempt == 1
 
 
 @pytest.mark.parametrize(
@@ -160,11 +175,15 @@ async def test_a_child_that_dies_takes_only_its_own_job_with_it(
 
 @pytest.mark.parametrize("task", ["overrun", "be_deaf"])
 async def test_a_handler_that_takes_too_long_is_killed_with_all_it_started(
-    app: App, task: str, tmp_path: Path
+    app: App, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if task == "be_deaf":
+        monkeypatch.setattr(slot, "GRACE", 0.1)
     notes = tmp_path / "notes"
     async with working(app) as worker:
         job = await enqueue(app, task, note_to=str(notes))
+        await auntil(lambda: noted(notes))
+        time_out(worker)
         with pytest.raises(JobFailed):
             await job.aget(PATIENCE)
         assert job.error is not None
@@ -265,17 +284,6 @@ async def test_a_handler_whose_lease_is_gone_is_stopped(url: str, tmp_path: Path
         await app.operations.aretire(worker.identity)
         await app.operations.arescue()
         await auntil(lambda: not any(map(alive, pids)))
-
-
-async def test_jobs_are_enqueued_and_transactions_committed_from_a_child(app: App) -> None:
-    async with working(app) as worker:
-        parent = await enqueue(app, "parent")
-        child = await app.aget_job(await parent.aget(PATIENCE))
-        assert child is not None
-        assert await child.aget(PATIENCE) in children(worker)
-        job = await enqueue(app, "commit")
-        await job.aget(PATIENCE)
-        assert job.attempt == 1
 
 
 @pytest.mark.parametrize("url", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)], indirect=True)

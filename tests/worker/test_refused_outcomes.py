@@ -107,6 +107,7 @@ async def test_what_is_kept_is_bounded_in_memory(fleet: Fleet, monkeypatch: pyte
         await fleet.until(refused, "succeeded", 1, None)
 
 
+@pytest.mark.usefixtures("brief_flush")
 async def test_a_job_whose_outcome_is_refused_does_not_run_again(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +144,7 @@ async def test_an_outcome_that_its_row_never_takes_costs_an_attempt(
     assert {*fleet.ran.values()} == {1}
 
 
+@pytest.mark.usefixtures("brief_flush")
 @pytest.mark.parametrize("code", ["P0001", "42P01", "23514"])
 async def test_a_worker_that_stops_drops_what_is_refused_and_no_more(fleet: Fleet, code: str) -> None:
     if fleet.world.store.dialect == "sqlite" and code != "P0001":

@@ -14,7 +14,6 @@ from perdure.errors import InvalidOption, JobFailed, LeaseLost
 from perdure.ops import browse
 from tests.harness.waiting import auntil
 from tests.worker.refusing import refusing
-from tests.worker.waiting import until_state
 
 
 async def lines(app: App, job: Any) -> list[str]:
@@ -47,12 +46,12 @@ async def test_words_are_written_while_the_handler_runs(app: App, run_in: str) -
         job = await task.aenqueue()
 
         async def heard() -> bool:
-            return (await job.arefresh()).progress == (1, 4, "first", "reading")
+            return (await job.arefresh()).progress == (1, 4, "first", "reading") and await lines(
+                app, job
+            ) == ["hello"]
 
-        await until_state(job, "running")
         await auntil(heard)
         assert job.state == "running"
-        assert await lines(app, job) == ["hello"]
         go_on = True
         await job.aget(30)
 

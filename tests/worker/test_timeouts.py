@@ -30,7 +30,7 @@ async def test_async_code_is_cancelled(app: App) -> None:
 
     async with app.worker():
         job = await slow.aenqueue()
-        await until_state(job, "running")
+        await auntil(lambda: ended)
         await until_state(job, "ready")
     assert (ended, job.attempt) == ([True], 1)
     assert job.error is not None
@@ -119,7 +119,7 @@ async def test_a_thread_is_told_and_its_slot_comes_back_when_it_ends(app: App) -
     release = threading.Event()
     told: list[bool] = []
 
-    @app.task(name="stubborn", timeout=0.1, timeout_grace=0.4, max_attempts=1)
+    @app.task(name="stubborn", timeout=0.1, timeout_grace=0.1, max_attempts=1)
     def stubborn(*, ctx: Context = CONTEXT) -> str:
         release.wait(30)
         told.append(ctx.cancel_requested)
@@ -128,9 +128,6 @@ async def test_a_thread_is_told_and_its_slot_comes_back_when_it_ends(app: App) -
     # The other slot keeps the worker from stopping.
     async with app.worker(concurrency=2) as worker:
         job = await stubborn.aenqueue()
-        await auntil(lambda: [one.stop_reason for one in worker._executor.attempts.values()] == ["timeout"])
-        # Slot and lease are held until the grace is over.
-        assert (free_slots(worker), (await job.arefresh()).state) == (1, "running")
         await until_state(job, "failed")
         await auntil(lambda: not worker._executor.attempts)
         assert (free_slots(worker), told) == (1, [])
@@ -142,13 +139,20 @@ async def test_a_thread_is_told_and_its_slot_comes_back_when_it_ends(app: App) -
 
 
 async def test_a_thread_that_ends_within_the_grace_costs_nothing(app: App) -> None:
-    @app.task(name="polite", timeout=0.1, timeout_grace=30, max_attempts=1)
+    release = threading.Event()
+
+    @app.task(name="polite", timeout=0.1, timeout_grace=FAR, max_attempts=1)
     def polite(*, ctx: Context = CONTEXT) -> None:
         while not ctx.cancel_requested:
             time.sleep(0.01)
+        release.wait(60)
 
     async with app.worker(concurrency=1) as worker:
         job = await polite.aenqueue()
+        await auntil(lambda: [one.stop_reason for one in worker._executor.attempts.values()] == ["timeout"])
+        # Slot and lease are held until the grace is over.
+        assert (free_slots(worker), (await job.arefresh()).state) == (0, "running")
+        release.set()
         await until_state(job, "failed")
         await auntil(lambda: free_slots(worker) == 1)
     assert job.error is not None
@@ -175,12 +179,13 @@ def test_a_worker_with_a_handler_that_swallows_every_cancel_still_exits(fleet: F
 
 
 async def test_deadlines_are_met_while_the_database_is_silent(postgres_url: str) -> None:
-    stopped = asyncio.Event()
+    begun, stopped = asyncio.Event(), asyncio.Event()
     with Proxy(postgres_url) as proxy:
         app = App(proxy.url)
 
-        @app.task(name="speaks", timeout=3, max_attempts=1)
+        @app.task(name="speaks", timeout=1, max_attempts=1)
         async def speaks(*, ctx: Context = CONTEXT) -> None:
+            begun.set()
             try:
                 while True:
                     ctx.progress(1)
@@ -190,7 +195,7 @@ async def test_deadlines_are_met_while_the_database_is_silent(postgres_url: str)
 
         async with app.worker():
             job = await speaks.aenqueue()
-            await until_state(job, "running")
+            await begun.wait()
             proxy.freeze()
             async with asyncio.timeout(9):  # before the silence of the network is noticed
                 await stopped.wait()

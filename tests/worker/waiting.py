@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any
 
 from perdure.client.job import Job
@@ -16,6 +17,14 @@ async def until_state(job: Job[Any], *states: str) -> None:
         return (await job.arefresh()).state in states
 
     await auntil(arrived)
+
+
+def time_out(worker: Worker) -> None:
+    """Let the time of all that it runs be up now. Call it in the worker's loop."""
+    attempts = worker._executor.attempts.values()
+    for attempt in attempts:
+        attempt.deadline = monotonic()
+    worker._executor._deadlines.look_ahead(attempts)
 
 
 def free_slots(worker: Worker) -> int:

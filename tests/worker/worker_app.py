@@ -37,6 +37,14 @@ async def rest(seconds: float, note_to: str | None = None) -> str:
     return "rested"
 
 
+async def rest_until(path: str, note_to: str) -> str:
+    """Until the file is there."""
+    note(note_to, f"start {os.getpid()}")
+    while not Path(path).exists():  # noqa: ASYNC110, ASYNC240
+        await asyncio.sleep(0.01)
+    return "rested"
+
+
 def rest_in_thread(seconds: float = 60, note_to: str | None = None) -> str:
     if note_to is not None:
         note(note_to, "start")
@@ -83,6 +91,15 @@ async def block(seconds: float, note_to: str) -> str:
     return "blocked"
 
 
+async def block_until(path: str, note_to: str) -> str:
+    """The same until the file is there."""
+    note(note_to, "start")
+    while not Path(path).exists():  # noqa: ASYNC240
+        time.sleep(0.01)  # noqa: ASYNC251
+    note(note_to, "end")
+    return "blocked"
+
+
 async def speak(seconds: float, *, ctx: Context = CONTEXT) -> None:
     """Says how far it is, several times a second."""
     for i in range(int(seconds * 5)):
@@ -111,12 +128,14 @@ def make(url: str | None = None, **options: Any) -> App:
         add,
         add_in_thread,
         rest,
+        rest_until,
         rest_in_thread,
         rest_aside,
         rest_in_executor,
         rest_until_asked,
         rest_until_canceled,
         block,
+        block_until,
         speak,
         ignore_cancel,
     ):

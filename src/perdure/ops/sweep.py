@@ -28,15 +28,20 @@ class Rescued(NamedTuple):
 
 @operation("write")
 def retire_silent(
-    *, steady_since: Instant | None = None, wanted: Callable[[], bool] = lambda: True
+    *,
+    sweeper: str = "",
+    steady_since: Instant | None = None,
+    wanted: Callable[[], bool] = lambda: True,
 ) -> Op[list[str]]:
-    """Retire the workers whose lease has expired. After a clock change, wait for the length of a lease first.
+    """Retire the workers whose lease has expired.
 
-    ``wanted``: asked again at each run. The store may have waited for the database, as the workers did.
+    ``sweeper``: the worker that asks. It lives, whatever its lease says. ``steady_since``: when the clock last changed. A
+    worker is retired only once a whole lease has passed since then. ``wanted``: asked again at each run, because the
+    store may have waited for the database, as the workers did.
     """
     if not wanted():
         return []
-    rows = yield from ask_last("retire_silent_workers", steady_since=steady_since)
+    rows = yield from ask_last("retire_silent_workers", sweeper=sweeper, steady_since=steady_since)
     return [row[0] for row in rows]
 
 

@@ -217,9 +217,13 @@ class WorkerOperations:
             self._damaged.unreportable(report.lease.job, error)
         return answer
 
-    def _retire_silent(self, *, wanted: Callable[[], bool] = lambda: True) -> Plan[None]:
-        """Retire workers whose lease has expired. ``wanted``: whether to, asked after each wait for the database."""
-        yield from perform(sweep_ops.retire_silent, steady_since=self._steady_since(), wanted=wanted)
+    def _retire_silent(self, *, sweeper: str = "", wanted: Callable[[], bool] = lambda: True) -> Plan[None]:
+        """Retire workers whose lease has expired, but not the ``sweeper`` itself.
+
+        ``wanted``: whether to do so, asked after each wait for the database.
+        """
+        since = self._steady_since()
+        yield from perform(sweep_ops.retire_silent, sweeper=sweeper, steady_since=since, wanted=wanted)
 
     def _rescue(self, *, page: int = 500, silent: bool = True) -> Plan[list[Change]]:
         """Free the jobs of workers that fell silent; without ``silent`` only those of workers retired already."""

@@ -167,7 +167,10 @@ class Sweeper:
             failpoints.reach("before_rescue")
         began = monotonic()
         if began >= self._trusts_at:
-            await self._operations.aretire_silent(wanted=lambda: not self._waits_long(began))
+            # Not this worker: after a suspension its own sweep may come before its heartbeat.
+            await self._operations.aretire_silent(
+                sweeper=self._worker.identity, wanted=lambda: not self._waits_long(began)
+            )
 
     async def rescue(self) -> None:
         """Free the jobs of retired workers."""

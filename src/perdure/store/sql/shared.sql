@@ -539,9 +539,10 @@ SELECT {is_live} FROM perdure.worker w WHERE id = :worker;
 UPDATE perdure.worker AS w SET retired_at = :now WHERE id = :worker AND {is_live};
 
 -- name: retire_silent_workers
--- After a change of the clock, at :steady_since, a worker is retired only once a whole lease has passed.
+-- After a change of the clock, at :steady_since, a worker is retired only once a whole lease has passed. The worker that
+-- asks lives.
 UPDATE perdure.worker AS w SET retired_at = :now
- WHERE {is_live} AND expires_at <= :now
+ WHERE {is_live} AND expires_at <= :now AND id <> :sweeper
    AND (CAST(:steady_since AS bigint) IS NULL OR instant(:steady_since) + wait(lease) <= :now)
 RETURNING id;
 
