@@ -10,6 +10,7 @@ import pytest
 from perdure.app import App
 from perdure.errors import InvalidOption
 from perdure.model.backoff import Backoff
+from perdure.ops.queues import list_live_settings
 from perdure.ops.topics import QUEUES
 from tests.conformance.world import World
 
@@ -150,3 +151,20 @@ def test_damaged_settings_count_as_none(world: World) -> None:
     assert (queue.declared, queue.edits, queue.concurrency) == (None, [], 20)
     program(world, mail={"concurrency": 20}).save_tasks()
     assert world.app.list_queues()[0].declared == {"concurrency": 20}
+
+
+@pytest.mark.parametrize("end", ["infinity", "-infinity", "9999-12-31", "0001-01-01"])
+def test_extreme_values_that_others_wrote_stop_nobody(world: World, end: str) -> None:
+    job = world.task(queue="mail").enqueue()
+    world.app.pause_queue("mail", resume_at=timedelta(hours=1))
+    far = {"infinity": 2**63 - 1, "-infinity": -(2**63), "9999-12-31": 253_402_214_400_000_000}.get(end, -1)
+    at = f"'{end}'" if world.store.dialect == "postgres" else str(far)
+    world.sql(f"UPDATE perdure.queue SET resume_at = {at}, timeout = {2**63 - 1}")
+    past = end in ("-infinity", "0001-01-01")
+    assert world.app.list_queues()[0].paused is not past
+    assert world.app.stats().queues["mail"].paused is not past
+    assert (world.app.explain_job(job.id).code == "queue_paused") is not past
+    live = world.store.perform(list_live_settings)
+    assert live.timeouts == {"mail": 2**63 - 1}
+    assert (live.opens_in is None) is past
+    assert bool(world.claim()) is past

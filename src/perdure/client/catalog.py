@@ -119,29 +119,29 @@ class CatalogMethods:
         self._mark_saved(definitions)
 
     def _save_unsaved_queues(self, conn: object | None) -> Plan[None]:
-        """No job needs these settings: a program that may not write them leaves it to its workers."""
-        declared = dict(self._unsaved_queues)
         try:
-            yield from self._save_queues(conn, declared)
+            yield from self._save_queues(conn, dict(self._unsaved_queues))
         except StoreBusy:
             if conn is None:
                 raise
-        except StoreReadOnly as error:
-            if error.code != "store.forbidden":
-                raise
-            _log.warning("Settings of queues could not be written to the database: %s", error)
-            self._mark_queues_saved(declared)
+            # No job needs these settings: the next call saves them.
 
     def _save_queues(
         self, conn: object | None, declared: Mapping[str, Settings], *, exact: bool = False
     ) -> Plan[None]:
+        """Save settings of queues. A program that may not write them leaves it to its workers."""
         if not (declared or exact):
             return
         do = perform if conn is None else perform_at_once
-        known = {queue.name: queue.declared for queue in (yield from do(queue_ops.list_queues))}
-        others = exact and any(known[name] is not None for name in known.keys() - declared.keys())
-        if others or any(known.get(name) != settings for name, settings in declared.items()):
-            yield from do(queue_ops.sync_queues, declared, exact=exact)
+        try:
+            known = {queue.name: queue.declared for queue in (yield from do(queue_ops.list_queues))}
+            others = exact and any(known[name] is not None for name in known.keys() - declared.keys())
+            if others or any(known.get(name) != settings for name, settings in declared.items()):
+                yield from do(queue_ops.sync_queues, declared, exact=exact)
+        except StoreReadOnly as error:
+            if error.code != "store.forbidden":
+                raise
+            _log.warning("Settings of queues could not be written to the database: %s", error)
         self._mark_queues_saved(declared)
 
     def _mark_queues_saved(self, declared: Mapping[str, Settings]) -> None:
