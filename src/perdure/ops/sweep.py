@@ -35,8 +35,8 @@ def retire_silent(
 ) -> Op[list[str]]:
     """Retire the workers whose lease has expired.
 
-    ``sweeper``: the worker that asks. It lives, whatever its lease says. ``steady_since``: when the clock last changed. A
-    worker is retired only once a whole lease has passed since then. ``wanted``: asked again at each run, because the
+    ``sweeper``: the worker that asks. It lives, whatever its lease says. ``steady_since``: when the clock last changed.
+    A worker is retired only once a whole lease has passed since then. ``wanted``: asked again at each run, because the
     store may have waited for the database, as the workers did.
     """
     if not wanted():
