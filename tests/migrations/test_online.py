@@ -80,11 +80,14 @@ def test_an_index_whose_builder_was_killed_is_waited_for(
     next_one = start(before.url)
     with killed_at_the_end(next_one):
         tell(next_one)
-        until(lambda: before.run(f"SELECT 1 {HERE} 'LOCK TABLE%'"))
+        until(
+            lambda: before.run(f"SELECT 1 {HERE} 'LOCK TABLE%UPDATE EXCLUSIVE%' AND wait_event_type = 'Lock'")
+        )
         assert before.run(BUILDER)
         writer.commit()
         assert end(next_one) == (0, [online("postgres").version])
     assert before.run(INDEX) == [(index, True)]
+    assert before.run("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()") == [(0,)]
     before.check()
 
 

@@ -45,8 +45,10 @@ def _wait_for_builders(connection: psycopg.Connection[Any], table: Identifier) -
     """
     with connection.transaction():
         connection.execute("SELECT pg_catalog.set_config('lock_timeout', '1h', true)")
-        # LOCK holds no snapshot while it waits, so the build does not wait for us.
-        connection.execute(SQL("LOCK TABLE {} IN SHARE UPDATE EXCLUSIVE MODE").format(table))
+        # The builder waits for all snapshots, so this must wait for its lock without one. LOCK takes a snapshot only
+        # to look up a table that its session does not know yet. The first LOCK, which no builder delays, does that.
+        for mode in ("ACCESS SHARE", "SHARE UPDATE EXCLUSIVE"):
+            connection.execute(SQL("LOCK TABLE {} IN {} MODE").format(table, SQL(mode)))
 
 
 def _is_there(connection: psycopg.Connection[Any], index: str, schema: str) -> bool:
