@@ -15,7 +15,7 @@ from perdure.model.limits import Due, Group, Limits, Room, TaskLimit, with_room
 from perdure.ops.audit import act
 from perdure.ops.batch import rows_of
 from perdure.ops.claim import ClaimRequest, Claims, read_claims
-from perdure.ops.op import Op, Param, Query, Row, Rows, ask_all, ask_last, operation
+from perdure.ops.op import Op, Param, Query, Row, ask_all, ask_last, operation
 from perdure.ops.topics import LIMITS
 
 FIRST_KEY = ""
@@ -58,7 +58,7 @@ def list_limits() -> Op[list[NamedLimit]]:
     return named_limits((yield from ask_last("list_named_limits")))
 
 
-def named_limits(rows: Rows) -> list[NamedLimit]:
+def named_limits(rows: Sequence[Row]) -> list[NamedLimit]:
     return [
         NamedLimit(name, concurrency, declared, bool(edited)) for name, concurrency, declared, edited in rows
     ]
