@@ -87,6 +87,7 @@ def test_the_page_about_errors_is_drawn_from_the_tree_of_errors() -> None:
         "docs/arguments.md",
         "docs/enqueue.md",
         "docs/getting-started.md",
+        "docs/limiting.md",
         "docs/operating.md",
         "docs/retries.md",
         "docs/tasks.md",

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import tomllib
+from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
@@ -619,6 +620,44 @@ def test_jobs_run_one_by_one_unless_told_otherwise(shop: Shop) -> None:
         meet.enqueue(60)
         meet.enqueue(60)
         assert [job.state for job in t.run_until_idle(concurrency=2)] == ["succeeded", "succeeded"]
+
+
+def test_jobs_obey_their_limits() -> None:
+    app, running, most = App("sqlite:////nowhere/at/all/jobs.db"), Counter[str](), Counter[str]()
+    app.limit("printer", concurrency=2)
+
+    @app.task(name="print", limits=["printer"])
+    async def print_page(page: int) -> None:
+        await run("printer")
+
+    @app.task(name="sync", concurrency=1, concurrency_key="{customer}")
+    async def sync_customer(customer: str) -> None:
+        await run(customer)
+
+    async def run(name: str) -> None:
+        running[name] += 1
+        most[name] = max(most[name], running[name])
+        await asyncio.sleep(0.01)
+        running[name] -= 1
+
+    with app.testing() as t:
+        for n in range(6):
+            print_page.enqueue(n)
+            sync_customer.enqueue("ann")
+        sync_customer.enqueue("bob")
+        assert len(t.run_until_idle(concurrency=20)) == 13
+        assert most == {"printer": 2, "ann": 1, "bob": 1}
+        app.set_limit("printer", concurrency=None)
+        for n in range(6):
+            print_page.enqueue(n)
+        t.run_until_done(concurrency=20)
+        assert most["printer"] == 6, "the limit was lifted"
+    with app.testing():
+        app.save_tasks()
+        assert [(limit.name, limit.concurrency) for limit in app.list_limits()] == [
+            ("sync", 1),
+            ("printer", 2),
+        ]
 
 
 # What was enqueued

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from perdure.app import App
 from perdure.errors import InvalidOption, InvalidTask, NotFound
 from perdure.model.lifecycle import Failed, Succeeded
 from perdure.worker.operations import WorkerOperations
@@ -183,3 +184,14 @@ def test_wrong_limits_are_refused(world: World) -> None:
     world.app.limit("one", concurrency=1)
     with pytest.raises(InvalidOption, match="already declared"):
         world.app.limit("one", concurrency=2)
+
+
+def test_a_burst_right_after_a_change_of_limits_runs_its_jobs(url: str) -> None:
+    with App(url) as app:
+        app.limit("printer", concurrency=1)
+        work = app.task(name="work", limits=["printer"])(lambda: None)
+        for concurrency in (1, 2):
+            app.set_limit("printer", concurrency=concurrency)
+            work.enqueue()
+            app.run_worker(burst=True)
+            assert app.count_jobs() == {"default": {"succeeded": concurrency}}

@@ -151,10 +151,16 @@ COMMANDS: dict[str, Values] = {
             ).map(lambda setting: [setting]),
         ),
     ),
+    "limits": verb(),
+    "limit": verb(
+        words | st.sampled_from(("printer",)),
+        st.sampled_from(("set", "reset")) | words,
+        rest=(numbers.map(lambda n: [n]), flags("none"), *acting),
+    ),
     "workers": verb(),
     "stats": verb(rest=(option("--since", spans),)),
     "migrate": verb(rest=(option("--to", numbers), flags("--sql", "--help"))),
-    "check": verb(),
+    "check": verb(rest=(flags("--limits"),)),
     "sql": verb(rest=(option("--to", numbers), option("--dialect", words))),
     "grants": verb(
         rest=(

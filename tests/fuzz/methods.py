@@ -156,6 +156,7 @@ VERBS: dict[str, Values] = {
     "job_history": asked(id=job),
     "list_acts": some(action=texts, actor=said, subject=said, before=number, limit=mostly(1, 50, integers)),
     "list_jobs": some(**conditions, before=job, limit=mostly(1, 50, integers)),
+    "list_limits": NOTHING,
     "list_queues": NOTHING,
     "list_tasks": NOTHING,
     "list_workers": NOTHING,
@@ -185,6 +186,7 @@ VERBS: dict[str, Values] = {
         by=said,
         conn=conn,
     ),
+    "reset_limit": also(asked(name=name), by=said),
     "resolve_gate": also(
         asked(id=workflow, key=key, resolution=mostly("succeeded", "failed", "canceled")),
         output=anything,
@@ -204,6 +206,7 @@ VERBS: dict[str, Values] = {
         concurrency=mostly(None, 3, integers),
         by=said,
     ),
+    "set_limit": also(asked(name=name, concurrency=mostly(None, 1, integers)), by=said),
     "set_task": also(
         asked(name=mostly("elsewhere", texts)),
         enabled=flag,

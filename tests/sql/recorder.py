@@ -29,6 +29,7 @@ from perdure.ops import (
     explain,
     finish,
     job_actions,
+    limit_use,
     limits,
     queues,
     release,
@@ -140,6 +141,7 @@ def limit(store: Recorder) -> None:
     store.perform(limits.reset_limit, "named")
     store.perform(limits.list_limits)
     store.perform(limits.read_version)
+    store.perform(limit_use.read_use)
     known = store.perform(limits.read_limits)
     keys = ("a", "a", "a", "b")
     store.perform(enqueue.enqueue, [new_job(task="one", concurrency_key=key) for key in keys], None)

@@ -36,6 +36,8 @@ COMMANDS = {
     ),
     "queues": ("fleet", "Count the jobs of each queue."),
     "queue": ("queue", "Show everything about a queue, or change it."),
+    "limits": ("limits", "List the limits on how many jobs run at once."),
+    "limit": ("limits", "Set a shared limit for all workers, or go back to the code's."),
     "tasks": ("tasks", "List the tasks, their settings and the workers that serve them."),
     "workers": ("fleet", "List the workers."),
     "stats": ("fleet", "Show queues, workers and the database at a glance."),

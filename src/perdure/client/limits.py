@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from perdure.client.jobs import optional_text
 from perdure.errors import InvalidOption
-from perdure.ops import limits
+from perdure.model.limit_use import Holding, LimitUse
+from perdure.ops import limit_use, limits
 from perdure.ops.limits import NamedLimit
 from perdure.plan.plan import Plan, async_method, perform, sync_method
 from perdure.request.options import INTEGER, number, text, whole
+
+
+class Exceeded(NamedTuple):
+    """More running jobs than a limit allows. ``key``: the concurrency key, if the limit counts each on its own."""
+
+    key: str | None
+    running: int
+    jobs: list[str]
+    """Their ids, in the order of their starts."""
+
+
+class LimitStats(NamedTuple):
+    """A limit and its use.
+
+    ``kind``: ``"named"``, ``"task"``, or ``"key"`` if the limit of a task counts each concurrency key on its own: then
+    ``concurrency`` is for one key, and ``running`` and ``waiting`` are for all keys together.
+
+    ``concurrency`` is None if an operator has lifted the limit. ``declared``: what the code says; ``edited``: whether
+    an operator has set the limit. ``waiting``: due jobs, counted up to 1,000; ``more_waiting``: there may be more.
+    ``keys``: the keys of running jobs; ``full_keys``: those of them that have no free slot. ``tasks``: the tasks whose
+    jobs it counts, also by their aliases.
+    """
+
+    name: str
+    concurrency: int | None
+    declared: int | None
+    edited: bool
+    kind: str
+    running: int
+    waiting: int
+    more_waiting: bool
+    keys: int
+    full_keys: int
+    exceeded: list[Exceeded]
+    tasks: list[str]
 
 
 class LimitMethods:
@@ -41,9 +77,10 @@ class LimitMethods:
         """Go back to the concurrency that the code declares, and return it."""
         return (yield from perform(limits.reset_limit, text("limit", name), by=optional_text("by", by)))
 
-    def _list_limits(self) -> Plan[list[NamedLimit]]:
-        """The named limits."""
-        return (yield from perform(limits.list_limits))
+    def _list_limits(self) -> Plan[list[LimitStats]]:
+        """Every limit: its concurrency, how many jobs run and wait under it, and what an operator has set."""
+        found = yield from perform(limit_use.read_use)
+        return [_stats(use, found.named.get(use.name)) for use in found.uses]
 
     def _limits_differ(self) -> Plan[bool]:
         """Whether the database lacks a limit that this program declares, or has another declaration of it."""
@@ -55,3 +92,26 @@ class LimitMethods:
     set_limit, aset_limit = sync_method(_set_limit), async_method(_set_limit)
     reset_limit, areset_limit = sync_method(_reset_limit), async_method(_reset_limit)
     list_limits, alist_limits = sync_method(_list_limits), async_method(_list_limits)
+
+
+def _stats(use: LimitUse, named: NamedLimit | None) -> LimitStats:
+    setting = named if use.kind == "named" else None
+    return LimitStats(
+        use.name,
+        use.concurrency,
+        setting.declared if setting is not None else use.concurrency,
+        setting is not None and setting.edited,
+        use.kind,
+        use.running,
+        use.waiting,
+        use.more_waiting,
+        use.keys,
+        use.full_keys,
+        [_exceeded(one) for one in use.exceeded],
+        use.tasks,
+    )
+
+
+def _exceeded(holding: Holding) -> Exceeded:
+    kind, _, *key = holding.limit
+    return Exceeded(key[0] if kind == "key" else None, len(holding.jobs), [*holding.jobs])

@@ -125,6 +125,8 @@ async def _wait_until_ended(worker: Worker, running: asyncio.Task[Exit]) -> None
 def make_worker(app: WorkerMethods, options: WorkerOptions, target: str | None = None) -> Worker:
     """Create a worker without using the database, which may not be available yet."""
     app.operations.store.use_worker_patience()
+    # An earlier worker of this app may have read limits that were changed since. A burst would claim nothing and end.
+    app.operations.limits_may_have_changed()
     handlers = app.handlers()
     program = find_program(app, target)
     alone = sorted(name for name, handler in handlers.items() if handler.run_in == "process")

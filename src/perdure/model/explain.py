@@ -8,6 +8,7 @@ from typing import NamedTuple
 from perdure.model.advice import ADVICE, advise
 from perdure.model.coverage import Lack, Server, lack
 from perdure.model.job import ENDED, LATER, UNCLAIMABLE, Instant, JobRow, State
+from perdure.model.limit_use import Holding, limit_name
 from perdure.model.pause import Pause
 from perdure.model.silence import Silence
 from perdure.model.suspect import is_suspect
@@ -16,7 +17,7 @@ from perdure.model.time_text import distance, stamp
 MOST_AHEAD = 1000
 """Jobs ahead are counted up to this number."""
 MOST_NAMED = 3
-"""At most this many parents are named."""
+"""At most this many parents, and this many jobs that have slots of a limit, are named."""
 
 
 class Parent(NamedTuple):
@@ -44,6 +45,8 @@ class Case(NamedTuple):
     enabled: bool | None = True
     """Whether the job's task is enabled; None if the database does not know the task."""
     ahead: int = 0
+    full: Sequence[Holding] = ()
+    """The limits that have no free slot for a due job."""
     parents: Sequence[Parent] = ()
     """The parents that a waiting step still waits for."""
     holder: str | None = None
@@ -116,18 +119,21 @@ def _remarks(case: Case) -> Iterator[Reason]:
     yield from _worker_remarks(case)
 
 
-def _reason(case: Case, code: str, sentence: str, *, advice: str | None = None) -> Reason:
+def _reason(
+    case: Case, code: str, sentence: str, *, advice: str | None = None, **others: str | None
+) -> Reason:
+    """``others``: fields that only this reason's advice has, or that differ from the job's."""
     job = case.job
-    advised = advise(
-        ADVICE[advice or code],
-        id=job.id,
-        queue=job.queue,
-        task=job.task,
-        workflow=job.workflow_id,
-        step=job.step_key,
-        holder=case.holder,
-        parent=case.parents[0].id if case.parents else None,
-    )
+    fields = {
+        "id": job.id,
+        "queue": job.queue,
+        "task": job.task,
+        "workflow": job.workflow_id,
+        "step": job.step_key,
+        "holder": case.holder,
+        "parent": case.parents[0].id if case.parents else None,
+    }
+    advised = advise(ADVICE[advice or code], **{**fields, **others})
     return Reason(code, sentence, str(advised), advised.shell)
 
 
@@ -192,7 +198,7 @@ def _nobody_sweeps(case: Case, *, needed: bool = True) -> Iterator[Reason]:
 
 
 def _obstacles(case: Case) -> Iterator[Reason]:
-    """Why a ready job does not run: first holds, times and pauses, then missing and busy workers, then jobs ahead."""
+    """Why a ready job does not run: holds, times and pauses, missing workers, limits, busy workers, jobs ahead."""
     job, now = case.job, case.now
     if job.held == UNCLAIMABLE:
         yield _reason(
@@ -213,7 +219,9 @@ def _obstacles(case: Case) -> Iterator[Reason]:
     missing = lack(job.queue, job.task, case.servers)
     if missing is not None:
         yield _unserved(case, missing)
-    elif job.run_at <= now:
+    if job.run_at <= now:
+        yield from _limited(case)
+    if missing is None and job.run_at <= now:
         yield from _busy(case)
     if case.ahead and job.run_at <= now:
         yield _behind(case)
@@ -258,6 +266,18 @@ def _unserved(case: Case, missing: Lack) -> Reason:
     return _reason(case, "task_unserved", f"No live worker knows its task {job.task}.")
 
 
+def _limited(case: Case) -> Iterator[Reason]:
+    """A reason for each limit that has no free slot."""
+    for full in case.full:
+        more = len(full.jobs) - MOST_NAMED
+        jobs = [*full.jobs[:MOST_NAMED], *([f"{more:,} more"] if more > 0 else ())]
+        who = f"jobs {_listed(jobs)} have them" if len(jobs) > 1 else f"job {jobs[0]} has it"
+        sentence = f"It waits for a slot of {_line(limit_name(full.limit))} ({full.concurrency:,}): {who}."
+        kind, name, *_ = full.limit
+        advice = "limit_full" if kind == "named" else "declared_limit_full"
+        yield _reason(case, "limit_full", sentence, advice=advice, holder=full.jobs[0], limit=name)
+
+
 def _busy(case: Case) -> Iterator[Reason]:
     """A reason if every slot is taken. The database does not know which jobs run in process slots, so all count."""
     job = case.job
@@ -296,11 +316,13 @@ def _place(job: JobRow) -> str:
 def _named(parents: Sequence[Parent]) -> str:
     """List the parents, each with its state."""
     advised = [f"{parent.key} ({parent.state})" for parent in parents]
-    if not advised:
-        return "its parents"
     if len(advised) > MOST_NAMED:
         advised = [*advised[: MOST_NAMED - 1], f"{len(advised) - MOST_NAMED + 1} others"]
-    return " and ".join([", ".join(advised[:-1]), advised[-1]] if len(advised) > 1 else advised)
+    return _listed(advised) or "its parents"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _line(text: str, most: int = 200) -> str:

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from perdure.model.explain import Case, Parent
 from perdure.model.job import ENDED, Instant, JobRow
+from perdure.model.limit_use import Holding, RunningJob, full_limits
 from perdure.model.silence import Silence
+from perdure.ops.limits import read_limits
 from perdure.ops.op import Op, Param, Query, ask_all, operation
 from perdure.ops.queues import read_queue
 from perdure.ops.worker import WorkerRow
@@ -59,11 +61,13 @@ def _silences(job: JobRow, runners: Sequence[WorkerRow], now: Instant) -> Silenc
 class Around(NamedTuple):
     """What else explains a job's current state. ``ahead``: how many jobs come before it.
 
-    ``parents``: those that have not ended. ``holder``: the active job with the same unique key.
+    ``full``: its limits without a free slot. ``parents``: those that have not ended. ``holder``: the active job with
+    the same unique key.
     """
 
     enabled: bool | None
     ahead: int = 0
+    full: Sequence[Holding] = ()
     parents: Sequence[Parent] = ()
     holder: str | None = None
 
@@ -73,8 +77,14 @@ def _look_around(job: JobRow, now: Instant) -> Op[Around]:
     place: dict[str, Param] = {"queue": job.queue, "priority": job.priority, "run_at": job.run_at}
     scope: dict[str, Param] = {"task": job.task, "tenant": job.tenant or "", "unique_key": job.unique_key}
     if job.state == "ready" and job.run_at <= now:
-        known, rows = yield from ask_all(task, Query("count_ahead", {"id": job.id, **place}), final=True)
-        return Around(_enabled(known), ahead=rows[0][0])
+        known, rows, running = yield from ask_all(
+            task, Query("count_ahead", {"id": job.id, **place}), Query("list_running_jobs", {})
+        )
+        limits = yield from read_limits()
+        full = full_limits(
+            limits, job.queue, job.task, job.concurrency_key, [RunningJob(*row) for row in running]
+        )
+        return Around(_enabled(known), ahead=rows[0][0], full=[*full])
     if job.state == "waiting":
         known, rows = yield from ask_all(task, Query("list_parents", {"id": job.id}), final=True)
         return Around(_enabled(known), parents=[Parent(*row) for row in rows if row[-1] not in ENDED])

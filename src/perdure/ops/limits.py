@@ -57,7 +57,10 @@ def read_version() -> Op[int]:
 
 @operation("read")
 def list_limits() -> Op[list[NamedLimit]]:
-    rows = yield from ask_last("list_named_limits")
+    return named_limits((yield from ask_last("list_named_limits")))
+
+
+def named_limits(rows: Sequence[Row]) -> list[NamedLimit]:
     return [
         NamedLimit(name, concurrency, declared, bool(edited)) for name, concurrency, declared, edited in rows
     ]

@@ -250,11 +250,11 @@ SELECT CAST(row.id AS text), grp.rank, grp.priority, row.run_at, grp.queue, know
 -- differs: LATERAL.
 -- The first due jobs of each concurrency key of a task, in one queue and priority, except of keys that are full.
 WITH RECURSIVE
-every (key) AS (
+every AS (
     SELECT (SELECT j.concurrency_key FROM perdure.job j
              WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority AND j.task = :task
                AND j.concurrency_key IS NOT NULL AND j.concurrency_key > :after
-             ORDER BY j.concurrency_key LIMIT 1)
+             ORDER BY j.concurrency_key LIMIT 1) AS key
     UNION ALL
     SELECT (SELECT j.concurrency_key FROM perdure.job j
              WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority AND j.task = :task

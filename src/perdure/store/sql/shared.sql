@@ -327,6 +327,51 @@ UPDATE perdure.named_limit SET concurrency = declared, edited = false
  WHERE name = :name
 RETURNING concurrency;
 
+-- name: list_running_jobs
+SELECT id, queue, task, concurrency_key
+  FROM perdure.job
+ WHERE state = 'running' AND worker IS NOT NULL
+ ORDER BY started_at, id;
+
+-- name: count_due_limited
+-- How many jobs of each limited task, and in limited queues of each task, are due in each queue and priority, and how
+-- many of them have a concurrency key.
+-- Counting stops at :most, because more would be expensive and nobody needs the exact number.
+WITH RECURSIVE
+every AS (
+    SELECT CAST('' AS text) AS queue
+    UNION ALL
+    SELECT (SELECT j.queue FROM perdure.job j
+             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
+             ORDER BY j.queue LIMIT 1)
+      FROM every WHERE every.queue IS NOT NULL),
+grp (queue, priority) AS (
+    SELECT queue, 32768 FROM every WHERE queue <> ''
+    UNION ALL
+    SELECT grp.queue, (SELECT CAST(j.priority AS integer) FROM perdure.job j INDEXED BY perdure.job_claim
+                        WHERE j.state = 'ready' AND j.held IS NULL
+                          AND j.queue = grp.queue AND j.priority < grp.priority
+                        ORDER BY j.priority DESC LIMIT 1)
+      FROM grp WHERE grp.priority IS NOT NULL)
+SELECT queue, task, due, keyed
+  FROM (SELECT grp.queue, t.name AS task,
+               (SELECT count(*)
+                  FROM (SELECT 1 FROM perdure.job j INDEXED BY perdure.job_claim_task
+                         WHERE j.state = 'ready' AND j.held IS NULL
+                           AND j.queue = grp.queue AND j.priority = grp.priority AND j.task = t.name AND j.run_at <= :now
+                         ORDER BY j.run_at, j.id LIMIT :most) first) AS due,
+               CASE WHEN t.keyed THEN
+               (SELECT count(nullif(concurrency_key, ''))
+                  FROM (SELECT j.concurrency_key FROM perdure.job j INDEXED BY perdure.job_claim_task
+                         WHERE j.state = 'ready' AND j.held IS NULL
+                           AND j.queue = grp.queue AND j.priority = grp.priority AND j.task = t.name AND j.run_at <= :now
+                         ORDER BY j.run_at, j.id LIMIT :most) first) ELSE 0 END AS keyed
+          FROM grp CROSS JOIN perdure.task t
+         WHERE grp.priority < 32768
+           AND (t.concurrency IS NOT NULL OR t.limits IS NOT NULL
+                OR EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = grp.queue AND {queue_is_limited}))) counted
+ WHERE due > 0;
+
 -- name: count_ahead
 -- How many jobs come before a job in its queue: two ranges of the claim's index. Counting stops at a thousand, because
 -- more would be expensive and nobody needs the exact number.

@@ -107,11 +107,11 @@ SELECT j.id, grp.rank, j.priority, j.run_at, j.queue, j.task, j.concurrency_key
 -- differs: no LATERAL.
 -- The first due jobs of each concurrency key of a task, in one queue and priority, except of keys that are full.
 WITH RECURSIVE
-every (key) AS (
+every AS (
     SELECT (SELECT j.concurrency_key FROM perdure.job j INDEXED BY perdure.job_claim_key
              WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority AND j.task = :task
                AND j.concurrency_key IS NOT NULL AND j.concurrency_key > :after
-             ORDER BY j.concurrency_key LIMIT 1)
+             ORDER BY j.concurrency_key LIMIT 1) AS key
     UNION ALL
     SELECT (SELECT j.concurrency_key FROM perdure.job j INDEXED BY perdure.job_claim_key
              WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority AND j.task = :task
