@@ -86,4 +86,5 @@ class Burst:
         await self._health.until_answered(self._sweeper.rescue)
         await self._health.until_answered(self._sweeper.bring_back)
         self._swept_as = identity
+        self._operations.limits_may_have_changed()  # a claim that does not know the limits gets nothing
         self._executor.cycle.wake()  # even if it found nothing: it may be a repeat after a lost answer
