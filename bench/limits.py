@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from bench.drain import span
+from bench.limits_app import app as theirs
 from bench.report import Report
 from bench.servers import Databases, databases
 from perdure import App
@@ -24,6 +25,7 @@ KEYS = 1_000
 MUST = 0.6
 """Of the drain without limits; the aim is 0.75."""
 LIMITED = {
+    "queue": "a queue's limit of 500",
     "whole": "a limit of 500 for all jobs of a task",
     "named": "a shared limit",
     "keyed": f"{KEYS} random keys with 3 each",
@@ -97,13 +99,12 @@ def _drain(url: str, jobs: int, task: str) -> Drained:
 
 
 def _enqueue(app: App, task: str, numbers: Sequence[int]) -> list[Any]:
-    from bench.limits_app import app as theirs
-
+    """Enqueue jobs of the worker's program, whose tasks and limits are written first."""
     tasks: Any = theirs.tasks
-    app.save_tasks()
     for name in ("free", *LIMITED):
         app.tasks[name] = tasks[name]
     app.declared_limits.update(theirs.declared_limits)
+    app.queues.update(theirs.queues)
     app.save_tasks()
     return [
         job

@@ -7,10 +7,15 @@ from perdure import App
 app = App()
 """On $PERDURE_URL."""
 app.limit("shared", concurrency=500)
+app.queue("narrow", concurrency=500)
 
 
 @app.task(name="free")
 async def free(n: int) -> None: ...
+
+
+@app.task(name="queue", queue="narrow")
+async def queue(n: int) -> None: ...
 
 
 @app.task(name="whole", concurrency=500)

@@ -33,7 +33,7 @@ def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> fl
 
 
 def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> timedelta | None:
-    """The same as a timedelta."""
+    """A duration, returned as a timedelta."""
     try:
         return None if value is None else timedelta(seconds=span(value))
     except OverflowError:
@@ -75,7 +75,7 @@ def parse_time_or_ago(ctx: click.Context, param: click.Parameter, value: str | N
 
 
 def json_text(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """A JSON object as text, checked but not decoded: a task's decoder keeps numbers that a float would round.
+    """Check that the text is a JSON object, and return the text: only the task's decoder keeps numbers exact.
 
     ``-`` reads it from stdin.
     """

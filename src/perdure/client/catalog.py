@@ -70,9 +70,10 @@ class CatalogMethods:
     save_tasks, asave_tasks = sync_method(_save_tasks), async_method(_save_tasks)
 
     def _ready(self, conn: object | None, *, strict: bool = False) -> Plan[None]:
-        """Save tasks and queues before the first operation of a process, and after each new one.
+        """Save the tasks and queues that were declared and are not saved yet.
 
-        ``strict``: raise if the role may not write tasks. Set once a job was refused for a missing task.
+        ``strict``: raise if the database role may not write tasks. A caller sets it after a job was refused because its
+        task is missing.
         """
         if conn is not None:
             yield from self._save_unsaved(conn, strict=strict)
@@ -124,7 +125,7 @@ class CatalogMethods:
         except StoreBusy:
             if conn is None:
                 raise
-            # No job needs these settings: the next call saves them.
+            # Jobs can be enqueued without these settings. The next call saves them.
 
     def _save_queues(
         self, conn: object | None, declared: Mapping[str, Settings], *, exact: bool = False

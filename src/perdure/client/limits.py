@@ -25,8 +25,8 @@ class Exceeded(NamedTuple):
 class LimitStats(NamedTuple):
     """A limit and its use.
 
-    ``kind``: ``"named"``, ``"task"``, or ``"key"`` if the limit of a task counts each concurrency key on its own: then
-    ``concurrency`` is for one key, and ``running`` and ``waiting`` are for all keys together.
+    ``kind``: ``"queue"``, ``"task"``, ``"named"``, or ``"key"`` if the limit of a task counts each concurrency key on
+    its own. Then ``concurrency`` is for one key, and ``running`` and ``waiting`` are for all keys together.
 
     ``concurrency`` is None if an operator has lifted the limit. ``declared``: what the code says; ``edited``: whether
     an operator has set the limit. ``waiting``: due jobs, counted up to 1,000; ``more_waiting``: there may be more.

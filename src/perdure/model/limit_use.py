@@ -64,7 +64,8 @@ class LimitUse(NamedTuple):
     """The use of one limit, or of all keys of a task together.
 
     ``keys``: the concurrency keys with running jobs; ``full_keys``: those of them without a free slot. ``exceeded``:
-    what runs more jobs than allowed. ``tasks``: the tasks whose jobs it counts; none for a queue, which counts all.
+    the limit, or each of its keys, under which more jobs run than it allows. ``tasks``: the tasks whose jobs it counts,
+    empty for the limit of a queue, which counts all.
     """
 
     kind: str
@@ -123,7 +124,7 @@ def limit_uses(limits: Limits, running: Iterable[RunningJob], due: Iterable[DueJ
 
 
 def limit_name(limit: LimitId) -> str:
-    """The limit in a sentence."""
+    """What messages call the limit, such as ``the limit of the queue mail``."""
     kind, name, *key = limit
     if kind == "named":
         return f"the limit {name}"

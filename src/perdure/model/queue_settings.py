@@ -13,7 +13,7 @@ from perdure.model.job import SECOND, Span
 from perdure.model.json_text import UNREADABLE
 
 DEFAULT_TIMEOUT: Span = 900 * SECOND
-"""Of a task that declares none."""
+"""The timeout of a task that declares none."""
 
 
 class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -22,7 +22,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     backoff: Backoff | None = None
     """Overrides the back-off of its tasks."""
     timeout: Span | None = None
-    """Of jobs without a timeout of their own or of their task."""
+    """The timeout of a job if neither the job nor its task has one."""
     concurrency: int | None = None
     """The most jobs that run at the same time, in all workers."""
 
@@ -41,7 +41,7 @@ def in_effect(declared: Settings | None, edits: Mapping[str, Any]) -> Settings:
 def effective_timeout(own: Span | None, *, declared: bool, of_queue: Span | None) -> Span | None:
     """The timeout of a job. ``own``: the stored one; ``declared``: whether its task declares one.
 
-    A job of a task without a timeout is stored with the default, which its queue's overrides.
+    If a task declares no timeout, its jobs are stored with the default. A timeout of the queue overrides the default.
     """
     if of_queue is None or not (own is None or (own == DEFAULT_TIMEOUT and not declared)):
         return own
@@ -53,7 +53,7 @@ def dump_settings(settings: Settings | None) -> str | None:
 
 
 def load_settings(text: str | None) -> Settings | None:
-    """Read what the code declares. If others have damaged it, nothing is declared until the next save."""
+    """Read what the code declares. A text that cannot be read counts as no declaration, until the next save."""
     try:
         return None if text is None else _decode_settings(text)
     except (*UNREADABLE, InvalidOption):
@@ -61,7 +61,7 @@ def load_settings(text: str | None) -> Settings | None:
 
 
 def load_names(text: str | None) -> frozenset[str]:
-    """Read the names of settings; others are left out."""
+    """Read names of settings. Names that are not settings are left out."""
     try:
         return frozenset() if text is None else frozenset(_decode_names(text)).intersection(NAMES)
     except UNREADABLE:

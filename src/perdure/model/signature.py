@@ -125,7 +125,7 @@ class Signature:
         return values
 
     def gives_context(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
-        """Whether a plain call passes a context, or needs none."""
+        """Whether a direct call of the function passes the context, or the function takes none."""
         by_position = self._rest is None and len(args) > len(self._positional)
         return self.context is None or self.context in kwargs or by_position
 
@@ -191,7 +191,7 @@ def refused(fault: Fault) -> BadArguments:
 
 
 def misfit(error: Exception, sent: Mapping[str, object] | None = None) -> Fault:
-    """The path and the reason where a text does not fit the annotations, without values that msgspec may quote."""
+    """Where JSON does not fit the annotations, and why. Values, which msgspec may quote, are left out."""
     found = _PLACE.fullmatch(str(error))
     if not isinstance(error, msgspec.ValidationError) or found is None:
         return "$", "cannot be read"
@@ -237,7 +237,10 @@ def readable(annotation: Any) -> Any:
 
 
 def plain_kinds(annotation: Any) -> frozenset[type]:
-    """The types whose values are certainly decoded as they were sent; none if the annotation allows other types."""
+    """The types in ``PLAIN`` that the annotation allows, or none if it also allows a type that is not in ``PLAIN``.
+
+    Values of these types are decoded exactly as they were sent.
+    """
     if annotation is Any or annotation is object:
         return PLAIN
     members = _members(annotation)

@@ -29,7 +29,7 @@ def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def portions(values: Sequence[T], sizes: Sequence[int]) -> Iterator[Sequence[T]]:
-    """Split values into chunks, limited in number and in characters. A larger value gets a chunk of its own."""
+    """Split into chunks of at most CHUNK values and CHARACTERS characters. A longer value gets its own chunk."""
     if sum(sizes) <= CHARACTERS:
         yield from chunks(values)
         return

@@ -42,7 +42,8 @@ Failing = Set[str]
 """Workflows in which something has failed: their steps cannot be recorded in one round trip."""
 
 PUT_OFF_KEPT = 100
-"""For how many claims a postponed attempt is kept. Otherwise a job that snoozes every minute would fill the table."""
+"""A put-off attempt is deleted once its job was claimed this many times more. Otherwise a job that snoozes every minute
+would fill the table."""
 
 
 class Finished(NamedTuple):
@@ -51,7 +52,7 @@ class Finished(NamedTuple):
     ``finish_same_result`` returns only a count. If one of its outcomes is refused, all are reported as refused, and
     ``find_recorded`` then finds those that were recorded.
 
-    ``changes``: the changes of accepted outcomes. A plain success has none.
+    ``changes``: the changes of accepted outcomes. A plain success, without reports, children or steps, has none.
     """
 
     accepted: list[Lease]
@@ -229,7 +230,10 @@ def _decide(
 
 
 def _still_leased(plain: Sequence[Succeeded], running: Sequence[Running]) -> list[Running]:
-    """The jobs whose plain success will be recorded: the statements skip a step whose outcome names no workflow."""
+    """The running jobs whose plain success will be recorded.
+
+    Not a step whose outcome names no workflow: ``finish_succeeded`` and ``finish_same_result`` skip it.
+    """
     by_lease = {o.lease: o.workflow for o in plain}
     return [
         j for j in running if j.lease in by_lease and (j.workflow is None or by_lease[j.lease] is not None)

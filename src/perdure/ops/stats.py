@@ -22,7 +22,10 @@ class QueueNumbers(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """Latency of jobs that ended recently. ``looked_at``: how many jobs were read. ``whole``: whether all jobs were."""
+    """Latency of jobs that ended recently. ``looked_at``: how many jobs were read.
+
+    ``whole``: whether these are all jobs that ended since then, and not only a part.
+    """
 
     since: Instant
     looked_at: int

@@ -24,7 +24,7 @@ LONG_SAVE = 1.0
 
 
 class SaveCall:
-    """The saves of one attempt. An outage is not the handler's fault, so its error costs no attempt."""
+    """The saves of one attempt. A save that fails because of an outage costs no attempt."""
 
     __slots__ = ("_began", "_operations")
 
@@ -41,7 +41,8 @@ class SaveCall:
         self._began = monotonic()
         try:
             answer = yield from self._until_served(report, should_stop)
-        except Exception:  # a cancellation of the handler is not caught: it leaves the save under way
+        # A cancellation is not caught: ``_began`` stays set, so that ``was_waiting`` can tell that the handler waited.
+        except Exception:
             self._began = None
             raise
         self._began = None
@@ -73,7 +74,7 @@ class SaveCall:
 
 
 def encode_checkpoint(value: object) -> str:
-    """Encode a checkpoint. An error names the value at fault by its path, as for an argument named ``checkpoint``."""
+    """Encode a checkpoint. Errors name the path of a bad value, as in an argument named ``checkpoint``."""
     try:
         return encode_plain({"checkpoint": value})[len('{"checkpoint":') : -1]
     except PayloadTooLarge:

@@ -34,7 +34,7 @@ PAGE = 100
 SET_ASIDE = 5.0
 """Seconds between two searches for jobs that are due much later."""
 END_PAUSES = 5.0
-"""Seconds between two searches for pauses that are over. Claims ignore such pauses at once."""
+"""Seconds between two searches for pauses that are over. Claims ignore a pause as soon as it is over."""
 LEASE = 5.0
 """Seconds that the lead lasts without a renewal. Then another worker takes over."""
 
@@ -61,7 +61,7 @@ class Duty:
     leader_only: bool = True
     """Whether only the elected worker does it."""
     about_jobs: bool = True
-    """Whether a single job may be the cause if the database refuses it."""
+    """Whether a single bad job can make the database refuse the statements of this duty."""
     due_at: float = 0.0
     failed: bool = False
 
@@ -115,13 +115,13 @@ class Sweeper:
                     self._health.worked(asked)
                 else:
                     await asyncio.sleep(self._health.failed(refusal))
-            # Not in step with other workers.
+            # Vary the pause, so that workers do not sweep at the same time.
             await asyncio.sleep(random.uniform(0.75, 1.0) * TICK)
 
     async def sweep(self) -> Exception | None:
         """Do what is due; return the last error for which a single job may be the cause.
 
-        Such an error does not stop the other duties. Any other one that waiting cures is raised.
+        Such an error does not stop the other duties. An error of a database that is away is raised. Others are logged.
         """
         leads: bool | None = None
         refusal: Exception | None = None
@@ -150,16 +150,19 @@ class Sweeper:
         return refusal
 
     def _note_wait(self, began: float) -> None:
-        """The store may have waited for a database that was away."""
+        """If this took long, the store probably waited for a database that was away: postpone retirement."""
         if self._waits_long(began):
             self._postpone_retirement()
 
     def _waits_long(self, began: float) -> bool:
-        """Whether leases may have expired since then. Heartbeats are sent each third of a lease, so not before half."""
+        """Whether so much time has passed that leases may have expired.
+
+        A heartbeat is sent every third of a lease, so every lease had two thirds left. Half is on the safe side.
+        """
         return monotonic() - began > self._lease / 2
 
     def _postpone_retirement(self) -> None:
-        """Other workers could not send heartbeats either: for one lease nobody counts as silent."""
+        """Let no worker count as silent for the time of one lease: others could not send heartbeats either."""
         self._trusts_at = monotonic() + self._lease
 
     async def _retire_silent(self) -> None:
@@ -167,7 +170,7 @@ class Sweeper:
             failpoints.reach("before_rescue")
         began = monotonic()
         if began >= self._trusts_at:
-            # Not this worker: after a suspension its own sweep may come before its heartbeat.
+            # Never retire this worker itself: after a suspension it may sweep before it sends its heartbeat.
             await self._operations.aretire_silent(
                 sweeper=self._worker.identity, wanted=lambda: not self._waits_long(began)
             )
@@ -191,7 +194,7 @@ class Sweeper:
         await self._store.aperform(end_pauses)
 
     async def report_expired(self) -> None:
-        """Report expired jobs that were canceled, including those that this worker's claims met."""
+        """Report jobs that were canceled because they expired, by a sweep or by a claim of this worker."""
         expired = self._operations.sweeps.expired
         if self._hooks.quiet:
             expired.clear()

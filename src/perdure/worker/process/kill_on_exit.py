@@ -24,7 +24,7 @@ class KillOnExit:
 
     def __init__(self) -> None:
         self.child_end, held = os.pipe()
-        # Garbage collection closes the worker's end as well. atexit need not, because the end of the process does.
+        # Garbage collection closes the worker's end as well. At exit the system closes it.
         self.let_go = finalize(self, os.close, held)
         self.let_go.atexit = False
         _all.add(self)
