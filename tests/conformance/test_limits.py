@@ -57,8 +57,9 @@ def test_a_queue_runs_no_more_jobs_than_its_limit(world: World) -> None:
     jobs = [two.enqueue(), two.enqueue(), one.enqueue(), one.enqueue(), other.enqueue()]
     claimed = world.claim(9) + world.claim(9)
     assert sorted(ids(claimed)) == sorted(ids([jobs[0], jobs[2], jobs[4]]))
-    waiting = world.app.explain_job(jobs[3].id)
-    assert (waiting.code, "the limit of the queue narrow (2)" in waiting.sentence) == ("limit_full", True)
+    reasons = world.app.explain_job(jobs[3].id).also
+    (full,) = [reason.sentence for reason in reasons if reason.code == "limit_full"]
+    assert "the limit of the queue narrow (2)" in full
     (use,) = [limit for limit in world.app.list_limits() if limit.kind == "queue"]
     assert (use.name, use.concurrency, use.running, use.waiting) == ("narrow", 2, 2, 2)
     world.app.set_queue("narrow", concurrency=3)
