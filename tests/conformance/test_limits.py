@@ -10,7 +10,8 @@ from perdure.app import App
 from perdure.errors import InvalidOption, InvalidTask, NotFound
 from perdure.model.lifecycle import Failed, Succeeded
 from perdure.worker.operations import WorkerOperations
-from tests.conformance.world import World, ids
+from tests.conformance.test_damaged_rows import refuse_claims
+from tests.conformance.world import POISON, World, ids
 
 
 def running(world: World) -> int:
@@ -70,14 +71,19 @@ def test_a_queue_runs_no_more_jobs_than_its_limit(world: World) -> None:
     assert ids(world.claim(9)) == ids(jobs[1:2])
 
 
-def test_a_limit_on_a_queue_closes_it_to_workers_that_do_not_know_it(world: World) -> None:
+def test_a_limit_on_a_queue_closes_it_to_workers_that_do_not_know_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.worker.claimer.CHECK_INTERVAL", 3600)
     work = world.task()
     jobs = [work.enqueue() for _ in range(4)]
     unaware = WorkerOperations(world.store)
     assert len(unaware.claim(world.worker, tasks=["work"], n=1)) == 1
-    assert unaware.claim(world.worker, tasks=["other"], n=1) == []  # it has just checked the limits
+    assert (
+        unaware.claim(world.worker, tasks=["other"], n=1, polls=True) == []
+    )  # it has just checked the limits
     world.app.set_queue("default", concurrency=2)
-    assert unaware.claim(world.worker, tasks=["work"], n=9) == []
+    assert unaware.claim(world.worker, tasks=["work"], n=9, polls=True) == []
     assert ids(world.claim(9)) == ids(jobs[1:2])
 
 
@@ -97,6 +103,35 @@ def test_a_full_key_in_front_does_not_block_others(world: World) -> None:
     first = world.claim(4)
     assert [job.id for job in first][1:] == ids(others)
     assert world.claim(4) == []
+
+
+def test_a_job_without_a_key_does_not_wait_behind_a_full_key(world: World) -> None:
+    work = world.task(concurrency=1, concurrency_key="{note}")
+    world.app.enqueue_many([work.job(n, note="full") for n in range(20)])
+    keyless = work.enqueue(note="")
+    assert len(world.claim(1)) == 1
+    assert ids(world.claim(2)) == [keyless.id]
+
+
+def test_a_job_that_the_database_refuses_does_not_take_a_slot(world: World) -> None:
+    work = world.task(concurrency=1)
+    refuse_claims(world)
+    refused, other = work.using(tenant=POISON).enqueue(), work.enqueue()
+    claimed = world.claim(2) or world.claim(2)
+    assert (ids(claimed), world.row(refused).state) == ([other.id], "ready")
+
+
+def test_each_group_of_tasks_takes_its_own_turns(world: World) -> None:
+    """As a worker does for its handlers in threads and for those in processes."""
+    for name in ("a", "b"):
+        limited, free = world.task(f"limited {name}", concurrency=9), world.task(f"free {name}")
+        world.app.enqueue_many([*(free.job() for _ in range(20)), *(limited.job() for _ in range(2))])
+    claimed = [
+        world.operations.claim(world.worker, tasks=[f"free {name}", f"limited {name}"], n=1)[0].task
+        for _ in range(6)
+        for name in ("a", "b")
+    ]
+    assert claimed.count("limited a") == claimed.count("limited b") == 2
 
 
 def test_unlimited_jobs_beside_limited_ones(world: World) -> None:

@@ -81,7 +81,10 @@ def test_an_index_whose_builder_was_killed_is_waited_for(
     with killed_at_the_end(next_one):
         tell(next_one)
         until(
-            lambda: before.run(f"SELECT 1 {HERE} 'LOCK TABLE%UPDATE EXCLUSIVE%' AND wait_event_type = 'Lock'")
+            lambda: before.run(
+                "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                " AND query LIKE '%ShareUpdateExclusiveLock%'"
+            )
         )
         assert before.run(BUILDER)
         writer.commit()

@@ -19,7 +19,10 @@ from perdure.ops.op import Op, Param, Query, Row, ask_all, ask_last, operation
 from perdure.ops.topics import LIMITS
 
 FIRST_KEY = ""
-"""No job has this concurrency key and is limited by it."""
+"""The first of all keys. Jobs with this key are not limited by their key."""
+
+MOST_PASSED_OVER = 100
+"""How many jobs that are passed over are made up for by a larger search."""
 
 
 class NamedLimit(NamedTuple):
@@ -93,7 +96,7 @@ def reset_limit(name: str, *, by: str | None = None) -> Op[int | None]:
 class Fitting(NamedTuple):
     """Due jobs that fit under their limits, in order, as of the time they were read.
 
-    ``cursors``: in groups with full keys in front, the last key of which jobs were found.
+    ``cursors``: in groups with full keys in front, the last key of which jobs were found. The groups have no rank.
     """
 
     jobs: list[Due]
@@ -108,10 +111,12 @@ def find_fitting(
     *,
     ended: Sequence[str] = (),
     sent: Collection[str] = (),
+    passed_over: Collection[str] = (),
 ) -> Op[Fitting]:
     """The first n due jobs of limited tasks that fit. If full keys stand in front of a group, search key by key.
 
     ``ended``: jobs whose outcomes are recorded together with the claim. ``sent``: jobs of a claim that is under way.
+    ``passed_over``: jobs that the database refuses for now.
     """
     limited: dict[str, Param] = {
         "limited_tasks": rows_of([*limits.tasks]),
@@ -124,7 +129,7 @@ def find_fitting(
         "limits": limits.version,
         "queues": None if request.queues is None else rows_of(request.queues),
         "tasks": rows_of(list(tasks)),
-        "n": request.n + len(sent),
+        "n": request.n + len(sent) + min(len(passed_over), MOST_PASSED_OVER),
     }
     running, rows = yield from ask_all(
         Query("count_limited", {**limited, "ended": rows_of(list(ended))}),
@@ -133,7 +138,7 @@ def find_fitting(
     due = [_due(row) for row in rows]
     counts = [(queue, task, key, count) for queue, task, key, count in running]
     counts += [(job.queue, job.task, job.key, 1) for job in due if job.id in sent]
-    due = [job for job in due if job.id not in sent]
+    due = [job for job in due if job.id not in sent and job.id not in passed_over]
     room = Room(limits, counts)
     chosen, blocked = room.choose(due, request.n)
     groups = {job.group for job in blocked if limits.is_keyed(job.task) and job.key}
@@ -143,17 +148,18 @@ def find_fitting(
     by_key: list[Due] = []
     found: dict[Group, str] = {}
     for group in sorted(groups):
-        jobs = yield from _find_by_key(group, request.n, room, limits, cursors.get(group, FIRST_KEY))
+        place = group._replace(rank=0)
+        jobs = yield from _find_by_key(group, request.n, room, limits, cursors.get(place, FIRST_KEY))
         by_key += jobs
         if jobs:
-            found[group] = jobs[-1].key or FIRST_KEY
+            found[place] = jobs[-1].key or FIRST_KEY
     others = [job for job in due if job.group not in groups or not job.key]
-    found_elsewhere = [job for job in by_key if job.id not in sent]
-    return Fitting(room.choose({*others, *found_elsewhere}, request.n)[0], found)
+    by_key = [job for job in by_key if job.id not in sent and job.id not in passed_over]
+    return Fitting(room.choose({*others, *by_key}, request.n)[0], found)
 
 
 def _find_by_key(group: Group, n: int, room: Room, limits: Limits, after: str) -> Op[list[Due]]:
-    """The first due jobs of the keys that have room, beginning after this key, from the start again at the end."""
+    """The first due jobs of the keys that have room, beginning with this key, from the start again at the end."""
     asked: dict[str, Param] = {
         "queue": group.queue,
         "priority": group.priority,

@@ -27,6 +27,9 @@ CLAIM_ROUNDS = 5
 """The most rounds of one claim. It takes another round if it met expired jobs. If it still returns too few jobs, the
 next claim continues."""
 
+MOST_CURSORS = 1_000
+"""How many groups are remembered in which full keys stood in front."""
+
 CHECK_INTERVAL = 1.0
 """Seconds between two checks whether limits were changed, if no notification of a change arrives."""
 
@@ -42,6 +45,8 @@ class Wanted(NamedTuple):
     n: int
     queues: Sequence[str] | None
     polls: bool = False
+    limits: int = 0
+    """The version of the limits by which the tasks were chosen."""
 
     def __bool__(self) -> bool:
         return self.n > 0 and bool(self.tasks) and self.queues != []
@@ -71,7 +76,8 @@ class Claimer:
         self._limits = Limits()
         self._check_at = 0.0
         """When to check, after an empty claim, whether limits were changed. By the monotonic clock."""
-        self._limited_first = False
+        self._limited_first: dict[tuple[str, ...], bool] = {}
+        """Whose turn was last, by tasks: each slot group has its own turns."""
         self._cursors: dict[Group, str] = {}
         self._sent: set[str] = set()
         """Limited jobs of claims that are under way."""
@@ -79,7 +85,8 @@ class Claimer:
     def claim(self, wanted: Wanted) -> Plan[Batch]:
         request = yield from self.first_request(wanted)
         if request.limited is None:
-            batch = yield from self._claim_unlimited(wanted._replace(tasks=request.tasks))
+            part = wanted._replace(tasks=request.tasks, limits=request.limits)
+            batch = yield from self._claim_unlimited(part)
         else:
             batch = yield from self._take_limited(request)
         return (yield from self.rest(wanted, request, batch))
@@ -89,15 +96,15 @@ class Claimer:
 
         ``ended``: jobs whose outcomes are recorded together with this claim.
         """
-        unlimited = [task for task in wanted.tasks if task not in self._limits.tasks]
         if not wanted or not self._limits_concern(wanted):
-            return self._request(wanted)
-        self._limited_first = not (self._limited_first and unlimited)
-        if self._limited_first:
+            return self._request(wanted._replace(limits=self._limits.version))
+        part, turn = self._unlimited_part(wanted), tuple(wanted.tasks)
+        self._limited_first[turn] = not (self._limited_first.get(turn) and part.tasks)
+        if self._limited_first[turn]:
             request = yield from self._limited_request(wanted, ended)
             if request.limited:
                 return request
-        return self._request(wanted._replace(tasks=unlimited))
+        return self._request(part)
 
     def rest(self, wanted: Wanted, first: ClaimRequest, batch: Batch) -> Plan[Batch]:
         """Claim the other kind of jobs, after the first request gave this batch."""
@@ -113,15 +120,20 @@ class Claimer:
     def _rest(self, wanted: Wanted, first: ClaimRequest, batch: Batch) -> Plan[Batch]:
         left = wanted.n - len(batch)
         if first.limited is not None and left > 0:
-            unlimited = [task for task in wanted.tasks if task not in self._limits.tasks]
-            part = wanted._replace(tasks=unlimited, n=left)
+            part = self._unlimited_part(wanted._replace(n=left))
             batch = batch.followed_by((yield from self._claim_unlimited(part)))
         elif left > 0 and self._limits_concern(wanted):
             request = yield from self._limited_request(wanted._replace(n=left))
             batch = batch.followed_by((yield from self._take_limited(request)))
-        if not batch and (yield from self._refresh()):
+        if not batch and (yield from self._refresh(at_once=not wanted.polls)):
             return (yield from self.claim(wanted))
         return batch
+
+    def _unlimited_part(self, wanted: Wanted) -> Wanted:
+        """Tasks and version must be of the same limits: others may be read before the claim is sent."""
+        limits = self._limits
+        tasks = [task for task in wanted.tasks if task not in limits.tasks]
+        return wanted._replace(tasks=tasks, limits=limits.version)
 
     def _limits_concern(self, wanted: Wanted) -> bool:
         """Whether some of these jobs may be limited."""
@@ -137,10 +149,10 @@ class Claimer:
         """Check after the next empty claim. Until the new limits are read, claims get nothing."""
         self._check_at = 0.0
 
-    def _refresh(self) -> Plan[bool]:
-        """Read the limits if they were changed. Return whether they were."""
+    def _refresh(self, *, at_once: bool) -> Plan[bool]:
+        """Read the limits if they were changed. Return whether they were. ``at_once``: no poll follows soon."""
         now = monotonic()
-        if now < self._check_at:
+        if now < self._check_at and not at_once:
             return False
         self._check_at = now + CHECK_INTERVAL
         if (yield from perform(limit_ops.read_version)) == self._limits.version:
@@ -178,23 +190,26 @@ class Claimer:
         batch = Batch(claims.jobs, more=claims.more or again)
         if not _claims_again(batch, claims, again):
             return batch
-        part = wanted._replace(tasks=request.tasks, n=wanted.n - len(batch))
+        part = wanted._replace(tasks=request.tasks, n=wanted.n - len(batch), limits=request.limits)
         rest = yield from self._claim_unlimited(part)
         return Batch([*batch, *rest], more=rest.more)
 
     def _limited_request(self, wanted: Wanted, ended: Sequence[str] = ()) -> Plan[ClaimRequest]:
         """A request for limited jobs that fit now."""
-        worker, tasks, n, queues, _ = wanted
-        request = ClaimRequest(worker, tasks, n, queues, limits=self._limits.version)
+        limits = self._limits
+        request = ClaimRequest(wanted.worker, wanted.tasks, wanted.n, wanted.queues, limits=limits.version)
         fitting = yield from perform(
             limit_ops.find_fitting,
             request,
-            self._limits,
+            limits,
             self._cursors,
             ended=ended,
-            sent=self._sent | self._damaged.passed_over(),
+            sent=self._sent,
+            passed_over=self._damaged.passed_over(),
         )
-        self._cursors = {**fitting.cursors}
+        if len(self._cursors) > MOST_CURSORS:
+            self._cursors.clear()
+        self._cursors.update(fitting.cursors)
         return request._replace(limited=[job.id for job in fitting.jobs])
 
     def sending(self, request: ClaimRequest, plan: Plan[T]) -> Plan[T]:
@@ -223,8 +238,9 @@ class Claimer:
         parts = yield from split(
             request.limited, lambda some: perform(claim_ops.claim, request._replace(limited=some))
         )
-        self._damaged.note_unclaimable(parts.refused)
-        if parts.outage is not None and not parts.done:
+        if parts.outage is None:
+            yield from self._damaged.leave_out(parts.refused)
+        elif not parts.done:
             raise parts.outage
         return Batch([job for claims in parts.done for job in claims.jobs])
 
@@ -249,10 +265,10 @@ class Claimer:
 
     def _request(self, wanted: Wanted) -> ClaimRequest:
         """The request for unlimited jobs."""
-        worker, tasks, n, queues, polls = wanted
+        worker, tasks, n, queues, polls, limits = wanted
         asked = tasks if queues != [] else ()
         window = self._window_tracker(asked, queues).window(queues, polls=polls)
-        return ClaimRequest(worker, asked, n, queues, window, self._limits.version)
+        return ClaimRequest(worker, asked, n, queues, window, limits)
 
     def _window_tracker(self, tasks: Sequence[str], queues: Sequence[str] | None) -> ClaimWindowTracker:
         """The tracker of one slot group of one worker. A full scan for one group must not delay that of another."""

@@ -252,11 +252,13 @@ class DamagedRows:
             del self._passed_over[next(iter(self._passed_over))]
         self._passed_over[id] = Passed(monotonic() + seconds, error)
 
-    def note_unclaimable(self, refused: Iterable[tuple[str, Exception]]) -> None:
-        """The database refuses to let these limited jobs run."""
-        for id, _ in refused:
+    def leave_out(self, refused: Sequence[tuple[str, Exception]]) -> Plan[None]:
+        """The database refuses to let these limited jobs run: hold damaged rows, and pass over the others."""
+        yield from self._hold([Failure(id, error) for id, error in refused if is_of_the_row(error)])
+        others = [(id, error) for id, error in refused if not is_of_the_row(error)]
+        for id, _ in others:
             self._pass_over(id, None)
-        self._log_some(((id, safe_message(error)) for id, error in refused), _REFUSED, _REFUSED_TOO)
+        self._log_some(((id, safe_message(error)) for id, error in others), _REFUSED, _REFUSED_TOO)
 
     def note_recorded(self, finished: Finished) -> None:
         """Note that outcomes were recorded. If others fail, the database as a whole is not the cause."""

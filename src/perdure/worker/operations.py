@@ -124,7 +124,14 @@ class WorkerOperations:
     ) -> Plan[tuple[Finished, Batch]]:
         """Record outcomes and claim the next jobs in one transaction."""
         wanted = Wanted(worker, tasks, n, self._order(queues), polls)
-        request = yield from self._claimer.first_request(wanted, [outcome.lease.job for outcome in outcomes])
+        try:
+            request = yield from self._claimer.first_request(wanted, [one.lease.job for one in outcomes])
+        except OUT_OF_SERVICE:
+            if not outcomes:
+                raise
+            # The search for limited jobs must not keep outcomes from being recorded.
+            wanted = wanted._replace(n=0)
+            request = ClaimRequest(worker, (), 0)
         asked_at = monotonic()
         try:
             finished, claims = yield from self._claimer.sending(request, self._send_cycle(outcomes, request))

@@ -8,13 +8,17 @@ drop it and create it again.
 from __future__ import annotations
 
 import re
+from time import monotonic, sleep
 from typing import Any
 
 import psycopg
 from psycopg.sql import SQL, Identifier
 
-from perdure.errors import InternalError
+from perdure.errors import InternalError, StoreBusy
 from perdure.store.statements import name_tables
+
+LONGEST_BUILD, POLL = 3600.0, 0.1
+"""For how many seconds to wait for somebody's build of an index, and how often to look."""
 
 
 def run_alone(connection: psycopg.Connection[Any], statement: str, schema: str) -> None:
@@ -23,9 +27,9 @@ def run_alone(connection: psycopg.Connection[Any], statement: str, schema: str) 
     Call this only while the exclusive transaction is open, on another connection.
     """
     if creates := _CREATE.match(statement):
-        index, table = creates["index"], Identifier(schema, creates["table"])
+        index, table = creates["index"], creates["table"]
         if _is_there(connection, index, schema):
-            _wait_for_builders(connection, table)
+            _wait_for_builders(connection, table, schema)
             if _is_valid(connection, index, schema):
                 return
             connection.execute(SQL("DROP INDEX CONCURRENTLY {}").format(Identifier(schema, index)))
@@ -38,17 +42,29 @@ _CREATE = re.compile(r"CREATE (UNIQUE )?INDEX CONCURRENTLY (?P<index>\w+)\s+ON p
 _DROP = re.compile(r"DROP INDEX CONCURRENTLY IF EXISTS perdure\.\w+")
 
 
-def _wait_for_builders(connection: psycopg.Connection[Any], table: Identifier) -> None:
+def _wait_for_builders(connection: psycopg.Connection[Any], table: str, schema: str) -> None:
     """Wait until nobody builds an index of this table: if a client dies, the server continues its build.
 
-    The lock conflicts with a build, but not with reads and writes.
+    This polls. A build waits for all older snapshots, and a LOCK TABLE that waits for the build may have one: the two
+    would deadlock.
     """
-    with connection.transaction():
-        connection.execute("SELECT pg_catalog.set_config('lock_timeout', '1h', true)")
-        # The builder waits for all snapshots, so this must wait for its lock without one. LOCK takes a snapshot only
-        # to look up a table that its session does not know yet. The first LOCK, which no builder delays, does that.
-        for mode in ("ACCESS SHARE", "SHARE UPDATE EXCLUSIVE"):
-            connection.execute(SQL("LOCK TABLE {} IN {} MODE").format(table, SQL(mode)))
+    deadline = monotonic() + LONGEST_BUILD
+    while connection.execute(_BUILDERS, [schema, table]).fetchone() is not None:
+        if monotonic() > deadline:
+            raise StoreBusy(f"Somebody still builds an index of the table {table}, or vacuums it.")
+        sleep(POLL)
+
+
+_BUILDERS = """
+SELECT 1
+  FROM pg_catalog.pg_locks
+  JOIN pg_catalog.pg_class ON pg_class.oid = relation
+  JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace
+  LEFT JOIN pg_catalog.pg_stat_activity ON pg_stat_activity.pid = pg_locks.pid
+ WHERE nspname = %s AND relname = %s AND granted AND mode = 'ShareUpdateExclusiveLock'
+   AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
+   AND backend_type IS DISTINCT FROM 'autovacuum worker'"""
+"""A build has this lock from its beginning to its end."""
 
 
 def _is_there(connection: psycopg.Connection[Any], index: str, schema: str) -> bool:

@@ -253,7 +253,7 @@ WITH RECURSIVE
 every AS (
     SELECT (SELECT j.concurrency_key FROM perdure.job j
              WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority AND j.task = :task
-               AND j.concurrency_key IS NOT NULL AND j.concurrency_key > :after
+               AND j.concurrency_key IS NOT NULL AND j.concurrency_key >= :after
              ORDER BY j.concurrency_key LIMIT 1) AS key
     UNION ALL
     SELECT (SELECT j.concurrency_key FROM perdure.job j
