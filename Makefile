@@ -115,6 +115,10 @@ bench-core: .venv/.installed ## Measure the hot path
 bench-worker: .venv/.installed ## Measure a whole worker
 	$(BIN)/python -m bench.worker
 
+.PHONY: bench-limits
+bench-limits: .venv/.installed ## Measure limited jobs beside unlimited ones
+	$(BIN)/python -m bench.limits
+
 .PHONY: bench-workflows
 bench-workflows: .venv/.installed ## Measure workflows beside independent jobs
 	$(BIN)/python -m bench.workflows

@@ -29,7 +29,7 @@ def drain(url: str, jobs: int, *, task: str = "nothing") -> float:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("VACUUM ANALYZE perdure.job")
     subprocess.run([sys.executable, "-c", WORKER], env={**os.environ, "PERDURE_URL": url}, check=True)
-    done, seconds = _span(url, min(ids), max(ids))
+    done, seconds = span(url, min(ids), max(ids))
     assert done == jobs
     return done / seconds
 
@@ -50,7 +50,7 @@ def enqueue(url: str, jobs: int, *, task: str = "nothing") -> list[str]:
         return [job.id for _ in range(0, jobs, BULK) for job in app.enqueue_many(bulk)]
 
 
-def _span(url: str, first: str, last: str) -> tuple[int, float]:
+def span(url: str, first: str, last: str) -> tuple[int, float]:
     """How many have ended, and in how many seconds. By their ids: there may be millions of others."""
     if url.startswith("postgresql"):
         text = _SPAN.format(

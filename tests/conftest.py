@@ -104,4 +104,4 @@ def _administer(server: str, statement: str) -> None:
 @pytest.fixture
 def window_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Claims try the window first, whatever the ones before have found."""
-    monkeypatch.setattr("perdure.worker.operations.ClaimWindowTracker", Eager)
+    monkeypatch.setattr("perdure.worker.claimer.ClaimWindowTracker", Eager)

@@ -14,6 +14,7 @@ import pytest
 
 import perdure
 from perdure import App
+from perdure.client.definition import define
 from perdure.client.task import Handling
 from perdure.request.filter import Wanted
 from perdure.request.options import Asked
@@ -86,6 +87,7 @@ def test_the_page_about_errors_is_drawn_from_the_tree_of_errors() -> None:
         "docs/arguments.md",
         "docs/enqueue.md",
         "docs/getting-started.md",
+        "docs/limiting.md",
         "docs/operating.md",
         "docs/retries.md",
         "docs/tasks.md",
@@ -239,7 +241,7 @@ def option_rows(page: str, heading: str) -> dict[str, str]:
     ("page", "heading", "options"),
     [
         ("getting-started.md", "Choose a database", defaults(App.__init__)),
-        ("tasks.md", "Options", {**defaults(App._register), **Handling._field_defaults}),
+        ("tasks.md", "Options", {"aliases": (), **defaults(define), **Handling._field_defaults}),
         ("enqueue.md", "Options", dict.fromkeys(Asked.__annotations__)),
         ("workers.md", "Options", defaults(App.run_worker)),
     ],

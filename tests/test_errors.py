@@ -94,9 +94,11 @@ FINER_CODES = """
     Invalid                schema.no_such_version
     Invalid                store.bad_value
     Invalid                store.limit
+    InvalidOption          queue.declared_twice
     InvalidOption          workflow.append_mutation_key_blank
     InvalidOption          workflow.gate_invalid_terminal_status
     InvalidTask            task.duplicate
+    NotFound               limit.unknown
     Refused                job.is_a_step
     Refused                job.nested_transaction
     Refused                job.not_succeeded

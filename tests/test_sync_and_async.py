@@ -24,9 +24,10 @@ METHODS = {
     App: """
         append_steps cancel_job cancel_jobs cancel_workflow check_schema close count_jobs count_jobs_by delete_job
         delete_jobs enqueue enqueue_many explain_job get_job get_jobs get_task get_workflow
-        job_history list_acts list_jobs list_queues list_tasks list_workers list_workflows migrate
-        oldest_ready pause_queue replay_job requeue_job requeue_jobs requeue_workflow resolve_gate
-        resume_queue run_jobs_now run_now save_tasks set_queue set_task start_workflow stats warm_queue
+        job_history list_acts list_jobs list_limits list_queues list_tasks list_workers list_workflows migrate
+        oldest_ready pause_queue replay_job requeue_job requeue_jobs requeue_workflow reset_limit reset_queue
+        resolve_gate resume_queue run_jobs_now run_now save_tasks set_limit set_queue set_task start_workflow stats
+        warm_queue
     """,
     Views: """
         failed_steps job jobs migration_sql migrations task_queues whole_job_id whole_workflow_id workers workflow
@@ -34,7 +35,7 @@ METHODS = {
     """,
     Job: "cancel get join refresh requeue",
     Enqueuer: "delay enqueue",
-    WorkerOperations: "claim cycle expire finish heartbeat lead peek register report rescue retire",
+    WorkerOperations: "claim cycle expire finish heartbeat lead peek register report rescue retire retire_silent",
 }
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import tomllib
+from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
@@ -399,6 +400,36 @@ def test_run_until_done_says_so_when_something_can_never_run(shop: Shop) -> None
         assert len(t.run_until_done()) == 1
 
 
+def test_run_until_done_waits_for_a_pause_that_ends_by_itself(shop: Shop) -> None:
+    with shop.app.testing() as t:
+        begin = t.now
+        shop.app.pause_queue("default", resume_at=timedelta(hours=1))
+        job = shop.send.enqueue("ann")
+        assert t.run_until_idle() == []
+        assert [one.id for one in t.run_until_done()] == [job.id]
+        assert t.now - begin >= timedelta(hours=1)
+
+
+def test_declared_queues_are_in_the_database_of_a_test_and_then_in_the_own_one(tmp_path: Path) -> None:
+    shop = Shop(f"sqlite:///{tmp_path}/jobs.db")
+    shop.app.queue("mail", concurrency=3)
+    with shop.app.testing() as t:
+        shop.app.set_queue("mail", concurrency=1)
+        shop.app.queue("late", timeout=5)
+        shop.send.enqueue("ann")
+        t.run_until_done()
+        assert [(queue.name, queue.concurrency) for queue in shop.app.list_queues()] == [
+            ("late", None),
+            ("mail", 1),
+        ]
+    shop.send.enqueue("bob")
+    assert [(queue.name, queue.concurrency) for queue in shop.app.list_queues()] == [
+        ("late", None),
+        ("mail", 3),
+    ]
+    shop.app.close()
+
+
 def test_run_until_done_waits_for_the_expiry_of_what_cannot_run(shop: Shop) -> None:
     with shop.app.testing() as t:
         shop.app.pause_queue("default")
@@ -589,6 +620,44 @@ def test_jobs_run_one_by_one_unless_told_otherwise(shop: Shop) -> None:
         meet.enqueue(60)
         meet.enqueue(60)
         assert [job.state for job in t.run_until_idle(concurrency=2)] == ["succeeded", "succeeded"]
+
+
+def test_jobs_obey_their_limits() -> None:
+    app, running, most = App("sqlite:////nowhere/at/all/jobs.db"), Counter[str](), Counter[str]()
+    app.limit("printer", concurrency=2)
+
+    @app.task(name="print", limits=["printer"])
+    async def print_page(page: int) -> None:
+        await run("printer")
+
+    @app.task(name="sync", concurrency=1, concurrency_key="{customer}")
+    async def sync_customer(customer: str) -> None:
+        await run(customer)
+
+    async def run(name: str) -> None:
+        running[name] += 1
+        most[name] = max(most[name], running[name])
+        await asyncio.sleep(0.01)
+        running[name] -= 1
+
+    with app.testing() as t:
+        for n in range(6):
+            print_page.enqueue(n)
+            sync_customer.enqueue("ann")
+        sync_customer.enqueue("bob")
+        assert len(t.run_until_idle(concurrency=20)) == 13
+        assert most == {"printer": 2, "ann": 1, "bob": 1}
+        app.set_limit("printer", concurrency=None)
+        for n in range(6):
+            print_page.enqueue(n)
+        t.run_until_done(concurrency=20)
+        assert most["printer"] == 6, "the limit was lifted"
+    with app.testing():
+        app.save_tasks()
+        assert [(limit.name, limit.concurrency) for limit in app.list_limits()] == [
+            ("sync", 1),
+            ("printer", 2),
+        ]
 
 
 # What was enqueued

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -12,38 +11,32 @@ from datetime import datetime, timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
 
-import msgspec
-
 from perdure.client.bulk import BulkMethods
+from perdure.client.catalog import CatalogMethods, renamed
 from perdure.client.database import DatabaseSettings
+from perdure.client.definition import define
 from perdure.client.enqueue import PLAIN_RESULT, EnqueueMethods
 from perdure.client.job import Job
 from perdure.client.jobs import JobMethods
-from perdure.client.task import AsyncTask, Handling, SyncTask, Task, default_name
+from perdure.client.limits import LimitMethods
+from perdure.client.task import AsyncTask, Handling, SyncTask, Task
 from perdure.client.views import Views
 from perdure.client.worker_api import WorkerMethods
 from perdure.client.workflows import WorkflowMethods
-from perdure.errors import (
-    InvalidTask,
-    StoreBusy,
-    StoreReadOnly,
-    TaskNotSaved,
-    Unavailable,
-)
+from perdure.errors import InvalidTask
 from perdure.internal.instances import WeakRegistry
 from perdure.internal.lazy import lazy
-from perdure.model.backoff import DEFAULT_BACKOFF, Backoff, as_backoff, dump_backoff
+from perdure.model.backoff import DEFAULT_BACKOFF, Backoff
 from perdure.model.graph import GATE
 from perdure.model.job import JobRow, Span, TaskDefinition
-from perdure.model.redact import dump_names
-from perdure.ops import tasks as task_ops
+from perdure.model.queue_settings import Settings
 from perdure.ops.enqueue import enqueue_each
 from perdure.plan.coalesce import Coalescer
 from perdure.plan.once_per_loop import OncePerLoop
-from perdure.plan.plan import Plan, async_method, in_thread, perform, perform_at_once, run_once, sync_method
+from perdure.plan.plan import Plan, async_method, in_thread, sync_method
 from perdure.request.events import EventName, Listener
 from perdure.request.middleware import Middleware
-from perdure.request.options import INTEGER, SMALLINT, flag, number, text, texts, unknown_option, whole
+from perdure.request.options import INTEGER, texts, unknown_option, whole
 from perdure.request.times import duration_us
 from perdure.store.store import Store
 from perdure.worker.handler import RunIn
@@ -56,7 +49,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethods):
+class App(
+    CatalogMethods, EnqueueMethods, JobMethods, LimitMethods, BulkMethods, WorkflowMethods, WorkerMethods
+):
     """Tasks and a database. The database is opened at the first use."""
 
     def __init__(
@@ -76,7 +71,7 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         self.lease = duration_us("lease", lease, least=1)
         self._keep_keys_for = None if keep_keys_for is None else duration_us("keep_keys_for", keep_keys_for)
         self._store: Store | None = None
-        # Reentrant: a module of imports= may use the app while it is imported.
+        # A reentrant lock: a module of imports= may use the app while it is imported.
         self._opening = threading.RLock()
         _apps.add(self)
         self.tasks: dict[str, Task[..., Any]] = {}
@@ -84,7 +79,11 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         self.middleware: list[Middleware] = []
         self._singles = Coalescer(enqueue_each)
         self.listeners: dict[EventName, list[Listener]] = {}
+        self.queues: dict[str, Settings] = {}
+        """What ``queue`` has declared, by the queue's name."""
         self._unsaved: dict[str, TaskDefinition] = {}
+        self._unsaved_queues: dict[str, Settings] = {}
+        self.declared_limits: dict[str, int] = {}
         self._save_once = OncePerLoop()
 
     @property
@@ -103,14 +102,14 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
 
     @contextmanager
     def use_store(self, store: Store, *, url: str, methods: Mapping[str, object]) -> Iterator[None]:
-        """Use another store, which has no tasks yet, and replace some methods, until the block ends."""
+        """Use another store, which has no tasks yet, and replace some methods. The end of the block undoes both."""
         with self._opening:
             self.import_modules()
             operations, known = vars(self).pop("operations", None), frozenset(self.tasks)
             database, own, unsaved = self.database, self._store, self._unsaved
             # A worker's child processes open the database by its URL.
             self.use_database(url=url)
-            self._store, self._unsaved = store, self._definitions()
+            self._store, self._unsaved, self._unsaved_queues = store, self._definitions(), dict(self.queues)
             vars(self).update(methods)
         try:
             yield
@@ -127,9 +126,10 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
                     for name, one in self._definitions().items()
                     if name in unsaved or name not in known
                 }
+                self._unsaved_queues = dict(self.queues)
 
     def import_modules(self) -> None:
-        """Import the modules of ``imports=``, and with them their tasks."""
+        """Import the modules of ``imports=``, which register their tasks."""
         for module in self._imports:
             import_module(module)
 
@@ -163,6 +163,9 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         timeout: float | timedelta | None = 900,
         backoff: float | Backoff = DEFAULT_BACKOFF,
         max_crashes: int | None = 3,
+        concurrency: int | None = None,
+        concurrency_key: str | Callable[..., object] | None = None,
+        limits: Sequence[str] = (),
         run_in: RunIn | None = None,
         fatal: type[BaseException] | Sequence[type[BaseException]] = (),
         timeout_grace: float | timedelta = 30,
@@ -171,7 +174,7 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
     ) -> _Register: ...
     def task(self, *function: Any, **options: Any) -> Any:
         """Register a function as a task: ``@app.task`` or ``@app.task(queue="mail")``."""
-        known = {*inspect.signature(self._register).parameters, *Handling._fields} - {"function", "handling"}
+        known = {*inspect.signature(define).parameters, *Handling._fields, "aliases"} - {"function"}
         if unknown := unknown_option("task", options, known):
             raise InvalidTask(unknown)
         if not function:
@@ -184,7 +187,7 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
     def testing(
         self, *, at: datetime | None = None, inline: bool = False, raise_errors: bool | None = None
     ) -> Testing:
-        """A block, for ``with`` or ``async with``, on a throw-away database whose clock stands still.
+        """A block for tests, for ``with`` or ``async with``, with a throw-away database and a clock that stands still.
 
         ``inline``: an enqueue runs its job before it returns. ``raise_errors``: whether the call that runs a job raises
         the error of its handler; by default only in inline mode.
@@ -197,33 +200,20 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         self,
         function: Callable[..., Any],
         *,
-        name: str | None = None,
         aliases: Sequence[str] = (),
-        queue: str = "default",
-        priority: int = 0,
-        max_attempts: int = 8,
-        timeout: float | timedelta | None = 900,
-        backoff: float | Backoff = DEFAULT_BACKOFF,
-        max_crashes: int | None = 3,
-        redact: Sequence[str] = (),
-        **handling: Any,
+        concurrency_key: str | Callable[..., object] | None = None,
+        **options: Any,
     ) -> Task[..., Any]:
-        definition = TaskDefinition(
-            name=text("name", name if name is not None else default_name(function)),
-            queue=text("queue", queue),
-            priority=number("priority", priority, -SMALLINT - 1, SMALLINT),
-            max_attempts=number("max_attempts", max_attempts, 1, INTEGER),
-            timeout=None if timeout is None else duration_us("timeout", timeout, least=1),
-            backoff=dump_backoff(as_backoff(backoff)),
-            max_crashes=whole("max_crashes", max_crashes, 1, INTEGER),
-            redact=dump_names(texts("redact", redact)),
-        )
+        handling = {name: options.pop(name) for name in Handling._fields if name in options}
+        definition = define(function, concurrency_key=concurrency_key, **options)
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise InvalidTask("A generator cannot be a task: its job would have no result.")
         is_async = inspect.iscoroutinefunction(function)
         kind = AsyncTask if is_async else SyncTask
         handled = Handling.checked(**handling, is_async=is_async)
-        task: Task[..., Any] = kind(self, function, definition, tuple(texts("aliases", aliases)), handled)
+        task: Task[..., Any] = kind(
+            self, function, definition, tuple(texts("aliases", aliases)), handled, concurrency_key
+        )
         for known in (task.name, *task.aliases):
             if known == GATE:
                 raise InvalidTask(f"{GATE} is reserved for gates.")
@@ -231,23 +221,8 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
                 raise InvalidTask(f"There is already a task named {known}.", code="task.duplicate")
         for known in (task.name, *task.aliases):
             self.tasks[known] = task
-            self._unsaved[known] = _renamed(definition, known)
+            self._unsaved[known] = renamed(definition, known)
         return task
-
-    def _save_tasks(self, *, exact: bool = False) -> Plan[None]:
-        """Write the tasks of this program to the database; ``exact`` disables all other tasks there."""
-        definitions = [*self._definitions().values()]
-        known = yield from perform(task_ops.list_tasks)
-        names = {one.name for one in definitions}
-        others = flag("exact", exact) and any(
-            task.enabled for name, task in known.items() if name not in names
-        )
-        # If nothing differs, write nothing: the role may lack the right to write tasks.
-        if others or _differing(definitions, known):
-            yield from perform(task_ops.sync, definitions, exact=exact)
-        self._mark_saved(definitions)
-
-    save_tasks, asave_tasks = sync_method(_save_tasks), async_method(_save_tasks)
 
     def _migrate(self, *, to: int | None = None) -> Plan[list[int]]:
         """Apply the migrations that the database lacks, up to version ``to``; return the versions it finished."""
@@ -278,63 +253,6 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
-    def _ready(self, conn: object | None, *, strict: bool = False) -> Plan[None]:
-        """Save the tasks before the first operation of a process, and after each new task.
-
-        ``strict``: raise if the role may not write tasks. Set once a job was refused for a missing task.
-        """
-        if conn is not None:
-            yield from self._save_unsaved(conn, strict=strict)
-            return
-        # If many asyncio tasks call this first, one of them saves; the others wait and continue in order.
-        while self._unsaved:
-            if (done := (yield from run_once(self._save_once))) is not None:
-                away = None
-                try:
-                    yield from self._save_unsaved(None, strict=strict)
-                except Unavailable as error:
-                    away = error
-                    raise
-                finally:
-                    done(away)
-
-    def _save_unsaved(self, conn: object | None, *, strict: bool) -> Plan[None]:
-        if not self._unsaved:
-            return
-        definitions = list(self._unsaved.values())
-        known: dict[str, task_ops.KnownTask] = {}
-        # The caller's own transaction may hold SQLite's write lock: waiting for it would never end.
-        do = perform if conn is None else perform_at_once
-        try:
-            known = yield from do(task_ops.list_tasks)
-            if stale := _differing(definitions, known):
-                yield from do(task_ops.sync, stale)
-        except StoreBusy:
-            if conn is None:
-                raise
-            if missing := [one.name for one in definitions if one.name not in known]:
-                raise TaskNotSaved(_not_saved(missing)) from None
-            return
-        except StoreReadOnly as error:
-            # A job whose task is in the database must not fail because another task is missing.
-            if strict or not known or error.code != "store.forbidden":
-                raise
-            _log.warning("Tasks of this program could not be written to the database: %s", error)
-        self._mark_saved(definitions)
-
-    def _mark_saved(self, definitions: Sequence[TaskDefinition]) -> None:
-        for definition in definitions:
-            if self._unsaved.get(definition.name) == definition:
-                del self._unsaved[definition.name]
-
-    def _mark_all_unsaved(self) -> None:
-        """Let the next operation write all tasks: the database lost one, because it was recreated or restored."""
-        self._unsaved.update(self._definitions())
-
-    def _definitions(self) -> dict[str, TaskDefinition]:
-        """The definitions of all tasks, by name and alias."""
-        return {name: _renamed(task.definition, name) for name, task in self.tasks.items()}
-
     def _handle(self, row: JobRow) -> Job[Any]:
         task = self.tasks.get(row.task)
         decode = PLAIN_RESULT if task is None else task.results.decode
@@ -345,12 +263,11 @@ class App(EnqueueMethods, JobMethods, BulkMethods, WorkflowMethods, WorkerMethod
         return PLAIN_RESULT(result) if known is None else known.results.decode(result)
 
 
-_log = logging.getLogger("perdure")
 _apps: WeakRegistry[App] = WeakRegistry()
 
 
 def _after_fork() -> None:
-    """Replace the locks: the thread that held one does not exist in the child process, and would never release it."""
+    """Replace the locks. The child process lacks the thread that held one, so nothing would release it."""
     for app in _apps.now():
         app._opening = threading.RLock()
 
@@ -371,23 +288,6 @@ class _Register:
     @overload
     def __call__(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
     def __call__(self, function: Callable[..., Any], /) -> Any:
-        return self._app._register(function, **self._options)
-
-
-def _differing(
-    definitions: Sequence[TaskDefinition], known: Mapping[str, task_ops.KnownTask]
-) -> list[TaskDefinition]:
-    """The definitions that the database lacks, or has in another form."""
-    return [one for one in definitions if one.name not in known or known[one.name].definition != one]
-
-
-def _not_saved(names: Sequence[str]) -> str:
-    """The message for tasks that are not saved. It names only one: a single call saves them all."""
-    who = f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more are"
-    return (
-        f"The task {who} not in the database yet and cannot be written now: call app.save_tasks() beforehand."
-    )
-
-
-def _renamed(definition: TaskDefinition, name: str) -> TaskDefinition:
-    return definition if name == definition.name else msgspec.structs.replace(definition, name=name)
+        task = self._app._register(function, **self._options)
+        task.declares_timeout = "timeout" in self._options
+        return task

@@ -1,4 +1,4 @@
-"""Every error perdure raises, in one tree.
+"""Every error that perdure raises, as one tree of classes.
 
     PerdureError
     ├── Invalid            the call is wrong; nothing was changed
@@ -6,7 +6,7 @@
     │   ├── BadArguments, PayloadTooLarge
     │   ├── InvalidWorkflow              a graph that cannot be run; the step is named
     │   ├── BlockingCall                 a blocking method inside an event loop
-    │   └── UnsupportedConnection        a ``conn=`` we cannot join
+    │   └── UnsupportedConnection        a ``conn=`` that perdure cannot use
     ├── Conflict           the call contradicts stored data
     │   ├── IdempotencyConflict, GateConflict, AppendConflict
     │   └── UnsupportedIsolation
@@ -41,7 +41,7 @@ class PerdureError(Exception):
 
     code: str = "perdure.error"
     category: ClassVar[str] = "internal"
-    costs_attempt = True  # False if ctx.save raised it because perdure's own database was away
+    costs_attempt = True  # False if ctx.save raised the error because perdure's own database was away
 
     def __init__(self, message: str = "", *, code: str | None = None) -> None:
         super().__init__(message or (type(self).__doc__ or "").strip())
@@ -247,7 +247,7 @@ class JobFailed(JobEnded):
     code = "job.failed"
     error_kind: str | None = None
     error_code: str | None = None
-    # Not in the error's text: a handler's message may quote its arguments.
+    # Not part of str(error): a handler's message may quote its arguments.
     error_message: str | None = None
     error_trace: str | None = None
 
@@ -296,14 +296,14 @@ class Unavailable(PerdureError):
 
     code = "store.unavailable"
     category = "unavailable"
+    answered = False  # True if the server refused a statement, not the connection: perhaps for one row
 
 
 class StoreAway(Unavailable):
     """The database cannot be reached."""
 
     code = "store.away"
-    told = False
-    """Whether the store has logged this error."""
+    told = False  # True if the store has logged it
 
 
 class StoreBusy(Unavailable):
@@ -322,12 +322,14 @@ class StoreReadOnly(Unavailable):
     """The database cannot be written to."""
 
     code = "store.read_only"
+    answered = True
 
 
 class StoreFull(Unavailable):
     """The database's disk is full."""
 
     code = "store.full"
+    answered = True
 
 
 class StoreClosed(Unavailable):

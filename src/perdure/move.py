@@ -1,4 +1,4 @@
-"""Move all jobs to another database: ``perdure move`` as functions."""
+"""Move all jobs to another database: the functions behind ``perdure move``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE, PATIENCE_AWAY = 30.0, 5.0
 
 
 def _without_driver_errors(function: Callable[P, T]) -> Callable[P, T]:
-    """Drop the context of a PerdureError: it is the driver's error, which may contain a row."""
+    """Drop the ``__context__`` of a PerdureError: that is the driver's error, which may contain a row."""
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -49,10 +49,10 @@ def move(
     target_schema: str | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> Moved | None:
-    """Move all jobs, with everything that belongs to them, from one database to another, which must be empty.
+    """Move all jobs, with everything that belongs to them, to another database, which must be empty.
 
     ``source`` and ``target`` are URLs. ``schema`` is the PostgreSQL schema of both, unless ``target_schema`` is given.
-    If a move was interrupted, call it again and it continues; it returns None if it was already finished. Nothing is
+    To continue an interrupted move, call this again. It returns None if the move was already finished. Nothing is
     deleted from the source, but nothing can write to it any more.
     """
     refuse_in_event_loop("move", "use asyncio.to_thread(move, …)")
@@ -75,8 +75,8 @@ def abandon(
 ) -> bool:
     """Give up the unfinished move between these databases; return whether there was one.
 
-    The source is opened for writing, then the target is emptied. If one database is gone, give the other alone as
-    ``source``. A complete target is only emptied together with its source.
+    The source becomes writable again, then the target is emptied. If one database is gone, give only the other, as
+    ``source``. A target that has received all rows is emptied only if its source is given as well.
     """
     refuse_in_event_loop("abandon", "use asyncio.to_thread(abandon, …)")
     _refuse_memory(source, target or "")
@@ -86,16 +86,17 @@ def abandon(
             return mover.abandon(here)
         there = stack.enter_context(_marked(target, target_schema or schema))
         refuse_kept(here, there)
-        # In this order: rows may be deleted from the target only once the source is open.
+        # In this order: rows may be deleted from the target only once the source is writable again.
         given_up = mover.abandon(here)
         return mover.abandon(there, here) or given_up
 
 
 @_without_driver_errors
 def keep(target: str, *, schema: str = DEFAULT_SCHEMA) -> bool:
-    """Open a complete target whose source is gone; return whether it was closed.
+    """Make a target writable that has received all rows and whose source is gone.
 
-    If the source still exists, call ``move`` again instead: only that closes the source.
+    If the source still exists, call ``move`` again instead: only ``move`` closes the source to writes. Returns False
+    if no move was under way.
     """
     refuse_in_event_loop("keep", "use asyncio.to_thread(keep, …)")
     _refuse_memory(target)
@@ -125,6 +126,6 @@ def _check(store: Store) -> None:
     try:
         store.check_schema()
     except Refused as error:
-        # A move has closed the database, perhaps this one.
+        # A move has closed this database to writes. It may be the move that is continued or given up here.
         if error.code != "store.moved":
             raise

@@ -1,4 +1,4 @@
-"""SQL of perdure's tables, for other migration tools: Alembic, Django, or anything that runs SQL."""
+"""The SQL of perdure's tables, for other migration tools: Alembic, Django, or anything that runs SQL."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def install_sql(
 ) -> list[str]:
     """The statements that bring a database from version ``after`` to ``to``, by default the newest.
 
-    Run them in order, in one transaction. They record themselves in perdure's own history, so that ``perdure check``
-    passes and ``perdure migrate`` finds nothing to do. Give ``to`` in a migration file that must not change: a later
-    perdure has more migrations.
+    Run them in order, in one transaction. They also record these migrations in perdure's own table, so that
+    ``perdure check`` passes and ``perdure migrate`` finds nothing to do. Give ``to`` in a migration file of your
+    own: without it, the file would run more migrations after an upgrade of perdure.
     """
     if dialect not in ("sqlite", "postgres"):
         raise InvalidConfig('The dialect must be "sqlite" or "postgres".')

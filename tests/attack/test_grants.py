@@ -169,6 +169,28 @@ def test_one_new_task_that_cannot_be_written_does_not_stop_the_others(
         assert old.enqueue().created
 
 
+def test_a_program_that_may_not_write_settings_of_queues_goes_on(
+    role_for: RoleFor, postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with role_for("producer") as url, closing(App(url)) as app:
+        app.queue("mail", concurrency=20)
+        work = app.task(name="work")(nothing)
+        assert work.enqueue().created
+        app.save_tasks()
+        warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert len(warned) == 2
+        assert "lacks INSERT, UPDATE on the table queue" in warned[0]
+    with closing(App(postgres_url)) as owner:
+        owner.queue("mail", concurrency=20)
+        owner.save_tasks()
+        assert [queue.concurrency for queue in owner.list_queues()] == [20]
+    caplog.clear()
+    with role_for("producer") as url, closing(App(url)) as app:
+        app.queue("mail", concurrency=20)
+        app.save_tasks()
+        assert not caplog.records, "nothing differs, so nothing is written"
+
+
 def test_what_the_database_knows_is_not_written_again(role_for: RoleFor, postgres_url: str) -> None:
     with closing(App(postgres_url)) as owner:
         owner.task(name="old")(nothing)

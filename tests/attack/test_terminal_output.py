@@ -97,7 +97,9 @@ class Planted:
 
 
 def add_tasks(app: App) -> None:
-    @app.task(name=named("fail"), queue=named("queue"), max_attempts=1)
+    app.limit(named("limit"), concurrency=10)
+
+    @app.task(name=named("fail"), queue=named("queue"), max_attempts=1, limits=[named("limit")])
     def fail(note: str, *, ctx: Context = CONTEXT) -> None:
         ctx.log(named("log"), level=named("level"))
         raise Fatal(named("message"), code=named("code"))
@@ -147,11 +149,20 @@ INVOCATIONS: dict[str, Callable[[Planted], list[list[str]]]] = {
         [it.over.id, "cancel"], [it.over.id, "requeue"],
     ],
     "queues": lambda it: [[]],
+    "queue": lambda it: [
+        [named("queue")], [named("queu")], [HOSTILE], [named("queue"), HOSTILE], [named("queue"), "set", HOSTILE],
+        [named("queue"), "set", f"concurrency={HOSTILE}"], [named("queue"), "set", f"backoff={HOSTILE}"],
+        [named("queue"), "set", "timeout=5", "--actor", named("ann")], [named("queue"), "reset"],
+        [named("queue"), "pause", "--reason", named("reason"), "--for", "1h"], [named("queue"), "warm"],
+        [named("queue"), "pause", "--for", HOSTILE], [named("queue"), "resume"],
+    ],
+    "limits": lambda it: [[]],
+    "limit": lambda it: [[named("limit"), "set", "2"], [named("limt"), "set", "2"], [HOSTILE, "reset"], ["x", HOSTILE]],
     "tasks": lambda it: [[]],
     "workers": lambda it: [[]],
     "stats": lambda it: [[], ["--since", "1d"], ["--since", HOSTILE]],
     "grants": lambda it: [[], ["--reader", HOSTILE], ["--worker", "w", "--schema", named("schema")]],
-    "check": lambda it: [[], ["--strict"]],
+    "check": lambda it: [[], ["--strict"], ["--limits"]],
     "acts": lambda it: [[], ["--actor", named("ann")], ["--limit", "1"]],
     "pause": lambda it: [[named("queu")], [named("queue"), "--actor", named("ann")], [""]],
     "resume": lambda it: [[named("queue"), "--actor", named("ann")]],
@@ -207,7 +218,7 @@ def run_all_commands(url: str) -> None:
                 ran = run(command, *args, *more, "--url", url)
                 assert_harmless(ran.stdout, (command, *args, *more))
                 assert_harmless(ran.stderr, (command, *args, *more))
-            if command in ("jobs", "queues", "tasks", "workers", "acts") and not args:
+            if command in ("jobs", "queues", "limits", "tasks", "workers", "acts") and not args:
                 assert "�]0;title��[2J" in run(command, "--url", url).stdout, "what can be shown is shown"
 
 

@@ -89,7 +89,7 @@ def test_refusals_name_commands(shop: Shop) -> None:
 
 
 def test_no_advice_for_the_shell_names_a_verb_of_python() -> None:
-    known = dict.fromkeys(("id", "queue", "task", "workflow", "step", "holder", "parent"), "x")
+    known = dict.fromkeys(("id", "queue", "task", "workflow", "step", "holder", "parent", "limit"), "x")
     for name, template in ADVICE.items():
         told = advise(template, **known).shell.replace("In Python, app.set_task(name, enabled=True)", "")
         assert not re.search(r"[a-z]+_[a-z]+", told), name

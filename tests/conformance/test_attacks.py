@@ -12,7 +12,7 @@ from perdure.app import App
 from perdure.errors import InvalidOption
 from perdure.model.job import SECOND
 from perdure.model.lifecycle import Failed, Released, Report, Snoozed, Succeeded
-from perdure.worker.operations import Batch
+from perdure.worker.claimer import Batch
 from tests.conformance.world import World
 
 

@@ -104,7 +104,7 @@ def test_a_named_queue_that_stands_before_comes_first(world: World) -> None:
 @pytest.fixture
 def as_it_is(window_first: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without knowledge of the queue, no window is tried."""
-    monkeypatch.setattr("perdure.worker.operations.ClaimWindowTracker", claim_window.ClaimWindowTracker)
+    monkeypatch.setattr("perdure.worker.claimer.ClaimWindowTracker", claim_window.ClaimWindowTracker)
 
 
 def committed_late(world: World, *, seconds: int) -> Any:
@@ -157,7 +157,7 @@ def test_a_whole_look_that_takes_long_is_rare_and_comes_all_the_same(
         clock += took
         return clock
 
-    monkeypatch.setattr("perdure.worker.operations.monotonic", later)
+    monkeypatch.setattr("perdure.worker.claimer.monotonic", later)
     monkeypatch.setattr(claim_window, "monotonic", lambda: now)
     with psycopg.connect(world.url) as connection:
         late = work.using(conn=connection).enqueue()
@@ -225,7 +225,7 @@ def test_where_claims_are_slow_a_transaction_of_a_second_is_not_waited_for(
 
 def test_each_of_two_workers_of_a_process_looks_everywhere_in_its_own_queues(postgres_world: World) -> None:
     """A whole look at one's queues must not put off the other's: the one that is slower would wait for ever."""
-    tracker = partial(postgres_world.operations._window_tracker, ["work"])
+    tracker = partial(postgres_world.operations._claimer._window_tracker, ["work"])
     assert tracker(["a"]) is not tracker(["b"])
     assert tracker(["a", "b"]) is tracker(["b", "a"]), "weights draw the order anew each time"
     assert tracker(None) not in (tracker(["a"]), tracker([]))

@@ -28,7 +28,7 @@ RECORDS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     "claim_jobs": (
         (*Claimed.__struct_fields__, "state"),
-        {"worker": "w", "tasks": "[]", "queues": None, "n": 1},
+        {"worker": "w", "tasks": "[]", "queues": None, "n": 1, "limits": 0},
     ),
     "list_attempts": (AttemptRow._fields, {"id": NOBODY}),
     "list_events": (EventRow._fields, {"id": NOBODY}),
@@ -62,4 +62,5 @@ def test_columns_are_fields(world: World, statement: str) -> None:
 def test_the_front_has_the_columns_of_a_claim(postgres_world: World) -> None:
     front = {"queue": "q", "priority": 0, "since": None, "ahead": None, "behind": None}
     fields = (*Claimed.__struct_fields__, "state")
-    assert columns(postgres_world, "claim_window", {"worker": "w", "tasks": "[]", "n": 1, **front}) == fields
+    asked = {"worker": "w", "tasks": "[]", "n": 1, "limits": 0, **front}
+    assert columns(postgres_world, "claim_window", asked) == fields

@@ -12,7 +12,7 @@ from perdure.client.job import Job
 from perdure.errors import Unavailable
 from perdure.model.job import Lease
 from perdure.model.lifecycle import Continued, Failed, Snoozed, Succeeded, Throttled
-from perdure.worker.operations import Batch
+from perdure.worker.claimer import Batch
 from tests.conformance.flow import Flow
 from tests.conformance.world import POISON, World, ids
 

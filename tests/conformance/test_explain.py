@@ -274,3 +274,44 @@ def test_advice_can_be_followed(world: World) -> None:
     assert follow(world.app.explain_job(failed.id)) == "requeued"
     running = world.claim_one()
     assert follow(world.app.explain_job(running.id)) == "cancel_requested"
+
+
+def test_a_full_limit_and_the_jobs_that_have_its_slots(world: World) -> None:
+    world.app.limit("printer", concurrency=4)
+    serve(world, tasks=("work", "other"))
+    work = world.task(limits=["printer"], concurrency=1, concurrency_key="{n}")
+    other = world.task("other", limits=["printer"])
+    holders = [work.enqueue(7), other.enqueue(), other.enqueue()]
+    for _ in holders:
+        world.claim_one()
+        world.advance(1)
+    same_key, free = work.enqueue(7), work.enqueue(8)
+    world.operations.register("another", name="bob", lease=LEASE, tasks=["work"])
+    told = world.app.explain_job(same_key.id)
+    assert (told.code, told.also) == ("limit_full", [])
+    assert told.sentence == (
+        f"It waits for a slot of the limit of the task work for the key 7 (1): job {holders[0].id} has it."
+    )
+    assert told.advice == (
+        f"Wait until a slot is free, or cancel_job({holders[0].id!r}). The code declares the limit."
+    )
+    assert code(world, free.id) == "behind"
+    holders.append(other.enqueue())
+    world.claim(9)
+    waiting = other.enqueue()
+    assert code(world, free.id) == "running", "or the limit is not full by the job meant"
+    told = world.app.explain_job(waiting.id)
+    first, second, third = (job.id for job in holders[:3])
+    assert told.sentence == (
+        f"It waits for a slot of the limit printer (4): jobs {first}, {second}, {third} and 1 more have them."
+    )
+    assert told.advice == (
+        f"Wait until a slot is free, or cancel_job({first!r}). set_limit('printer', concurrency=N) changes the limit."
+    )
+    assert [reason.code for reason in world.app.explain_job(same_key.id).also] == ["limit_full"], (
+        "both limits"
+    )
+    later = other.using(delay=60).enqueue()
+    assert code(world, later.id) == "scheduled"
+    world.app.set_limit("printer", concurrency=None)
+    assert code(world, waiting.id) in ("ready", "behind", "workers_busy")

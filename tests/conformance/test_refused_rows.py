@@ -6,17 +6,21 @@ import logging
 from contextlib import suppress
 from typing import Any
 
+import psycopg
 import pytest
 
 from perdure.client.job import Job
 from perdure.errors import SchemaError, StoreReadOnly, Unavailable
 from perdure.model.job import Lease
-from perdure.model.lifecycle import Canceled, Failed, Outcome, Snoozed, Succeeded
+from perdure.model.lifecycle import Canceled, Failed, Outcome, Report, Snoozed, Succeeded
+from perdure.ops import set_aside
+from perdure.ops.report import JobReport, LogLine
+from perdure.plan.plan import run
 from tests.conformance.flow import Flow
 from tests.conformance.test_damaged_rows import refuse_claims
 from tests.conformance.world import POISON, World, ids
 
-OUTAGES = ["42P01", "42703", "3F000", "42501", "55000", "57014", "53100"]
+OUTAGES = ["42P01", "42703", "3F000", "42501", "55000", "57014", "53100", "40001", "55P03", "57P01", "25006"]
 """Codes that mean an outage, unless other rows can be written."""
 
 CODES = ["P0001", "23514", "22003", *OUTAGES]
@@ -36,7 +40,7 @@ def claim_some(world: World, refused: set[int], n: int, **options: Any) -> tuple
     return jobs, [job.lease for job in world.claim(n)]
 
 
-@pytest.mark.parametrize("code", [*CODES, "55P03"])
+@pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("refused", [{3}, {0, 1, 2, 3, 4, 5, 6, 7}, set(range(0, 40, 5))])
 def test_a_refused_outcome_stops_no_other(
     world: World, monkeypatch: pytest.MonkeyPatch, code: str, refused: set[int]
@@ -133,7 +137,7 @@ def test_an_expired_job_that_is_refused_stops_no_other(
         assert world.operations.expire(page=3) == 0
     assert len(caplog.messages) == refused, "each once"
     assert [world.row(job).state for job in jobs] == ["ready"] * refused + ["canceled"] * (20 - refused)
-    assert sorted(world.operations.expired) == sorted(ids(jobs[refused:]))
+    assert sorted(world.operations.sweeps.expired) == sorted(ids(jobs[refused:]))
     world.cure()
     assert world.operations.expire(page=3) == refused
 
@@ -217,3 +221,99 @@ def test_a_missing_right_is_named_though_rows_are_tried_alone(postgres_world: Wo
     postgres_world.poison("42501")
     with pytest.raises(StoreReadOnly):
         postgres_world.finish(*(Succeeded(lease) for lease in leases))
+
+
+def set_all_aside(world: World, refused: int, n: int) -> list[Job[Any]]:
+    """n jobs that are due in an hour and were set aside, the first of them of the tenant POISON."""
+    work = world.task()
+    jobs = world.app.enqueue_many(
+        [work.using(tenant=POISON if i < refused else None, delay=3600).job() for i in range(n)]
+    )
+    world.sql("UPDATE perdure.job SET held = 'later'")
+    return jobs
+
+
+@pytest.mark.parametrize("code", ["P0001", "42501", "40001"])
+def test_a_job_that_cannot_be_brought_back_stops_no_other(
+    world: World, caplog: pytest.LogCaptureFixture, code: str
+) -> None:
+    if not has_code(world, code):
+        return
+    jobs = set_all_aside(world, 2, 9)
+    refuse_claims(world, "NEW.held IS NULL", code=code)
+    world.advance(3600)
+    with caplog.at_level(logging.ERROR, "perdure.worker"):
+        for _ in range(2):
+            with suppress(Unavailable):  # a page of refused rows alone counts as an outage
+                run(world.store, world.operations.sweeps.bring_back(page=2))
+        assert run(world.store, world.operations.sweeps.bring_back(page=2)) == 0
+    assert [world.row(job).held for job in jobs] == ["later"] * 2 + [None] * 7
+    assert len(caplog.messages) == 2, "each once"
+
+
+@pytest.mark.parametrize("code", ["P0001", "42501", "40001"])
+def test_a_job_that_cannot_be_set_aside_stops_no_other(
+    world: World, caplog: pytest.LogCaptureFixture, code: str
+) -> None:
+    if not has_code(world, code):
+        return
+    work, n = world.task(), set_aside.FEW + 5
+    jobs = world.app.enqueue_many(
+        [work.using(queue=f"{i:02}", tenant=None if i else POISON, delay=3600).job() for i in range(n)]
+    )
+    refuse_claims(world, "NEW.held IS NOT NULL", code=code)
+    with caplog.at_level(logging.ERROR, "perdure.worker"):
+        assert run(world.store, world.operations.sweeps.set_aside()) == n - 1
+        assert run(world.store, world.operations.sweeps.set_aside()) == 0
+    assert [world.row(job).held for job in jobs] == [None] + ["later"] * (n - 1)
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize("code", ["P0001", "40001"])
+def test_an_expired_job_that_is_refused_costs_no_claim(world: World, code: str) -> None:
+    """A claim cancels the expired jobs that it meets, and others beside them."""
+    if not has_code(world, code):
+        return
+    work = world.task()
+    work.using(expires=1).enqueue()
+    world.task("other").using(tenant=POISON, expires=1).enqueue()
+    jobs = world.app.enqueue_many([work.job() for _ in range(3)])
+    world.advance(60)
+    refuse_claims(world, "NEW.state = 'canceled'", code=code)
+    _, batch = world.operations.cycle(world.worker, [], tasks=["work"], n=9)
+    assert ids(batch) == ids(jobs)
+
+
+def test_a_workflow_that_somebody_has_locked_stops_no_rescue(flow: Flow) -> None:
+    world = flow.world
+    if world.store.dialect == "sqlite":
+        return  # where a lock is on the whole database
+    started = [flow.start(flow.of(a=[])) for _ in range(2)]
+    flow.claim()
+    world.operations.retire(world.worker)
+    with psycopg.connect(world.url) as other:
+        other.execute("SELECT 1 FROM perdure.workflow WHERE id = %s FOR UPDATE", [started[0].id])
+        assert len(world.rescue()) == 1
+    assert len(world.rescue()) == 1
+
+
+@pytest.mark.parametrize("code", ["P0001", "40001", "57P01"])
+def test_a_report_that_is_refused_stops_no_other(world: World, code: str) -> None:
+    if not has_code(world, code):
+        return
+    jobs, leases = claim_some(world, {1}, 4)
+    world.poison(code)
+    reports = [JobReport(lease, Report(stage="half")) for lease in leases]
+    assert world.operations.report(reports) == ["ok"] * 4
+    assert [world.row(job).stage for job in jobs] == ["half", None, "half", "half"]
+
+
+def test_a_report_alone_is_kept_until_the_database_takes_something_else(postgres_world: World) -> None:
+    _, (lease, other) = claim_some(postgres_world, {0}, 2)
+    postgres_world.poison("40001")
+    report = JobReport(lease, logs=[LogLine("info", "half")])
+    with pytest.raises(Unavailable) as refused:
+        postgres_world.operations.report([report])
+    postgres_world.operations.note_unrecorded([lease], refused.value)
+    postgres_world.finish(Succeeded(other))
+    assert postgres_world.operations.report([report]) == ["ok"], "dropped"

@@ -179,7 +179,7 @@ def test_refused_jobs_alone_are_no_reason_to_ask_again_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pages of them, and nothing else is due."""
-    monkeypatch.setattr("perdure.worker.damaged_rows.TRY_FOR", 60)
+    monkeypatch.setattr("perdure.worker.row_search.TRY_FOR", 60)
     work = world.task()
     world.app.enqueue_many([work.using(tenant=POISON).job() for _ in range(210)])
     refuse_claims(world)

@@ -9,7 +9,6 @@ import pytest
 from perdure.model.job import SECOND
 from perdure.ops import set_aside
 from perdure.plan.plan import run
-from perdure.worker import set_aside as worker_set_aside
 from tests.conformance.world import World
 
 MANY = set_aside.FEW + 1
@@ -25,11 +24,11 @@ def schedule(world: World, queues: int = MANY, *, delay: float = 3600, n: int = 
 
 
 def run_set_aside(world: World, **options: int) -> int:
-    return run(world.operations.store, worker_set_aside.set_aside(**options))
+    return run(world.operations.store, world.operations.sweeps.set_aside(**options))
 
 
 def run_bring_back(world: World, **options: int) -> int:
-    return run(world.operations.store, worker_set_aside.bring_back(**options))
+    return run(world.operations.store, world.operations.sweeps.bring_back(**options))
 
 
 def aside(world: World) -> int:

@@ -39,7 +39,8 @@ def test_queues_have_counts_and_lag(world: World) -> None:
     assert default.counts == {"ready": 2, "retrying": 1, "scheduled": 1}
     assert (default.lag, default.oldest_ready) == (2.0, from_us(NOON))
     assert (default.paused, default.cool_until) == (False, None)
-    assert idle == ({}, 0.0, None, True, None, 0, (from_us(world.now), "ann", "a deploy"))
+    pause = (from_us(world.now), "ann", "a deploy", None)
+    assert idle == ({}, 0.0, None, True, None, 0, pause, *world.app.list_queues())
     assert default.pause is None
 
 

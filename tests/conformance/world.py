@@ -20,7 +20,8 @@ from perdure.ops.browse import AttemptRow, EventRow, LogRow, Traces
 from perdure.ops.finish import Finished
 from perdure.store.statements import render
 from perdure.store.store import open_store
-from perdure.worker.operations import Batch, Queues, WorkerOperations
+from perdure.worker.claimer import Batch
+from perdure.worker.operations import Queues, WorkerOperations
 
 NOON = 1_800_000_000 * SECOND
 """When every world begins: far from the host's clock, so that a use of that one is noticed."""
@@ -66,7 +67,8 @@ class World:
         return app
 
     def claim(self, n: int = 1, *, queues: Queues = None, polls: bool = False) -> Batch:
-        """Claim as a worker that knows every task of the app."""
+        """Claim as a worker that knows every task of the app, and heard of the last change of limits."""
+        self.operations.limits_may_have_changed()
         return self.operations.claim(
             self.worker, tasks=sorted(self.app.tasks), n=n, queues=queues, polls=polls
         )

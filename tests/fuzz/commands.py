@@ -67,6 +67,7 @@ conditions: tuple[Values, ...] = (
     option("--finished-before", moments | spans),
 )
 acting: tuple[Values, ...] = (option("--actor", words), option("--reason", words))
+pausing: tuple[Values, ...] = (*acting, option("--for", spans), option("--resume-at", moments))
 many: Values = verb(
     rest=(
         *conditions,
@@ -120,7 +121,7 @@ COMMANDS: dict[str, Values] = {
     "requeue": many,
     "run-now": many,
     "delete": many,
-    "pause": verb(words, rest=acting),
+    "pause": verb(words, rest=pausing),
     "resume": verb(words, rest=acting),
     "acts": verb(
         rest=(option("--action", words), option("--subject", words), option("--before", numbers), *acting)
@@ -128,10 +129,38 @@ COMMANDS: dict[str, Values] = {
     "replay": verb(ids, rest=(option("--request-key", words), *acting)),
     "tasks": verb(),
     "queues": verb(),
+    "queue": verb(
+        words | st.sampled_from(("default", "work")),
+        st.sampled_from(("set", "pause", "resume", "warm", "reset")) | words,
+        rest=(
+            *pausing,
+            st.sampled_from(
+                (
+                    "concurrency=5",
+                    "concurrency=0",
+                    "timeout=90s",
+                    "timeout=none",
+                    "backoff=1",
+                    "backoff={}",
+                    'backoff={"base": -1}',
+                    "backoff=" + "[" * 9999,
+                    "concurrency=" + "9" * 5000,
+                    "timeout=",
+                    "=",
+                )
+            ).map(lambda setting: [setting]),
+        ),
+    ),
+    "limits": verb(),
+    "limit": verb(
+        words | st.sampled_from(("printer",)),
+        st.sampled_from(("set", "reset")) | words,
+        rest=(numbers.map(lambda n: [n]), flags("none"), *acting),
+    ),
     "workers": verb(),
     "stats": verb(rest=(option("--since", spans),)),
     "migrate": verb(rest=(option("--to", numbers), flags("--sql", "--help"))),
-    "check": verb(),
+    "check": verb(rest=(flags("--limits"),)),
     "sql": verb(rest=(option("--to", numbers), option("--dialect", words))),
     "grants": verb(
         rest=(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -155,6 +156,7 @@ VERBS: dict[str, Values] = {
     "job_history": asked(id=job),
     "list_acts": some(action=texts, actor=said, subject=said, before=number, limit=mostly(1, 50, integers)),
     "list_jobs": some(**conditions, before=job, limit=mostly(1, 50, integers)),
+    "list_limits": NOTHING,
     "list_queues": NOTHING,
     "list_tasks": NOTHING,
     "list_workers": NOTHING,
@@ -167,7 +169,12 @@ VERBS: dict[str, Values] = {
     ),
     "migrate": some(to=mostly(None, integers)),
     "oldest_ready": some(queue=name),
-    "pause_queue": also(asked(name=name), reason=said, by=said),
+    "pause_queue": also(
+        asked(name=name),
+        resume_at=mostly(None, timedelta(hours=1), timedelta(0), timedelta.max, spans, datetimes),
+        reason=said,
+        by=said,
+    ),
     "replay_job": also(asked(id=job), request_key=mostly(None, SECRET, texts), reason=said, by=said),
     "requeue_job": also(asked(id=job), run=number, keep_checkpoint=flag, reason=said, by=said, conn=conn),
     "requeue_jobs": many(keep_checkpoint=flag, reason=said),
@@ -179,6 +186,7 @@ VERBS: dict[str, Values] = {
         by=said,
         conn=conn,
     ),
+    "reset_limit": also(asked(name=name), by=said),
     "resolve_gate": also(
         asked(id=workflow, key=key, resolution=mostly("succeeded", "failed", "canceled")),
         output=anything,
@@ -190,7 +198,15 @@ VERBS: dict[str, Values] = {
     "warm_queue": also(asked(name=name), by=said),
     "run_jobs_now": many(),
     "run_now": also(asked(id=job), by=said),
-    "set_queue": also(asked(name=name, backoff=backoff), by=said),
+    "reset_queue": also(asked(name=name), by=said),
+    "set_queue": also(
+        asked(name=name),
+        backoff=backoff,
+        timeout=mostly(None, 3, spans),
+        concurrency=mostly(None, 3, integers),
+        by=said,
+    ),
+    "set_limit": also(asked(name=name, concurrency=mostly(None, 1, integers)), by=said),
     "set_task": also(
         asked(name=mostly("elsewhere", texts)),
         enabled=flag,

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from perdure.model.job import Claimed, Lease, NewJob
+from perdure.model.job import SECOND, Claimed, Lease, NewJob
 from perdure.model.lifecycle import Outcome, Released, Succeeded
+from perdure.model.queue_settings import Settings
 from perdure.ops import bulk_actions, enqueue, job_actions, queues, set_aside, tasks
 from perdure.ops.find import Found
 from perdure.ops.finish import Finished
@@ -24,7 +25,6 @@ from perdure.ops.topics import queue_topics, worker_topic
 from perdure.plan.plan import run
 from perdure.request.filter import Filter
 from perdure.worker.operations import WorkerOperations
-from perdure.worker.set_aside import bring_back
 from tests.lockstep import requests
 from tests.lockstep.endings import YEAR, Job
 from tests.lockstep.model import Model
@@ -90,7 +90,7 @@ class Company:
 
     def wait(self, span: int) -> None:
         self.pair.clock.now = self.model.now = self.model.now + span
-        self.ask(lambda operations: run(operations.store, bring_back(page=2)))
+        self.ask(lambda operations: run(operations.store, operations.sweeps.bring_back(page=2)))
 
     # Producers
 
@@ -293,32 +293,71 @@ class Company:
     def pause_or_resume(self, draw: Draw) -> None:
         queue = draw(st.sampled_from(requests.QUEUES))
         settings = self.model.queue(queue)
-        if settings.paused and draw(st.integers(0, 3)):
+        if settings.is_paused(self.model.now) and draw(st.integers(0, 3)):
             self.resume(queue)
             return
         reason, by = draw(st.sampled_from([None, "a deploy"])), draw(st.sampled_from([None, "ann"]))
-        self.perform(queues.pause, queue, reason=reason, by=by)
-        if not settings.paused:
+        length = draw(st.sampled_from([None, 1, 20 * SECOND]))
+        self.perform(queues.pause, queue, resume_in=length, reason=reason, by=by)
+        if not settings.is_paused(self.model.now):
             settings.paused, settings.paused_at = True, self.model.now
         settings.paused_by, settings.pause_reason = by, reason
+        settings.resume_at = None if length is None else self.model.now + length
 
     def resume(self, queue: str) -> None:
         ended, settings = self.perform(queues.resume, queue), self.model.queues.get(queue)
-        if settings is None or not settings.paused:
+        if settings is None or not settings.is_paused(self.model.now):
             assert ended is None
-            return
-        assert ended == (settings.paused_at, settings.paused_by, settings.pause_reason)
-        settings.paused, settings.paused_at, settings.paused_by, settings.pause_reason = (
-            False,
-            None,
-            None,
-            None,
-        )
+        else:
+            assert ended == (
+                settings.paused_at,
+                settings.paused_by,
+                settings.pause_reason,
+                settings.resume_at,
+            )
+        if settings is not None:
+            settings.end_pause()
 
-    def set_backoff(self, draw: Draw) -> None:
-        queue, backoff = draw(st.sampled_from(requests.QUEUES)), draw(requests.BACKOFFS)
-        self.perform(queues.set_queue, queue, {"backoff": backoff})
-        self.model.queue(queue).backoff = backoff
+    def end_pauses(self, draw: Draw) -> None:
+        over = {
+            name
+            for name, settings in self.model.queues.items()
+            if settings.paused and not settings.is_paused(self.model.now)
+        }
+        ended = self.perform(queues.end_pauses)
+        assert set(ended) == over
+        for name in over:
+            self.model.queues[name].end_pause()
+
+    def change_settings(self, draw: Draw) -> None:
+        queue, changes = draw(st.sampled_from(requests.QUEUES)), draw(requests.CHANGES)
+        self.perform(queues.set_queue, queue, changes)
+        settings = self.model.queue(queue)
+        for name, value in changes.items():
+            setattr(settings, name, value)
+        settings.edited |= changes.keys()
+
+    def reset_settings(self, draw: Draw) -> None:
+        queue = draw(st.sampled_from(requests.QUEUES))
+        before, settings = self.perform(queues.reset_queue, queue), self.model.queues.get(queue)
+        if settings is None or not settings.edited:
+            assert before is None
+            return
+        assert before is not None
+        assert before.edited == settings.edited
+        settings.edited = frozenset()
+        settings.declare(settings.declared)
+
+    def declare_queues(self, draw: Draw) -> None:
+        declared = draw(st.dictionaries(st.sampled_from(requests.QUEUES), requests.CHANGES, max_size=2))
+        exact = draw(st.booleans())
+        ours = {name: Settings(**changes) for name, changes in declared.items()}
+        self.perform(queues.sync_queues, ours, exact=exact)
+        for name, settings in ours.items():
+            self.model.queue(name).declare(settings)
+        for name, queue in self.model.queues.items():
+            if exact and queue.declared is not None and name not in ours:
+                queue.declare(None)
 
     def set_task(self, draw: Draw) -> None:
         task = draw(st.sampled_from(requests.NAMES))

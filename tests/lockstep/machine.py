@@ -41,7 +41,10 @@ ODDS = {
     Company.delete: 2,
     Company.act_on_many: 2,
     Company.pause_or_resume: 1,
-    Company.set_backoff: 1,
+    Company.end_pauses: 1,
+    Company.change_settings: 1,
+    Company.reset_settings: 1,
+    Company.declare_queues: 1,
     Company.set_task: 1,
 }
 ACTS = st.sampled_from([act for act, odds in ODDS.items() for _ in range(odds)])

@@ -13,6 +13,7 @@ from perdure.errors import IdempotencyConflict, InternalError, PerdureError
 from perdure.model.backoff import DEFAULT_BACKOFF, Backoff
 from perdure.model.job import SECOND, Lease, NewJob, TaskDefinition
 from perdure.model.lifecycle import Failed, Outcome, Succeeded, Throttled
+from perdure.model.queue_settings import Settings
 from perdure.ops.report import JobReport
 from perdure.request.filter import Filter
 from tests.lockstep.endings import Job, Past, Policy, longest_pause, settle, tell
@@ -49,6 +50,24 @@ class Queue:
     paused_at: int | None = None
     paused_by: str | None = None
     pause_reason: str | None = None
+    resume_at: int | None = None
+    timeout: int | None = None
+    concurrency: int | None = None
+    declared: Settings | None = None
+    edited: frozenset[str] = frozenset()
+
+    def is_paused(self, now: int) -> bool:
+        return self.paused and (self.resume_at is None or self.resume_at > now)
+
+    def end_pause(self) -> None:
+        self.paused, self.paused_at, self.paused_by = False, None, None
+        self.pause_reason, self.resume_at = None, None
+
+    def declare(self, declared: Settings | None) -> None:
+        """What an operator has not set follows the code."""
+        self.declared = declared
+        for name in {"backoff", "timeout", "concurrency"} - self.edited:
+            setattr(self, name, getattr(declared, name) if declared else None)
 
 
 @dataclass
@@ -196,7 +215,9 @@ class Model:
 
     def _gives(self, queue: str) -> bool:
         settings = self.queues.get(queue, Queue())
-        return not settings.paused and (settings.cool_until is None or settings.cool_until <= self.now)
+        return not settings.is_paused(self.now) and (
+            settings.cool_until is None or settings.cool_until <= self.now
+        )
 
     def finish(self, outcomes: Sequence[Outcome]) -> dict[Lease, bool | None]:
         """Whether each outcome stands: written now, or by a call whose answer was lost. None: unknown."""

@@ -6,11 +6,13 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from perdure.errors import PerdureError
 from perdure.model.backoff import load_backoff
 from perdure.model.job import JobRow, Lease
+from perdure.model.queue_settings import load_names, load_settings
 from perdure.ops.op import Op, Operation, Query, ask_all, operation
 from perdure.ops.worker import WorkerRow
 from perdure.store.postgres.store import PostgresStore
@@ -144,8 +146,14 @@ def look() -> Op[Seen]:
         attempts={Lease(job, token): Past(*past) for job, token, *past in attempts},
         events=[tuple(row) for row in events],
         queues={
-            name: Queue(bool(paused), cool_until, throttles, backoff and load_backoff(backoff), *pause)
-            for name, paused, cool_until, throttles, backoff, *pause in queues
+            row[0]: replace(
+                Queue(*row[1:]),
+                paused=bool(row[1]),
+                backoff=row[4] and load_backoff(row[4]),
+                declared=load_settings(row[-2]),
+                edited=load_names(row[-1]),
+            )
+            for row in queues
         },
         workers={row.id: row.expires_at for row in itertools.starmap(WorkerRow, workers)},
         counts={(queue, view): number for queue, view, number in counts},

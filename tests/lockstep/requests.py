@@ -57,7 +57,18 @@ TICKS = st.sampled_from([SECOND // 10, SECOND, 6 * SECOND, LEASE, 126 * SECOND, 
 ROLLS = st.sampled_from([0.0, 0.25, 0.5, 0.999])
 DELAYS = st.sampled_from([0, SECOND, 5 * SECOND, 200 * SECOND])
 LONG_DELAYS = DELAYS | st.just(10**16)
-BACKOFFS = st.sampled_from([None, Backoff(base=3, cap=40)])
+CHANGES: SearchStrategy[dict[str, Any]] = st.dictionaries(
+    st.sampled_from(["backoff", "timeout"]), st.integers(0, 2), min_size=1
+).map(
+    lambda drawn: {
+        name: {
+            "backoff": (None, Backoff(base=3, cap=40), Backoff(base=3, cap=40, codes={"x": 1})),
+            "timeout": (None, 1, 60 * SECOND),
+        }[name][choice]
+        for name, choice in drawn.items()
+    }
+)
+"""Settings of a queue, except its concurrency: the model does not know limits."""
 JSON = st.sampled_from(["1", '{"a":[1.50,null]}', '"x"'])
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from perdure.app import App
 from perdure.errors import Invalid, PerdureError, SchemaMissing, SchemaOutdated, StoreBusy, StoreReadOnly
+from perdure.model.backoff import Backoff
 from perdure.store.postgres.migrate import _spell
 from perdure.store.postgres.store import PostgresStore
 from perdure.store.schema.files import Migration, migrations, split
@@ -171,3 +173,19 @@ def test_both_databases_have_the_same_migrations() -> None:
     for dialect in ("sqlite", "postgres"):
         versions = [migration.version for migration in migrations(dialect)]
         assert versions == list(range(1, len(versions) + 1))
+
+
+def test_a_back_off_from_before_queue_settings_counts_as_an_edit(database: Database) -> None:
+    shipped = migrations(database.dialect)
+    (this,) = [migration for migration in shipped if migration.name == "queue settings"]
+    database.migrate(shipped[: this.version - 1])
+    backoff = """'{"base": 7, "cap": 8}'"""
+    database.run(f"INSERT INTO perdure.queue (name, backoff) VALUES ('mail', {backoff}), ('other', NULL)")
+    with App(database.url) as app:
+        app.migrate()
+        app.queue("mail", backoff=1, timeout=60)
+        app.queue("other", backoff=2)
+        app.save_tasks()
+        mail, other = app.list_queues()
+        assert (mail.backoff, mail.timeout) == (Backoff(7, 8), 60.0)
+        assert other.backoff == Backoff(2, 900)

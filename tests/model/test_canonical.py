@@ -72,6 +72,7 @@ ASKED: dict[str, Any] = {
     "expires": 1,
     "tags": ["a"],
     "unique_key": "k",
+    "concurrency_key": "k",
 }
 
 

@@ -11,6 +11,7 @@ from perdure.model.advice import ADVICE, advise
 from perdure.model.coverage import Server
 from perdure.model.explain import MOST_AHEAD, Case, Parent, explain
 from perdure.model.job import SECOND, JobRow
+from perdure.model.limit_use import Holding
 from perdure.model.pause import Pause
 from perdure.model.silence import Silence
 
@@ -43,8 +44,9 @@ PARENTS = [Parent("p1", "a", "running"), Parent("p2", "b", "open"), Parent("p3",
 PARENTS += [Parent("p4", "d", "waiting")]
 FIELDS = {
     **{"id": "j1", "queue": "mail", "task": "send", "workflow": "f1", "step": "push"},
-    **{"holder": "j2", "parent": "p1"},
+    **{"holder": "j2", "parent": "p1", "limit": "printer"},
 }
+PRINTER = Holding(("named", "printer"), 1, ["j2"])
 
 CASES: list[tuple[Case, str, str]] = [
     (case(state="succeeded", finished_at=NOW), "ended", f"It succeeded at {AT}."),
@@ -165,6 +167,21 @@ CASES: list[tuple[Case, str, str]] = [
         "Neither the database nor a live worker knows its task send.",
     ),
     (
+        case({"full": [PRINTER]}),
+        "limit_full",
+        "It waits for a slot of the limit printer (1): job j2 has it.",
+    ),
+    (
+        case({"full": [Holding(("task", "send"), 1000, ["j2", "j3", *(f"k{n}" for n in range(998))])]}),
+        "limit_full",
+        "It waits for a slot of the limit of the task send (1,000): jobs j2, j3, k0 and 997 more have them.",
+    ),
+    (
+        case({"full": [Holding(("key", "send", "ann\nand more"), 3, ["j2", "j3", "j4"])]}),
+        "limit_full",
+        "It waits for a slot of the limit of the task send for the key ann (3): jobs j2, j3 and j4 have them.",
+    ),
+    (
         case({"servers": [ANYBODY._replace(slots=2, running=2), OTHER]}),
         "workers_busy",
         "The worker that takes it runs 2 jobs, and none of the 2 slots is free.",
@@ -230,6 +247,13 @@ def test_what_keeps_it_next_is_told_too() -> None:
     ]
     due = given._replace(job=msgspec.structs.replace(given.job, run_at=NOW, held=None), cool_until=NOW)
     assert [reason.code for reason in explain(due).also] == ["no_worker", "behind"]
+    busy = case({"full": [PRINTER, PRINTER], "servers": [ANYBODY._replace(running=1)], "ahead": 1})
+    assert [explain(busy).code, *(reason.code for reason in explain(busy).also)] == [
+        "limit_full",
+        "limit_full",
+        "workers_busy",
+        "behind",
+    ]
 
 
 def test_a_long_error_is_cut_to_a_line() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import psycopg
 
-from perdure import App, Step
+from perdure import App, Backoff, Step
 from perdure.model.lifecycle import Canceled, Failed, Report, Snoozed, Succeeded, Throttled
 from perdure.model.time_text import FIRST
 from perdure.ops.report import JobReport, LogLine
@@ -63,7 +63,11 @@ def _live(flow: Flow) -> None:
     world.app.requeue_job(again.id)
     world.app.cancel_job(work.enqueue(5).id, reason=ODD)
     world.app.set_task("work", enabled=True)
-    world.app.pause_queue("slow", reason=ODD, by="ann")
+    world.app.pause_queue("slow", resume_at=timedelta(hours=1), reason=ODD, by="ann")
+    world.app.queue("mail", concurrency=20, timeout=1.5, backoff=Backoff(codes={ODD: 1}))
+    world.app.save_tasks()
+    world.app.set_queue("mail", concurrency=5, backoff=None)
+    world.app.set_limit(ODD, concurrency=2, by="ann")
 
 
 def _flow(flow: Flow) -> None:

@@ -78,7 +78,7 @@ def test_meanwhile_nobody_else_writes_to_either(ends: Ends, monkeypatch: pytest.
         task = app.task(name="work")(work)
         task.enqueue(0)  # its connection is open, and its tasks are written
         before = small_store.contents(ends.source)
-        assert interrupt(ends, monkeypatch, "after_move_commit:raise@7")
+        assert interrupt(ends, monkeypatch, "after_move_commit:raise@9")
         for url in ends:
             refuse_everything(url)
         with pytest.raises(Refused) as refusal:

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from perdure.model.job import Claimed
-from perdure.ops.claim import ClaimRequest, Claims, ClaimWindow, claim, claim_query, claim_skipping_locked
+from perdure.ops.claim import ClaimRequest, Claims, ClaimWindow, _claim_query, claim, claim_skipping_locked
 from tests.ops.script import A, B, C, Script
 
 
@@ -41,7 +41,9 @@ def test_a_claim_is_one_final_step() -> None:
     assert claims == Claims([Claimed(*row(A)[:-1])], [])
     assert claims.jobs[0].lease == (A, 1)
     assert (script.asked, script.final, script.woken) == ([["claim_jobs"]], True, set())
-    assert script.params("claim_jobs") == [{"worker": "w", "tasks": '["b","a"]', "queues": '["q"]', "n": 3}]
+    assert script.params("claim_jobs") == [
+        {"worker": "w", "tasks": '["b","a"]', "queues": '["q"]', "n": 3, "limits": 0}
+    ]
 
 
 def test_every_queue_is_asked_by_naming_none() -> None:
@@ -107,10 +109,10 @@ def test_a_front_says_itself_whether_there_may_be_more() -> None:
 
 
 def test_a_front_knows_which_named_queues_come_before_and_behind() -> None:
-    asked = claim_query(ClaimRequest("w", ["work"], 2, ["a", "b", "c"], ClaimWindow("b", 1, 7)))
+    asked = _claim_query(ClaimRequest("w", ["work"], 2, ["a", "b", "c"], ClaimWindow("b", 1, 7)))
     assert (asked.params["ahead"], asked.params["behind"]) == ('["a"]', '["c"]')
     assert (asked.params["queue"], asked.params["priority"], asked.params["since"]) == ("b", 1, 7)
-    everywhere = claim_query(ClaimRequest("w", ["work"], 2, None, ClaimWindow("b", 1)))
+    everywhere = _claim_query(ClaimRequest("w", ["work"], 2, None, ClaimWindow("b", 1)))
     assert (everywhere.params["ahead"], everywhere.params["behind"]) == (None, None)
 
 

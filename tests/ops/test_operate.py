@@ -10,6 +10,7 @@ import pytest
 from perdure.errors import UnknownTask
 from perdure.model.backoff import Backoff
 from perdure.model.job import TaskDefinition
+from perdure.model.queue_settings import Settings
 from perdure.ops import job_actions, queues, tasks
 from tests.ops.rows import locked
 from tests.ops.script import A, B, Script
@@ -134,12 +135,28 @@ def test_a_resumed_queue_is_woken() -> None:
     for operation, names, woken in (
         (queues.pause("mail"), ["pause_queue"], set()),
         (queues.resume("mail"), ["lock_pause", "resume_queue"], {"queue/mail"}),
-        (queues.set_queue("mail", {"backoff": Backoff(1, 2)}), ["set_queue"], set()),
-        (queues.set_queue("mail", {"backoff": None}), ["set_queue"], set()),
     ):
         script = Script()
         script.play(operation)
         assert (script.asked, script.final, script.woken) == ([[*names, "record_act"]], True, woken)
+
+
+@pytest.mark.parametrize("backoff", [Backoff(1, 2), None])
+def test_workers_learn_of_changed_settings(backoff: Backoff | None) -> None:
+    row = ("mail", False, None, 0, *[None] * 9)
+    script = Script(lock_settings=[[row]])
+    script.play(queues.set_queue("mail", {"backoff": backoff}))
+    assert script.asked == [["ensure_queues", "lock_settings"], ["write_settings", "record_act"]]
+    assert (script.final, script.woken) == (True, {"queues"})
+
+
+def test_what_is_declared_already_is_not_written() -> None:
+    row = ("mail", False, None, 0, None, *[None] * 4, 5, None, '{"timeout":5}', None)
+    for declared, writes in ((Settings(timeout=5), []), (Settings(timeout=6), [["write_settings"]])):
+        script = Script(lock_settings=[[row]])
+        script.play(queues.sync_queues({"mail": declared}))
+        assert script.asked == [["ensure_queues", "lock_settings"], *writes]
+        assert script.woken == ({"queues"} if writes else set())
 
 
 def test_tasks_are_written_in_the_order_of_their_names() -> None:
@@ -152,7 +169,8 @@ def test_tasks_are_written_in_the_order_of_their_names() -> None:
     for exact, asked in ((False, ["sync_tasks"]), (True, ["sync_tasks", "disable_other_tasks"])):
         script = Script()
         script.play(tasks.sync([task, other], exact=exact))
-        assert (script.asked, script.final) == ([asked], True)
+        limits = ["lock_limits", "list_limited_tasks", "list_named_limits"]
+        assert (script.asked, script.final) == ([limits, asked], True)
         assert [row["name"] for row in json.loads(script.params("sync_tasks")[0]["tasks"])] == ["a", "b"]
 
 

@@ -32,14 +32,20 @@ def hot(n: int = 100) -> Mapping[str, Hot]:
 
 def _claims(n: int) -> Mapping[str, Hot]:
     def claim(n: int, queues: str | None) -> Hot:
-        params: Params = {"worker": "worker-0", "tasks": '["other", "work"]', "queues": queues, "n": n}
+        params: Params = {
+            "worker": "worker-0",
+            "limits": 0,
+            "tasks": '["other", "work"]',
+            "queues": queues,
+            "n": n,
+        }
         return Hot("claim_jobs", params, n + GROUPS)
 
     def front(
         n: int, queue: str, ahead: str | None = "[]", behind: str = "[]", since: int | None = None
     ) -> Hot:
         group: Params = {"queue": queue, "priority": 0, "since": since, "ahead": ahead, "behind": behind}
-        params: Params = {"worker": "worker-0", "tasks": '["other", "work"]', "n": n}
+        params: Params = {"worker": "worker-0", "limits": 0, "tasks": '["other", "work"]', "n": n}
         return Hot("claim_window", {**params, **group}, n + GROUPS)
 
     return {

@@ -15,6 +15,7 @@ from perdure.model.graph import GATE, Shape
 from perdure.model.job import SECOND, Lease, NewJob, NewStep, NewWorkflow, Options, TaskDefinition
 from perdure.model.lifecycle import Change, Failed, Outcome, Report, Succeeded, Throttled
 from perdure.model.new_steps import NewSteps
+from perdure.model.queue_settings import Settings
 from perdure.ops import (
     append,
     audit,
@@ -28,6 +29,8 @@ from perdure.ops import (
     explain,
     finish,
     job_actions,
+    limit_use,
+    limits,
     queues,
     release,
     replay,
@@ -101,6 +104,7 @@ def perform_everything(store: Recorder) -> None:
     operate_on(store)
     operate_on_many(store)
     sweep_up(store)
+    limit(store)  # last: claims that do not know its limits get nothing
 
 
 def set_up(store: Recorder) -> None:
@@ -110,14 +114,42 @@ def set_up(store: Recorder) -> None:
     store.perform(tasks.list_tasks)
     store.perform(queues.pause, "default")
     store.perform(queues.resume, "default")
+    store.perform(queues.pause, "default", resume_in=1)
+    store.perform(queues.end_pauses)
     store.perform(queues.set_queue, "other", {"backoff": None})
+    store.perform(queues.reset_queue, "other")
+    store.perform(queues.sync_queues, {"other": Settings(timeout=SECOND)}, exact=True)
     store.perform(queues.list_queues)
+    store.perform(queues.list_live_settings)
     store.perform(queues.find_unknown, ["mony"])
     store.perform(worker.register, "ann", name="ann", lease=SECOND)
     store.perform(worker.list_workers)
     store.perform(worker.peek, "ann")
     store.perform(worker.knows, "ann")
     store.perform(worker.lead, "sweeper", "ann", lease=SECOND)
+
+
+def limit(store: Recorder) -> None:
+    """Jobs under limits, with a full key in front."""
+    store.perform(worker.register, "bob", name="bob", lease=SECOND)
+    definition = msgspec.structs.replace(
+        DEFINITION, name="one", concurrency=1, keyed=True, limits='["named"]'
+    )
+    store.perform(tasks.sync, [definition], limits={"named": 5})
+    store.perform(limits.set_limit, "named", 5)
+    store.perform(queues.set_queue, "narrow", {"concurrency": 3})
+    store.perform(limits.reset_limit, "named")
+    store.perform(limits.list_limits)
+    store.perform(limits.read_version)
+    store.perform(limit_use.read_use)
+    known = store.perform(limits.read_limits)
+    keys = ("a", "a", "a", "b")
+    store.perform(enqueue.enqueue, [new_job(task="one", concurrency_key=key) for key in keys], None)
+    request = claim.ClaimRequest("bob", ["one"], 2, limits=known.version)
+    for _ in range(2):
+        fitting = store.perform(limits.find_fitting, request, known, {})
+        chosen = [job.id for job in fitting.jobs[:1]]
+        store.perform(claim.claim, request._replace(limited=chosen))
 
 
 def live(store: Recorder) -> None:

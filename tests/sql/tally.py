@@ -27,6 +27,8 @@ TABLES = (
     "dependency",
     "mutation",
     "act",
+    "named_limit",
+    "limit_lock",
 )
 ACTS = ("INSERT", "UPDATE", "DELETE")
 

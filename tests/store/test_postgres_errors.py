@@ -21,6 +21,7 @@ from perdure.errors import (
     StoreBusy,
     StoreFull,
     StoreReadOnly,
+    Unavailable,
     UnsupportedDatabase,
 )
 from perdure.store.postgres import connect
@@ -109,6 +110,35 @@ def test_what_the_server_says_means(
     assert raised.value.code == code
     assert_secret_is_kept(raised.value, caplog)
     assert state in caplog.text
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "answered"),
+    [
+        ("raise", {"state": "57P01", "secret": ""}, True),
+        ("raise", {"state": "55P03", "secret": ""}, True),
+        ("nowait", {}, True),
+        ("cancel", {}, False),
+        ("cut", {}, False),
+    ],
+)
+def test_only_what_the_server_refuses_at_once_may_be_about_a_row(
+    admin: psycopg.Connection[Any], postgres_url: str, name: str, params: dict[str, str], answered: bool
+) -> None:
+    admin.execute(RAISE)
+    admin.execute("CREATE TABLE public.busy (id int); INSERT INTO public.busy VALUES (1)")
+    more = {
+        "raise": "SELECT public.raise(:state, :secret)",
+        "nowait": "SELECT 1 FROM public.busy FOR UPDATE NOWAIT",
+        "cancel": "SELECT pg_catalog.pg_cancel_backend(pg_catalog.pg_backend_pid()), pg_catalog.pg_sleep(9)",
+    }
+    store = postgres_store(postgres_url, more=more, patience=0)
+    with psycopg.connect(postgres_url) as other:
+        other.execute("SELECT 1 FROM public.busy FOR UPDATE")
+        with pytest.raises(Unavailable) as raised:
+            store.perform(run, name, **params)
+    assert raised.value.answered is answered
     store.close()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from perdure.errors import InternalError, StoreAway, StoreBusy, StoreClosed, StoreReadOnly
+from perdure.errors import InternalError, PerdureError, StoreAway, StoreBusy, StoreClosed, StoreReadOnly
 from perdure.ops.op import Op, ask, ask_last, operation
 from perdure.store.postgres import session, transaction
 from perdure.store.postgres.adapt import Statement
@@ -77,6 +77,52 @@ def test_a_serialization_failure_is_run_again(
     store.perform(update)
     assert runs == [None, "theirs"]
     assert admin.execute("SELECT note FROM perdure_thing").fetchall() == [("ours",)]
+
+
+REFUSING = """
+CREATE FUNCTION public.refuse(state text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN RAISE EXCEPTION 'no' USING ERRCODE = state; END $$
+"""
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+@pytest.mark.parametrize("state", ["40001", "55P03", "57P01", "08006", "25006", "0A000", "23505"])
+def test_what_the_server_refuses_is_run_again_as_often_as_the_operation_wants(
+    admin: psycopg.Connection[Any], postgres_url: str, state: str, retries: int
+) -> None:
+    admin.execute(REFUSING)
+    store = postgres_store(postgres_url, more={"refuse": "SELECT public.refuse(:state)"}, patience=3)
+    runs = []
+
+    @operation("write", retries=retries)
+    def refused() -> Op[None]:
+        runs.append(1)
+        yield from ask_last("refuse", state=state)
+
+    with pytest.raises(PerdureError):
+        store.perform(refused)
+    # Outdated prepared statements, and rows that others wrote first, need a second run.
+    assert len(runs) == 1 + retries + (state in ("0A000", "23505"))
+    store.close()
+
+
+def test_a_lock_is_waited_for_whatever_retries_the_operation_wants(
+    store: PostgresStore, admin: psycopg.Connection[Any], pool: ThreadPoolExecutor, brief_locks: None
+) -> None:
+    runs = []
+
+    @operation("write", retries=0)
+    def update() -> Op[None]:
+        runs.append(1)
+        yield from ask_last("update", id="a", note="ours")
+
+    store.perform(insert, "a")
+    with psycopg.connect(admin.info.dsn, password=admin.info.password) as other:
+        other.execute("SELECT 1 FROM perdure_thing FOR UPDATE")
+        updated = pool.submit(store.perform, update)
+        until(lambda: len(runs) == 2)
+        other.rollback()
+        updated.result(30)
 
 
 def test_a_row_that_somebody_else_wrote_first_is_found_by_looking_again(

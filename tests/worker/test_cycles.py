@@ -10,8 +10,9 @@ import psycopg
 import pytest
 
 from perdure import App, Snooze
-from perdure.worker.cycle import Cycle, ReservedSlots, SlotGroup
-from perdure.worker.operations import Batch
+from perdure.worker.claimer import Batch
+from perdure.worker.cycle import Cycle, ReservedSlots
+from perdure.worker.slot_group import SlotGroup
 from tests.harness.waiting import auntil
 from tests.store.proxy import Proxy
 

@@ -31,7 +31,10 @@ def app(outage: Outage) -> Iterator[App]:
     async def arescue(**options: Any) -> list[Any]:
         return []
 
+    async def aretire_silent(**options: Any) -> None: ...
+
     vars(app.operations)["arescue"] = arescue
+    vars(app.operations)["aretire_silent"] = aretire_silent
     yield app
     app.close()
 

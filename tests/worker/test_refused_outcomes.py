@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
+import psycopg
 import pytest
 
-from perdure import App
+from perdure import CONTEXT, App, Context
 from perdure.client.job import Job
 from perdure.client.task import AsyncTask
 from perdure.ops import browse
@@ -19,6 +20,7 @@ from perdure.worker.slots import KEPT_SIZE
 from tests.conformance.test_damaged_rows import refuse_claims
 from tests.conformance.world import POISON, World
 from tests.harness.waiting import auntil
+from tests.worker.fleet import rows
 
 RUNNING = f"OLD.tenant = '{POISON}' AND OLD.state = 'running'"
 SUCCEEDS = "NEW.state = 'succeeded'"
@@ -153,6 +155,33 @@ async def test_a_worker_that_stops_drops_what_is_refused_and_no_more(fleet: Flee
         await auntil(lambda: sum(fleet.ran.values()) == 3)
     rows = await asyncio.to_thread(lambda: [fleet.world.row(job) for job in refused])
     assert {(row.state, row.reason) for row in rows} == {("succeeded", "result.refused")}
+
+
+@pytest.mark.parametrize("code", ["40001", "57P01"])
+async def test_refused_log_lines_stop_no_outcome(postgres_url: str, code: str) -> None:
+    """Its outcome waits with them: the lines come first."""
+    await asyncio.to_thread(migrate, postgres_url)
+    fleet = await asyncio.to_thread(Fleet, postgres_url)
+
+    @fleet.app.task(name="say")
+    async def say(*, ctx: Context = CONTEXT) -> None:
+        ctx.log("a line")
+
+    talker = await say.aenqueue()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(
+            "CREATE FUNCTION perdure.refuse() RETURNS trigger LANGUAGE plpgsql "
+            f"AS $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END $$; "
+            "CREATE TRIGGER refuse BEFORE INSERT ON perdure.log "
+            "FOR EACH ROW EXECUTE FUNCTION perdure.refuse()".encode()
+        )
+        async with fleet.app.worker(concurrency=2):
+            await auntil(lambda: rows(postgres_url, "SELECT 1 FROM perdure.job WHERE state = 'running'"))
+            others = await fleet.enqueue("other", 5)
+            await fleet.until(others, "succeeded", 1, None)
+            await fleet.until([talker], "succeeded", 1, None)
+    await asyncio.to_thread(fleet.world.close)
+    await fleet.app.aclose()
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[None]:

@@ -15,8 +15,9 @@ import psycopg
 import pytest
 
 from perdure import App
-from perdure.errors import InternalError
-from perdure.model.job import SECOND
+from perdure.client.job import Job
+from perdure.errors import InternalError, PerdureError, StoreAway, StoreReadOnly
+from perdure.model.job import ENDED, SECOND
 from perdure.ops import set_aside
 from perdure.request.events import JobEvent
 from perdure.worker.health import Health
@@ -24,6 +25,8 @@ from perdure.worker.hooks import Hooks
 from perdure.worker.sweeper import Duty, Sweeper
 from tests.harness.waiting import auntil, until
 from tests.worker.fleet import Fleet, rows
+from tests.worker.outage import Outage
+from tests.worker.refusing import refusing
 from tests.worker.waiting import until_state
 
 
@@ -257,6 +260,62 @@ async def test_a_burst_takes_what_a_dead_worker_has_left(brisk_app: App) -> None
     assert (ran, (await job.arefresh()).state) == ([1], "succeeded")
 
 
+async def test_a_refused_job_that_was_set_aside_stops_no_rescue(brisk_app: App, url: str) -> None:
+    work = brisk_app.task(name="work")(lambda: None)
+    lost = await work.aenqueue()
+    await brisk_app.operations.aregister("gone-1", name="gone", lease=1)
+    assert len(await brisk_app.operations.aclaim("gone-1", tasks=["work"], n=1)) == 1
+    refused = await work.using(tenant="refused", delay=20).aenqueue()
+    await asyncio.to_thread(_write, url, f"UPDATE perdure.job SET held = 'later' WHERE id = '{refused.id}'")
+    with refusing(url, "OLD.tenant = 'refused'", code="42501"):
+        async with brisk_app.worker():
+            await until_state(lost, "succeeded")
+
+
+async def test_an_outage_longer_than_the_lease_costs_no_outcome(outage: Outage) -> None:
+    """The workers could not send heartbeats: when the database is back, nobody is retired at once."""
+    app, done = App(outage.url, synchronous="normal", lease=1), asyncio.Event()
+
+    @app.task(name="work", max_attempts=1)
+    async def work() -> None:
+        await done.wait()
+
+    job = await work.aenqueue()
+    async with app.worker():
+        await until_state(job, "running")
+        with outage.begin():
+            done.set()
+            await asyncio.sleep(2.5)
+        await auntil(lambda: _ended(job))
+    assert (await job.arefresh()).state == "succeeded"
+    await app.aclose()
+
+
+async def _ended(job: Job[Any]) -> bool:
+    return (await job.arefresh()).state in ENDED
+
+
+async def test_a_burst_brings_back_what_was_set_aside_if_the_elected_worker_does_not(
+    brisk_app: App, url: str
+) -> None:
+    work = brisk_app.task(name="work")(lambda: None)
+    job = await work.using(delay=0.01).aenqueue()
+    await asyncio.to_thread(_write, url, "UPDATE perdure.job SET held = 'later'")
+    await brisk_app.operations.aregister("idle-1", name="idle", lease=3600 * SECOND)
+    assert await brisk_app.operations.alead("sweeper", "idle-1", lease=3600 * SECOND)
+    assert await asyncio.to_thread(brisk_app.run_worker, burst=True) == 0
+    assert (await job.arefresh()).state == "succeeded"
+
+
+def _write(url: str, text: str) -> None:
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file, file:
+            file.execute(text.replace("perdure.", "perdure_"))
+    else:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(text.encode())
+
+
 def _sweeper(*duties: Duty, leads: bool = True) -> tuple[Sweeper, list[str]]:
     """A sweeper with these duties only, and who asked for the lead."""
     asked: list[str] = []
@@ -296,6 +355,48 @@ async def test_a_duty_that_fails_for_good_stops_no_other_and_is_logged_once(
     broken[0] = True
     await sweeper.sweep()
     assert len(caplog.records) == 2, "it had worked in between"
+
+
+@pytest.mark.parametrize(
+    ("error", "about_jobs", "trusted"),
+    [
+        (StoreReadOnly(), True, True),  # somebody's trigger
+        (StoreReadOnly(), False, False),
+        (StoreAway(), True, False),
+    ],
+)
+async def test_a_refused_job_does_not_make_silent_workers_count_as_live(
+    error: PerdureError, about_jobs: bool, trusted: bool
+) -> None:
+    done: list[str] = []
+
+    async def fail() -> None:
+        raise error
+
+    async def work() -> None:
+        done.append("second")
+
+    sweeper, _ = _sweeper(
+        Duty("first", fail, "", about_jobs=about_jobs), Duty("second", work, "", interval=3600)
+    )
+    running = asyncio.create_task(sweeper.run())
+    await auntil(lambda: sweeper.swept.is_set() or sweeper._trusts_at)
+    running.cancel()
+    assert (sweeper._trusts_at == 0.0) is trusted
+    assert bool(done) is trusted
+
+
+async def test_nobody_counts_as_silent_after_a_wait_for_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store waits for a database that is away, and then no error tells of it."""
+    now = [100.0]
+    monkeypatch.setattr("perdure.worker.sweeper.monotonic", lambda: now[0])
+
+    async def wait() -> None:
+        now[0] += 16
+
+    sweeper, _ = _sweeper(Duty("wait", wait, ""))
+    await sweeper.sweep()
+    assert sweeper._trusts_at == 116 + 30
 
 
 async def test_a_duty_is_done_once_in_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,8 @@ COMMANDS = {
     "requeue": ("acts", "Start a new run of jobs that failed or were canceled."),
     "run-now": ("acts", "Make scheduled and retrying jobs due now."),
     "delete": ("acts", "Delete jobs and their history."),
-    "pause": ("acts", "Stop handing out jobs of a queue."),
-    "resume": ("acts", "Hand out jobs of a queue again."),
+    "pause": ("queue", "Stop handing out jobs of a queue."),
+    "resume": ("queue", "Hand out jobs of a queue again."),
     "acts": ("acts", "List what operators did."),
     "replay": ("replay", "Make a new job from one that succeeded."),
     "workflows": ("workflows", "List workflows, the newest first."),
@@ -35,6 +35,9 @@ COMMANDS = {
         "Show a workflow as a tree, resolve a gate, cancel or requeue it.",
     ),
     "queues": ("fleet", "Count the jobs of each queue."),
+    "queue": ("queue", "Show everything about a queue, or change it."),
+    "limits": ("limits", "List the limits on how many jobs run at once."),
+    "limit": ("limits", "Set a shared limit for all workers, or go back to the code's."),
     "tasks": ("tasks", "List the tasks, their settings and the workers that serve them."),
     "workers": ("fleet", "List the workers."),
     "stats": ("fleet", "Show queues, workers and the database at a glance."),
@@ -45,13 +48,14 @@ COMMANDS = {
     "grants": ("grants", "Print GRANT statements for PostgreSQL roles."),
     "move": ("move", "Move all jobs to another database."),
 }
-"""The module and the description of each command. Loading all modules would take a third of the time of --help."""
+"""The module and the description of each command. A module is loaded only when its command is needed: loading them all
+would take up a third of the time of --help."""
 
 
 def main() -> None:
     """The entry point of the command ``perdure``."""
     for stream in (sys.stdout, sys.stderr):
-        # Do not fail if the terminal's encoding lacks a character.
+        # A character that the terminal's encoding lacks must not make the command fail.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:

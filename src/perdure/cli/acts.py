@@ -1,4 +1,4 @@
-"""The commands of operators: cancel, requeue, run-now, delete, pause, resume; and ``acts``, which lists past ones."""
+"""The commands of operators on jobs: cancel, requeue, run-now, delete; and ``acts``, which lists what they did."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from perdure.cli.conditions import conditions
-from perdure.cli.documents import act_document, as_json, iso, print_json
+from perdure.cli.documents import act_document, as_json, print_json
 from perdure.cli.failures import Misuse, words
-from perdure.cli.fleet import pause_text
-from perdure.cli.jobs import meant
 from perdure.cli.output import number, say
 from perdure.cli.tables import Column, facts, table
 from perdure.cli.target import Target, pass_target, where
@@ -150,65 +148,6 @@ def delete(target: Target, reason: str | None, actor: str | None, **asked: Any) 
 
 
 @click.command()
-@click.argument("queue")
-@reason
-@actor
-@as_json
-@where
-@pass_target
-def pause(target: Target, queue: str, reason: str | None, actor: str | None, as_json: bool) -> None:
-    """Stop handing out jobs of a queue. Running jobs go on.
-
-    perdure queues shows who paused it, since when, and why.
-
-    \b
-    Examples:
-      perdure pause mail
-      perdure pause mail --reason "the gateway is down" --actor "night shift"
-    """
-    with target.app_with_tables() as app:
-        hint = meant(app, queue, None)
-        app.pause_queue(queue, reason=reason, by=actor)
-    if as_json:
-        print_json({"queue": queue, "paused": True})
-    else:
-        say(f"The queue {queue} is paused.")
-    if hint:
-        say(f"No task has this queue.{hint}", err=True)
-
-
-@click.command()
-@click.argument("queue")
-@actor
-@as_json
-@where
-@pass_target
-def resume(target: Target, queue: str, actor: str | None, as_json: bool) -> None:
-    """Hand out jobs of a queue again.
-
-    Prints who paused it, since when and why, and how many jobs are ready.
-
-    \b
-    Examples:
-      perdure resume mail
-      perdure resume mail --actor "day shift"
-    """
-    with target.app_with_tables() as app:
-        ended = app.resume_queue(queue, by=actor)
-        ready = app.count_jobs(queue=queue).get(queue, {}).get("ready", 0)
-        hint = "" if ended is not None else meant(app, queue, None)
-    if as_json:
-        pause = None if ended is None else {**ended._asdict(), "at": iso(ended.at)}
-        print_json({"queue": queue, "paused": False, "pause": pause, "ready": ready})
-        return
-    jobs = "1 job is ready." if ready == 1 else f"{number(ready)} jobs are ready."
-    if ended is None:
-        say(f"The queue {queue} was not paused. {jobs}{hint}")
-    else:
-        say(f"The queue {queue} hands out jobs again; it was {pause_text(ended)}. {jobs}")
-
-
-@click.command()
 @click.option("--action", help="Only this action, such as requeue_jobs or pause_queue.")
 @click.option("--actor", help="Only what this operator did.")
 @click.option("--subject", help='Only what was done to this, such as "queue mail".')
@@ -232,7 +171,7 @@ def acts(target: Target, /, limit: int, as_json: bool, **asked: Any) -> None:
     if as_json:
         print_json([act_document(act) for act in found])
         return
-    table(ACTS, [_line(act, time.time_ns() // 1000) for act in found])
+    table(ACTS, [act_line(act, time.time_ns() // 1000) for act in found])
     if not found:
         say("No acts.", err=True)
     elif len(found) == limit:
@@ -288,7 +227,7 @@ def _act_on_each(action: JobAction, ids: tuple[str, ...], *, as_json: bool) -> N
 
 
 def _whole_ids(app: App, typed: tuple[str, ...]) -> dict[str, JobNotFound | None]:
-    """Complete all ids before the first action, so that an ambiguous one changes nothing. Unknown ids map to errors."""
+    """Complete all ids before the first action, so that an ambiguous id changes nothing. Unknown ids map to errors."""
     from perdure.errors import JobNotFound
 
     found: dict[str, JobNotFound | None] = {}
@@ -346,7 +285,8 @@ def _outcome_text(counts: Mapping[Any, int]) -> str:
     return ", ".join(f"{number(jobs)} {outcome}" for outcome, jobs in counts.items())
 
 
-def _line(act: Act, now: int) -> list[str]:
+def act_line(act: Act, now: int) -> list[str]:
+    """An act as the cells of a table."""
     import json
 
     at = distance(round(act.at.timestamp() * 1e6), now)

@@ -1,4 +1,4 @@
-"""The output of ``--json``: one document, named after the database's columns, with times in ISO 8601 and UTC."""
+"""The output of ``--json``: one document, with fields named like the database's columns and times in ISO 8601, UTC."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from perdure.cli.output import exact, printable
 
 if TYPE_CHECKING:
     from perdure.client.bulk import Act
+    from perdure.client.queues import QueuePause, QueueSettings
     from perdure.client.stats import QueueStats, RecentStats, Stats
     from perdure.client.timeline import Entry
     from perdure.client.views import AttemptView, WorkerRow, WorkflowRow
@@ -35,14 +36,14 @@ def print_json(document: object) -> None:
 
 
 def print_sql(text: str) -> None:
-    """Print SQL for psql, unchanged or not at all: with a character replaced, a name would be another one."""
+    """Print SQL for psql, unchanged or not at all: replacing a character would change a name."""
     if printable(text) != text:
         raise Misuse("A name contains characters that cannot be printed: use --json.")
     exact(text, end="")
 
 
 def job_document(row: JobRow, *, whole: bool = True) -> dict[str, Any]:
-    """A job as a document; without ``whole``, its large fields are left out."""
+    """A job as a document. Unless ``whole``, its large fields are left out."""
     names = [name for name in row.__struct_fields__ if whole or name not in _HEAVY]
     return _document({name: getattr(row, name) for name in names})
 
@@ -88,14 +89,31 @@ def queue_document(name: str, queue: QueueStats, stats: Stats) -> dict[str, Any]
         "lag": queue.lag,
         "oldest_ready": iso(queue.oldest_ready),
         "paused": queue.paused,
-        "pause": None if queue.pause is None else {**queue.pause._asdict(), "at": iso(queue.pause.at)},
+        "pause": pause_document(queue.pause),
         "cool_until": iso(queue.cool_until),
+        "settings": None if queue.settings is None else settings_document(queue.settings),
         "unserved": [
             {"task": lost.task, "ready": lost.ready, "lacks": lost.lacks}
             for lost in stats.unserved
             if lost.queue == name
         ],
     }
+
+
+def pause_document(pause: QueuePause | None) -> dict[str, Any] | None:
+    if pause is None:
+        return None
+    return {**pause._asdict(), "at": iso(pause.at), "resume_at": iso(pause.resume_at)}
+
+
+def settings_document(settings: QueueSettings) -> dict[str, Any]:
+    """What is in effect, what the code declares, and what an operator has set."""
+    from msgspec import to_builtins
+
+    values = {name: getattr(settings, name) for name in ("backoff", "timeout", "concurrency")}
+    edited = [edit.setting for edit in settings.edits]
+    document: dict[str, Any] = to_builtins({**values, "declared": settings.declared, "edited": edited})
+    return document
 
 
 def stats_document(stats: Stats) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How a command fails: one line on stderr and an exit code a script can rely on."""
+"""The failures of commands: one line on stderr, and an exit code that scripts can rely on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def printable_errors() -> Iterator[None]:
-    """Make click's error messages safe to print on one line. They quote our messages and what the user typed."""
+    """Make click's error messages safe to print, on one line. They may quote our messages and what the user typed."""
     try:
         yield
     except click.ClickException as error:
@@ -53,7 +53,7 @@ _HINTS = {"schema.missing": " Run perdure migrate.", "schema.outdated": " Run pe
 
 
 def words(error: PerdureError) -> str:
-    """The error's message, which advises shell commands instead of Python methods."""
+    """The error's message. Its advice names shell commands instead of Python methods."""
     from perdure.model.advice import Advice
 
     said = error.args[0] if error.args else None
@@ -61,7 +61,7 @@ def words(error: PerdureError) -> str:
 
 
 def failure(error: PerdureError, hint: str = "") -> Failure:
-    """The failure of a command for a PerdureError: its message, and its code to search for."""
+    """The failure of a command that raised a PerdureError: the error's message, and its code to search for."""
     message = " ".join([words(error), *getattr(error, "__notes__", ())])
     if "perdure migrate" not in message:
         hint = hint or _HINTS.get(error.code, "")

@@ -150,7 +150,8 @@ def _show_queues(stats: Stats) -> None:
             say(line)
 
 
-def _queue(name: str, queue: QueueStats, stats: Stats) -> list[str]:
+def queue_status(name: str, queue: QueueStats, stats: Stats) -> list[str]:
+    """What keeps its jobs from running."""
     status = [] if queue.pause is None else [pause_text(queue.pause)]
     if queue.cool_until is not None:
         status.append(f"cools for {length((queue.cool_until - stats.at).total_seconds())}")
@@ -158,16 +159,25 @@ def _queue(name: str, queue: QueueStats, stats: Stats) -> list[str]:
         status.append("unserved")
     if queue.held:
         status.append(f"{number(queue.held)} held")
+    return status
+
+
+def _queue(name: str, queue: QueueStats, stats: Stats) -> list[str]:
     counts = [number(found) if (found := queue.counts.get(count)) else "" for count in COUNTS]
+    status = queue_status(name, queue, stats)
+    if queue.settings is not None and queue.settings.edits:
+        # For example: set by operator: concurrency 5, code says 20; no timeout
+        status.append(f"set by operator: {'; '.join(map(str, queue.settings.edits))}")
     return [name, *counts, length(queue.lag) if queue.lag else "", ", ".join(status)]
 
 
 def pause_text(pause: QueuePause) -> str:
-    """``paused by ann since 2026-03-01 12:00:05 UTC: the gateway is down``."""
+    """``paused by ann since 2026-03-01 12:00:05 UTC until 2026-03-01 14:00:05 UTC: the gateway is down``."""
     from perdure.model.pause import Pause
     from perdure.request.times import to_us
 
-    return str(Pause(None if pause.at is None else to_us("at", pause.at), pause.by, pause.reason))
+    at, end = (None if time is None else to_us("at", time) for time in (pause.at, pause.resume_at))
+    return str(Pause(at, pause.by, pause.reason, end))
 
 
 def _worker(worker: WorkerRow, now: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""End a process although its threads do not: Python waits for every non-daemon thread, however long it takes."""
+"""Ends a process whose threads do not end. Python itself would wait for every non-daemon thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger("perdure.cli")
 
 
 def end_in_time(code: int) -> None:
-    """End the process within GRACE seconds; call this last. A handler that hangs in its own thread keeps it alive."""
+    """End the process within GRACE seconds, even if a handler hangs in a thread of its own. Call this last."""
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         timer = threading.Timer(GRACE, _end, [code])
         timer.daemon = True

@@ -1,4 +1,4 @@
-"""Log lines of a worker: for people, or as one JSON object each."""
+"""The log lines of a worker: text for people, or one JSON object per line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def set_up(level: str, form: str) -> None:
 
 
 class JsonFormatter(logging.Formatter):
-    """Time, level, logger, message, and every extra field under its own name."""
+    """A JSON object: time, level, logger, message, and every extra field under its own name."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -77,5 +77,5 @@ def _encode(line: dict[str, Any]) -> str:
     try:
         return json.dumps(line, default=str, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
-        # Values that JSON cannot express are logged as text: better than losing the line.
+        # Values that JSON cannot express are logged as text. That is better than losing the line.
         return json.dumps({name: str(value) for name, value in line.items()})

@@ -1,4 +1,4 @@
-"""End a command whose output cannot be written, for example because the disk is full."""
+"""Ends a command whose output cannot be written, for example because the disk is full."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ _OF_WRITES = frozenset((errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT, errn
 
 
 def report_lost_output(error: OSError) -> bool:
-    """Print one line and return True if a write to stdout failed. click handles a closed pipe."""
-    # Errors of opened files have a filename, errors of streams have none. Database errors are PerdureErrors by now.
+    """If a write to stdout failed, print one line and return True. click itself handles a closed pipe."""
+    # Errors of files that were opened by name have a filename, errors of stdout have none. Errors of the database were
+    # converted to PerdureErrors before.
     if error.filename is not None or error.errno not in _OF_WRITES:
         return False
-    # Otherwise Python writes the rest of the buffer at exit, fails again and prints its own error.
+    # Redirect stdout. Otherwise Python writes the rest of the buffer at exit, fails again and prints its own error.
     with suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

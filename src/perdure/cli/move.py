@@ -46,8 +46,8 @@ def move(
     both sides row by row. During the move nothing else can write to either side. Afterwards nothing can write to the
     source, but its rows stay.
 
-    --abandon opens the source again and empties the target. If one of them is gone, give the other alone. A complete
-    target is not emptied without its source; --keep opens it.
+    --abandon makes the source writable again and empties the target. If one of them is gone, give only the other. A
+    complete target is not emptied without its source; --keep makes it writable.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Print the output of commands. Every text from a job, a name or a message is made safe here.
+"""Prints the output of commands. Every text from a job, a name or a message is made safe here.
 
 Escape sequences could retitle or clear a terminal, or type into it. Direction marks could reverse a name. A line break
 could forge a line of output.
@@ -60,5 +60,5 @@ def indented(text: str) -> str:
 
 
 def _harmless(letter: str) -> str:
-    # Not printable: controls, formats such as direction marks, separators, surrogates and unassigned characters.
+    # isprintable() is False for control characters, direction marks, separators, surrogates and unassigned characters.
     return letter if letter.isprintable() else REPLACEMENT

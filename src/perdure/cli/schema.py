@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,11 +10,13 @@ import click
 from perdure.cli.documents import as_json, print_json, print_sql
 from perdure.cli.failures import Failure, failure
 from perdure.cli.fleet import unserved_lines
+from perdure.cli.limits import LIMITS, exceeded_lines, limit_document, limit_line
 from perdure.cli.output import number, say
-from perdure.cli.tables import facts
+from perdure.cli.tables import facts, table
 from perdure.cli.target import Target, check_schema, pass_target, where
 
 if TYPE_CHECKING:
+    from perdure.client.limits import LimitStats
     from perdure.client.stats import Stats
     from perdure.store.statements import Dialect
 
@@ -53,19 +56,26 @@ def migrate(target: Target, to: int | None, sql: bool, as_json: bool) -> None:
 
 @click.command()
 @click.option("--strict", is_flag=True, help="Exit with 1 if there are warnings.")
+@click.option(
+    "--limits", is_flag=True, help="Compare each limit with the running jobs; exit with 1 if exceeded."
+)
 @as_json
 @where
 @pass_target
 @click.pass_context
-def check(ctx: click.Context, target: Target, strict: bool, as_json: bool) -> None:
+def check(ctx: click.Context, target: Target, strict: bool, limits: bool, as_json: bool) -> None:
     """Check the schema, the database and the workers.
 
     Changes nothing. Warns about an old SQLite, ready jobs that no live worker serves, and held jobs.
     Exits with 4 if the schema is missing or does not fit.
 
+    --limits counts the running jobs under each limit. perdure stores no counters that could differ from them: the
+    running jobs are what claims count too. A limit that was lowered is exceeded until jobs that ran before have ended.
+
     \b
     Examples:
       perdure check
+      perdure check --limits
       perdure check --strict --json | jq '.warnings[]'
     """
     from perdure.errors import Refused, SchemaError
@@ -81,14 +91,20 @@ def check(ctx: click.Context, target: Target, strict: bool, as_json: bool) -> No
                 ctx.exit(failure(error).exit_code)
             raise
         stats = app.stats(since=None)
+        compared = app.list_limits() if limits else None
     warnings = [*_warnings(stats)]
+    exceeded = [] if compared is None else [*exceeded_lines(compared)]
     if as_json:
-        print_json(_document(stats, warnings))
+        print_json(_document(stats, warnings, compared))
     else:
         facts([("database", f"{stats.database.dialect} {stats.database.version}"), ("schema", "fits")])
         for warning in warnings:
             say(f"warning: {warning}")
-    ctx.exit(Failure.exit_code if strict and warnings else 0)
+        if compared is not None:
+            table(LIMITS, [limit_line(limit) for limit in compared])
+            for line in exceeded or [f"{number(len(compared))} limits were compared, none is exceeded."]:
+                say(line)
+    ctx.exit(Failure.exit_code if exceeded or (strict and warnings) else 0)
 
 
 @click.command()
@@ -144,11 +160,13 @@ def _warnings(stats: Stats) -> list[str]:
     return [*(old if version and version < SAFE_SQLITE else ()), *unserved_lines(stats.unserved), *held]
 
 
-def _document(stats: Stats, warnings: list[str]) -> dict[str, Any]:
+def _document(stats: Stats, warnings: list[str], limits: Sequence[LimitStats] | None) -> dict[str, Any]:
+    compared = {} if limits is None else {"limits": [limit_document(limit) for limit in limits]}
     return {
-        "ok": not warnings,
+        "ok": not warnings and not any(limit.exceeded for limit in limits or ()),
         "schema": {"fits": True},
         "database": {"dialect": stats.database.dialect, "version": stats.database.version},
         "warnings": warnings,
         "unserved": [lost._asdict() for lost in stats.unserved],
+        **compared,
     }

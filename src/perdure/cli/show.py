@@ -1,4 +1,4 @@
-"""The jobs of ``perdure demo``: a few hundred with different outcomes, in a temporary database."""
+"""The jobs of ``perdure demo``: a few hundred jobs with different outcomes, in a temporary database."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from perdure.request.signals import Fatal, Retry, Snooze
 
 LOOK = 0.2
 BAR = 16
-"""Characters of the progress bar."""
+"""The length of the progress bar in characters."""
 WIDTH = 79
 """The most characters of a line, so that it fits a terminal or a log of 80 columns."""
 UNFINISHED = ("running", "ready", "retrying", "scheduled")

@@ -24,7 +24,7 @@ OTHER_TOOLS = {
     **dict.fromkeys(("inspect", "show", "status"), _STATS),
     **dict.fromkeys(("run", "serve", "start"), _WORKER),
 }
-"""Command names that other job queues use, and the sentence that names perdure's."""
+"""Command names that other job queues use, each with a sentence that names perdure's command."""
 
 
 def other_command(word: str, commands: Iterable[str]) -> str:

@@ -32,8 +32,9 @@ _STYLES = {
 class Column(NamedTuple):
     """A column of a table.
 
-    ``rank``: the column with the highest is left out first; rank 0 always stays. ``least``: cells may be cut to this
-    width; None means never. ``keep_end``: cut the start, because names differ at their ends: ``shop.orders.mail.send``.
+    ``rank``: columns with a higher rank are left out first; a column with rank 0 always stays. ``least``: cells may be
+    cut to this width, or never if it is None. ``keep_end``: cut the start of a cell, because names such as
+    ``shop.orders.mail.send`` differ at their ends.
     """
 
     title: str
@@ -72,7 +73,7 @@ def facts(pairs: Sequence[tuple[str, str | None]]) -> None:
 
 
 def layout(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[Shown]:
-    """Choose the columns to show and their widths. ``width``: of the terminal; None shows everything."""
+    """Choose the columns to show and their widths. ``width``: the terminal's width; None shows everything."""
     widths = [max(map(cells, (column.title, *texts))) for column, *texts in zip(columns, *rows, strict=True)]
     shown = list(range(len(columns)))
     if width is None:
@@ -169,7 +170,7 @@ def _draw_with_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], sh
                 for place, width in shown
             )
         )
-    # At least as wide as the table needs: rich would cut columns that must not be cut.
+    # The width must be at least what the table needs: otherwise rich would cut columns that must not be cut.
     needed = _total(width for _, width in shown)
     console = Console(highlight=False)
     console.print(drawn, width=max(needed, console.width), crop=False, overflow="ignore")

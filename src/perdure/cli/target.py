@@ -1,4 +1,4 @@
-"""The app or the database of a command: ``--app``, ``--url`` and ``--schema``, before or after the command."""
+"""The app or the database of a command: ``--app``, ``--url`` and ``--schema``, given before or after the command."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 PATIENCE = 5.0
-"""Seconds that a command tries to reach the database: less than a worker, because a person waits."""
+"""Seconds for which a command retries while the database is busy. A worker retries longer, but here a person waits."""
 
 
 class Target:
-    """The app and the database that the options name; the environment has the defaults."""
+    """The app and the database that the options name. The defaults come from the environment."""
 
     def __init__(self) -> None:
         self.app: str | None = None
@@ -34,13 +34,13 @@ class Target:
 
     @contextmanager
     def app_with_tables(self) -> Iterator[App]:
-        """An app on a database that has its tables. It creates none: a typo in a URL leaves no new database behind."""
+        """An app on a database that has perdure's tables. Nothing is created, so a typo in a URL leaves no new file."""
         with self.app_for_database() as app:
             check_schema(app)
             yield app
 
     def app_for_database(self) -> App:
-        """An app on the target's database: one without tasks if a URL is given, otherwise the app that is named."""
+        """The named app, or an app without tasks on the database of ``--url`` or of the environment."""
         path = None if self.url is not None else self.path
         app = self._bare() if path is None else load_app(path)
         app.use_database(patience=PATIENCE)
@@ -48,7 +48,7 @@ class Target:
         return app
 
     def program(self) -> App:
-        """The named app with its tasks, on the database of ``--url`` if given. Without an app, the database alone."""
+        """The named app with its tasks, on the database of ``--url`` if given. If no app is named, it has no tasks."""
         if self.path is None:
             return self.app_for_database()
         app = load_app(self.path)
@@ -140,7 +140,7 @@ def _is_part(missing: str, name: str) -> bool:
 
 
 def _place(error: BaseException) -> str:
-    """The file and line of the user's code that raised the error; empty if it was not the user's."""
+    """The file and line of the user's code that raised the error; empty if no code of the user did."""
     trace = error.__traceback__
     place = ""
     while trace is not None:
@@ -152,7 +152,7 @@ def _place(error: BaseException) -> str:
 
 
 def _be_quiet() -> None:
-    """Keep the store's log lines off stderr: the error at the end says the same."""
+    """Keep the store's log lines off stderr: the command's error message says the same."""
     import logging
 
     logging.getLogger("perdure").addHandler(logging.NullHandler())

@@ -18,7 +18,7 @@ _WEIGHT = re.compile(r"([^=]+)=([1-9]\d*)", re.ASCII)
 
 
 def database(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """A URL, or ``env:NAME``: other users can see the arguments of a process, but not its environment."""
+    """A URL. ``env:NAME`` reads it from the environment: other users can see a process's arguments."""
     if value is None or not value.startswith("env:"):
         return value
     name = value.removeprefix("env:")
@@ -29,8 +29,18 @@ def database(ctx: click.Context, param: click.Parameter, value: str | None) -> s
 
 def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     """A duration in seconds: ``90``, ``90s``, ``5m``, ``2h``, ``1d``."""
-    if value is None:
-        return None
+    return None if value is None else span(value)
+
+
+def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> timedelta | None:
+    """A duration, returned as a timedelta."""
+    try:
+        return None if value is None else timedelta(seconds=span(value))
+    except OverflowError:
+        raise click.BadParameter(f"{value!r} is too long.") from None
+
+
+def span(value: str) -> float:
     read = _SPAN.fullmatch(value.strip())
     if read is None:
         raise click.BadParameter(f"{value!r} is not a duration: use 90, 90s, 5m, 2h or 1d.")
@@ -65,7 +75,10 @@ def parse_time_or_ago(ctx: click.Context, param: click.Parameter, value: str | N
 
 
 def json_text(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """A JSON object, checked but not decoded: its reader may support more numbers than floats. ``-`` means stdin."""
+    """Check that the text is a JSON object, and return the text: only the task's decoder keeps numbers exact.
+
+    ``-`` reads it from stdin.
+    """
     if value is None:
         return None
     import json
@@ -98,7 +111,7 @@ def _no_number(name: str) -> object:
 def queues(
     ctx: click.Context, param: click.Parameter, value: str | None
 ) -> list[str] | dict[str, int] | None:
-    """``a,b`` is a list, in strict order; ``a=3,b=1`` are weights."""
+    """Queues: ``a,b`` is a list in strict order, ``a=3,b=1`` gives weights."""
     if value is None:
         return None
     parts = [part.strip() for part in value.split(",")]

@@ -1,4 +1,4 @@
-"""``perdure workflows`` and ``perdure workflow``: list workflows, show one, act on one."""
+"""``perdure workflows`` lists workflows; ``perdure workflow`` shows one or acts on it."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def workflow(target: Target, /, id: str, act: str | None, key: str | None, **ask
             _look(app, id, watch=asked["watch"], as_json=asked["as_json"])
             return
         done, sentence = _act(app, id, act, key, asked)
-    # Resolving a gate again in the same way is not refused.
+    # Resolving a gate again in the same way changes nothing, but is not refused.
     refused = act != "gate" and not done["changed"]
     if asked["as_json"]:
         print_json({"workflow": id, **done})
@@ -227,7 +227,7 @@ def _tree(view: WorkflowView) -> list[str]:
 
 
 def _label(step: Placed, now: int) -> str:
-    """The step's state, how long it has lasted, and what it waits for."""
+    """The step's state, how long the step has run or been open, and what it waits for."""
     row = step.row
     said: list[str] = [
         visible_state(row.state, held=row.held, due=row.run_at <= now, error_kind=row.error_kind)
@@ -280,7 +280,7 @@ def _line(row: WorkflowRow, failed: FailedStep | None, now: int) -> list[str]:
 
 
 def _why(failed: FailedStep | None) -> str:
-    """The first failed step and its error; a gate has only a reason."""
+    """The first failed step and its error. A gate has a reason instead of an error."""
     if failed is None:
         return ""
     error = ": ".join(filter(None, (failed.code, failed.message))) or failed.reason

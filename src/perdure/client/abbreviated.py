@@ -11,13 +11,13 @@ from perdure.plan.plan import Plan, perform
 from perdure.request.ids import id_range
 
 LEAST = 4
-"""The fewest characters. Ids begin with their time: the first four are the same for seven weeks."""
+"""The fewest characters. Ids begin with the time: the first four characters stay the same for seven weeks."""
 MOST_NAMED = 5
 """The most candidates that an error lists."""
 
 
 def whole_job_id(typed: str) -> Plan[str]:
-    """The id of the only job whose id begins with ``typed``. With none or several, the error says what to do."""
+    """The id of the only job whose id begins with ``typed``. If there is not exactly one, the error says why."""
     jobs, workflows = yield from _find(typed)
     if len(jobs) > 1:
         _refuse(typed, "jobs", [f"{job.id} ({job.task}, {job.state})" for job in jobs])

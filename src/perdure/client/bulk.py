@@ -35,7 +35,7 @@ from perdure.request.options import filter_text, flag, number
 from perdure.request.times import from_us
 
 PATIENCE = 5.0
-"""Seconds to retry jobs that another transaction has locked, after all other jobs."""
+"""Seconds for which, after all other jobs, the jobs that another transaction had locked are retried."""
 _PAUSE = 0.1
 
 Progress: TypeAlias = Callable[[Counts], object]
@@ -43,7 +43,7 @@ Progress: TypeAlias = Callable[[Counts], object]
 
 
 class BulkResult(NamedTuple):
-    """The result of an action on many jobs: the number of jobs by outcome, and the id of its ``list_acts`` entry."""
+    """The result of an action on many jobs: the number of jobs by outcome, and the action's id in ``list_acts``."""
 
     counts: Counts
     act_id: int | None
@@ -61,9 +61,10 @@ class Act(NamedTuple):
 
 
 class BulkMethods:
-    """Mixed into App. Each method goes from the newest job to the oldest, in transactions of a few hundred jobs.
+    """Methods of App for many jobs. Each goes from the newest job to the oldest, in transactions of a few hundred jobs.
 
-    Jobs enqueued after it began are not included. If it is interrupted, committed batches stay; call it again to go on.
+    Jobs enqueued after the call began are not included. If a call is interrupted, committed batches stay; call the
+    method again to continue.
     """
 
     if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class BulkMethods:
     ) -> Plan[BulkResult]:
         """Start a new run of all matching jobs that failed or were canceled.
 
-        Jobs whose unique key another job has, and steps, are only counted; for steps see ``requeue_workflow``.
+        Steps, and jobs whose unique key another job has, are only counted. For steps see ``requeue_workflow``.
         """
         filter = _chosen("requeue_jobs", REQUEUE, all, wanted)
         reason, by = optional_text("reason", reason), optional_text("by", by)
@@ -203,7 +204,7 @@ class BulkMethods:
 
 
 def _chosen(name: str, action: BulkAction, all: bool, wanted: Wanted) -> Filter:
-    """The checked filter; an error if this action cannot take it."""
+    """The validated filter. Raises InvalidOption if it does not fit this action."""
     filter = checked_filter(wanted)
     if filter == EVERY and not flag("all", all):
         raise InvalidOption(f"{name} needs a condition, such as queue=; for every job give all=True.")

@@ -13,13 +13,13 @@ from perdure.store.statements import DEFAULT_SCHEMA
 from perdure.store.store import Store, open_store, without_driver
 
 DEFAULT_FILE = "perdure.db"
-"""In the working directory: the database of ``App()`` if the environment names none."""
+"""The database of ``App()`` if the environment names none: a file in the working directory."""
 
 _log = logging.getLogger("perdure")
 
 
 class DatabaseSettings(NamedTuple):
-    """The arguments of ``App(...)``. Without a URL, the environment decides when the database is opened."""
+    """The arguments of ``App(...)``. A missing URL is read from the environment when the database is opened."""
 
     url: str | None = None
     schema: str = DEFAULT_SCHEMA
@@ -29,7 +29,8 @@ class DatabaseSettings(NamedTuple):
     patience: float | None = 30.0
     """Seconds for which a call retries while the database is busy; fewer on the command line."""
     patience_away: float | None = 5.0
-    """The same while the database is away. Short: an enqueue is often part of a web request. Workers use more."""
+    """The same while the database cannot be reached. Short, because many enqueues are part of a web request. Workers
+    retry for longer."""
 
     @classmethod
     def checked(
@@ -76,7 +77,7 @@ class DatabaseSettings(NamedTuple):
 
     @property
     def _from_environment(self) -> str | None:
-        """The URL from the environment. A malformed URL is returned, too: another database would hide the mistake."""
+        """The URL from the environment, even if it is malformed: using the default file would hide the mistake."""
         if url := os.environ.get("PERDURE_URL"):
             return url
         url = os.environ.get("DATABASE_URL", "")

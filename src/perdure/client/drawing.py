@@ -24,7 +24,7 @@ def mermaid(steps: Sequence[Shape], title: str) -> str:
 
 
 def tree(steps: Sequence[Shape], label: Callable[[Shape], str] = lambda step: "") -> list[str]:
-    """The lines of a tree. Each step stands below the last of its parents, so all parents stand above it."""
+    """The lines of a tree. Each step is drawn below the last of its parents, so all its parents are above it."""
     place = {step.key: number for number, step in enumerate(steps)}
     children: dict[str | None, list[Shape]] = {}
     for step in steps:
@@ -41,7 +41,7 @@ def tree(steps: Sequence[Shape], label: Callable[[Shape], str] = lambda step: ""
 
 
 def _below(steps: Sequence[Shape], indent: str) -> Iterator[tuple[Shape, str, str, str]]:
-    """The children of a step, last first. An only child is not indented: a chain of a hundred would be too wide."""
+    """The children of a step, last first. An only child is not indented: a long chain would be too wide."""
     if len(steps) == 1:
         yield steps[0], indent, "", ""
         return

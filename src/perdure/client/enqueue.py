@@ -42,11 +42,11 @@ T = TypeVar("T")
 
 PLAIN_RESULT = ResultCodec().decode
 TRIES = 3
-"""The most attempts of an insert that failed on a disabled task which was enabled again before we looked."""
+"""How often to try an insert. It is repeated if the task was disabled at the insert, but is enabled when we look."""
 
 
 class EnqueueMethods:
-    """Mixed into App."""
+    """Methods of App that enqueue jobs."""
 
     if TYPE_CHECKING:
         tasks: dict[str, Task[..., Any]]
@@ -133,7 +133,7 @@ class EnqueueMethods:
         return (yield from self._insert_of(tasks, lambda: self._write(requests, conn), conn))
 
     def _insert_of(self, tasks: set[str], write: Callable[[], Plan[T]], conn: object | None) -> Plan[T]:
-        """Save the tasks if needed, then write jobs of them. The error names a task that the database refuses."""
+        """Save the tasks if needed, then write their jobs. If the database refuses a task, the error names it."""
         try:
             return (yield from self._insert_known(tasks, write, conn))
         except UnknownTask:
@@ -141,7 +141,7 @@ class EnqueueMethods:
                 raise
             self._mark_all_unsaved()
             if conn is not None:
-                raise  # the caller's transaction may hold the write lock, or not see what we commit
+                raise  # the caller's transaction may hold the write lock, or may not see what we commit
         yield from self._ready(conn, strict=True)
         return (yield from self._insert_known(tasks, write, conn))
 
@@ -184,9 +184,11 @@ class EnqueueMethods:
         ]
 
     def _write_one(self, request: JobRequest[R]) -> Plan[Job[R]]:
-        """Insert one job, batched with concurrent calls."""
+        """Insert one job, together with those of concurrent calls."""
         template, new = request.template, request.new()
-        asked = Single(new, template.options, _wake(template))
+        # Jobs with their own concurrency keys are not alike.
+        options = template.options if template.concurrency_key is None else request.options
+        asked = Single(new, options, _wake(template))
         outcome = yield from self._noted([new.id], coalesce(self._singles, asked))
         return Job(cast("App", self), template.decode, new.id, template.task)._enqueued(outcome)
 
@@ -212,7 +214,7 @@ class EnqueueMethods:
     def _blame_tasks(self, names: set[str]) -> Plan[None]:
         """Find the cause of a constraint error: an unknown or disabled task.
 
-        It returns if there is none: a task was disabled until now, or perdure has a bug.
+        It returns if every task is enabled by now: a task was enabled in the meantime, or perdure has a bug.
         """
         known = yield from perform(task_ops.list_tasks)
         for name in sorted(names):
@@ -225,7 +227,7 @@ class EnqueueMethods:
 
 
 def _keys(jobs: Sequence[NewJob]) -> dict[str, tuple[str, str, str]] | None:
-    """For the journal: task, tenant and idempotency key of each job that has a key."""
+    """The task, tenant and idempotency key of each job that has a key, for the journal."""
     if not journal.enabled:
         return None
     return {

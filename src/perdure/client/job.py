@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 R_co = TypeVar("R_co", covariant=True)
 
 FIRST_LOOK, SLOWEST_LOOK = 0.01, 0.5
-"""Seconds between two reads of a job without notifications, at first and at most."""
+"""Seconds between two reads of a job if no notification comes: at first, and at most."""
 LEAST_PAUSE = 0.01
-"""Seconds between two reads, at least, even with many notifications."""
+"""The least seconds between two reads, even if there are many notifications."""
 MOST_LOOKS = 2000
-"""The most reads per second by all waiters: if many jobs end, a thousand waiters would read all the time."""
+"""The most reads per second by all waiters. Without this limit, a thousand waiters would read at each end of a job."""
 
 _waiters: set[Wakeup] = set()
 if hasattr(os, "register_at_fork"):
@@ -117,7 +117,7 @@ class Job(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
 
     @property
     def reason(self) -> str | None:
-        """Why the job is in this state, if there is a reason."""
+        """Why the job is in its state, if a reason was recorded."""
         return self._row.reason if self._row else None
 
     @property
@@ -195,17 +195,17 @@ class Job(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
 def until_over(
     store: Store, is_over: Callable[[], Plan[bool]], timeout: float | timedelta | None
 ) -> Plan[None]:
-    """Wait until ``is_over``: check after each notification, and from time to time without one."""
+    """Wait until ``is_over`` returns True. It is called after each notification, and from time to time without one."""
     deadline = math.inf
     if timeout is not None:
-        # The time that a caller computes from its own deadline may be negative.
+        # A timeout that a caller computes from its own deadline may be negative.
         deadline = time.monotonic() + duration_us("timeout", timeout, least=-LONGEST) / SECOND
     if (yield from is_over()):
         return
     if time.monotonic() >= deadline:
         raise WaitTimeout
     wakeup = Wakeup()
-    # Listen before the first check, so that no end in between is missed.
+    # Listen before the next check, so that an end between the two is not missed.
     end_listening = store.listen(partial(_wake, wakeup))
     _waiters.add(wakeup)
     try:
@@ -221,7 +221,7 @@ def _look(wakeup: Wakeup, is_over: Callable[[], Plan[bool]], deadline: float) ->
         looked = time.monotonic()
         if looked >= deadline:
             raise WaitTimeout
-        # Without notifications this is a poll. It is frequent at first, because most jobs are short.
+        # If no notification comes, this polls. It polls often at first, because most jobs are short.
         yield from wait_for(wakeup, seconds=min(wait, deadline - looked))
         wait = min(wait * 1.5, SLOWEST_LOOK)
         least = max(LEAST_PAUSE, len(_waiters) / MOST_LOOKS)

@@ -12,9 +12,11 @@ from msgspec import UNSET, UnsetType
 from perdure.client.job import Job
 from perdure.client.queues import (
     QueueChanges,
+    QueueEdit,
     QueuePause,
     QueueSettings,
     checked_changes,
+    show_edits,
     show_pause,
     show_queue,
 )
@@ -54,7 +56,7 @@ PAGE = 1000
 
 
 class JobMethods:
-    """Mixed into App: reads and actions of operators. Each has an async version whose name begins with ``a``."""
+    """Methods of App that read jobs, and actions for operators. The name of each async version begins with ``a``."""
 
     if TYPE_CHECKING:
 
@@ -119,7 +121,7 @@ class JobMethods:
         )
 
     def _oldest_ready(self, *, queue: str | None = None) -> Plan[dict[str, datetime]]:
-        """The time since when the oldest ready job of each queue could run: the queue's lag."""
+        """For each queue, the time since which its oldest ready job could run. The age of that time is the lag."""
         oldest = yield from perform(browse.oldest_ready, queue=filter_text("queue", queue))
         return {name: from_us(at) for name, at in oldest.items()}
 
@@ -154,7 +156,7 @@ class JobMethods:
         by: str | None = None,
         conn: object | None = None,
     ) -> Plan[RequeueOutcome]:
-        """Start a new run of a job that failed or was canceled; ``run``: only if this is still its run."""
+        """Start a new run of a job that failed or was canceled; with ``run``, only if that is still its run."""
         return (
             yield from perform_on(
                 conn,
@@ -178,10 +180,25 @@ class JobMethods:
         keep, reason, by = self.keep_keys_for, optional_text("reason", reason), optional_text("by", by)
         return (yield from perform(job_actions.delete, job_id(id), keep_key=keep, reason=reason, by=by))
 
-    def _pause_queue(self, name: str, *, reason: str | None = None, by: str | None = None) -> Plan[None]:
-        """Stop handing out jobs of this queue; running jobs go on."""
+    def _pause_queue(
+        self,
+        name: str,
+        *,
+        resume_at: datetime | timedelta | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Plan[None]:
+        """Stop handing out jobs of this queue; running jobs go on.
+
+        ``resume_at``: the pause ends by itself, at this time or after this duration.
+        """
         queue, reason, by = text("queue", name), optional_text("reason", reason), optional_text("by", by)
-        yield from perform(queues.pause, queue, reason=reason, by=by)
+        if isinstance(resume_at, timedelta):
+            length = duration_us("resume_at", resume_at, least=1)
+            yield from perform(queues.pause, queue, resume_in=length, reason=reason, by=by)
+        else:
+            end = None if resume_at is None else to_us("resume_at", resume_at)
+            yield from perform(queues.pause, queue, resume_at=end, reason=reason, by=by)
 
     def _resume_queue(self, name: str, *, by: str | None = None) -> Plan[QueuePause | None]:
         """Hand out jobs of this queue again. Return the ended pause; None if the queue was not paused."""
@@ -193,9 +210,18 @@ class JobMethods:
         return (yield from perform(cool_down.warm_queue, text("queue", name), by=optional_text("by", by)))
 
     def _set_queue(self, name: str, *, by: str | None = None, **changes: Unpack[QueueChanges]) -> Plan[None]:
-        """Change some of a queue's live settings. ``backoff`` overrides that of the queue's tasks; None removes it."""
+        """Change some of a queue's live settings; None removes one. What the code declares no longer overrides them.
+
+        ``backoff`` overrides that of the queue's tasks. ``timeout`` is for jobs without one of their own or of their
+        task. ``concurrency``: the most jobs that run at the same time, in all workers.
+        """
         queue, settings = text("queue", name), checked_changes(changes)
         yield from perform(queues.set_queue, queue, settings, by=optional_text("by", by))
+
+    def _reset_queue(self, name: str, *, by: str | None = None) -> Plan[list[QueueEdit]]:
+        """Return to the settings that the code declares, or to none. Return what operators had set."""
+        before = yield from perform(queues.reset_queue, text("queue", name), by=optional_text("by", by))
+        return [] if before is None else show_edits(before)
 
     def _list_queues(self) -> Plan[list[QueueSettings]]:
         """The queues with live settings."""
@@ -224,12 +250,12 @@ class JobMethods:
         )
 
     def _list_tasks(self) -> Plan[list[TaskFacts]]:
-        """All tasks, including those that only jobs name: their defaults, config, workers and unfinished jobs."""
+        """All tasks, even if only jobs name them, with their defaults, config, workers and unfinished jobs."""
         found = yield from perform(list_catalog)
         return [show_task(name, task) for name, task in found.items()]
 
     def _get_task(self, name: str | Named) -> Plan[TaskFacts]:
-        """The same for one task; UnknownTask if neither the database nor a job names it."""
+        """One task, as in ``list_tasks``; UnknownTask if it is not stored and no job names it."""
         found, known = (yield from perform(list_catalog)), task_name(name)
         if known not in found:
             raise UnknownTask
@@ -240,9 +266,9 @@ class JobMethods:
         return (yield from perform(worker.list_workers))
 
     def _stats(self, *, since: float | timedelta | datetime | None = 3600) -> Plan[Stats]:
-        """Statistics of queues, workers, the database and perdure's connections; and how long jobs waited and ran.
+        """Statistics of queues, workers, the database and perdure's connections, and of how long jobs waited and ran.
 
-        ``since``: measure jobs that ended in this many seconds, or since this time; None measures none.
+        ``since``: measure the jobs that ended since this time, or since this many seconds ago; None measures no jobs.
         """
         at = to_us("since", since) if isinstance(since, datetime) else None
         ago = None if since is None or isinstance(since, datetime) else duration_us("since", since)
@@ -264,6 +290,7 @@ class JobMethods:
     warm_queue, awarm_queue = sync_method(_warm_queue), async_method(_warm_queue)
     resume_queue, aresume_queue = sync_method(_resume_queue), async_method(_resume_queue)
     set_queue, aset_queue = sync_method(_set_queue), async_method(_set_queue)
+    reset_queue, areset_queue = sync_method(_reset_queue), async_method(_reset_queue)
     list_queues, alist_queues = sync_method(_list_queues), async_method(_list_queues)
     set_task, aset_task = sync_method(_set_task), async_method(_set_task)
     list_tasks, alist_tasks = sync_method(_list_tasks), async_method(_list_tasks)
@@ -285,5 +312,5 @@ def job_id(id: JobId) -> str:
 
 
 def optional_text(name: str, value: str | None) -> str | None:
-    """The checked reason or name of an operator, or None."""
+    """Validate an operator's name or reason, if it is given."""
     return None if value is None else text(name, value, 2000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
-from perdure.client.queues import QueuePause, show_pause
+from perdure.client.queues import QueuePause, QueueSettings, show_queue
 from perdure.model.coverage import Unserved
 from perdure.model.job import SECOND, Instant
 from perdure.model.latency import Latency
@@ -19,7 +19,7 @@ from perdure.store.store import Facts
 class QueueStats(NamedTuple):
     """Statistics of a queue. ``counts``: jobs by visible state, see docs/states.md. ``lag`` is in seconds.
 
-    ``held``: the number of jobs that no worker can claim, also in ``counts``.
+    ``held``: the number of jobs that no worker can claim, also in ``counts``. ``settings``: None if it has none.
     """
 
     counts: dict[str, int]
@@ -29,10 +29,18 @@ class QueueStats(NamedTuple):
     cool_until: datetime | None
     held: int
     pause: QueuePause | None
+    settings: QueueSettings | None
+
+
+IDLE = QueueStats({}, 0.0, None, False, None, 0, None, None)
+"""Of a queue without jobs and settings."""
 
 
 class DatabaseStats(NamedTuple):
-    """Statistics of the database. None: it has no such value, or hides it from this user. Snapshots are in seconds."""
+    """Statistics of the database. A value is None if the database does not have it, or hides it from this user.
+
+    ``oldest_snapshot`` is an age in seconds.
+    """
 
     dialect: Dialect
     version: str
@@ -43,7 +51,7 @@ class DatabaseStats(NamedTuple):
 
 
 class RecentStats(NamedTuple):
-    """Jobs that ended after ``since``. ``looked_at``: the jobs in the sample; ``whole``: the sample has all of them."""
+    """Jobs that ended after ``since``. ``looked_at``: the size of the sample; ``whole``: whether it has all of them."""
 
     since: datetime
     looked_at: int
@@ -53,9 +61,10 @@ class RecentStats(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """``workers``: the live workers. ``unserved``: ready jobs that none of them can claim.
+    """Statistics of an app's queues, workers and database.
 
-    ``recent`` is None if ``since`` was None.
+    ``workers``: the live workers. ``unserved``: ready jobs that none of them can claim. ``recent`` is None if ``since``
+    was None.
     """
 
     at: datetime
@@ -92,13 +101,16 @@ def _recent(recent: Recent) -> RecentStats:
 
 
 def _queue(queue: QueueNumbers, now: Instant) -> QueueStats:
-    oldest, cool = queue.oldest_ready, queue.cool_until
+    oldest, settings = queue.oldest_ready, queue.settings
+    cool = None if settings is None else settings.cool_until
+    shown = None if settings is None else show_queue(settings)
     return QueueStats(
         queue.counts,
         0.0 if oldest is None else (now - oldest) / SECOND,
         None if oldest is None else from_us(oldest),
-        queue.paused,
+        shown is not None and shown.paused,
         from_us(cool) if cool is not None and cool > now else None,
         queue.counts.get("held", 0),
-        show_pause(queue.pause),
+        None if shown is None else shown.pause,
+        shown,
     )

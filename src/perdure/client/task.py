@@ -18,6 +18,7 @@ from perdure.model.redact import load_names
 from perdure.model.reference import ReferenceCodec, references_in
 from perdure.model.signature import Signature
 from perdure.plan.plan import Plan, async_method, sync_method
+from perdure.request.concurrency_key import ConcurrencyKey
 from perdure.request.context import CONTEXT, Context
 from perdure.request.events import Listener
 from perdure.request.job import NOTHING_ASKED, JobRequest, Template
@@ -48,6 +49,7 @@ class Enqueuer(Generic[P, R]):
             task.results.decode,
             options.queue or task.definition.queue,
             task.canonical,
+            concurrency_key=task.concurrency_key,
         )
 
     @property
@@ -136,6 +138,8 @@ class Task(Enqueuer[P, R], Named):
     """A registered function with its default options. Calling it calls the function."""
 
     __name__: str
+    declares_timeout = False
+    """Whether its code gives a timeout, even if that is the default or None."""
 
     def __init__(
         self,
@@ -144,6 +148,7 @@ class Task(Enqueuer[P, R], Named):
         definition: TaskDefinition,
         aliases: tuple[str, ...] = (),
         handling: Handling = Handling(),  # noqa: B008
+        concurrency_key: str | Callable[..., object] | None = None,
     ) -> None:
         self.app = app
         self.function = function
@@ -158,6 +163,11 @@ class Task(Enqueuer[P, R], Named):
         self.arguments = ArgumentCodec(self.signature)
         self.results = ResultCodec(self.signature.returns)
         self.handling = handling
+        self.concurrency_key = (
+            None
+            if concurrency_key is None
+            else ConcurrencyKey(concurrency_key, self.name, self.signature, self.arguments)
+        )
         super().__init__(self, {})
         update_wrapper(cast(Any, self), function, updated=())
 
@@ -182,6 +192,7 @@ class Task(Enqueuer[P, R], Named):
             handling.on_failed,
             self.app.middleware,
             self.redact,
+            self.declares_timeout,
         )
 
     @lazy

@@ -25,9 +25,9 @@ class TaskDefaults(NamedTuple):
 
 
 class TaskFacts(NamedTuple):
-    """A task. ``defaults`` is None if only jobs name it: no new jobs can be enqueued.
+    """A task. ``defaults`` is None if only jobs name the task: then no new jobs of it can be enqueued.
 
-    ``counts``: its ready, scheduled, retrying and running jobs. ``served_by``: the names of live workers that have it.
+    ``counts``: its ready, scheduled, retrying and running jobs. ``served_by``: the live workers that can run it.
     """
 
     name: str

@@ -38,12 +38,12 @@ def timeline(traces: Traces) -> list[Entry]:
     entries += _current(traces)
     entries += map(_event, traces.events)
     entries += map(_log, traces.logs)
-    # The sort is stable: entries of the same microsecond keep the order above, except what a handler reported.
+    # The sort is stable: entries with the same microsecond, token and rank keep the order above.
     return sorted(entries, key=lambda entry: (entry.at, entry.token, _rank(entry.what)))
 
 
 def _rank(what: str) -> int:
-    """The order within a microsecond: a handler's last reports get the time of its end, but belong before it."""
+    """The order within a microsecond. A handler's last reports get the time of its end, but must come before it."""
     return 0 if what == "started" else 1 if what in SAID else 2
 
 
@@ -93,7 +93,7 @@ def _attempt(attempt: AttemptRow, workers: Mapping[str, WorkerRow]) -> list[Entr
 
 
 def _current(traces: Traces) -> list[Entry]:
-    """The entries from the row: the attempt that the table of attempts lacks, and an end without an event."""
+    """The entries from the job's row: the attempt that is not in the table of attempts, and an end without an event."""
     job = traces.job
     entries = []
     error: dict[str, str | None] = {}

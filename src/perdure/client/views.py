@@ -1,6 +1,6 @@
 """Views of jobs, workflows, workers and migrations for people: redacted, and limited in size.
 
-The command line reads these. An argument is hidden if the task's code redacts it, or the stored task does.
+The command line shows these views. An argument is hidden if the task's code or the stored task redacts it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from perdure.app import App
 
 MOST_SHOWN = 64 * 1024
-"""The most characters of one value, message or traceback, by default."""
+"""The default limit for the characters of one value, message or traceback."""
 
 _VALUES = ("payload", "meta", "checkpoint", "result")
 _TEXTS = (*_VALUES, "error_message", "error_trace")
@@ -63,7 +63,7 @@ class AttemptView(NamedTuple):
 
 
 class JobView(NamedTuple):
-    """A job, its history, oldest first, and why it is not running."""
+    """A job with its attempts, its history, oldest first, its log, and why it is not running."""
 
     job: JobRow
     attempts: list[AttemptView]
@@ -169,11 +169,11 @@ class Views:
         return (yield from whole_workflow_id(typed))
 
     def _workers(self) -> Plan[WorkersNow]:
-        """The workers that are not retired, and the database's time, by which a worker is live or silent."""
+        """The workers that are not retired, and the database's time, which decides whether a worker is silent."""
         return (yield from perform(list_workers_now))
 
     def _task_queues(self) -> Plan[dict[str, str]]:
-        """The stored tasks with their default queues. Cheap to read, for suggestions of names."""
+        """The stored tasks with their default queues. They are cheap to read, and used to suggest names."""
         return {name: task.definition.queue for name, task in (yield from perform(list_tasks)).items()}
 
     def _migrations(self) -> Plan[dict[int, str]]:
@@ -224,7 +224,7 @@ def _shown(row: JobRow, names: set[str], most: int | None) -> JobRow:
 
 
 def _shown_entry(entry: Entry, names: set[str], most: int | None) -> Entry:
-    """The entry, redacted and cut. The entry of a requeue contains the dropped checkpoint and result as JSON texts."""
+    """The entry, redacted and cut. The entry of a requeue has the dropped checkpoint and result as JSON texts."""
     kept = {
         name: _cut(redacted(value, names), most)
         for name in ("checkpoint", "result")
@@ -240,7 +240,7 @@ def _cut(text: str, most: int | None) -> str:
 
 
 def _attempts(traces: Traces) -> list[AttemptView]:
-    """The earlier attempts, and the one in the job's row: the running one, or the last."""
+    """All attempts: the earlier ones, and the running or last one, which is in the job's row."""
     row, names = traces.job, {id: worker.name for id, worker in traces.workers.items()}
     earlier = [AttemptView(*one, worker_name=names.get(one.worker or "")) for one in traces.attempts]
     if row.started_at is None:

@@ -1,4 +1,4 @@
-"""The app's methods that run jobs. They import the worker only when called: enqueueing needs no event loop."""
+"""The app's methods that run jobs. They import the worker only when called, because an enqueue does not need it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_SLOTS = 10_000
 
 
 class WorkerMethods:
-    """Mixed into App."""
+    """Methods of App that run jobs."""
 
     if TYPE_CHECKING:
         tasks: dict[str, Task[..., Any]]
@@ -52,7 +52,7 @@ class WorkerMethods:
     def use(self, *middleware: Middleware) -> None:
         """Add middleware around every enqueue and every run of a handler; the first one is the outermost.
 
-        Call this in the module that defines the tasks: a worker's child process imports only that.
+        Call this in the module that defines the tasks: a worker's child process may import only that module.
         """
         for each in middleware:
             if not isinstance(each, Middleware):
@@ -62,7 +62,7 @@ class WorkerMethods:
     def on(self, *names: EventName) -> Callable[[L], L]:
         """Subscribe a plain or async function to events of jobs: ``@app.on("failed")``.
 
-        The worker that ran the job calls it after the commit.
+        The worker that ran the job calls the function after the commit.
         """
         unknown = [name for name in names if name not in get_args(EventName)]
         if unknown or not names:
@@ -90,7 +90,8 @@ class WorkerMethods:
         """Run jobs until the block ends, for example during a web application's lifespan.
 
         ``concurrency``: the most jobs at a time on the event loop and in threads. ``processes``: in addition, the most
-        jobs at a time of tasks with ``run_in="process"``; by default one per CPU, and 0 leaves them to other workers.
+        jobs at a time of tasks with ``run_in="process"``. The default is one per CPU; 0 leaves such jobs to other
+        workers.
         The worker's ``status`` is None while it runs; ``await worker.wait()`` returns how it ended. If the worker died,
         the block raises WorkerDied, unless it raises an error itself.
         ``target``: ``module:name`` of this app for processes, if perdure cannot find it.
@@ -142,7 +143,7 @@ class WorkerMethods:
 
 
 def worker_options(app: WorkerMethods, **asked: Any) -> WorkerOptions:
-    """The checked options of a worker."""
+    """The validated options of a worker."""
     refuse_green_threads()
     queues = asked.pop("queues")
     if queues is not None and (isinstance(queues, str) or not isinstance(queues, Iterable)):

@@ -1,4 +1,4 @@
-"""Run an app's worker: in its own process, or in a running event loop."""
+"""Runs an app's worker, in its own process or in a running event loop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from perdure.worker.unknown_queues import warn_of_unknown
 from perdure.worker.worker import Worker
 
 MOST_IDLE = 2
-"""After this many failures in a row without a single iteration, the event loop is given up."""
+"""If the event loop stops this many times in a row without running a single callback, it is given up."""
 
 _log = logging.getLogger("perdure.worker")
 
@@ -49,7 +49,7 @@ def serve(app: WorkerMethods, options: WorkerOptions, target: str | None = None)
 
 
 def _run(loop: asyncio.AbstractEventLoop, worker: Worker, serving: asyncio.Task[int]) -> int:
-    """Run the loop until the worker has ended in order, even if a handler stops the loop or cancels its tasks."""
+    """Run the loop until the worker has shut down properly, even if a handler stops the loop or cancels its tasks."""
     idle = 0
     while not serving.done():
         turned: list[bool] = []
@@ -74,7 +74,7 @@ def _run(loop: asyncio.AbstractEventLoop, worker: Worker, serving: asyncio.Task[
 
 
 async def _cancel_leftovers() -> None:
-    """Cancel what is left, as asyncio.run does, but for at most a second: a handler may ignore its cancellation."""
+    """Cancel the remaining tasks, as asyncio.run does, but wait at most a second: handlers may ignore that."""
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:
         task.cancel()
@@ -87,7 +87,7 @@ async def _cancel_leftovers() -> None:
 async def beside(
     app: WorkerMethods, options: WorkerOptions, target: str | None = None
 ) -> AsyncIterator[Worker]:
-    """Run a worker in the running loop until the block ends. If the worker died, raise WorkerDied then."""
+    """Run a worker in the running loop until the block ends, which raises WorkerDied if the worker died."""
     worker = make_worker(app, options, target)
     await _save_tasks_until_done(app)
     await warn_of_unknown(app.operations.store, options.queues)
@@ -96,7 +96,7 @@ async def beside(
     try:
         await asyncio.wait((running, ready), return_when=asyncio.FIRST_COMPLETED)
         if running.done():
-            running.result()  # raises why the worker was refused
+            running.result()  # raises an error if the worker could not start
         yield worker
     finally:
         ready.cancel()
@@ -125,6 +125,8 @@ async def _wait_until_ended(worker: Worker, running: asyncio.Task[Exit]) -> None
 def make_worker(app: WorkerMethods, options: WorkerOptions, target: str | None = None) -> Worker:
     """Create a worker without using the database, which may not be available yet."""
     app.operations.store.use_worker_patience()
+    # An earlier worker of this app may have read limits that were changed since. A burst would claim nothing and end.
+    app.operations.limits_may_have_changed()
     handlers = app.handlers()
     program = find_program(app, target)
     alone = sorted(name for name, handler in handlers.items() if handler.run_in == "process")
@@ -169,7 +171,10 @@ def find_program(app: WorkerMethods, target: str | None = None) -> Load | None:
 
 
 def _find_target(app: WorkerMethods, homes: Collection[str]) -> str | None:
-    """A module and name of the app. Modules that define tasks come first: others may import much more."""
+    """``module:name`` of the app; None if no module has it.
+
+    Modules that define tasks are preferred, because others may import much more.
+    """
     found = [
         f"{name}:{attribute}"
         for loaded, module in list(sys.modules.items())
@@ -180,7 +185,7 @@ def _find_target(app: WorkerMethods, homes: Collection[str]) -> str | None:
 
 
 def _importable(module: str) -> str | None:
-    """The name to import a loaded module by; None for a script. ``python -m`` records the name of its module."""
+    """The name to import a loaded module by; None for a script. ``python -m`` records its module in ``__spec__``."""
     if module != "__main__":
         return module
     spec = getattr(sys.modules["__main__"], "__spec__", None)
@@ -188,7 +193,8 @@ def _importable(module: str) -> str | None:
 
 
 async def _serve(app: WorkerMethods, options: WorkerOptions, worker: Worker) -> int:
-    # Before waiting for the database: without handlers, signals do not stop the first process of a container.
+    # Set signal handlers before waiting for the database. Without them, signals do not stop the first process of a
+    # container.
     with _stopped_by_signals(worker):
         await worker.unless_stopped(_save_tasks_until_done(app))
         await worker.unless_stopped(warn_of_unknown(app.operations.store, options.queues))
@@ -197,9 +203,9 @@ async def _serve(app: WorkerMethods, options: WorkerOptions, worker: Worker) -> 
 
 @contextmanager
 def _stopped_by_signals(worker: Worker) -> Iterator[None]:
-    """Stop the worker in order at the first signal; end the process at the second.
+    """Shut the worker down at the first signal; end the process at once at the second.
 
-    These are Python's signal handlers, not the loop's: they also run while a handler blocks the loop.
+    These are Python's signal handlers, not the loop's, because they also run while a job's handler blocks the loop.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

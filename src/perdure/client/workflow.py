@@ -1,4 +1,4 @@
-"""Build a workflow: a graph of steps, checked as a whole before anything is written."""
+"""Builds a workflow: a graph of steps, which is checked as a whole before anything is written."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ R = TypeVar("R")
 class Workflow:
     """Steps that are started together: ``app.start_workflow(flow)``.
 
-    ``result``: the step whose result becomes the workflow's. ``idempotency_key``: the workflow is started only once.
-    ``unique_key``: at most one workflow of this name and key runs at a time.
+    ``result``: the step whose result becomes the workflow's result. ``idempotency_key``: the workflow is started only
+    once. ``unique_key``: at most one workflow of this name and key runs at a time.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Workflow:
     ) -> Gate:
         """Add a step that a person or program resolves.
 
-        ``timeout`` begins when the gate opens; ``on_timeout`` is its outcome if nobody resolves it in that time.
+        ``timeout`` begins when the gate opens; ``on_timeout`` is the outcome if nobody resolves the gate in that time.
         """
         if job is not None:
             raise InvalidWorkflow(f"{key} is a gate: no worker runs it, so it takes no job.")
@@ -109,7 +109,7 @@ class Workflow:
         self._steps[step.key] = step
 
     def shapes(self) -> list[Shape]:
-        """The whole graph, parents first; InvalidWorkflow names a wrong step."""
+        """The whole graph, validated, parents first. InvalidWorkflow names a wrong step."""
         if not self._steps:
             raise InvalidWorkflow(f"The workflow {self.name} has no steps.")
         shapes = [step.shape for step in self._steps.values()]
@@ -128,7 +128,7 @@ class Workflow:
         return mermaid(self.shapes(), self.name)
 
     def new(self, id: str) -> NewWorkflow:
-        """The workflow as operations take it."""
+        """The workflow in the form that operations take."""
         options = self._options
         return NewWorkflow(
             id=id,
@@ -151,7 +151,7 @@ class Workflow:
 
 
 class _Names:
-    """Keys for steps without one: the task's name, with a number if it is repeated."""
+    """Makes keys for steps that have none: the last part of the task's name, with a number if it is repeated."""
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
@@ -165,7 +165,7 @@ class _Names:
 
 
 def chain(*jobs: JobRequest[Any], name: str = "chain", **options: Any) -> Workflow:
-    """A workflow that runs jobs in order, each after the previous one succeeded. Its result is that of the last job."""
+    """A workflow that runs each job after the previous one succeeded. Its result is that of the last job."""
     names = _Names()
     keys = [names.of(job) for job in jobs]
     flow = Workflow(name, **{"result": keys[-1] if keys else None, **options})
@@ -183,9 +183,9 @@ def group(
     name: str = "group",
     **options: Any,
 ) -> Workflow:
-    """A workflow that runs jobs in parallel, and ``then`` one more if all succeeded.
+    """A workflow that runs jobs in parallel, and the job ``then`` once all of them succeeded.
 
-    That job finds their results in ``ctx.results``, and its result is the workflow's.
+    The job ``then`` finds their results in ``ctx.results``, and its own result is the workflow's.
     """
     names = _Names()
     jobs = [*jobs]

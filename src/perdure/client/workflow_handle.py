@@ -112,7 +112,7 @@ class StartedWorkflow:
         return self.result
 
     def _failed(self) -> Plan[WorkflowFailed]:
-        """The error of the failed workflow. It names failed steps; the error of the first one is its cause."""
+        """The error of the failed workflow. It names failed steps; its ``__cause__`` is the error of the first one."""
         spoilers = yield from perform(ops.list_spoilers, self.id, n=NAMED + 1)
         named = ", ".join(map(_failed_step, spoilers[:NAMED])) + (
             " and others" if len(spoilers) > NAMED else ""
@@ -143,7 +143,7 @@ class StartedWorkflow:
         reason: str | None = None,
         by: str | None = None,
     ) -> Plan[Requeuing]:
-        """Start a new run of a workflow that failed or was canceled; ``run``: only if this is still its run."""
+        """Start a new run of a workflow that failed or was canceled; with ``run``, only if that is still its run."""
         return (yield from self._app._requeue_workflow(self.id, run=run, steps=steps, reason=reason, by=by))
 
     def _is_over(self) -> Plan[bool]:
@@ -163,7 +163,7 @@ class WorkflowStep:
 
     key: str
     id: str
-    """The id of its job."""
+    """The id of the step's job."""
     task: str | None
     """None for a gate."""
     queue: str
@@ -180,7 +180,7 @@ class WorkflowStep:
     """Without a traceback."""
     created_at: datetime
     run_at: datetime
-    """The time from which it may run; for an open gate with a timeout, the end of the timeout."""
+    """The time from which the step may run; for an open gate with a timeout, the end of the timeout."""
     started_at: datetime | None
     finished_at: datetime | None
 

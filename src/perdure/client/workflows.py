@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class WorkflowMethods:
-    """Mixed into App."""
+    """Methods of App for workflows."""
 
     if TYPE_CHECKING:
         from perdure.store.store import Store
@@ -53,7 +53,7 @@ class WorkflowMethods:
         def store(self) -> Store: ...
 
     def _moving(self, act: Plan[T], conn: object | None) -> Plan[T]:
-        """Perform an action that may release steps. Every such action comes through here: testing replaces this."""
+        """Perform an action that may release steps. All such actions use this method: a testing block replaces it."""
         return (yield from act)
 
     def _start_workflow(self, flow: Workflow, *, conn: object | None = None) -> Plan[StartedWorkflow]:
@@ -128,9 +128,9 @@ class WorkflowMethods:
         by: str | None = None,
         conn: object | None = None,
     ) -> Plan[Requeuing]:
-        """Start a new run of a workflow that failed or was canceled; ``run``: only if this is still its run.
+        """Start a new run of a workflow that failed or was canceled; with ``run``, only if that is still its run.
 
-        ``steps``: only the "failed" ones, those and all steps "following" them, or "all".
+        ``steps``: "failed" requeues only failed steps, "following" also all steps after them, "all" every step.
         """
         if steps not in get_args(Which):
             raise InvalidOption(f"steps must be one of {', '.join(get_args(Which))}.")
@@ -157,9 +157,9 @@ class WorkflowMethods:
         by: str | None = None,
         conn: object | None = None,
     ) -> Plan[bool]:
-        """Resolve an open gate. Resolving it again in the same way returns False; in another way is a GateConflict.
+        """Resolve an open gate. Resolving it again in the same way returns False; in another way raises GateConflict.
 
-        ``output``: the gate's result as plain JSON, only with "succeeded".
+        ``output``: the gate's result, as plain JSON values. Only a gate that succeeded has one.
         """
         if resolution not in RESOLUTIONS:
             raise InvalidOption(

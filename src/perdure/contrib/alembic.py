@@ -1,10 +1,10 @@
-"""Alembic: keep ``alembic revision --autogenerate`` from seeing perdure's tables, so that it does not drop them.
+"""For Alembic: hide perdure's tables from ``alembic revision --autogenerate``, so that it does not drop them.
 
     # env.py
     from perdure.contrib.alembic import include_name
     context.configure(connection=connection, target_metadata=metadata, include_name=include_name)
 
-``perdure migrate`` makes the tables, or ``perdure.schema.install_sql`` in a revision of yours.
+Create the tables with ``perdure migrate``, or with ``perdure.schema.install_sql`` in a revision of yours.
 """
 
 from __future__ import annotations

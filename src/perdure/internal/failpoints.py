@@ -1,12 +1,12 @@
 """Failpoints: places where a test makes a process die, fail or hang.
 
-``PERDURE_FAILPOINT=after_handler_before_flush:kill``. The actions:
+A test sets ``PERDURE_FAILPOINT=after_handler_before_flush:kill``: the name of a place and an action. The actions:
 
     name:kill       SIGKILL to this process        name:raise      an unexpected error
     name:exit       os._exit(70)                   name:sleep=0.5  sleep this many seconds
 
-``@3`` at the end means the third time the place is reached. Commas separate several failpoints. The variable is read
-when the first place is reached. If it is not set, a place costs one look at a flag.
+With ``@3`` at the end, the action happens only the third time that the place is reached. Commas separate several
+failpoints. The variable is read when the first place is reached. If it is not set, a place costs one check of a flag.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Place: TypeAlias = Literal[
 
 
 class Failpoint(Exception):
-    """Raised where a failpoint says ``raise``."""
+    """Raised by a failpoint with the action ``raise``."""
 
 
 class Fault(NamedTuple):

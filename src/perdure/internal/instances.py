@@ -11,7 +11,7 @@ T = TypeVar("T")
 class WeakRegistry(Generic[T]):
     """A weak registry that any thread can list.
 
-    Not a WeakSet: iterating over one while another thread adds to it raises.
+    It is not a WeakSet, because that raises if a thread adds to it while another iterates.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class WeakRegistry(Generic[T]):
         self._by_id[id(one)] = one
 
     def now(self) -> list[T]:
-        # valuerefs() copies atomically; values() iterates.
+        # valuerefs() copies atomically, whereas values() iterates.
         return [one for reference in self._by_id.valuerefs() if (one := reference()) is not None]
 
     def forget(self) -> None:

@@ -1,10 +1,10 @@
 """The journal: an optional record of what this process did to jobs, for tests that kill the process.
 
-``PERDURE_JOURNAL=directory``. Each process has a file with one JSON object per line. One system call writes each
-line as it happens, so a killed process loses nothing. The variable is read when it is first needed.
+``PERDURE_JOURNAL=directory`` enables it. Each process has a file with one JSON object per line. Each line is written
+at once, by one system call, so a killed process loses nothing. The variable is read when it is first needed.
 
-    enqueue     before (phase ``invoke``, with the requested keys) and after (``ok`` with the returned jobs, which
-                may be existing ones with that key; or ``unknown``)
+    enqueue     an enqueue begins (phase ``invoke``, with the requested keys) or ends (``ok`` with the returned jobs,
+                which may be existing ones with the same key; or ``unknown``)
     started     a handler is about to run, under this token
     children    the handler asks to enqueue jobs with its success
     ended       the handler returned, raised or was stopped: why, and with what outcome
@@ -48,7 +48,7 @@ def note(what: str, jobs: Iterable[str] = (), **more: object) -> None:
 
 
 def _file() -> int | None:
-    """This process's file: a forked child does not use its parent's. None if the variable is no longer set."""
+    """The file of this process, None if the variable is no longer set. A forked child has its own file."""
     pid = os.getpid()
     if pid not in _files:
         if not (name := os.environ.get(VARIABLE)):
@@ -57,7 +57,8 @@ def _file() -> int | None:
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"{_began}-{pid}.jsonl"
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        # Two threads may get here. No lock: a forked child could inherit it, held by a thread that the child lacks.
+        # Two threads may open the file, and one descriptor is kept. A lock would be a trap: a forked child could
+        # inherit it locked, without the thread that holds it.
         if _files.setdefault(pid, file) != file:
             os.close(file)
     return _files[pid]

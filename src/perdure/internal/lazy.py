@@ -9,10 +9,10 @@ T = TypeVar("T")
 
 
 class lazy(Generic[T]):
-    """Like ``functools.cached_property`` since Python 3.12.
+    """``functools.cached_property`` without its lock, as in Python 3.12 and later.
 
-    In 3.11 that has a lock, shared by all objects of a class: a child forked while another thread computes the
-    attribute would wait for ever. If two threads come first, both compute the value, and one value is kept.
+    In Python 3.11, all objects of a class share that lock: a child forked while another thread computes the attribute
+    would wait for ever. Without a lock, two threads may both compute the value. The first one stored is kept.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:

@@ -16,14 +16,14 @@ _log = logging.getLogger("perdure.store")
 
 
 class DaemonThreads:
-    """At most ``limit`` daemon threads, each started when there is work and no thread is free."""
+    """Runs work in at most ``limit`` daemon threads. A thread is started if there is work and no thread is free."""
 
     def __init__(self, name: str, limit: int) -> None:
         self._name = name
         self._limit = limit
         self._lock = threading.Lock()
         self._stopped = False
-        # Threads without work, less the work that waits for a thread.
+        # The number of idle threads, minus the number of queued pieces of work.
         self._free = 0
         self._work: SimpleQueue[Work | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -61,7 +61,7 @@ class DaemonThreads:
                 work()
             except Exception:
                 _log.exception("Unexpected error in a thread of the store")
-            # Otherwise the finished work would be kept alive until the next one.
+            # Otherwise this variable would keep the finished work alive until the next work arrives.
             del work
             with self._lock:
                 self._free += 1

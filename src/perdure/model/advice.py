@@ -22,6 +22,7 @@ ACTIONS = {
     ),
     "resolve_otherwise": ("'failed' or 'canceled'", "--reject"),
     "resume_queue": ("resume_queue({queue})", "perdure resume {queue}"),
+    "set_limit": ("set_limit({limit}, concurrency=N)", "perdure limit {limit} set N"),
     "run_now": ("run_now({id})", "perdure run-now {id}"),
     "cancel_jobs": ("cancel_jobs", "perdure cancel"),
     "delete_jobs": ("delete_jobs", "perdure delete"),
@@ -67,6 +68,8 @@ ADVICE = {
     "task_unserved": "Start a worker of a program that has the task.",
     "task_unknown": "Check the name; if it is right, start a worker of a program that has the task.",
     "unserved": "Let a worker that knows the task also serve the queue.",
+    "limit_full": "Wait until a slot is free, or {cancel_holder}. {set_limit} changes the limit.",
+    "declared_limit_full": "Wait until a slot is free, or {cancel_holder}. The code declares the limit.",
     "workers_busy": "It starts when one of those jobs ends; more workers or a higher concurrency start it sooner.",
     "behind": "More workers, or a higher priority for jobs like it, start it sooner.",
     "ready": "Nothing.",
@@ -88,7 +91,7 @@ class Advice(str):
 
 
 def advise(template: str, **fields: str | None) -> Advice:
-    """Fill in actions and fields. A field that is an argument of an action is quoted."""
+    """Fill in the template's actions and fields. A field that is an argument of an action is quoted."""
     given = {name: str(value) for name, value in fields.items()}
     return Advice(*(template.format_map(_Words(given, language)) for language in _LANGUAGES))
 
@@ -102,7 +105,7 @@ _LANGUAGES = (_Language(0, repr), _Language(1, quote))
 
 
 class _Words(dict[str, str]):
-    """The fields. Any other name is an action."""
+    """The fields of a template. Any other name in the template is an action."""
 
     def __init__(self, fields: dict[str, str], language: _Language) -> None:
         super().__init__(fields)

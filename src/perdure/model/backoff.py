@@ -1,4 +1,4 @@
-"""How long to wait before the next try."""
+"""Back-off: how long to wait before the next attempt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perdure.errors import InvalidOption
 from perdure.model.job import SECOND, Span
 
 MAX_DELAY: Span = 366 * 86_400 * SECOND
-"""The longest delay, a year. A longer one is a mistake, and a much longer one overflows."""
+"""The longest delay: a year. A longer delay is a mistake, and a much longer one would overflow."""
 
 
 class Backoff(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class Backoff(msgspec.Struct, frozen=True):
                 raise InvalidOption(f"Back-off {name} must be a number of seconds from 0 to a year.")
 
     def delay(self, n: int, *, code: str | None = None, roll: float) -> Span:
-        """The wait after the n-th failure; ``roll`` in [0, 1) is the jitter."""
+        """The wait after the n-th failure. ``roll`` is a random number in [0, 1), for the jitter."""
         fixed = self.codes.get(code) if code is not None else None
         return _duration_us(fixed) if fixed is not None else int(self.ceiling(n) * roll)
 
@@ -41,7 +41,8 @@ class Backoff(msgspec.Struct, frozen=True):
         """The longest wait after the n-th failure."""
         if self.base <= 0 or self.cap <= 0:
             return 0
-        # Exponents stop where the cap is reached: 2**10_000 must not be computed. cap / base could overflow, too.
+        # The exponent is limited to where the cap is reached, because 2**10_000 must not be computed. The limit is a
+        # difference of logarithms, because cap / base could overflow.
         enough = max(math.ceil(math.log2(self.cap) - math.log2(self.base)), 0) + 1
         return _duration_us(min(math.ldexp(self.base, min(max(n, 1) - 1, enough)), self.cap))
 
@@ -50,7 +51,7 @@ DEFAULT_BACKOFF = Backoff()
 
 
 def as_backoff(backoff: float | Backoff) -> Backoff:
-    """Return the policy; a number is the ``base`` of one, in seconds."""
+    """Return the policy. A number becomes the ``base`` of a new policy, in seconds."""
     if isinstance(backoff, Backoff):
         return backoff
     policy = Backoff(base=backoff)

@@ -1,7 +1,6 @@
-"""Canonical requests of keyed enqueues: how they are written and compared.
+"""Canonical requests of enqueues with an idempotency key: how they are written and compared.
 
-A canonical request is stored as long as its idempotency key and read by later releases: a new format needs a new
-``VERSION``.
+A canonical request is stored as long as its key, and later releases read it. So a new format needs a new ``VERSION``.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ VERSION = 1
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_COMPARED = ("tenant", "meta", "idempotency_key")
-"""Not compared: a key already belongs to one tenant, and ``meta`` says nothing about the work."""
+"""Options that are not compared: a key already belongs to one tenant, and ``meta`` does not change the work."""
 _SPELLED = {"expires_in": "expires", "expires_at": "expires"}
 _OPTIONS = {name: _SPELLED.get(name, name) for name in Options.__struct_fields__ if name not in _NOT_COMPARED}
-"""The compared options in the order of the text, each with its name in the text."""
+"""The options that are compared, each with its name in the stored text. The text has them in this order."""
 
 
 class Request(NamedTuple):
@@ -43,7 +42,7 @@ def canonical(request: Request) -> str:
 
 
 def canonical_replay(source: str) -> str:
-    """The text for a replay: the id of the repeated job stands for all else."""
+    """The text to store for a replay. It has the id of the replayed job instead of arguments and options."""
     return msgspec.json.encode({"v": VERSION, "arguments": {}, "replay_of": source}).decode()
 
 
@@ -62,7 +61,7 @@ def difference(stored: str, asked: str) -> str | None:
 
 
 def differing_field(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """``difference`` of two decoded requests. A missing field was not set."""
+    """The same as ``difference``, for two decoded requests. A missing field was not set."""
     for name in _in_order(("arguments", *_OPTIONS.values()), before, now):
         if not same(before.get(name), now.get(name)):
             both = isinstance(before.get(name), dict) and isinstance(now.get(name), dict)
@@ -111,7 +110,7 @@ def _in_order(first: Sequence[str], *requests: Mapping[str, object]) -> Iterator
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are equal as JSON: numbers by value, true is not 1, the order of keys does not count."""
+    """Whether two values are equal as JSON: 1 equals 1.0, true does not equal 1, the order of keys does not matter."""
     match one, other:
         case (bool(), _) | (_, bool()):
             return one is other
@@ -122,5 +121,5 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-# An int stays an int and any other number becomes a Decimal: both are exact, and compare exactly.
+# Integers become ints and other numbers become Decimals: both are exact, and their comparison is exact.
 _DECODER = msgspec.json.Decoder(float_hook=Decimal)

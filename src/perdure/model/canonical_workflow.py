@@ -1,7 +1,7 @@
-"""Canonical requests of keyed workflows and appends: how they are written and compared.
+"""Canonical requests of workflows and appends with a key: how they are written and compared.
 
-The order of steps and of their parents does not count. A step without a tenant has its workflow's. What an older
-format did not record counts as not set.
+The order of steps and of their parents does not matter. A step without a tenant has its workflow's tenant. A field
+that an older format did not record counts as not set.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def append_difference(stored: str, asked: str, *, tenant: str | None) -> str | N
 
 
 def appended_again(stored: Iterable[str], asked: str, *, tenant: str | None) -> tuple[set[str], str | None]:
-    """The steps that earlier appends already had, and the first field in which one of them differs."""
+    """The keys of the steps that earlier appends already added, and the first field in which one of them differs."""
     before = {key: step for one in stored for key, step in _read(one, tenant)["steps"].items()}
     now = {key: step for key, step in _read(asked, tenant)["steps"].items() if key in before}
     return {*now}, _differing_step({key: before[key] for key in now}, now)

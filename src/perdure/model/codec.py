@@ -1,7 +1,7 @@
 """Arguments and results as JSON text.
 
-Arguments arrive equal to what was sent, also in type, or ``encode`` refuses them and names the place. Doubtful values
-are decoded again and compared. An aware datetime arrives as the same instant, at a fixed offset.
+Handlers get arguments equal to those sent, in value and in type, or ``encode`` refuses them and names the path. A value
+that JSON might change is decoded again and compared. An aware datetime keeps its instant, but gets a fixed offset.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_DEPTH = 200
 
 _EXACT = frozenset({str, bool, NoneType, bytes, bytearray, UUID, date, timedelta, UnsetType})
 _WITH_CARE = frozenset({int, float, Decimal, datetime, time})
-# Stands for a key of a dict or an element of a set: they are data, which a message must not show.
+# In a path, this replaces a dict's key or a set's element: these are data, which a message must not show.
 _SOMEWHERE = "[...]"
 _MISSING = object()
 TOO_DEEP = "is nested too deeply, or contains itself"
@@ -72,7 +72,7 @@ class ArgumentCodec:
         return self.encode(self._bind(args, kwargs))
 
     def encode(self, values: dict[str, object]) -> str:
-        """The JSON object that ``decode`` turns into equal values. Raises BadArguments, PayloadTooLarge."""
+        """The JSON object that ``decode`` converts to equal values. Raises BadArguments or PayloadTooLarge."""
         encoded = to_json(values)
         if not (values.keys() >= self._required and are_plain(values, self._kinds)):
             _verify(values, encoded, self._decoded)
@@ -85,10 +85,10 @@ class ArgumentCodec:
         return _ENCODER.encode(values).decode()
 
     def decode(self, text: str | bytes) -> dict[str, object]:
-        """Values of the annotated types. Raises BadArguments when the text does not fit them."""
+        """The arguments as values of the annotated types. Raises BadArguments if the text does not fit them."""
         try:
             return self._decoded(text)
-        # The task's own types run code here, which may raise anything and quote values.
+        # The task's own types run code here. That may raise anything, with messages that quote values.
         except Exception as error:
             fault = misfit(error)
         raise refused(fault)
@@ -99,7 +99,7 @@ class ArgumentCodec:
 
 
 def encode_plain(values: Mapping[str, object]) -> str:
-    """Encode arguments of a task whose code is elsewhere. Only values that JSON can represent exactly are accepted."""
+    """Encode arguments of a task whose code is not loaded. Only values that JSON represents exactly are accepted."""
     values = dict(values)
     encoded = to_json(values)
     _verify(values, encoded, msgspec.json.decode)
@@ -107,19 +107,19 @@ def encode_plain(values: Mapping[str, object]) -> str:
 
 
 class ResultCodec:
-    """Converts results. A result that cannot be stored is dropped with a reason; the outcome is recorded anyway."""
+    """Converts results to JSON and back. A result that cannot be stored is dropped; the outcome is recorded anyway."""
 
     def __init__(self, annotation: Any = Any) -> None:
         self._decoder = _result_decoder(annotation)
 
     def encode(self, value: object) -> tuple[str | None, str | None]:
-        """Return the JSON text, or the reason why there is none."""
+        """Return the JSON text and None, or None and the reason why the value cannot be stored."""
         try:
             encoded = _encoded_result(value)
             if len(encoded) > MAX_PAYLOAD:
                 return None, "result.too_large"
             if type(value) not in PLAIN:
-                # msgspec writes a msgspec.Raw unchecked: it may not be JSON.
+                # msgspec does not check the content of a msgspec.Raw: it may not be JSON.
                 msgspec.json.decode(encoded)
             return encoded.decode(), None
         except Exception:
@@ -135,7 +135,7 @@ class ResultCodec:
 
 
 def storable_text(text: str, limit: int) -> str:
-    """Replace characters that a database cannot store. Of a text over ``limit``, keep head and tail."""
+    """Replace characters that a database cannot store. A text longer than ``limit`` loses its middle."""
     if len(text) > limit:
         marker = f"\n[... {len(text)} characters, cut to {limit} ...]\n"
         head, odd = divmod(max(limit - len(marker), 0), 2)
@@ -202,7 +202,7 @@ def _encoding_fault(value: object, depth: int = 0) -> Fault | None:
 def _verify(values: dict[str, object], encoded: bytes, decode: Callable[[bytes], dict[str, object]]) -> None:
     try:
         fault = first_fault(values, decode(encoded))
-    except RecursionError:  # Python 3.14 writes deeper than it reads
+    except RecursionError:  # Python 3.14 can encode deeper nesting than it can decode
         fault = first_fault(values, values) or ("$", TOO_DEEP)
     except Exception as error:
         # The cause may be in the values themselves: a NaN, for example, is written as null.
@@ -248,7 +248,7 @@ def _fault(sent: Any, arrived: Any, depth: int = 0) -> Fault | None:
 
 
 def _flaw(value: object) -> str | None:
-    """Why a value can never be stored, whatever its annotation; None if it can."""
+    """Why a value cannot be stored under any annotation; None if it can."""
     match value:
         case int() if not LEAST <= value <= GREATEST:
             return "is an integer of more than 64 bits"
@@ -267,7 +267,7 @@ def _same(sent: Any, arrived: Any) -> bool:
         case Enum():
             return sent is arrived
         case float() | Decimal():
-            # 0.0 == -0.0, and Decimal("1.10") == Decimal("1.1").
+            # == is not enough: 0.0 == -0.0, and Decimal("1.10") == Decimal("1.1").
             return str(sent) == str(arrived)
         case datetime():
             # In the hour that a clock change repeats, == between two time zones is always false. astimezone() does not
@@ -275,13 +275,13 @@ def _same(sent: Any, arrived: Any) -> bool:
             apart = sent.replace(tzinfo=None) - arrived.replace(tzinfo=None)
             return bool(apart == sent.utcoffset() - arrived.utcoffset())
         case time():
-            # A named zone has no offset without a date: it would be lost, and == would not notice.
+            # Without a date, a named zone has no offset. JSON would lose the zone, and == would not notice.
             return bool(sent == arrived) and (sent.tzinfo is None) == (arrived.tzinfo is None)
     return bool(sent == arrived)
 
 
 def _parts(value: Any, like: object = None) -> Parts | None:
-    """The parts of a container, or of an object with fields. A set takes the order of ``like``."""
+    """The parts of a container, or of an object with fields. The elements of a set are in the order of ``like``."""
     match value:
         case dict():
             return [(_SOMEWHERE, part) for pair in value.items() for part in pair]
@@ -366,7 +366,7 @@ def _mended(value: Any) -> Any:
 
 
 def _is_model(kind: Any) -> bool:
-    """Whether this is a pydantic model. Its methods decide: pydantic may not be installed."""
+    """Whether this is a pydantic model. It is recognized by its methods, because pydantic may not be installed."""
     return hasattr(kind, "model_dump") and hasattr(kind, "model_validate")
 
 
@@ -387,12 +387,12 @@ def _simpler(value: Any) -> Any:
 
 def _model(kind: Any, value: object) -> Any:
     if not _is_model(kind):
-        return value  # msgspec checks whether it is an instance
+        return value  # msgspec checks that it is an instance of ``kind``
     try:
-        # From JSON, not from Python values: only there does a strict model accept a date as text.
+        # Validate JSON, not Python values: a strict model accepts a date as text only in JSON.
         return kind.model_validate_json(msgspec.json.encode(value))
     except Exception:
-        # msgspec adds the path only to a ValueError.
+        # msgspec adds the path to the error only if it is a ValueError.
         raise ValueError from None
 
 

@@ -8,10 +8,10 @@ from perdure.model.backoff import DEFAULT_BACKOFF, MAX_DELAY, Backoff
 from perdure.model.job import SECOND, Span
 
 QUIET: Span = 120 * SECOND
-"""How long after the end of a cool-down the exponent starts anew, if no job was throttled since."""
+"""If no job was throttled for this long after a cool-down ended, the exponent starts from zero again."""
 
 LONGEST: Span = 900 * SECOND
-"""The longest cool-down that follows from the exponent."""
+"""The longest cool-down that the exponent gives. A delay from a handler may be longer."""
 
 MOST_DOUBLED = 30
 """The highest exponent."""
@@ -20,13 +20,13 @@ MOST_DOUBLED = 30
 def cool_down(
     throttles: int, *, left: Span | None, asked: Collection[Span | None], backoff: Backoff | None
 ) -> tuple[int, Span]:
-    """The queue's next exponent, and for how long it cools from now on.
+    """The queue's next exponent, and how long the queue cools down from now on.
 
-    ``left``: how long its last cool-down still lasts, negative if that has ended. ``asked``: the delays of the jobs
-    that were throttled, None for each job that gave none.
+    ``left``: how long its last cool-down still lasts, negative if it has ended. ``asked``: the delays of the jobs that
+    were throttled, None for each job without a delay.
 
-    A delay is taken as it is and leaves the exponent alone. Without a delay the exponent grows by one, unless the queue
-    cools already: then its jobs have met the limit that is known. Of several cool-downs the one that ends last counts.
+    A delay is used as it is and does not change the exponent. Jobs without a delay raise the exponent by one, unless
+    the queue is already cooling down: then they hit the limit that is already known. The longest cool-down counts.
     """
     remaining = max(left or 0, 0)
     if left is None or left <= -QUIET:

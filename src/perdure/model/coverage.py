@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 Lack: TypeAlias = Literal["worker", "queue", "task", "both"]
-"""What no live worker serves: anything at all, the queue, the task, or the two together."""
+"""What is missing: any live worker, one for the queue, one for the task, or one that has both."""
 
 
 class Server(NamedTuple):

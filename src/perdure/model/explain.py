@@ -1,4 +1,4 @@
-"""Why a job is not running: the first reason, as a sentence, and the reasons behind it."""
+"""Explains why a job is not running: the first reason, and what else would keep it from running."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import NamedTuple
 from perdure.model.advice import ADVICE, advise
 from perdure.model.coverage import Lack, Server, lack
 from perdure.model.job import ENDED, LATER, UNCLAIMABLE, Instant, JobRow, State
+from perdure.model.limit_use import Holding, limit_name
 from perdure.model.pause import Pause
 from perdure.model.silence import Silence
 from perdure.model.suspect import is_suspect
@@ -16,7 +17,7 @@ from perdure.model.time_text import distance, stamp
 MOST_AHEAD = 1000
 """Jobs ahead are counted up to this number."""
 MOST_NAMED = 3
-"""At most this many parents are named."""
+"""At most this many parents, and this many jobs that have slots of a limit, are named."""
 
 
 class Parent(NamedTuple):
@@ -32,26 +33,31 @@ class Case(NamedTuple):
     job: JobRow
     paused: bool = False
     pause: Pause | None = None
-    """Of its queue, if that is paused."""
+    """The pause of the job's queue, if the queue is paused and the pause was recorded."""
     cool_until: Instant | None = None
     servers: Sequence[Server] = ()
     runner: str | None = None
-    """The name of the live worker that runs it."""
+    """The name of the live worker that runs the job."""
     silent: Silence | None = None
-    """If the worker that runs it does not renew its lease."""
+    """Set if the worker that runs the job does not renew its lease."""
     taken_over: Silence | None = None
-    """If the worker of the attempt before died."""
+    """Set if the worker of the previous attempt died."""
     enabled: bool | None = True
-    """Whether its task is enabled; None if the database does not know the task."""
+    """Whether the job's task is enabled; None if the database does not know the task."""
     ahead: int = 0
+    full: Sequence[Holding] = ()
+    """The limits that have no free slot for a due job."""
     parents: Sequence[Parent] = ()
     """The parents that a waiting step still waits for."""
     holder: str | None = None
-    """The id of the active job that has its unique key."""
+    """The id of the active job that has this job's unique key."""
 
 
 class Reason(NamedTuple):
-    """``code`` is stable, ``sentence`` is for people. ``advice`` says what to do in Python, ``shell`` with commands."""
+    """One reason. ``code`` is stable, ``sentence`` is for people.
+
+    ``advice`` says what to do in Python, ``shell`` says it with commands.
+    """
 
     code: str
     sentence: str
@@ -60,7 +66,7 @@ class Reason(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """The first reason. ``also``: what would keep the job from running after that, and other remarks."""
+    """The first reason. ``also``: what would keep the job from running once that is gone, and other remarks."""
 
     code: str
     sentence: str
@@ -113,18 +119,21 @@ def _remarks(case: Case) -> Iterator[Reason]:
     yield from _worker_remarks(case)
 
 
-def _reason(case: Case, code: str, sentence: str, *, advice: str | None = None) -> Reason:
+def _reason(
+    case: Case, code: str, sentence: str, *, advice: str | None = None, **others: str | None
+) -> Reason:
+    """``others``: fields that only this reason's advice has, or that differ from the job's."""
     job = case.job
-    advised = advise(
-        ADVICE[advice or code],
-        id=job.id,
-        queue=job.queue,
-        task=job.task,
-        workflow=job.workflow_id,
-        step=job.step_key,
-        holder=case.holder,
-        parent=case.parents[0].id if case.parents else None,
-    )
+    fields = {
+        "id": job.id,
+        "queue": job.queue,
+        "task": job.task,
+        "workflow": job.workflow_id,
+        "step": job.step_key,
+        "holder": case.holder,
+        "parent": case.parents[0].id if case.parents else None,
+    }
+    advised = advise(ADVICE[advice or code], **{**fields, **others})
     return Reason(code, sentence, str(advised), advised.shell)
 
 
@@ -155,7 +164,7 @@ def _running(case: Case) -> Reason:
 
 
 def _worker_remarks(case: Case) -> Iterator[Reason]:
-    """That its worker does not renew its lease, or that the one before died."""
+    """Remarks that the job's worker does not renew its lease, or that the worker of the previous attempt died."""
     if (silent := case.silent) is not None and case.runner is not None:
         sentence = (
             f"Its worker {silent.worker} has been silent since {_when(case, silent.since)}; if it stays so, its jobs "
@@ -171,7 +180,7 @@ def _worker_remarks(case: Case) -> Iterator[Reason]:
 
 
 def _open(case: Case) -> Iterator[Reason]:
-    """Why an open gate is open, or that its timeout has passed."""
+    """The reason of an open gate: it waits to be resolved, or its timeout has passed."""
     job = case.job
     until = f" until {_when(case, job.run_at)}" if job.timeout is not None else ""
     if job.timeout is not None and job.run_at <= case.now:
@@ -189,7 +198,7 @@ def _nobody_sweeps(case: Case, *, needed: bool = True) -> Iterator[Reason]:
 
 
 def _obstacles(case: Case) -> Iterator[Reason]:
-    """Why a ready job does not run: first what somebody decided, last what passes by itself."""
+    """Why a ready job does not run: holds, times and pauses, missing workers, limits, busy workers, jobs ahead."""
     job, now = case.job, case.now
     if job.held == UNCLAIMABLE:
         yield _reason(
@@ -210,14 +219,16 @@ def _obstacles(case: Case) -> Iterator[Reason]:
     missing = lack(job.queue, job.task, case.servers)
     if missing is not None:
         yield _unserved(case, missing)
-    elif job.run_at <= now:
+    if job.run_at <= now:
+        yield from _limited(case)
+    if missing is None and job.run_at <= now:
         yield from _busy(case)
     if case.ahead and job.run_at <= now:
         yield _behind(case)
 
 
 def _cools_longest(case: Case) -> bool:
-    """Whether the job waits for its queue rather than for its own time."""
+    """Whether the queue's cool-down ends later than the job's own delay. False if the queue is paused."""
     return not case.paused and case.cool_until is not None and case.cool_until > case.job.run_at > case.now
 
 
@@ -255,8 +266,20 @@ def _unserved(case: Case, missing: Lack) -> Reason:
     return _reason(case, "task_unserved", f"No live worker knows its task {job.task}.")
 
 
+def _limited(case: Case) -> Iterator[Reason]:
+    """A reason for each limit that has no free slot."""
+    for full in case.full:
+        more = len(full.jobs) - MOST_NAMED
+        jobs = [*full.jobs[:MOST_NAMED], *([f"{more:,} more"] if more > 0 else ())]
+        who = f"jobs {_listed(jobs)} have them" if len(jobs) > 1 else f"job {jobs[0]} has it"
+        sentence = f"It waits for a slot of {_line(limit_name(full.limit))} ({full.concurrency:,}): {who}."
+        kind, name, *_ = full.limit
+        advice = "limit_full" if kind == "named" else "declared_limit_full"
+        yield _reason(case, "limit_full", sentence, advice=advice, holder=full.jobs[0], limit=name)
+
+
 def _busy(case: Case) -> Iterator[Reason]:
-    """Whether every slot is taken. The database does not know of process slots: jobs in them count like all others."""
+    """A reason if every slot is taken. The database does not know which jobs run in process slots, so all count."""
     job = case.job
     takers = [one for one in case.servers if one.serves(job.queue) and job.task in one.tasks]
     if all(one.running >= one.slots for one in takers):
@@ -293,11 +316,13 @@ def _place(job: JobRow) -> str:
 def _named(parents: Sequence[Parent]) -> str:
     """List the parents, each with its state."""
     advised = [f"{parent.key} ({parent.state})" for parent in parents]
-    if not advised:
-        return "its parents"
     if len(advised) > MOST_NAMED:
         advised = [*advised[: MOST_NAMED - 1], f"{len(advised) - MOST_NAMED + 1} others"]
-    return " and ".join([", ".join(advised[:-1]), advised[-1]] if len(advised) > 1 else advised)
+    return _listed(advised) or "its parents"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _line(text: str, most: int = 200) -> str:

@@ -1,6 +1,6 @@
-"""Workflow graphs: which are valid, when a step may run, what the end of one step does to others.
+"""Workflow graphs: which graphs are valid, when a step may run, and what the end of one step does to others.
 
-Every function is pure. A graph is read once, decided on here, and written in sets of steps.
+Every function is pure. Callers read a graph once, let these functions decide, and write many steps per statement.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ Mode: TypeAlias = Literal["after", "after_done"]
 Status: TypeAlias = Literal["running", "open", "succeeded", "failed", "canceled"]
 OVER: frozenset[Status] = frozenset(("succeeded", "failed", "canceled"))
 Which: TypeAlias = Literal["all", "failed", "following"]
-"""What to requeue: every step, the failed ones, or the failed ones and all steps after them."""
+"""Which steps to requeue: all, the failed ones, or the failed ones and all steps after them."""
 
 GATE = "(gate)"
 """The task name of a step that no worker runs."""
 GATES = "gates"
-"""The queue of such steps. No worker serves it."""
+"""The queue of gates. No worker serves it."""
 
 MOST_STEPS = 20_000
 
 
 class Shape(NamedTuple):
-    """A step as the graph sees it; parents and references are keys."""
+    """A step's place in the graph. Parents and references are given by their keys."""
 
     key: str
     after: Sequence[str] = ()
@@ -71,7 +71,7 @@ class Edge(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A waiting step: how many parents are pending, and how many ended in a state it does not accept."""
+    """A waiting step. ``unsatisfied``: how many of its parents ended in a state that it does not accept."""
 
     id: str
     key: str
@@ -81,7 +81,7 @@ class Waiting(NamedTuple):
 
 
 class Fate(msgspec.Struct, frozen=True):
-    """The new state and counts of a waiting step, which may go on waiting."""
+    """The new state and counts of a waiting step. The new state may be ``waiting`` again."""
 
     id: str
     state: State
@@ -91,7 +91,7 @@ class Fate(msgspec.Struct, frozen=True):
 
 
 class Tally(msgspec.Struct):
-    """The counts of a workflow's steps by state, under its lock. Steps that succeeded are not counted."""
+    """The counts of a workflow's steps by state, read under its lock. Steps that succeeded are not counted."""
 
     id: str
     status: Status
@@ -99,7 +99,7 @@ class Tally(msgspec.Struct):
     active: int
     open: int
     spoiled: int
-    """Failed or canceled."""
+    """Steps that failed or were canceled."""
     canceling: bool
 
     def move(self, before: State | None, after: State, n: int = 1) -> None:
@@ -107,7 +107,7 @@ class Tally(msgspec.Struct):
         self._count(after, n)
 
     def settled(self) -> Status:
-        """The workflow's status. While a gate is open, waiting steps wait for it."""
+        """The workflow's status. Waiting steps do not make it running while a gate is open: they wait for the gate."""
         if self.active:
             return "running"
         if self.open:
@@ -133,12 +133,15 @@ class Tally(msgspec.Struct):
 
 
 def _counted(number: int, n: int) -> int:
-    """Keep a count in the database's range: one that was changed by hand must not make an outcome fail."""
+    """Add, but stay in the database's range: a count changed by hand must not prevent the write of an outcome."""
     return min(max(number + n, 0), MOST_COUNTED)
 
 
 def check(steps: Sequence[Shape], known: Callable[[str], bool] = lambda _: False) -> list[Shape]:
-    """Return the steps, parents first. Raises InvalidWorkflow. ``known``: whether a key is that of an existing step."""
+    """Validate the steps and return them, parents first. Raises InvalidWorkflow.
+
+    ``known`` says whether a key belongs to an existing step.
+    """
     by_key: dict[str, Shape] = {}
     for step in steps:
         if step.key in by_key or known(step.key):
@@ -161,12 +164,15 @@ def check(steps: Sequence[Shape], known: Callable[[str], bool] = lambda _: False
 
 
 def foreign_references(ordered: Sequence[Shape]) -> Iterator[tuple[Shape, str, set[str]]]:
-    """References to steps that are not ancestors within ``ordered``, with the existing steps to search next."""
+    """Yield each reference to a step that is not an ancestor within ``ordered``.
+
+    An item has the step, the key it refers to, and the existing ancestors from which the search must continue.
+    """
     far = {key for step in ordered for key in step.references if key not in step.parents}
     if not far:
         return
-    # One bit for each referenced step, passed down from parents to children. Walking up from each step would take
-    # minutes when thousands of steps use the result of the first.
+    # Each referenced step has a bit, which is passed down from parents to children. Walking up from each step would
+    # take minutes if thousands of steps used the result of the first.
     bits = {key: 1 << i for i, key in enumerate(far)}
     above: dict[str, int] = {}
     by_key = {step.key: step for step in ordered}
@@ -186,7 +192,7 @@ def no_ancestor(step: str, key: str) -> InvalidWorkflow:
 
 
 def ancestry(key: str, by_key: Mapping[str, Shape]) -> set[str]:
-    """The keys of a step's ancestors, as far as ``by_key`` knows them."""
+    """The keys of a step's ancestors. The search ends at steps that ``by_key`` lacks."""
     found: set[str] = set()
     front = [key]
     while front:
@@ -228,12 +234,12 @@ def _first_state(pending: int, gate: bool) -> InitialState:
 
 
 def doom(parent: str, state: State) -> str:
-    """The reason of a step that can no longer run."""
+    """The reason to store with a step that can no longer run."""
     return f"after {parent}, which {'failed' if state == 'failed' else 'was canceled'}"
 
 
 def cascade(doomed: Iterable[str], steps: Iterable[Waiting], edges: Iterable[Edge]) -> list[Fate]:
-    """The consequences of steps that can no longer run, for all steps after them."""
+    """The fates of the ``doomed`` steps, which can no longer run, and of all steps after them."""
     waiting = {step.id: step for step in steps}
     into: dict[str, list[Edge]] = {}
     out_of: dict[str, list[Edge]] = {}
@@ -260,7 +266,10 @@ def cascade(doomed: Iterable[str], steps: Iterable[Waiting], edges: Iterable[Edg
 def requeued(
     steps: Mapping[str, tuple[State, bool]], edges: Iterable[tuple[str, str]], which: Which
 ) -> set[str]:
-    """The steps that run again. A step: its state, and whether a parent doomed it. An edge: parent, child."""
+    """The ids of the steps to run again.
+
+    ``steps``: by id, the state of a step, and whether a parent doomed it. An edge is a parent and a child.
+    """
     if which == "all":
         return {*steps}
     chosen = {
@@ -305,7 +314,7 @@ def _check_parents(
 
 
 def _cycle(steps: Mapping[str, Shape], missing: Mapping[str, int]) -> list[str]:
-    """Find a cycle: go from parent to parent, starting at any blocked step. The result goes from parent to child."""
+    """Find a cycle by going from parent to parent, starting at any blocked step. Return it from parent to child."""
     key = next(key for key, number in missing.items() if number)
     seen: dict[str, None] = {}
     while key not in seen:

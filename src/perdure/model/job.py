@@ -1,4 +1,4 @@
-"""Records of jobs: as requested, as claimed, as stored."""
+"""Records of jobs as they are requested, claimed and stored."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Span: TypeAlias = int
 SECOND: Span = 1_000_000
 
 MOST_COUNTED = 2**31 - 1
-"""The limit of a row's counters: one that was changed by hand must not make an outcome fail."""
+"""The limit of a row's counters. A counter that was changed by hand must not prevent the write of an outcome."""
 
 UNCLAIMABLE = "unclaimable"
-"""The value of ``held`` of a job that no claim can read; its reason says why."""
+"""The value of ``held`` for a job whose row no claim can read. The job's ``reason`` says why."""
 
 LATER = "later"
-"""In ``held`` of a job that is set aside until shortly before it is due. Such a job does not count as held."""
+"""The value of ``held`` for a job that is set aside until shortly before it is due. It does not count as held."""
 
 State: TypeAlias = Literal["waiting", "ready", "running", "open", "succeeded", "failed", "canceled"]
 ENDED: frozenset[State] = frozenset(("succeeded", "failed", "canceled"))
@@ -37,7 +37,8 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """The options of a step, validated. None means "not set".
 
     A new option is a field here and a field of ``Asked`` in request/options.py. If its column stores the value
-    unchanged, it is also an entry in ``STORED_AS_GIVEN`` and a field of ``JobRow``. Requests, inserts and reads follow.
+    unchanged, it is also an entry in ``STORED_AS_GIVEN`` and a field of ``JobRow``. Requests, inserts and reads then
+    include it.
     """
 
     queue: str | None = None
@@ -45,13 +46,14 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     max_attempts: int | None = None
     timeout: Span | None = None
     delay: Span | None = None
-    """Counted from the step's release."""
+    """It begins when the step is released."""
     run_at: Instant | None = None
     expires_in: Span | None = None
     expires_at: Instant | None = None
     tenant: str | None = None
     tags: str | None = None
     meta: str | None = None
+    concurrency_key: str | None = None
 
 
 class Options(StepOptions, frozen=True, kw_only=True):
@@ -65,12 +67,12 @@ class Options(StepOptions, frozen=True, kw_only=True):
         return self.idempotency_key is not None or self.unique_key is not None
 
 
-STORED_AS_GIVEN = {"tenant": "text", "tags": "json", "meta": "json"}
-"""The options whose columns store them unchanged, with the columns' types. The inserts name the others."""
+STORED_AS_GIVEN = {"tenant": "text", "tags": "json", "meta": "json", "concurrency_key": "text"}
+"""The options whose columns store the value unchanged, with the columns' types. The inserts name all other options."""
 
 
 class NewJob(Options, frozen=True, kw_only=True):
-    """A request to run a task. None takes the task's default."""
+    """A request to run a task. An option that is None gets the task's default."""
 
     id: str
     task: str
@@ -138,7 +140,7 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def lease(self) -> Lease:
-        # The same as Lease(), in half the time: this runs several times per job.
+        # The same as Lease(), in half the time. This code runs several times per job.
         return tuple.__new__(Lease, (self.id, self.token))
 
 
@@ -183,6 +185,7 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     crashes: int
     interruptions: int
     unique_key: str | None
+    concurrency_key: str | None
     workflow_id: str | None
     step_key: str | None
     parent_job: str | None
@@ -202,3 +205,11 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
     max_crashes: int | None
     redact: str | None = None
     """The names of arguments that are never shown, as a JSON list."""
+    concurrency: int | None = None
+    """How many of its jobs may run at once."""
+    concurrency_scope: str | None = None
+    """The task whose limit an alias shares."""
+    keyed: bool = False
+    """Whether the limit counts each concurrency key on its own."""
+    limits: str | None = None
+    """The names of shared limits, as a JSON list."""

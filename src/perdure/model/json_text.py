@@ -1,4 +1,4 @@
-"""Reading JSON from a row. It may be damaged, or written by another program."""
+"""Reads JSON from rows, which may be damaged or written by another program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perdure.errors import InternalError
 T = TypeVar("T")
 
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What decoding raises: the text is not JSON, is nested too deeply, or has an impossible number."""
+"""The errors of decoding: the text is not JSON, is nested too deeply, or has an impossible number."""
 
 
 @overload
@@ -26,7 +26,7 @@ def read_json(text: str | bytes, kind: Any = Any) -> Any:
         damaged = InternalError(
             "A row has JSON that cannot be read: perdure did not write it.", code="job.damaged"
         )
-    raise damaged  # outside the except block: the original error, as its context, would quote the row
+    raise damaged  # outside the except block, so that the original error, which quotes the row, is not its context
 
 
 def read_config(text: str, task: str) -> dict[str, Any]:
@@ -50,8 +50,8 @@ def shown_json(text: str) -> Any:
     return text if _is_deep(value) else value
 
 
-# The most that Python 3.11 and 3.12 can read. Newer versions read tens of thousands of levels, but indented, a line
-# is as long as it is deep: 5,000 levels, 10 kB, make 50 MB on the terminal.
+# The deepest nesting that Python 3.11 and 3.12 can read. Newer versions read tens of thousands of levels. But each
+# level indents its line further: 5,000 levels take 10 kB in the database, but would print 50 MB.
 _DEEPEST: Final = 900
 
 

@@ -1,4 +1,4 @@
-"""How long jobs waited and ran: percentiles of a sample."""
+"""Latency: how long the jobs of a sample waited and ran, as percentiles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Ended(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """Percentiles in seconds, by nearest rank: each is the time of an actual job."""
+    """Percentiles in seconds. Each is the time of an actual job (nearest rank)."""
 
     p50: float
     p95: float
@@ -30,9 +30,10 @@ class Spread(NamedTuple):
 
 
 class Latency(NamedTuple):
-    """``waited``: from when a job was due until its last attempt began. ``ran``: that attempt. None: no job has begun.
+    """How many jobs ended, how long they waited, and how long they ran.
 
-    ``per_second``: how many jobs ended.
+    ``waited``: the time from when a job was due until its last attempt began. ``ran``: the duration of that attempt.
+    Both are None if no job has begun. ``per_second``: how many jobs ended per second.
     """
 
     succeeded: int
@@ -44,7 +45,7 @@ class Latency(NamedTuple):
 
 
 def latency(jobs: Sequence[Ended], over: Span) -> Latency:
-    """The latency of jobs that ended within ``over``."""
+    """The latency of these jobs, which ended within a period of length ``over``."""
     states = [job.state for job in jobs]
     waited = [job.started_at - job.run_at for job in jobs if job.started_at is not None]
     ran = [job.finished_at - job.started_at for job in jobs if job.started_at is not None]

@@ -29,7 +29,7 @@ FAILURE_CODES: dict[FailureKind, str] = {
 AttemptEvent: TypeAlias = Literal[
     "succeeded", "retried", "snoozed", "throttled", "continued", "given_back", "failed", "canceled"
 ]
-"""The name of an attempt's end in the log and for subscribers."""
+"""How an attempt ended, as the log and subscribers name it."""
 
 TRANSITIONS: dict[tuple[State | None, str], frozenset[State]] = {
     (None, "enqueue"): frozenset(("ready", "waiting", "open")),
@@ -60,7 +60,7 @@ TRANSITIONS: dict[tuple[State | None, str], frozenset[State]] = {
 """All transitions; docs/states.md is drawn from them."""
 
 SHORT, LONG, TRACE = 200, 2_000, 16_384
-"""Characters kept of a handler's text: of a name, a message, a traceback."""
+"""The most characters that are kept of a short text, such as an error code, of a message, and of a traceback."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +83,7 @@ class Succeeded(msgspec.Struct, frozen=True, gc=False):
     report: Report | None = None
     children: tuple[NewJob, ...] = ()
     workflow: str | None = None
-    """The workflow of this step. A step's success is refused without it."""
+    """The id of the step's workflow. A step's success is refused without it."""
     appended: NewSteps | None = None
 
 
@@ -154,14 +154,14 @@ class Released(msgspec.Struct, frozen=True):
 Outcome: TypeAlias = Succeeded | Failed | Snoozed | Throttled | Continued | Canceled | Released
 
 PUT_OFF: tuple[AttemptEvent, ...] = (Snoozed.event, Throttled.event)
-"""Kinds of attempts that postpone the job and do not count."""
+"""The kinds of attempts that postpone the job and do not count."""
 
 
 def stripped(outcome: Outcome, why: str = "", *, dropped: str = "result.unencodable") -> Outcome:
-    """Of an outcome that cannot be stored, keep how the attempt ended.
+    """Reduce an outcome that cannot be stored to how the attempt ended.
 
-    ``why``: what was refused. ``dropped``: the reason why a success has no result. A success with new jobs or
-    steps becomes a failure: it must not be stored alone.
+    ``why``: what the database refused. ``dropped``: the reason to store with a success that loses its result. A
+    success with new jobs or steps becomes a failure, because it must not be stored without them.
     """
     if isinstance(outcome, Succeeded | Continued) and outcome.appended:
         message = f"Its steps could not be appended. {why}".strip()
@@ -202,8 +202,8 @@ class Running(msgspec.Struct, frozen=True, gc=False):
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """What an outcome changes in a running job's row.
 
-    ``attempt_kind``: if set, the attempt joins the history as this kind. ``keep_error``: the attempt did not count, so
-    the error of the attempt before it stays.
+    ``attempt_kind``: if set, the attempt is added to the table of attempts with this kind. ``keep_error``: the row
+    keeps the error of the previous attempt, because this one did not count.
     """
 
     id: str
@@ -228,8 +228,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def settle(job: Running, outcome: Outcome, *, roll: float) -> Change:
-    """Decide what an outcome does to its job. ``roll`` in [0, 1) is the jitter of the back-off."""
-    if isinstance(outcome, Succeeded):  # even if a cancel was requested: the effect happened
+    """Decide what an outcome does to its job. ``roll`` is a random number in [0, 1), for the jitter of the back-off."""
+    if isinstance(outcome, Succeeded):  # even if a cancel was requested: the handler's effects have happened
         return _change(job, "succeeded", result=outcome.result, reason=outcome.reason)
     if job.cancel_requested:
         return _stop(job, outcome)
@@ -245,13 +245,13 @@ def settle(job: Running, outcome: Outcome, *, roll: float) -> Change:
         case Canceled():
             return _cancel(job, outcome.reason)
         case Released():
-            return _not_counted(job, outcome.delay)  # as if it had never been claimed
+            return _not_counted(job, outcome.delay)  # as if the job had never been claimed
         case _:
             assert_never(outcome)
 
 
 def is_recorded(outcome: Outcome, state: str, kind: str | None) -> bool:
-    """Whether this outcome put its job into this state. ``kind``: the kind of the stored attempt, if any."""
+    """Whether the job's stored state shows that this outcome was recorded. ``kind``: of its stored attempt, if any."""
     match outcome:
         case Succeeded():
             return state == "succeeded"
@@ -273,7 +273,7 @@ def event_of(outcome: Outcome, change: Change | None) -> AttemptEvent:
 
 
 def fail(job: Running, failure: Failed, *, roll: float) -> Change:
-    """Retry after a delay; fail after a fatal error, the last attempt, or one crash too many."""
+    """Retry the job after a delay. It fails for good after a fatal error, the last attempt, or one crash too many."""
     if failure.kind == "interrupted":
         return _interrupt(job, failure)
     crashes = min(job.crashes + (failure.kind in ("lost", "panic")), MOST_COUNTED)
@@ -299,7 +299,7 @@ def snooze(job: Running, outcome: Snoozed) -> Change:
 
 
 def throttle(job: Running, outcome: Throttled, *, roll: float) -> Change:
-    """Run again later. The attempt does not count. Without a delay, back off by how often this job was throttled."""
+    """Run again later. The attempt does not count. Without a delay, back off more each time this job is throttled."""
     delay, decided_by = outcome.delay, "handler"
     if delay is None:
         delay, decided_by = job.backoff.delay(job.throttles + 1, roll=roll), "policy"
@@ -307,7 +307,7 @@ def throttle(job: Running, outcome: Throttled, *, roll: float) -> Change:
 
 
 def go_on(job: Running, outcome: Continued) -> Change:
-    """Begin a new run. The attempt that ended is stored as a success."""
+    """Begin a new run. The attempt that ended is stored with the kind ``continued``."""
     return _change(
         job,
         "ready",

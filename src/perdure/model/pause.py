@@ -1,4 +1,4 @@
-"""The pause of a queue: since when, by whom, and why."""
+"""The pause of a queue: since when, by whom, why, and until when."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from perdure.model.time_text import stamp
 
 
 class Pause(NamedTuple):
-    """``at`` is None for a queue that was paused before its database recorded it."""
+    """The pause of a queue. ``at`` is None if the pause began before the database recorded such times.
+
+    ``resume_at``: when it ends by itself; None if somebody must end it.
+    """
 
     at: Instant | None
     by: str | None
     reason: str | None
+    resume_at: Instant | None = None
 
     def __str__(self) -> str:
         by = f" by {self.by}" if self.by else ""
         since = f" since {stamp(self.at)}" if self.at is not None else ""
-        return f"paused{by}{since}" + (f": {self.reason}" if self.reason else "")
+        until = f" until {stamp(self.resume_at)}" if self.resume_at is not None else ""
+        return f"paused{by}{since}{until}" + (f": {self.reason}" if self.reason else "")

@@ -1,4 +1,4 @@
-"""Progress of a running job: reported numbers must be consistent with stored ones."""
+"""The progress of a running job. Reported numbers must be consistent with stored ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MOST_PROGRESS = 2**63 - 1
 
 
 def merge_progress(job: Running, report: Report) -> tuple[int | None, int | None] | None:
-    """Done and total after the report; None if they contradict each other."""
+    """The numbers done and total after the report; None if they are impossible or contradict each other."""
     done = job.progress_done if report.done is None else report.done
     total = job.progress_total if report.total is None else report.total
     fits = all(number is None or _counts(number) for number in (done, total))

@@ -20,19 +20,20 @@ HIDDEN = "[redacted]"
 HIDDEN_WHOLE = "[redacted: too much to search for redacted values]"
 
 LEAST = 4
-"""Shorter values are not searched for in a handler's texts: they occur in every text by chance."""
+"""The length of the shortest value that is searched for in a handler's texts. Shorter ones occur there by chance."""
 
 MOST_VALUES = 10_000
-"""The most values, and lines of values, to search for: up to 50 ms. With more, every text is hidden whole."""
+"""The most values, and lines of values, to search for, which takes up to 50 ms. If there are more, every text is
+replaced by ``HIDDEN_WHOLE``."""
 
 MOST_QUOTED_TWICE = 1_000
-"""The most values that are also searched for as quoted twice: 25 µs more for each value with escapes."""
+"""The most values that are also searched for in doubly quoted form. This takes 25 µs more per value with escapes."""
 
 MOST_WORK = 1_000_000
-"""The most characters to look at in one text, at about 0.1 µs each. A text that needs more is hidden whole."""
+"""The most characters to compare in one text, at about 0.1 µs each. A text that needs more is replaced as a whole."""
 
 _PLAIN = re.compile(r"""[ !#-&(-\[\]-~]*""")
-"""Printable ASCII without quotes and backslashes: every quoting leaves it unchanged."""
+"""Printable ASCII without quotes and backslashes. No quoting changes such a value."""
 
 
 def dump_names(names: Collection[str]) -> str | None:
@@ -55,10 +56,9 @@ def redacted(payload: str, names: Collection[str]) -> str:
 
 
 class Redactor:
-    """Hides the values that a payload has under these names from any text.
+    """Hides, in any text, the values that a payload has under these names.
 
-    At the first use the values are indexed by their first characters. A text is then searched once, however many values
-    there are.
+    The first use indexes the values by their first characters. After that, one pass over a text finds them all.
     """
 
     def __init__(self, payload: str, names: Collection[str]) -> None:
@@ -90,7 +90,7 @@ class Redactor:
         values: set[str] = set()
         for value in _values(arguments, self._names):
             values.add(value)
-            # A traceback indents each line of a message.
+            # Lines are also searched for alone, because a traceback indents each line of a message.
             values.update(line for line in map(str.strip, value.splitlines()) if len(line) >= LEAST)
             if len(values) > MOST_VALUES:
                 return None
@@ -109,7 +109,7 @@ class Redactor:
 def _find(
     text: str, secrets: Collection[str], lengths: Mapping[str, Sequence[int]]
 ) -> list[tuple[int, int]] | None:
-    """The spans of secrets in order, overlapping ones joined; None if the search exceeds ``MOST_WORK``."""
+    """The spans of secrets in order. Overlapping spans are joined. None if the search exceeds ``MOST_WORK``."""
     spans: list[tuple[int, int]] = []
     size = work = len(text)
     if work > MOST_WORK:
@@ -144,7 +144,7 @@ def _without(value: Any, names: Collection[str]) -> Any:
 
 
 def _values(arguments: Any, names: Collection[str]) -> Iterator[str]:
-    """The texts, numbers and keys below these names. No recursion: the arguments may be nested deeply."""
+    """The texts, numbers and keys below these names. Not recursive, because arguments may be nested deeply."""
     parts: list[tuple[Any, bool]] = [(arguments, False)]
     while parts:
         part, secret = parts.pop()
@@ -160,12 +160,12 @@ def _values(arguments: Any, names: Collection[str]) -> Iterator[str]:
 
 
 def _spellings(value: str, rounds: int) -> Iterator[str]:
-    """The value as in a URL, as ``repr`` shows it (a KeyError does), and as JSON, with and without escapes.
+    """The value as it is, as in a URL, as ``repr`` shows it (a KeyError does), and as JSON with and without escapes.
 
-    A second round also quotes these once more, as ``KeyError(repr(value))`` does.
+    With two ``rounds``, also the quoted forms quoted once more, as ``KeyError(repr(value))`` shows them.
     """
     yield value
-    # A driver that cannot connect shows its URL.
+    # A driver that cannot connect may quote its URL.
     yield from {quote(value, errors="replace", safe=safe) for safe in ("", "/")} - {value}
     yield quote_plus(value, errors="replace")
     if not _PLAIN.fullmatch(value):

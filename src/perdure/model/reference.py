@@ -1,7 +1,7 @@
-"""References: results of steps as arguments of later steps. They are written into payloads, and resolved later.
+"""References: a step's result as an argument of a later step. A payload contains the reference until it is resolved.
 
 In JSON a reference is an object whose only key is ``MARK``. If a user's object has such a key, the key gets a suffix,
-so that it is not taken for a reference. Only payloads of steps are written this way.
+so that the object is not taken for a reference. Only payloads of steps are written this way.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def references_in(value: object) -> list[str]:
         match front.pop():
             case Reference(key=key):
                 found[key] = None
-            # Each container once: it may contain itself.
+            # Visit each container once, because it may contain itself.
             case dict() | list() | tuple() as parts if id(parts) not in seen:
                 seen.add(id(parts))
                 front += parts.values() if isinstance(parts, dict) else parts
@@ -64,7 +64,7 @@ def references_in(value: object) -> list[str]:
 
 
 class ReferenceCodec:
-    """Encodes one task's arguments, some with references. The results are checked when the job starts."""
+    """Encodes arguments with references, for one task. The results are checked when the job starts."""
 
     def __init__(self, signature: Signature) -> None:
         self._signature = signature
@@ -75,7 +75,7 @@ class ReferenceCodec:
         later = frozenset(name for name, value in values.items() if references_in(value))
         codec = self._rest(later)
         rest = {name: value for name, value in values.items() if name not in later}
-        # Encoding also checks the values, and an error names the path.
+        # Encoding also checks these values, and an error names the path.
         payload, canonical = codec.encode(rest), codec.encode_canonical(rest)
         marked = _encoded({name: values[name] for name in sorted(later)})
         both = _joined(escaped(payload), marked), _joined(escaped(canonical), marked)
@@ -90,14 +90,14 @@ class ReferenceCodec:
 
 
 def escaped(payload: str) -> str:
-    """Turn an ordinary payload into one of a step."""
+    """Convert an ordinary payload to a step's payload: keys that look like ``MARK`` get a suffix."""
     if _SUSPECT not in payload:
         return payload
     return msgspec.json.encode(_walk(msgspec.json.decode(payload), _longer)).decode()
 
 
 def refers(payload: str) -> bool:
-    """Whether a step's payload must be resolved before it is read."""
+    """Whether a step's payload must be resolved before it can be decoded."""
     return _SUSPECT in payload
 
 
@@ -121,7 +121,7 @@ def count_references(payload: str) -> Counter[str]:
 
 
 def resolved(payload: str, result_of: Callable[[str], str]) -> str:
-    """The payload with each reference replaced by its result, which is JSON."""
+    """The payload with each reference replaced by the result it refers to, which ``result_of`` returns as JSON."""
 
     def replace(value: dict[str, Any]) -> Any:
         return msgspec.Raw(result_of(value[MARK])) if _is_reference(value) else _shorter(value)
@@ -130,7 +130,7 @@ def resolved(payload: str, result_of: Callable[[str], str]) -> str:
 
 
 def _encoded(values: dict[str, object]) -> str:
-    """Encode arguments with references. Everything else in them must be storable."""
+    """Encode arguments that contain references. All other values in them must be storable."""
     try:
         marked = {name: _marked(value) for name, value in values.items()}
     except RecursionError:

@@ -1,4 +1,4 @@
-"""Silent workers: those that do not renew their lease in time, and what becomes of their jobs."""
+"""Silent workers: workers that do not renew their lease in time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from perdure.model.job import Instant, Span
 
 
 class Silence(NamedTuple):
-    """``worker``: its name. ``until``: when its jobs are taken over, or were."""
+    """A worker, by name, and since when it has been silent. ``until``: when its jobs will be or were taken over."""
 
     worker: str
     since: Instant
@@ -16,5 +16,5 @@ class Silence(NamedTuple):
 
 
 def is_silent(*, beat_at: Instant, lease: Span, expires_at: Instant, now: Instant) -> bool:
-    """Whether a worker, which renews its lease three times per lease, has missed that."""
+    """Whether a worker has missed a heartbeat. Heartbeats come three times per lease."""
     return expires_at <= now or now - beat_at > lease // 2

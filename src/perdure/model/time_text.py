@@ -1,4 +1,4 @@
-"""Times in the form people read."""
+"""Times and durations as text for people."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def distance(at: int, now: int) -> str:
 
 
 def length(seconds: float) -> str:
-    """Seconds in the largest unit that gives at least two."""
+    """Seconds as text, in the largest unit of which there are at least two."""
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds // size:.0f} {unit}"

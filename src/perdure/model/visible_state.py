@@ -1,7 +1,7 @@
 """The states that people see: ``ready`` jobs that cannot run yet are shown as held, scheduled or retrying.
 
-The SQL fragment ``visible_state`` is the same rule. This module imports little: the command line's help names the
-states.
+The SQL fragment ``visible_state`` is the same rule. This module imports little, because the help of the command line
+needs it to name the states, and must appear at once.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ VisibleState: TypeAlias = Literal[
 VISIBLE_STATES: tuple[VisibleState, ...] = get_args(VisibleState)
 
 LATER: frozenset[VisibleState] = frozenset(("scheduled", "retrying"))
-"""Not due yet, without or after an error. Both are listed soonest first."""
+"""The states of jobs that are not due yet: without an error, and after one. Both are listed soonest first."""
 
 
 def visible_state(state: State, *, held: str | None, due: bool, error_kind: str | None) -> VisibleState:
-    """The state of a job that people see. A held job is never claimed, due or not."""
+    """The state that people see. A held job is shown as held whether it is due or not, because no worker claims it."""
     if state != "ready":
         return state
     if held not in (None, "later"):

@@ -1,1 +1,1 @@
-"""Operations on the database, written once for both databases, and for sync and async code."""
+"""Operations on the database, each written once, for both kinds of database and for sync and async callers."""

@@ -1,4 +1,4 @@
-"""Append steps to a running workflow: from outside while a gate is open, or from a step when it succeeds."""
+"""Append steps to a running workflow: from outside while a gate is open, or by one of its steps."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def add_steps(
             if not appended.steps:
                 return AddedSteps([], frozenset(), ids)
         request = canonical_append(appended.requests, tenant=tallies.tenants[workflow])
-        # Never equal to a user's key: the id is new.
+        # This never equals a key of a user, because the id in it is new.
         key = f"{by}/{appended.steps[0].id}"
         mutation = [Query("insert_mutation", {"workflow": workflow, "key": key, "request": request})]
     tenant = tallies.tenants[workflow]
@@ -140,7 +140,7 @@ def _not_yet_appended(tallies: Tallies, workflow: str, appended: NewSteps, by: s
 
 
 def _check_references(ordered: Sequence[Shape], known: Mapping[str, Parent]) -> Op[None]:
-    """Refuse references to steps that are not ancestors. Ancestors may also be among existing steps."""
+    """Refuse references to steps that are not ancestors. An ancestor may also be an existing step."""
     for step, key, before in foreign_references(ordered):
         ids = [known[one].id for one in sorted(before)]
         rows = yield from ask("list_ancestors", ids=rows_of(ids))

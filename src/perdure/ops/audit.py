@@ -14,7 +14,7 @@ from perdure.model.job import Instant
 from perdure.ops.op import Op, Query, ask_last, operation
 
 LAST = 2**63 - 1
-"""After every act."""
+"""Greater than the id of every act."""
 
 
 class ActRow(NamedTuple):
@@ -27,17 +27,17 @@ class ActRow(NamedTuple):
 
 
 def act(action: str, subject: str, by: str | None, **detail: object) -> Query:
-    """Record an act, in the transaction that performs it."""
+    """The statement that records an act, for the transaction that performs it."""
     return Query("record_act", {"actor": by, "verb": action, "subject": subject, "detail": as_json(detail)})
 
 
 def amend(id: int, **detail: object) -> Query:
-    """Update the detail of an act that takes several transactions."""
+    """The statement that updates the detail of an act that takes several transactions."""
     return Query("amend_act", {"id": id, "detail": as_json(detail)})
 
 
 def as_json(detail: Mapping[str, object]) -> str | None:
-    """The set fields as JSON; None if there are none."""
+    """The fields that are not None, as JSON; None if there are no such fields."""
     known = {name: value for name, value in detail.items() if value is not None}
     return msgspec.json.encode(known).decode() if known else None
 

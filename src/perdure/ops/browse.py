@@ -1,4 +1,4 @@
-"""Reading jobs: single ones, pages, counts, and their history."""
+"""Read jobs: single ones, pages, counts, and their history."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LogRow(NamedTuple):
 
 
 class Traces(NamedTuple):
-    """Everything stored about one job. ``workers``: those that ran it, by their ids, as far as they are known."""
+    """Everything stored about one job. ``workers``: the workers that ran it, by id, as far as they are known."""
 
     job: JobRow
     attempts: list[AttemptRow]
@@ -66,16 +66,19 @@ def get_job(id: str) -> Op[JobRow | None]:
 
 @operation("read")
 def get_jobs(ids: Sequence[str]) -> Op[list[JobRow | None]]:
-    """The jobs in the order of ``ids``; None for a missing one. One round trip."""
+    """The jobs in the order of ``ids``, with None for a missing job. Takes one round trip."""
     answers = yield from ask_all(*(Query("get_job", {"id": id}) for id in ids), final=True)
     return [JobRow(*rows[0]) if rows else None for rows in answers]
 
 
 @operation("read")
 def list_jobs(filter: Filter = EVERY, *, before: str | None = None, n: int = 50) -> Op[list[JobRow]]:
-    """A page of jobs, newest first; jobs that are not due yet, soonest first. ``before``: the last id of the previous
-    page."""
-    if filter.state in LATER and filter.idempotency_key is None:  # a key has an index and finds only a few
+    """A page of jobs, newest first. If the filter's state means "not due yet", soonest first.
+
+    ``before``: the last id of the previous page.
+    """
+    # An idempotency key has an index of its own, and finds only a few jobs.
+    if filter.state in LATER and filter.idempotency_key is None:
         ids = yield from _soonest(filter, before, n)
     else:
         ids = yield from _newest(filter, before or LAST, n)
@@ -96,7 +99,7 @@ def _newest(filter: Filter, before: str, n: int) -> Op[list[str]]:
 
 
 def _soonest(filter: Filter, before: str | None, n: int) -> Op[list[str]]:
-    """Ids of jobs due after the last job of the previous page, by that job's current due time."""
+    """The ids of the jobs that are due next, after the last job of the previous page. Its due time is read again."""
     ids: list[str] = []
     edge: Due | None = FIRST
     length = n
@@ -113,7 +116,7 @@ def _soonest(filter: Filter, before: str | None, n: int) -> Op[list[str]]:
 
 
 class JobName(NamedTuple):
-    """A job, as a list of candidates names it."""
+    """A job in a list of candidates."""
 
     id: str
     task: str
@@ -129,7 +132,7 @@ class WorkflowName(NamedTuple):
 
 @operation("read")
 def find_between(first: str, last: str, *, n: int) -> Op[tuple[list[JobName], list[WorkflowName]]]:
-    """The newest n jobs, and as many workflows, whose ids lie between these two."""
+    """The newest n jobs, and the newest n workflows, whose ids lie between these two."""
     params: dict[str, Param] = {"first": first, "last": last, "n": n}
     jobs, workflows = yield from ask_all(
         Query("find_jobs_between", params), Query("find_workflows_between", params), final=True

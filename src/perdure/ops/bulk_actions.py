@@ -1,8 +1,8 @@
-"""Bulk actions: what job_actions.py does to one job, done to batches of jobs that a filter found.
+"""Bulk actions: the actions of job_actions.py, performed on batches of jobs that a filter found.
 
-Each batch is a transaction of its own. It checks each job again under its lock: a job that no longer matches the
+Each batch is a transaction of its own. It checks each job again under its lock. A job that no longer matches the
 filter or the action is left alone. A job that another transaction has locked is skipped, for the caller to retry.
-Lock order as everywhere: workflows, then jobs, each by id.
+The lock order is the same as everywhere: workflows by id, then jobs by id.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def _lock(
 
 
 def _with_free_keys(jobs: Sequence[Locked]) -> Op[list[Locked]]:
-    """The jobs whose unique key no active job has; of two with the same key, the first."""
+    """The jobs whose unique key no active job has. Of two jobs with the same key, only the first."""
     keyed = _ids([job for job in jobs if job.unique_key is not None])
     if keyed == "[]":
         return [*jobs]
@@ -238,7 +238,7 @@ def _events(jobs: Sequence[Locked], kind: Callable[[Locked], str], bulk: BulkPro
 
 
 def _cancel_topics(jobs: Sequence[Locked]) -> frozenset[str]:
-    """The topics of canceled jobs: the workers that run them, or callers that wait for their end."""
+    """The topics of canceled jobs. They wake the workers that run them, and callers that wait for their end."""
     return frozenset(ENDED if job.worker is None else worker_topic(job.worker) for job in jobs)
 
 

@@ -33,9 +33,9 @@ class CatalogTask(NamedTuple):
 
 @operation("read")
 def list_catalog() -> Op[dict[str, CatalogTask]]:
-    """Every task that was ever synced, and tasks that only ready, running or the newest jobs name.
+    """Every task that was ever synced, and every other task of a ready job, a running job or one of the newest jobs.
 
-    Reading all jobs would cost too much. A task that only older jobs name was deleted by hand.
+    To read all jobs would cost too much. So a task is missing if it was deleted by hand and only older jobs name it.
     """
     clock, stored, counted, named, workers = yield from ask_all(
         Query("read_clock", {}),

@@ -23,9 +23,11 @@ class ClaimWindow(NamedTuple):
 
 
 class ClaimRequest(NamedTuple):
-    """What to claim: at most n jobs of these tasks, from these queues in this order, or from all queues as one.
+    """What to claim: at most n jobs of these tasks, from these queues in this order.
 
-    ``window``: scan only this, which is cheaper. If jobs outside of it come first, claim nothing.
+    ``queues``: None means all queues, as if they were one. ``window``: scan only this window, which is cheaper. If jobs
+    outside the window come first, nothing is claimed. ``limits``: the version of the limits that the worker knows. If
+    it is not the current version, nothing is claimed.
     """
 
     worker: str
@@ -33,6 +35,9 @@ class ClaimRequest(NamedTuple):
     n: int
     queues: Sequence[str] | None = None
     window: ClaimWindow | None = None
+    limits: int = 0
+    limited: Sequence[str] | None = None
+    """Claim only these jobs, and of them only those that fit under their limits."""
 
     def __bool__(self) -> bool:
         return self.n > 0 and bool(self.tasks)
@@ -41,7 +46,8 @@ class ClaimRequest(NamedTuple):
 class Claims(NamedTuple):
     """The claimed jobs, in order, and the ids of jobs that had expired and were canceled instead.
 
-    ``locked``: other transactions have locked some jobs that come first. ``more``: another claim may find more jobs.
+    ``locked``: whether other transactions have locked some jobs that come first. ``more``: whether another claim may
+    find more jobs.
     """
 
     jobs: list[Claimed]
@@ -50,28 +56,28 @@ class Claims(NamedTuple):
     more: bool = False
 
 
-@operation("write")
+@operation("write", retries=1)
 def claim(request: ClaimRequest) -> Op[Claims]:
     if not request:
         return Claims([])
-    (rows,) = yield RoundTrip((claim_query(request),), final=True)
+    *_, rows = yield RoundTrip(claim_queries(request), final=True)
     return read_claims(rows, request)
 
 
-@operation("write")
+@operation("write", retries=1)
 def claim_skipping_locked(request: ClaimRequest) -> Op[Claims]:
-    """Claim jobs behind those that other transactions have locked."""
+    """Claim jobs, and skip those that other transactions have locked."""
     request = request._replace(window=None)
-    query = claim_query(request)._replace(name="claim_skipping_locked")
+    query = _claim_query(request)._replace(name="claim_skipping_locked")
     (rows,) = yield RoundTrip((query,), final=True)
     return read_claims(rows, request)
 
 
 @operation("read")
 def find_due(request: ClaimRequest, *, n: int, skip: int = 0) -> Op[list[str]]:
-    """The ids of the first n jobs of each queue that this claim would scan, in its order. Nothing else is read.
+    """The ids of the first n jobs of each queue that this claim would scan, in the order of the claim.
 
-    ``skip``: leave out this many of each queue.
+    Their values, which may be damaged, are not read. ``skip``: leave out this many jobs of each queue.
     """
     (rows,) = yield from ask_all(Query("list_due_queues", {}))
     found = [queue for (queue,) in rows]
@@ -87,43 +93,63 @@ def find_due(request: ClaimRequest, *, n: int, skip: int = 0) -> Op[list[str]]:
     return [row[0] for row in due]
 
 
-@operation("write")
-def claim_chosen(worker: str, ids: Sequence[str]) -> Op[list[Claimed]]:
-    """Claim those of these jobs that are still due."""
+@operation("write", retries=0)
+def claim_chosen(worker: str, ids: Sequence[str], *, limits: int = 0) -> Op[list[Claimed]]:
+    """Claim these jobs, except those that are no longer due."""
     answers = yield from ask_all(
-        *(Query("claim_chosen", {"worker": worker, "id": id}) for id in ids), final=True
+        *(Query("claim_chosen", {"worker": worker, "id": id, "limits": limits}) for id in ids), final=True
     )
     return [_claimed(row) for rows in answers for row in rows]
 
 
 class RolledBack(Exception):
-    """Rolls back a claim that was only a test."""
+    """Raised to roll back a claim that was only a test."""
 
 
-@operation("write")
-def try_to_claim(worker: str, id: str) -> Op[None]:
+@operation("write", retries=0)
+def try_to_claim(worker: str, id: str, *, limits: int = 0) -> Op[None]:
     """Claim a job and roll back. Raises RolledBack if the claim would have succeeded."""
-    yield from ask_all(Query("claim_chosen", {"worker": worker, "id": id}))
+    yield from ask_all(Query("claim_chosen", {"worker": worker, "id": id, "limits": limits}))
     raise RolledBack
 
 
-@operation("write")
+@operation("write", retries=0)
 def hold_unclaimable(id: str, *, reason: str) -> Op[bool]:
     """Hold a job that makes every claim fail, so that claims skip it. Return whether it was still ready."""
     return bool((yield from ask_last("hold_job", id=id, reason=reason)))
 
 
-@operation("write")
+@operation("write", retries=0)
 def hold_damaged(ids: Sequence[str]) -> Op[list[tuple[str, str]]]:
-    """Hold those of these jobs whose rows show what is wrong: a full counter, or on PostgreSQL a value that is too
-    large. Return their ids and the reasons."""
+    """Hold the jobs among these whose rows show why a claim fails; return their ids and the reasons.
+
+    A counter may be full or, on PostgreSQL, a value too large.
+    """
     rows = yield from ask_last("hold_damaged", ids=rows_of(list(ids)))
     return [(row[0], row[1]) for row in rows]
 
 
-def claim_query(request: ClaimRequest) -> Query:
-    worker, tasks, n, queues, window = request
-    params: dict[str, Param] = {"worker": worker, "tasks": rows_of(list(dict.fromkeys(tasks))), "n": n}
+def claim_queries(request: ClaimRequest) -> Sequence[Query]:
+    """The statements of a claim, to be sent in one round trip. The last one answers with the claimed jobs.
+
+    Limited jobs are counted under a lock. One round trip takes the lock and commits, so that a worker that is suspended
+    does not keep it.
+    """
+    if request.limited is None:
+        return (_claim_query(request),)
+    ids = rows_of(list(request.limited))
+    asked: dict[str, Param] = {"worker": request.worker, "limits": request.limits, "ids": ids}
+    return Query("lock_limits", {}), Query("claim_limited", asked)
+
+
+def _claim_query(request: ClaimRequest) -> Query:
+    worker, tasks, n, queues, window, limits, _ = request
+    params: dict[str, Param] = {
+        "worker": worker,
+        "tasks": rows_of(list(dict.fromkeys(tasks))),
+        "n": n,
+        "limits": limits,
+    }
     if window is None:
         return Query("claim_jobs", {**params, "queues": None if queues is None else rows_of(queues)})
     ahead = behind = None
@@ -134,7 +160,10 @@ def claim_query(request: ClaimRequest) -> Query:
 
 
 def read_claims(rows: Rows, request: ClaimRequest) -> Claims:
-    """Read a claim. Rows of a window arrive sorted; elsewhere RETURNING promises no order, so sort them here."""
+    """Read the claimed jobs, in order.
+
+    The rows of a window arrive sorted. Those of other claims come from RETURNING, which promises no order.
+    """
     jobs = [_claimed(row) for row in rows if row[-1] == "running"]
     if request.window is None:
         # One sort per key, the last key first: sorts are stable, and attrgetter is four times as fast as a lambda.
@@ -149,7 +178,7 @@ def read_claims(rows: Rows, request: ClaimRequest) -> Claims:
 
 
 def _claimed(row: Row) -> Claimed:
-    """Read a claimed job. SQLite stores any text as an id; a job whose id cannot be a parameter would never end."""
+    """Read a claimed job. SQLite stores any text as an id, but a job whose id is not a UUID could never be finished."""
     if len(row[0]) != ID_LENGTH:
         raise InternalError("Its id was not made by perdure.", code="job.damaged")
     return Claimed(*row[:-1])

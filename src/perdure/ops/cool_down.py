@@ -1,4 +1,4 @@
-"""Cool the queues whose jobs hit a limit outside, and end such a cool-down."""
+"""Cool the queues whose jobs hit a limit of another system, and end such cool-downs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from perdure.ops.topics import queue_topics
 
 
 class Cooled(NamedTuple):
-    """The writes that cool queues, and for how long each of them cools."""
+    """The statements that cool queues, and how long each queue cools."""
 
     writes: Sequence[Query] = ()
     queues: Mapping[str, Span] = {}
 
 
 def cool(jobs: Sequence[Running], outcomes: Mapping[Lease, Outcome]) -> Op[Cooled]:
-    """Decide for the queues of jobs that were throttled, under the locks of the queues."""
+    """Lock the queues of throttled jobs, and decide how long each queue cools."""
     asked: dict[str, list[Span | None]] = {}
     for job in jobs:
         outcome = outcomes[job.lease]
@@ -48,7 +48,7 @@ def cool(jobs: Sequence[Running], outcomes: Mapping[Lease, Outcome]) -> Op[Coole
 
 @operation("write")
 def warm_queue(name: str, *, by: str | None = None) -> Op[bool]:
-    """End a cool-down and reset its exponent; whether the queue did cool."""
+    """End a cool-down and reset its exponent; return whether the queue was cooling."""
     (rows,) = yield from ask_all(Query("lock_queues", {"names": rows_of([name])}))
     if not any((_left(cool_until, now) or 0) > 0 for _, _, cool_until, now, _ in rows):
         return False

@@ -1,4 +1,4 @@
-"""Enqueue one job or many, all or none."""
+"""Enqueue one job or many: all of them, or none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.ops.op import Op, Query, ask_all, operation
 from perdure.ops.topics import all_of, queue_topics
 
 PATIENCE = 20
-"""Tries, if a conflicting row keeps vanishing before it can be read."""
+"""How often to try, if a conflicting row keeps vanishing before it can be read."""
 
 
 class Enqueued(NamedTuple):
@@ -30,9 +30,11 @@ class Enqueued(NamedTuple):
 
 @operation("write")
 def enqueue(jobs: Sequence[NewJob], wake: frozenset[str] | None = frozenset()) -> Op[list[Enqueued]]:
-    """Insert jobs without keys in one round trip. ``wake``: topics; None takes them from the rows, in a second trip.
+    """Insert jobs without keys, in one round trip.
 
-    An unknown or disabled task violates a NOT NULL of the insert; the caller finds out which of the two it is.
+    ``wake``: the topics to announce. If it is None, they follow from the inserted rows, and take a second round trip.
+
+    For an unknown or disabled task, the insert violates a NOT NULL constraint. The caller finds out which it is.
     """
     answers = yield from ask_all(*_inserts(jobs), final=wake is not None, wake=wake or frozenset())
     rows = [row for rows in answers for row in rows]
@@ -43,7 +45,7 @@ def enqueue(jobs: Sequence[NewJob], wake: frozenset[str] | None = frozenset()) -
 
 
 class Single(NamedTuple):
-    """A job without a key, enqueued by its own call. ``wake`` as in ``enqueue``."""
+    """A job without a key that one call enqueues. ``wake``: as in ``enqueue``."""
 
     job: NewJob
     options: Options
@@ -52,7 +54,7 @@ class Single(NamedTuple):
 
 @operation("write")
 def enqueue_each(asked: Sequence[Single]) -> Op[list[Enqueued]]:
-    """Insert the jobs of several such calls, all or none."""
+    """Insert the jobs of several calls: all of them, or none."""
     (job, options, wake), *others = asked
     alike = all(one.options is options and one.job.task == job.task for one in others)
     if others and alike and wake is not None:
@@ -99,7 +101,7 @@ def enqueue_under(lease: Lease, jobs: Sequence[NewJob]) -> Op[list[Enqueued]]:
 
 
 def put(jobs: Sequence[NewJob]) -> Op[tuple[list[Enqueued], set[str]]]:
-    """Insert jobs of any kind, as a part of an operation. Also return the queues of jobs that are due."""
+    """Insert jobs with or without keys, as a part of an operation. Also return the queues of jobs that are due."""
     keyed = sorted((job for job in jobs if job.idempotency_key is not None), key=_key_order)
     outcomes = yield from _claim_keys(keyed)
     fresh = [job for job in jobs if job.id not in outcomes]
@@ -114,7 +116,7 @@ def put(jobs: Sequence[NewJob]) -> Op[tuple[list[Enqueued], set[str]]]:
 
 
 def _claim_keys(keyed: Sequence[NewJob]) -> Op[dict[str, Enqueued]]:
-    """Insert the free keys, in key order. Return the answers to requests whose key belongs to a job already."""
+    """Insert the free keys, in key order. Return the answers to requests whose key already belongs to a job."""
     outcomes: dict[str, Enqueued] = {}
     missing = keyed
     for _ in range(PATIENCE):
@@ -147,7 +149,7 @@ def _find_owners(jobs: Sequence[NewJob]) -> Op[dict[str, Enqueued]]:
 
 
 def _describe(owners: dict[str, str]) -> Op[dict[str, Enqueued]]:
-    """The jobs that own the keys, by request. If a request owns its key, it was committed but its reply lost."""
+    """The jobs that own the keys, by request. If a request owns its key, it was committed and its reply was lost."""
     answers = yield from ask_all(*(Query("find_job", {"id": owner}) for owner in owners.values()))
     described: dict[str, Enqueued] = {}
     for (asked, owner), rows in zip(owners.items(), answers, strict=True):

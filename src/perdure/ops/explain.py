@@ -1,4 +1,4 @@
-"""Read everything that decides whether a job is claimed, as of one moment."""
+"""Read everything that decides whether a job is claimed, and the database's time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from perdure.model.explain import Case, Parent
 from perdure.model.job import ENDED, Instant, JobRow
+from perdure.model.limit_use import Holding, RunningJob, full_limits
 from perdure.model.silence import Silence
+from perdure.ops.limits import read_limits
 from perdure.ops.op import Op, Param, Query, ask_all, operation
 from perdure.ops.queues import read_queue
 from perdure.ops.worker import WorkerRow
@@ -29,7 +31,7 @@ def examine(id: str) -> Op[Case | None]:
     ((now,),) = clock
     job = JobRow(*jobs[0])
     live_workers = live(workers, now)
-    queue = next((queue for queue in map(read_queue, queues) if queue.name == job.queue), None)
+    queue = next((read_queue(row, now) for row in queues if row[0] == job.queue), None)
     return Case(
         now,
         job,
@@ -49,7 +51,7 @@ class Silences(NamedTuple):
 
 
 def _silences(job: JobRow, runners: Sequence[WorkerRow], now: Instant) -> Silences:
-    """Of the worker that runs the job, and of the one from which its attempt before was taken over."""
+    """The silence of the worker that runs the job, and of the worker from which its last attempt was taken over."""
     silent = next((worker.silence(now) for worker in runners if worker.id == job.worker), None)
     died = [worker.silence(now) for worker in runners if worker.retired_at and worker.id != job.worker]
     last = max(filter(None, died), key=lambda silence: silence.until, default=None)
@@ -57,10 +59,15 @@ def _silences(job: JobRow, runners: Sequence[WorkerRow], now: Instant) -> Silenc
 
 
 class Around(NamedTuple):
-    """What explains a job in its current state."""
+    """What else explains a job's current state. ``ahead``: how many jobs come before it.
+
+    ``full``: its limits without a free slot. ``parents``: those that have not ended. ``holder``: the active job with
+    the same unique key.
+    """
 
     enabled: bool | None
     ahead: int = 0
+    full: Sequence[Holding] = ()
     parents: Sequence[Parent] = ()
     holder: str | None = None
 
@@ -70,8 +77,14 @@ def _look_around(job: JobRow, now: Instant) -> Op[Around]:
     place: dict[str, Param] = {"queue": job.queue, "priority": job.priority, "run_at": job.run_at}
     scope: dict[str, Param] = {"task": job.task, "tenant": job.tenant or "", "unique_key": job.unique_key}
     if job.state == "ready" and job.run_at <= now:
-        known, rows = yield from ask_all(task, Query("count_ahead", {"id": job.id, **place}), final=True)
-        return Around(_enabled(known), ahead=rows[0][0])
+        known, rows, running = yield from ask_all(
+            task, Query("count_ahead", {"id": job.id, **place}), Query("list_running_jobs", {})
+        )
+        limits = yield from read_limits()
+        full = full_limits(
+            limits, job.queue, job.task, job.concurrency_key, [RunningJob(*row) for row in running]
+        )
+        return Around(_enabled(known), ahead=rows[0][0], full=[*full])
     if job.state == "waiting":
         known, rows = yield from ask_all(task, Query("list_parents", {"id": job.id}), final=True)
         return Around(_enabled(known), parents=[Parent(*row) for row in rows if row[-1] not in ENDED])

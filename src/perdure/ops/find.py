@@ -1,7 +1,8 @@
-"""Finding jobs by a filter: newest first, one scan range at a time.
+"""Find jobs by a filter: newest first, one scan range at a time.
 
-Most filters have no index: every job would pay for it. To find a few jobs among millions, all are scanned. One
-statement scans one range and returns where it ended, so it takes a bounded time however large the table is.
+Most filters have no index, because every job would pay for it. So all jobs are scanned, even to find a few among
+millions. One statement scans one range and returns where the range ended. So its time is bounded, however large the
+table is.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ LAST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 """Greater than every id."""
 
 LONGEST, LONGEST_READ = 20_000, 1000
-"""Jobs per scan range; fewer if their arguments are read, up to a megabyte each. A statement may take 30 s."""
+"""The most jobs per scan range. The second limit is for ranges in which arguments are read, up to a megabyte each: a
+statement may take at most 30 s."""
 
 
 class Found(NamedTuple):
@@ -33,7 +35,7 @@ class Found(NamedTuple):
 
 
 class ScanRange(NamedTuple):
-    """The matches of one range. ``end``: where the next range begins; None after the last one."""
+    """The matches of one range. ``end``: where the next range begins; None after the last range."""
 
     jobs: list[Found]
     end: str | None
@@ -42,27 +44,30 @@ class ScanRange(NamedTuple):
 def find(
     filter: Filter, *, among: Sequence[VisibleState] | None = None, before: str = LAST, length: int, n: int
 ) -> Op[ScanRange]:
-    """The first n matching jobs among the next ``length`` below ``before``. ``among``: only these states."""
+    """The first n matching jobs among the next ``length`` jobs below the id ``before``.
+
+    ``among``: the states to find, unless the filter names one.
+    """
     rows = yield from ask("find_jobs", **_conditions(filter, among), before=before, length=length, n=n)
     jobs = [Found(id, state, workflow) for id, state, workflow in rows if state is not None]
     return ScanRange(jobs, next((id for id, state, _ in rows if state is None), None))
 
 
 class Due(NamedTuple):
-    """The position of a job among those that are not due yet."""
+    """The position of a job in the order in which jobs become due."""
 
     at: Instant
     id: str
 
 
 FIRST = Due(0, "00000000-0000-0000-0000-000000000000")
-"""Before every job that is not due yet."""
+"""Before every job."""
 
 
 def find_later(filter: Filter, *, behind: Due, length: int, n: int) -> Op[tuple[list[str], Due | None]]:
-    """The ids of the first n matching jobs that are not due yet, soonest first, among the next ``length``.
+    """The first n matching jobs among the next ``length`` jobs that are not due yet, soonest first.
 
-    Also where the next range begins; None after the last one.
+    Return their ids, and where the next range begins: None after the last range.
     """
     conditions = _conditions(filter, None)
     del conditions["through"]
@@ -72,7 +77,7 @@ def find_later(filter: Filter, *, behind: Due, length: int, n: int) -> Op[tuple[
 
 
 def longer(length: int, filter: Filter) -> int:
-    """The length of the next range: longer after a range with few matches."""
+    """The length of the next range, if this one had too few matches: four times as long, up to a limit."""
     return max(length, min(4 * length, LONGEST if filter.text is None else LONGEST_READ))
 
 
@@ -91,7 +96,7 @@ def _conditions(filter: Filter, among: Sequence[VisibleState] | None) -> dict[st
 
 
 def _through(filter: Filter, states: Sequence[VisibleState]) -> str:
-    """The index to scan. Some indexes exist for other reasons and happen to fit a filter."""
+    """Which index to scan. Some indexes exist for other reasons and happen to fit a filter."""
     if filter.idempotency_key is not None:
         return "key"
     if states and LATER.issuperset(states):

@@ -1,4 +1,4 @@
-"""Record how attempts ended: many at once, mixed, each only under its lease."""
+"""Record how attempts ended: many outcomes of any kind at once, each only if its lease holds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from perdure.model.lifecycle import (
 from perdure.model.progress import merge_progress
 from perdure.ops.append import add_steps
 from perdure.ops.batch import CHARACTERS, CHUNK, portions, rows_of
-from perdure.ops.claim import ClaimRequest, Claims, claim_query, read_claims
+from perdure.ops.claim import ClaimRequest, Claims, claim_queries, read_claims
 from perdure.ops.cool_down import cool
 from perdure.ops.enqueue import put
 from perdure.ops.finish_steps import succeed_at_once
@@ -42,16 +42,17 @@ Failing = Set[str]
 """Workflows in which something has failed: their steps cannot be recorded in one round trip."""
 
 PUT_OFF_KEPT = 100
-"""How many claims back postponed attempts are kept. Otherwise a job that snoozes every minute would fill the table."""
+"""A put-off attempt is deleted once its job was claimed this many times more. Otherwise a job that snoozes every minute
+would fill the table."""
 
 
 class Finished(NamedTuple):
-    """Which outcomes were recorded and which came too late. An outcome that is neither must be sent again.
+    """Which outcomes were recorded and which came too late. An outcome that is in neither list must be sent again.
 
-    ``finish_same_result`` returns only a count: if one of its outcomes is refused, all are reported as refused, and
+    ``finish_same_result`` returns only a count. If one of its outcomes is refused, all are reported as refused, and
     ``find_recorded`` then finds those that were recorded.
 
-    ``changes``: what became of the accepted ones, except of plain successes.
+    ``changes``: the changes of accepted outcomes. A plain success, without reports, children or steps, has none.
     """
 
     accepted: list[Lease]
@@ -63,14 +64,14 @@ class Finished(NamedTuple):
     """What was recorded instead of outcomes that cannot be stored."""
 
 
-@operation("write", priority="urgent")
+@operation("write", priority="urgent", retries=1)
 def finish(outcomes: Sequence[Outcome], *, jitter: Jitter, failing: Failing | None = None) -> Op[Finished]:
-    """Record outcomes. One whose lease was taken away is refused and changes nothing."""
+    """Record outcomes. An outcome whose lease was taken away is refused, and changes nothing."""
     finished, _ = yield from _finish(outcomes, jitter, None, failing)
     return finished
 
 
-@operation("write", priority="urgent", pipelined=True)
+@operation("write", priority="urgent", pipelined=True, retries=1)
 def cycle(
     outcomes: Sequence[Outcome], *, jitter: Jitter, claim: ClaimRequest, failing: Failing | None = None
 ) -> Op[tuple[Finished, Claims]]:
@@ -78,7 +79,7 @@ def cycle(
     return (yield from _finish(outcomes, jitter, claim, failing))
 
 
-@operation("write", priority="urgent")
+@operation("write", priority="urgent", retries=0)
 def finish_skipping_locked(outcomes: Sequence[Outcome], *, jitter: Jitter) -> Op[Finished]:
     """Like ``finish``, but skip rows that other transactions have locked: their outcomes must be sent again."""
     leases = rows_of(sorted({outcome.lease for outcome in outcomes}))
@@ -104,7 +105,7 @@ def find_recorded(outcomes: Sequence[Outcome]) -> Op[list[Lease]]:
 def _finish(
     outcomes: Sequence[Outcome], jitter: Jitter, claim: ClaimRequest | None, failing: Failing | None = None
 ) -> Op[tuple[Finished, Claims]]:
-    # A lease has one outcome: the first one counts.
+    # If a lease has two outcomes, the first one counts.
     by_lease = {outcome.lease: outcome for outcome in outcomes}
     if len(by_lease) < len(outcomes):
         by_lease = {outcome.lease: outcome for outcome in reversed(outcomes)}
@@ -131,7 +132,7 @@ def _finish(
         decided = Decided(successes)
     writes = [*decided.writes]
     if claim:
-        writes.append(claim_query(claim))
+        writes += claim_queries(claim)
     answers: Answers = []
     if writes or decided.wake:
         answers = yield from ask_all(*writes, final=True, wake=decided.wake)
@@ -167,7 +168,7 @@ def _finish_steps_in_one_trip(
 class Decided(NamedTuple):
     """What is left to write, and what is known so far.
 
-    ``accepted``: None until the statements for successes, the first of ``writes``, have answered.
+    ``accepted``: None if it depends on the statements for successes, which are then the first of ``writes``.
     """
 
     writes: Sequence[Query]
@@ -175,11 +176,11 @@ class Decided(NamedTuple):
     changes: Sequence[Change] = ()
     wake: frozenset[str] = frozenset()
     released: Mapping[str, str] = EMPTY
-    """The queues of steps that can run now, by step id. A step that this operation claims needs no wake-up."""
+    """The queues of steps that can run now, by step id. A step that the same operation claims needs no wake-up."""
 
 
 def _finish_steps(plain: Sequence[Succeeded], successes: Sequence[Query]) -> Op[Decided]:
-    """Record plain successes, some of them of steps, under the locks of their workflows, and release the next steps."""
+    """Record plain successes under the locks of their workflows, and release the steps that waited for them."""
     workflows = {o.lease: o.workflow for o in plain}
     ids = sorted({id for id in workflows.values() if id is not None})
     locked, *answers = yield from ask_all(Query("lock_workflows", {"ids": rows_of(ids)}), *successes)
@@ -206,7 +207,7 @@ def _decide(
     workflows, locked = yield from ask_all(
         Query("lock_workflows_of", {"leases": leases}), Query("lock_running", {"leases": leases})
     )
-    # A merge join returns them in another order.
+    # The database may return them in another order, for example with a merge join.
     running = sorted(map(read_running, locked), key=attrgetter("lease"))
     jobs = [job for job in running if job.lease in others]
     changes = [settle(job, others[job.lease], roll=jitter()) for job in jobs]
@@ -229,7 +230,10 @@ def _decide(
 
 
 def _still_leased(plain: Sequence[Succeeded], running: Sequence[Running]) -> list[Running]:
-    """The jobs whose plain success the statements will record."""
+    """The running jobs whose plain success will be recorded.
+
+    Not a step whose outcome names no workflow: ``finish_succeeded`` and ``finish_same_result`` skip it.
+    """
     by_lease = {o.lease: o.workflow for o in plain}
     return [
         j for j in running if j.lease in by_lease and (j.workflow is None or by_lease[j.lease] is not None)
@@ -239,7 +243,7 @@ def _still_leased(plain: Sequence[Succeeded], running: Sequence[Running]) -> lis
 def _append(tallies: Tallies, jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -> Op[frozenset[str]]:
     """Add the steps that successful attempts append; return the topics to announce.
 
-    One attempt at a time: two of them may append the same step.
+    This is done for one attempt at a time, because two of them may append the same step.
     """
     wake: frozenset[str] = frozenset()
     for job in jobs:
@@ -252,7 +256,7 @@ def _append(tallies: Tallies, jobs: Sequence[Running], outcomes: dict[Lease, Out
 
 
 def _enqueue_children(jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -> Op[frozenset[str]]:
-    """Enqueue the jobs that successful attempts enqueue; return the topics to announce."""
+    """Enqueue the children of successful attempts; return the topics to announce."""
     children: list[NewJob] = []
     for job in jobs:
         outcome = outcomes[job.lease]
@@ -265,7 +269,7 @@ def _enqueue_children(jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -
 
 
 def _keeps_additions(outcome: Outcome, job: Running) -> TypeGuard[Succeeded | Continued]:
-    """Whether the children and steps of this outcome are written."""
+    """Whether the children and appended steps of this outcome are written."""
     return isinstance(outcome, Succeeded) or (isinstance(outcome, Continued) and not job.cancel_requested)
 
 
@@ -276,7 +280,7 @@ def _success_queries(plain: Sequence[Succeeded]) -> list[Query]:
 
 
 def _same_result_query(plain: Sequence[Succeeded]) -> Query | None:
-    """One statement for successes with the same result: most tasks return None."""
+    """One statement for all successes, if their results are equal. This is common: most tasks return nothing."""
     result, reason = plain[0].result, plain[0].reason
     if any(o.result != result or o.reason != reason or o.workflow is not None for o in plain):
         return None
@@ -295,7 +299,7 @@ def _success_batches(plain: Sequence[Succeeded]) -> list[str]:
 
 
 def _by_job(ordered: Iterable[Succeeded]) -> dict[str, tuple[int | str | None, ...]]:
-    """If a job has two leases here, the later one stays. The other is refused: its token is stale."""
+    """Successes by job. If a job has two leases here, the later one stays. The other is refused: its token is stale."""
     return {
         o.lease.job: (o.lease.token, o.result, o.reason)
         if o.workflow is None
@@ -305,7 +309,7 @@ def _by_job(ordered: Iterable[Succeeded]) -> dict[str, tuple[int | str | None, .
 
 
 def _recorded(plain: Sequence[Succeeded], successes: Sequence[Query], answers: Answers) -> list[Lease]:
-    """The leases that the statements recorded. ``finish_same_result`` returns only how many."""
+    """The leases that the statements recorded. ``finish_same_result`` returns only their number."""
     if [query.name for query in successes] == ["finish_same_result"]:
         ((n,),) = answers[0]
         return [o.lease for o in plain] if n == len(plain) else []
@@ -331,13 +335,13 @@ def change_queries(changes: Sequence[Change]) -> list[Query]:
 
 
 def ready_topics(jobs: Sequence[Running], changes: Sequence[Change]) -> frozenset[str]:
-    """The queues of jobs that may run again at once."""
+    """The topics of the queues whose jobs may run again at once."""
     pairs = zip(jobs, changes, strict=True)
     return queue_topics(job.queue for job, change in pairs if change.state == "ready" and change.delay == 0)
 
 
 def _reports(jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -> list[Query]:
-    """Write the final reports of attempts. Contradictory progress is dropped, and an event records that."""
+    """The statements that write the final reports of attempts. Contradictory progress is dropped; an event says so."""
     reports: list[Record] = []
     events: list[Record] = []
     for job in jobs:

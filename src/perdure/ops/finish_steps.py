@@ -1,4 +1,7 @@
-"""Record successes of steps in one round trip, if nothing in their workflows has failed: no rows need to be read."""
+"""Record successes of steps in one round trip, which is possible if nothing in their workflows has failed.
+
+Then all waiting steps can still run, so no rows need to be read to decide about them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import NamedTuple
 
 from perdure.model.job import Lease
 from perdure.ops.batch import rows_of
-from perdure.ops.claim import ClaimRequest, Claims, claim_query, read_claims
+from perdure.ops.claim import ClaimRequest, Claims, claim_queries, read_claims
 from perdure.ops.op import Op, Query, announce, ask_all
 from perdure.ops.topics import queue_topics
 
@@ -16,8 +19,10 @@ SPOILED = 5
 
 
 class Succeeding(NamedTuple):
-    """``failing``: workflows in which something has failed, or whose row is gone. Outcomes of their steps must be sent
-    again, by the general path.
+    """The result of ``succeed_at_once``.
+
+    ``failing``: workflows in which something has failed, or whose row is gone. Outcomes of their steps must be sent
+    again, without this shortcut.
     """
 
     recorded: list[Lease]
@@ -30,13 +35,13 @@ def succeed_at_once(
 ) -> Op[Succeeding]:
     """Record plain successes of steps, release the next steps, and claim jobs, in one round trip.
 
-    An earlier statement takes the locks, because a statement sees only what was committed when it began.
+    A statement of its own takes the locks first, because a statement sees only what was committed when it began.
     """
     ids = rows_of(sorted(workflows))
     queries = [Query("lock_workflows", {"ids": ids})]
     queries += [Query("succeed_steps", {"outcomes": part, "workflows": ids}) for part in parts]
     if claim:
-        queries.append(claim_query(claim))
+        queries += claim_queries(claim)
     locked, *answers = yield from ask_all(*queries, final=True)
     claims = read_claims(answers[-1], claim) if claim else Claims([])
     recorded: list[Lease] = []

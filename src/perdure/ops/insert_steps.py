@@ -1,4 +1,4 @@
-"""Insert steps in sets: those a workflow starts with, and those appended while it runs."""
+"""Insert many steps at once: those that a workflow starts with, and those that are appended while it runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from perdure.ops.batch import CHARACTERS, rows_of
 from perdure.ops.op import Query
 
 Edges: TypeAlias = dict[str, list[str]]
-"""The parents of each step."""
+"""The ids of each step's parents, by step id."""
 
 STEPS = 5_000
 """Steps per statement: a workflow of thousands takes a handful of statements."""
 READY = InitialState("ready", 0, 0)
-"""The initial state of a ``NewStep`` by default."""
+"""The initial state that a ``NewStep`` has by default."""
 ALIKE = 100
 """At least this many steps with the same options get a statement of their own."""
 
@@ -31,7 +31,10 @@ def insert_steps(
     *,
     canceled: bool = False,
 ) -> tuple[list[Query], dict[str, InitialState]]:
-    """Statements that insert steps and their edges, and each step's initial state. ``known``: existing steps by key."""
+    """The statements that insert steps and their edges, and the initial state of each step.
+
+    ``known``: existing steps by key. ``canceled``: whether the workflow is being canceled.
+    """
     initial = initial_states(ordered, {key: parent.state for key, parent in known.items()}, canceled=canceled)
     ids = {key: parent.id for key, parent in known.items()} | {key: step.id for key, step in steps.items()}
     begun = [
@@ -42,7 +45,10 @@ def insert_steps(
 
 
 def _inserts(steps: Iterable[NewStep]) -> Iterator[Query]:
-    """Large groups that differ only in key, payload and parents are sent compactly; all other steps row by row."""
+    """Statements that insert steps.
+
+    If at least ALIKE steps differ only in key, payload and parents, their statement has the shared values only once.
+    """
     groups: dict[object, list[NewStep]] = {}
     for step in steps:
         groups.setdefault(_kind(step), []).append(step)
@@ -82,7 +88,10 @@ def _portions(steps: Sequence[NewStep]) -> Iterator[Sequence[NewStep]]:
 
 
 def _edges(ordered: Iterable[Shape], ids: Mapping[str, str]) -> Iterator[Query]:
-    """Insert edges. If a statement's first edge exists, an earlier commit, whose reply was lost, wrote them all."""
+    """Statements that insert edges. A statement names its first edge, to see whether all of its edges exist already.
+
+    They do if an earlier commit wrote them and its reply was lost.
+    """
     after: Edges = {}
     done: Edges = {}
     for step in ordered:

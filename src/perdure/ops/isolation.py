@@ -1,4 +1,4 @@
-"""The isolation level of the transaction around an operation. A caller's transaction may differ from ours."""
+"""Check the isolation level of an operation's transaction. A caller's transaction may have any level."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from perdure.errors import UnsupportedIsolation
 from perdure.ops.op import Query, Rows
 
 SHOW_ISOLATION = Query("show_isolation", {}, only="server")
-"""Not needed on an embedded database: its only writer sees everything that is committed."""
+"""Asks for the isolation level. An embedded database needs no check: its only writer sees all committed rows."""
 
 
 def require_read_committed(rows: Rows) -> None:

@@ -1,4 +1,4 @@
-"""Actions of an operator on one job. Each checks the job's state under its lock and returns what it did."""
+"""Actions of an operator on one job. Each action checks the job's state under its lock and returns what it did."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def requeue(
     reason: str | None = None,
     by: str | None = None,
 ) -> Op[RequeueOutcome]:
-    """Start a new run of a failed or canceled job. ``run``: the run that the caller saw."""
+    """Start a new run of a failed or canceled job. ``run``: the run that the caller saw; any other is refused."""
     job = yield from _lock(id)
     if job is None:
         return "not_found"
@@ -105,7 +105,7 @@ def requeue(
 
 @operation("write")
 def run_now(id: str, *, by: str | None = None) -> Op[RunNowOutcome]:
-    """Make a job due now. One that was held as unclaimable may be claimed again."""
+    """Make a job due now. If it is held as unclaimable, workers may claim it again."""
     job = yield from _lock(id)
     if job is None:
         return "not_found"
@@ -143,7 +143,7 @@ def delete(
 
 
 def delete_all(ids: Sequence[str], keep_key: Span | None) -> list[Query]:
-    """Delete these jobs and their history."""
+    """The statements that delete these jobs and their history. ``keep_key``: how long to keep their keys."""
     rows = rows_of(ids)
     key = (
         Query("delete_keys", {"ids": rows})

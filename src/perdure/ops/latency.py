@@ -12,15 +12,15 @@ from perdure.ops.find import LAST
 from perdure.ops.op import Op, Query, Rows, ask_all
 
 NEWEST = 10_000
-"""The newest jobs that are read."""
+"""How many of the newest jobs are read."""
 BEHIND = 2_000
-"""Jobs that are also read around the front of a queue with a backlog: what ends there was enqueued long ago."""
+"""How many jobs are also read near the front of each lagging queue: jobs that end there were enqueued long ago."""
 MOST_QUEUES = 10
-"""The number of such queues: those that lag most."""
+"""For how many lagging queues this is done: those that lag most."""
 
 
 class Sample(NamedTuple):
-    """``whole``: every job was read."""
+    """A sample. ``looked_at``: how many jobs were read. ``whole``: whether these were all jobs of the database."""
 
     jobs: list[Ended]
     looked_at: int
@@ -28,7 +28,10 @@ class Sample(NamedTuple):
 
 
 def sample(after: Instant, lagging: Sequence[str]) -> Op[Sample]:
-    """Jobs that ended after ``after``. No index has that order, because the hot path would pay for it."""
+    """Sample the jobs that ended after ``after``. ``lagging``: the queues with due jobs, the longest lag first.
+
+    No index has the order in which jobs ended, because the hot path would pay for it.
+    """
     newest, *fronts = yield from ask_all(
         Query("list_newest", {"before": LAST, "n": NEWEST}),
         *(Query("find_front", {"queue": queue}) for queue in lagging[:MOST_QUEUES]),
@@ -49,6 +52,6 @@ def sample(after: Instant, lagging: Sequence[str]) -> Op[Sample]:
 
 
 def _ended(rows: Rows, after: Instant) -> list[Ended]:
-    """Without gates, which no worker runs."""
+    """The jobs in these rows that ended after ``after``, without gates, which no worker runs."""
     jobs = [Ended(*row) for row in rows if row[-1] is not None and row[-1] >= after]
     return [job for job in jobs if job.task != GATE]

@@ -1,4 +1,4 @@
-"""Waking others without writing."""
+"""Announce topics without writing."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
 """Operations: generators that yield statements, receive their rows and return a value.
 
-One operation is one transaction. A store may run it again from the top (after a deadlock, a lost connection, a broken
-group commit), so code between two yields must have no side effects. To refuse, raise; the store rolls back.
+One operation is one transaction. A store may run it again from the start (after a deadlock, a lost connection, a failed
+group commit), so code between two yields must have no side effects. To refuse, an operation raises an error, and the
+store rolls back.
 
     @operation("read")
     def is_enabled(task: str) -> Op[bool]:
         rows = yield from ask("find_enabled", task=task)
         return bool(rows and rows[0][0])
 
-A statement that changes rows but returns none has no rows as its answer, or their number: that depends on the driver.
+If a statement changes rows but returns none, its answer depends on the driver: no rows, or the number of changed rows.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ StoreKind: TypeAlias = Literal["embedded", "server"]
 class Query(NamedTuple):
     """A named statement and its parameters. The store adds ``now``.
 
-    ``only``: the kind of store that needs this statement. The other kind does not have it and answers with no rows.
+    ``only``: the kind of store that needs this statement. The other kind does not run it, and answers with no rows.
     """
 
     name: str
@@ -40,9 +41,9 @@ class Query(NamedTuple):
 
 
 class RoundTrip(NamedTuple):
-    """Statements sent together. They run in this order, and none needs another's rows.
+    """Statements that are sent together. They run in this order, and none needs the rows of another.
 
-    ``final``: the operation refuses nothing after this, so COMMIT may be sent along.
+    ``final``: the operation refuses nothing after this round trip, so COMMIT may be sent with it.
     ``wake``: topics to announce once the transaction is committed.
     """
 
@@ -74,12 +75,15 @@ class Operation(Generic[P, T]):
     ``priority``: urgent operations (finishes, reports) overtake normal ones where writers queue. A heartbeat keeps a
     worker alive: it never queues behind an operation that may itself wait for a row lock.
     ``pipelined``: may be sent before an earlier one of its kind is answered (``Store.takes_another_cycle``).
+    ``retries``: how often a store runs it again after the server refused it; None means while that may help. A caller
+    that can do without the refused row wants to know soon.
     """
 
     start: Callable[P, Op[T]]
     access: Access
     priority: Priority = "normal"
     pipelined: bool = False
+    retries: int | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Op[T]:
         return self.start(*args, **kwargs)
@@ -90,12 +94,16 @@ class Operation(Generic[P, T]):
 
 
 def operation(
-    access: Access, *, priority: Priority = "normal", pipelined: bool = False
+    access: Access,
+    *,
+    priority: Priority = "normal",
+    pipelined: bool = False,
+    retries: int | None = None,
 ) -> Callable[[Callable[P, Op[T]]], Operation[P, T]]:
     """Turn a generator function into an operation."""
 
     def mark(start: Callable[P, Op[T]]) -> Operation[P, T]:
-        return Operation(start, access, priority, pipelined)
+        return Operation(start, access, priority, pipelined, retries)
 
     return mark
 
@@ -107,7 +115,7 @@ def ask(name: str, /, **params: Param) -> Op[Rows]:
 
 
 def ask_last(name: str, /, *, wake: frozenset[str] = frozenset(), **params: Param) -> Op[Rows]:
-    """Run one statement, the last of its operation."""
+    """Run one statement, the last one of its operation."""
     (rows,) = yield RoundTrip((Query(name, params),), final=True, wake=wake)
     return rows
 
@@ -118,7 +126,9 @@ def ask_all(*queries: Query, final: bool = False, wake: frozenset[str] = frozens
 
 
 def announce(wake: frozenset[str]) -> Op[None]:
-    """Announce topics after the commit, without a statement. Allowed after the final round trip, whose rows may name
-    them."""
+    """Announce topics after the commit, without a statement.
+
+    This is allowed after the final round trip, because the topics may depend on its rows.
+    """
     if wake:
         yield RoundTrip((), wake=wake)

@@ -1,4 +1,6 @@
-"""Release or doom the steps that wait for ended steps, and settle their workflows, in the same transaction.
+"""Decide about the steps that wait for ended steps, and settle their workflows, in the transaction that ends the steps.
+
+A waiting step is released if it can run now, and doomed if it can never run: then it is canceled.
 
 Lock order: workflows by id, then jobs by id. Every operation that ends a step holds the lock of its workflow.
 """
@@ -28,12 +30,12 @@ class Tallies(dict[str, Tally]):
         self.added: dict[str, int] = {}
 
     def move(self, workflow: str | None, before: State, after: State, n: int = 1) -> None:
-        """Count steps that changed their state. Nothing is counted if the workflow's row is gone."""
+        """Count steps that changed their state. If the workflow's row is gone, do nothing."""
         if (tally := self.get(workflow or "")) is not None:
             tally.move(before, after, n)
 
     def settle(self) -> list[Query]:
-        """Set the status of each workflow from its counts. Return the statement that writes the changed ones."""
+        """Set the status of each workflow from its counts. Return the statement that writes the changed tallies."""
         for tally in self.values():
             tally.status = tally.settled()
         changed = [
@@ -45,7 +47,7 @@ class Tallies(dict[str, Tally]):
 
 
 class End(NamedTuple):
-    """A step that ended: its state before and now."""
+    """A step that ended: its workflow, its state before and its state now."""
 
     workflow: str
     before: State
@@ -53,9 +55,9 @@ class End(NamedTuple):
 
 
 class Released(NamedTuple):
-    """``answers``: the answers to the writes. ``wake``: the topics of the released steps.
+    """The result of ``release``. ``answers``: the answers to the writes. ``wake``: the topics of the released steps.
 
-    ``queues``: by step id, the queues of steps that can run now, except steps released by a failure.
+    ``queues``: the queues of steps that can run now, by step id. Steps that a doomed step released are left out.
     """
 
     answers: Answers
@@ -64,7 +66,7 @@ class Released(NamedTuple):
 
 
 def release(tallies: Tallies, ends: Mapping[str, End], *writes: Query) -> Op[Released]:
-    """Perform writes that end steps, and release or doom the steps that wait for them. Updates the tallies."""
+    """Perform writes that end steps, release or doom the steps that wait for those, and update the tallies."""
     for end, number in Counter(ends.values()).items():
         tallies.move(end.workflow, end.before, end.state, number)
     ended = rows_of({id: end.state == "succeeded" for id, end in sorted(ends.items())})
@@ -89,7 +91,10 @@ def release(tallies: Tallies, ends: Mapping[str, End], *writes: Query) -> Op[Rel
 
 
 def _doom(tallies: Tallies, doomed: Mapping[str, Sequence[str]]) -> Op[set[str]]:
-    """Cancel steps that can no longer run, and all steps that follow. The graph is read once and written once."""
+    """Cancel doomed steps, and decide about all steps that follow; return the queues of steps that can run now.
+
+    Each graph is read once, and all changes are written at once.
+    """
     fates: list[Fate] = []
     for workflow, ids in sorted(doomed.items()):
         if not workflow:
@@ -105,7 +110,7 @@ def _doom(tallies: Tallies, doomed: Mapping[str, Sequence[str]]) -> Op[set[str]]
 
 
 def ends_of(jobs: Iterable[tuple[str, str | None, State]], before: State = "running") -> dict[str, End]:
-    """The steps among these jobs that ended. Each job: id, workflow, new state."""
+    """The steps among these jobs that ended. A job is given by its id, its workflow and its new state."""
     return {id: End(workflow, before, state) for id, workflow, state in jobs if workflow and state in ENDED}
 
 

@@ -20,7 +20,7 @@ from perdure.ops.topics import queue_topics
 from perdure.request.filter import Filter
 
 COPIED = ("task", "queue", "payload", *STORED_AS_GIVEN, "priority", "max_attempts", "unique_key")
-"""What a replay copies, in the order of the columns of ``find_source``."""
+"""The fields that a replay copies, in the order of the columns of ``find_source``."""
 
 
 @operation("read")
@@ -31,7 +31,10 @@ def find_task_of(id: str) -> Op[str | None]:
 
 @operation("read")
 def find_replay_of(id: str, *, request_key: str) -> Op[tuple[str, Enqueued] | tuple[None, None]]:
-    """Find the replay of a deleted job, and its task. The job's task and tenant, which a key belongs to, are gone."""
+    """Find the replay of a job that was deleted since; return the replay's task, and the answer for the caller.
+
+    A key belongs to a task and a tenant. Those of the deleted job are gone, so all jobs with the key are searched.
+    """
     edge: str | None = LAST
     while edge is not None:
         filter = Filter(idempotency_key=request_key)
@@ -50,7 +53,7 @@ def find_replay_of(id: str, *, request_key: str) -> Op[tuple[str, Enqueued] | tu
 def replay(
     id: str, new: str, *, request_key: str | None, reason: str | None, by: str | None
 ) -> Op[Enqueued | None]:
-    """Enqueue a copy of a job that succeeded; None if there is no such job.
+    """Enqueue a copy of a job that succeeded; return None if there is no such job.
 
     The request key is the new job's idempotency key. It is looked up first, so a retry succeeds even if the task was
     disabled meanwhile.
@@ -94,7 +97,7 @@ def _like(source: Mapping[str, Any], id: str, new: str, request_key: str | None)
 
 
 def _refuse_another(id: str, outcome: Enqueued) -> Op[None]:
-    """Refuse if an unrelated job has the unique key: it must not be taken for the replay."""
+    """Refuse if the unique key belongs to an unrelated job, which must not be mistaken for the replay."""
     rows = yield from ask("find_replay", id=outcome.id)
     if rows and rows[0][0] != id:
         raise Refused(

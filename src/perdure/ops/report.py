@@ -1,4 +1,4 @@
-"""Reports of running jobs: progress, stage, checkpoint, log lines; all under the lease."""
+"""Reports of running jobs: progress, stage, checkpoint and log lines. They are stored only if the lease holds."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class LogLine(NamedTuple):
 
 
 class JobReport(NamedTuple):
-    """A running job's report and log lines, under its lease."""
+    """A report and log lines of a running job."""
 
     lease: Lease
     report: Report = Report()
     logs: Sequence[LogLine] = ()
 
 
-@operation("write", priority="urgent")
+@operation("write", priority="urgent", retries=1)
 def report(reports: Sequence[JobReport]) -> Op[list[ReportAnswer]]:
-    """Store reports. An omitted value keeps the stored one; done must not exceed total after the merge."""
+    """Store reports. A value that a report omits stays as it is. After this merge, done must not exceed total."""
     leases = sorted({one.lease for one in reports})
     (rows,) = yield from ask_all(Query("lock_running", {"leases": rows_of(leases)}))
     jobs = {job.lease: job for job in map(read_running, rows)}

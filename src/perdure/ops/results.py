@@ -1,4 +1,4 @@
-"""The results of steps, for later steps."""
+"""Read the results of steps, for the steps that follow them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perdure.ops.batch import CHUNK, rows_of
 from perdure.ops.op import Op, Param, Query, Rows, ask_all, ask_last, operation
 
 PAGE_BYTES = 1 << 20
-"""Bytes of results per statement, unless a single one is larger; as large as a payload may be."""
+"""The most bytes of results per statement, unless a single result is larger. A payload may be as large."""
 
 FIRST = "00000000-0000-0000-0000-000000000000"
 
@@ -31,7 +31,7 @@ class ParentResult(NamedTuple):
 
     @property
     def dropped(self) -> bool:
-        """Whether its result could not be stored, which differs from having none."""
+        """Whether it had a result that could not be stored. This differs from having none."""
         return self.size is None and self.reason is not None and self.reason.startswith("result.")
 
     @property
@@ -48,9 +48,10 @@ class ParentResult(NamedTuple):
 def read_parents(
     steps: Sequence[str], *, after: str = FIRST, most_bytes: int = PAGE_BYTES
 ) -> Op[dict[str, list[ParentResult]]]:
-    """The next parents of each step, in the order of creation: ``CHUNK`` of them, fewer at the end.
+    """The next ``CHUNK`` parents of each step, in the order of creation; fewer at the end.
 
-    Results are included as long as those of one step take at most ``most_bytes`` together.
+    ``after``: the id of the last parent read before. Results are included as long as those of one step take at most
+    ``most_bytes`` together.
     """
     rows = yield from ask_last(
         "read_parents", children=rows_of(steps), after=after, n=CHUNK, bytes=most_bytes
@@ -63,7 +64,7 @@ def read_parents(
 
 @operation("read")
 def read_results(ids: Sequence[str]) -> Op[dict[str, str | None]]:
-    """Results by step id. The caller must know that their sizes are acceptable."""
+    """Results by step id. The caller must make sure that they are not too large."""
     return dict((yield from ask_last("read_results", ids=rows_of(ids))))
 
 
@@ -71,7 +72,7 @@ def read_results(ids: Sequence[str]) -> Op[dict[str, str | None]]:
 def find_ancestors(step: str, workflow: str, keys: Sequence[str]) -> Op[dict[str, ParentResult]]:
     """The ancestors of a step that have these keys, by key.
 
-    Most are parents, which are found without walking up the graph. All others take one walk.
+    Most of them are parents, which are found without walking up the graph. One walk finds all others.
     """
 
     def asked(keys: Sequence[str]) -> Mapping[str, Param]:
@@ -106,7 +107,7 @@ def pages(parents: Sequence[ParentResult], *, start: int = 0) -> Iterator[Sequen
 
 
 def bytes_of(parents: Iterable[ParentResult]) -> int:
-    """The bytes of their results, read or not."""
+    """The bytes of these parents' results, whether they were read or not."""
     return sum(parent.size or 0 for parent in parents)
 
 

@@ -1,4 +1,4 @@
-"""Reading locked running jobs, and writing their reports and events."""
+"""Read running jobs that are locked, and write their reports and events."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def read_running(row: Row) -> Running:
 
 
 def read_policy(text: str | None) -> Backoff:
-    """Read a back-off policy. A damaged one is replaced by the default, so that it blocks no outcome."""
+    """Read a back-off policy. A damaged one is replaced by the default, so that outcomes can still be recorded."""
     try:
         return load_backoff(text)
     except (*UNREADABLE, InvalidOption):
@@ -84,7 +84,7 @@ def event_row(job: Running, kind: str, **detail: str) -> Record:
 
 
 def stage_events(job: Running, report: Report) -> list[Record]:
-    """The event of a change of stage, which is all that a report adds to the history."""
+    """The event of a change of stage. A report adds nothing else to the history."""
     stage = _kept(report.stage, SHORT)
     return [] if stage is None or stage == job.stage else [event_row(job, "stage", stage=stage)]
 

@@ -1,8 +1,8 @@
-"""Keep jobs that are due much later out of the way of claims.
+"""Set aside jobs that are due much later, so that claims do not meet them.
 
-A claim looks at each queue and priority that has ready jobs, due or not: 20,000 queues with nothing but scheduled jobs
-made a claim a hundred times as slow. Such jobs leave the claim's index until shortly before they are due. Where only a
-few queues and priorities are idle, nothing is written.
+A claim looks at each queue and priority that has ready jobs, due or not. 20,000 queues that had only scheduled jobs
+made a claim a hundred times as slow. So such jobs leave the claim's index until shortly before they are due. If only a
+few queues and priorities have no jobs that are due soon, nothing is written.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from typing import NamedTuple
 from perdure.model.job import SECOND, Span
 from perdure.ops.batch import rows_of
 from perdure.ops.find import FIRST, Due
-from perdure.ops.op import Op, announce, ask, ask_last, operation
+from perdure.ops.op import Op, Rows, announce, ask, ask_last, operation
 from perdure.ops.topics import queue_topics
 
 ASIDE: Span = 60 * SECOND
 """A job that is due later than this may be set aside."""
 
 BACK: Span = 30 * SECOND
-"""A job comes back so long before it is due: another worker takes over within 5 s if the elected one dies."""
+"""How long before it is due a job is brought back. This is ample: if the elected worker dies, another one takes over
+within 5 s."""
 
 FEW = 50
-"""So many queues and priorities without due jobs are left alone: each costs a claim about 10 µs."""
+"""Up to this many queues and priorities without due jobs are left alone: each costs a claim about 10 µs."""
 
 
 QUEUES = 2000
@@ -31,32 +32,49 @@ QUEUES = 2000
 
 
 class SetAside(NamedTuple):
-    """``n``: how many jobs were set aside. ``last``: the last queue that was looked at; None after the last of all."""
+    """How many jobs were set aside, and the last queue that was looked at: None once all queues were looked at."""
 
     n: int
     last: str | None
 
 
-@operation("write")
+@operation("write", retries=1)
 def set_aside(*, after: str = "", n: int = 5000, few: int = FEW) -> Op[SetAside]:
-    """Set aside up to n jobs of the next queues behind ``after``, where nothing is due soon in a priority."""
+    """Set aside up to n jobs of the next queues after ``after``: those of priorities in which nothing is due soon."""
     queues = [queue for (queue,) in (yield from ask("list_ready_queues", after=after, n=QUEUES))]
     if not queues:
         return SetAside(0, None)
     rows = yield from ask_last("set_aside", queues=rows_of(queues), ahead=ASIDE, few=few, n=n)
-    return SetAside(len(rows), queues[-1] if len(queues) == QUEUES else None)
+    return SetAside(len(rows), last_of(queues))
+
+
+@operation("read")
+def list_ready_queues(*, after: str = "") -> Op[list[str]]:
+    """The next queues behind ``after`` that ``set_aside`` looks at."""
+    return [queue for (queue,) in (yield from ask_last("list_ready_queues", after=after, n=QUEUES))]
+
+
+@operation("write", retries=0)
+def set_aside_in(queues: Sequence[str], *, n: int = 5000) -> Op[Rows]:
+    """Set aside up to n jobs of these queues, however few they are; return a row for each job."""
+    return (yield from ask_last("set_aside", queues=rows_of(queues), ahead=ASIDE, few=0, n=n))
+
+
+def last_of(queues: Sequence[str]) -> str | None:
+    """The queue behind which the next page begins; None after the last page."""
+    return queues[-1] if len(queues) == QUEUES else None
 
 
 @operation("read")
 def find_due_soon(*, behind: Due = FIRST, n: int = 1000) -> Op[list[Due]]:
-    """The next n jobs that were set aside and are due soon."""
+    """The next n jobs, after ``behind``, that were set aside and are due soon."""
     rows = yield from ask_last("find_due_soon", due=behind.at, after=behind.id, ahead=BACK, n=n)
     return [Due(*row) for row in rows]
 
 
-@operation("write")
-def bring_back(ids: Sequence[str]) -> Op[int]:
-    """Bring these jobs back; return how many. Queues in which some are due already are announced."""
+@operation("write", retries=0)
+def bring_back(ids: Sequence[str]) -> Op[list[str]]:
+    """Bring these jobs back; return their queues. Queues in which some are due already are announced."""
     rows = yield from ask_last("bring_back", ids=rows_of(ids))
     yield from announce(queue_topics(queue for queue, is_due in rows if is_due))
-    return len(rows)
+    return [queue for queue, _ in rows]

@@ -1,4 +1,4 @@
-"""Statistics for operators, read as of one moment."""
+"""Statistics for operators, with the database's time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import NamedTuple
 from perdure.model.coverage import Unserved, unserved
 from perdure.model.job import Instant, Span
 from perdure.model.latency import Ended, Latency, latency
-from perdure.model.pause import Pause
 from perdure.ops.latency import sample
 from perdure.ops.op import Op, Query, ask_all, operation
-from perdure.ops.queues import read_queue
+from perdure.ops.queues import Queue, read_queue
 from perdure.ops.worker import WorkerRow
 from perdure.ops.workers_read import live, servers
 
@@ -19,13 +18,14 @@ from perdure.ops.workers_read import live, servers
 class QueueNumbers(NamedTuple):
     counts: dict[str, int]
     oldest_ready: Instant | None
-    paused: bool
-    cool_until: Instant | None
-    pause: Pause | None
+    settings: Queue | None
 
 
 class Recent(NamedTuple):
-    """Latency of jobs that ended recently. ``whole``: every job was read."""
+    """Latency of jobs that ended recently. ``looked_at``: how many jobs were read.
+
+    ``whole``: whether these are all jobs that ended since then, and not only a part.
+    """
 
     since: Instant
     looked_at: int
@@ -35,7 +35,7 @@ class Recent(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """All statistics of a database. None: this kind of database does not have that number."""
+    """All statistics of a database. A number is None if this kind of database does not have it."""
 
     now: Instant
     queues: dict[str, QueueNumbers]
@@ -50,7 +50,7 @@ class Numbers(NamedTuple):
 
 @operation("read")
 def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Numbers]:
-    """Read the statistics; with ``since`` (a duration) or ``after`` (a time), also of jobs that ended since then."""
+    """Read the statistics. ``since`` (a duration) or ``after`` (a time): also read the jobs that ended since then."""
     clock, counted, ready, settings, workers, facts = yield from ask_all(
         Query("read_clock", {}),
         Query("count_jobs", {"queue": None, "tenant": None}),
@@ -61,7 +61,7 @@ def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Nu
         final=since is None and after is None,
     )
     ((now,),) = clock
-    queues = {queue.name: queue for queue in map(read_queue, settings)}
+    queues = {queue.name: queue for queue in (read_queue(row, now) for row in settings)}
     counts: dict[str, dict[str, int]] = {name: {} for name in queues}
     for name, state, number in counted:
         counts.setdefault(name, {})[state] = number
@@ -77,9 +77,7 @@ def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Nu
             name: QueueNumbers(
                 counts[name],
                 oldest.get(name),
-                paused=name in queues and queues[name].paused,
-                cool_until=queues[name].cool_until if name in queues else None,
-                pause=queues[name].pause if name in queues else None,
+                settings=queues.get(name),
             )
             for name in sorted(counts)
         },
@@ -91,7 +89,7 @@ def measure(*, since: Span | None = None, after: Instant | None = None) -> Op[Nu
 
 def _look_back(now: Instant, start: Instant, oldest: Mapping[str, Instant]) -> Op[Recent]:
     found = yield from sample(start, sorted(oldest, key=lambda queue: oldest[queue]))
-    # A sample reaches back only as far as its oldest job.
+    # A sample covers only the time since its first job ended.
     reach = start if found.whole else min((job.finished_at for job in found.jobs), default=start)
     by_queue: dict[str, list[Ended]] = {}
     by_task: dict[str, list[Ended]] = {}

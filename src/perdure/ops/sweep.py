@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 from uuid import UUID
 
@@ -27,23 +27,32 @@ class Rescued(NamedTuple):
 
 
 @operation("write")
-def retire_silent(*, sweeper: str = "", steady_since: Instant | None = None) -> Op[list[str]]:
-    """Retire the workers whose lease has expired. After a clock change, wait for the length of a lease first.
+def retire_silent(
+    *,
+    sweeper: str = "",
+    steady_since: Instant | None = None,
+    wanted: Callable[[], bool] = lambda: True,
+) -> Op[list[str]]:
+    """Retire the workers whose lease has expired.
 
-    ``sweeper``: the worker that asks. It lives, whatever its lease says.
+    ``sweeper``: the worker that asks. It lives, whatever its lease says. ``steady_since``: when the clock last changed.
+    A worker is retired only once a whole lease has passed since then. ``wanted``: asked again at each run, because the
+    store may have waited for the database, as the workers did.
     """
+    if not wanted():
+        return []
     rows = yield from ask_last("retire_silent_workers", sweeper=sweeper, steady_since=steady_since)
     return [row[0] for row in rows]
 
 
-@operation("write")
+@operation("write", retries=1)
 def rescue(*, jitter: Jitter, after: str = FIRST, n: int = 500) -> Op[Rescued]:
-    """Free running jobs whose worker is not live, including claims that committed after its retirement."""
+    """Free running jobs whose worker is not live, also jobs whose claim was committed after the worker was retired."""
     changes, last = yield from _rescue(jitter, after, n)
     return Rescued(changes, last)
 
 
-@operation("write")
+@operation("write", retries=1)
 def expire(*, n: int = 500) -> Op[list[str]]:
     """Cancel expired jobs; return their ids."""
     rows = yield from ask_last("expire_jobs", n=n)
@@ -56,9 +65,9 @@ def find_expired(*, n: int = 500) -> Op[list[str]]:
     return [row[0] for row in (yield from ask_last("find_expired_jobs", n=n))]
 
 
-@operation("write")
+@operation("write", retries=0)
 def expire_chosen(ids: Sequence[str]) -> Op[list[str]]:
-    """Cancel these jobs, if they were not started in time; return the ids of those that were canceled."""
+    """Cancel those of these jobs that have expired; return the ids of the canceled jobs."""
     return [row[0] for row in (yield from ask_last("expire_chosen", ids=rows_of(ids)))]
 
 
@@ -68,18 +77,18 @@ def find_overdue(*, n: int = 100) -> Op[list[str]]:
     return (yield from _find_overdue(n))
 
 
-@operation("write")
+@operation("write", retries=1)
 def sweep_steps(workflows: Sequence[str] | None = None, *, n: int = 100) -> Op[list[str]]:
     """Cancel expired steps and resolve gates whose timeout has passed; return their ids.
 
-    A step ends under its workflow's lock, so this works on whole workflows: the given ones, or those found.
+    A step ends under its workflow's lock, so this works on whole workflows: the given ones, or the first n found.
     """
     found = (yield from _find_overdue(n)) if workflows is None else workflows
     if not found:
         return []
     (locked,) = yield from ask_all(Query("lock_workflows", {"ids": rows_of(found)}))
     tallies = Tallies(locked)
-    # Including workflows whose row is gone: otherwise every sweep would find their steps again.
+    # This includes workflows whose row is gone: otherwise every sweep would find their steps again.
     answers = yield from ask_all(
         *(Query("expire_steps", {"workflow": id}) for id in found),
         *(Query("time_out_gates", {"workflow": id}) for id in found),
@@ -110,9 +119,9 @@ def list_orphans(*, after: str = FIRST, n: int = 500) -> Op[list[str]]:
     return [row[0] for row in rows]
 
 
-@operation("write")
+@operation("write", retries=0)
 def rescue_chosen(ids: Sequence[str], *, jitter: Jitter, n: int) -> Op[list[Change]]:
-    """Rescue these of the first n orphans from the first of these on, if they are still orphans."""
+    """Rescue the chosen jobs that are still orphans. Look for them among the next n orphans, from the first id on."""
     changes, _ = yield from _rescue(jitter, _just_before(ids[0]), 1 if len(ids) == 1 else n, only=set(ids))
     return changes
 
@@ -128,8 +137,8 @@ def _rescue(
     last = found[-1].id if len(found) == n else None
     unlocked = sorted({job.workflow for job in found if job.workflow and job.workflow not in tallies})
     there = (yield from _existing(unlocked)) if unlocked else set[str]()
-    # A step orphaned between the two statements is left to the next sweep: its workflow is not locked. A step whose
-    # workflow is gone is rescued now.
+    # Left to the next sweep: a step whose workflow others have locked, and one that was orphaned between the two
+    # statements. A step whose workflow is gone is rescued now.
     chosen = found if only is None else [job for job in found if job.id in only]
     jobs = [job for job in chosen if job.workflow not in there]
     changes = [_lose(job, jitter) for job in jobs]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec import UNSET, UnsetType
 
-from perdure.errors import UnknownTask
+from perdure.errors import NotFound, UnknownTask
 from perdure.model.job import TaskDefinition
+from perdure.model.redact import load_names
 from perdure.ops.audit import act
 from perdure.ops.batch import rows_of
 from perdure.ops.op import Op, Query, ask_all, ask_last, operation
-from perdure.ops.topics import TASKS
+from perdure.ops.topics import LIMITS, TASKS
 
 
 class KnownTask(NamedTuple):
@@ -28,13 +29,49 @@ def list_tasks() -> Op[dict[str, KnownTask]]:
 
 
 @operation("write")
-def sync(tasks: Sequence[TaskDefinition], *, exact: bool = False) -> Op[None]:
-    """Write the code's tasks. A task that an operator disabled stays so. ``exact`` disables tasks not in the code."""
+def sync(tasks: Sequence[TaskDefinition], *, limits: Mapping[str, int] = {}, exact: bool = False) -> Op[None]:
+    """Write the tasks of the code. A task that an operator has disabled stays disabled.
+
+    ``limits``: the named limits that the code declares. ``exact``: disable the tasks that are not in the code.
+    """
     rows = rows_of(sorted(tasks, key=attrgetter("name")))
-    queries = [Query("sync_tasks", {"tasks": rows})]
+    queries = [*(yield from _limit_changes(tasks, limits)), Query("sync_tasks", {"tasks": rows})]
     if exact:
         queries.append(Query("disable_other_tasks", {"tasks": rows}))
-    yield from ask_all(*queries, final=True)
+    wake = frozenset([LIMITS]) if queries[0].name == "change_limits" else frozenset[str]()
+    yield from ask_all(*queries, final=True, wake=wake)
+
+
+def _limit_changes(tasks: Sequence[TaskDefinition], declared: Mapping[str, int]) -> Op[list[Query]]:
+    """The statements that write changed limits, to run before the tasks are written. Empty if no limit changes."""
+    # Under the lock no other program can change a limit between this look and the write.
+    _, limited, named = yield from ask_all(
+        Query("lock_limits", {}), Query("list_limited_tasks", {}), Query("list_named_limits", {})
+    )
+    known = {row[0]: (row[1], row[2], bool(row[3]), row[4]) for row in limited}
+    unlimited = (None, "", False, None)
+    differs = any(known.get(task.name, unlimited) != _limits_of(task, unlimited) for task in tasks)
+    stored = {row[0]: row[2] for row in named}
+    writes = [
+        Query("declare_limit", {"name": name, "concurrency": concurrency})
+        for name, concurrency in declared.items()
+        if stored.get(name) != concurrency
+    ]
+    for task in tasks:
+        for name in load_names(task.limits):
+            if name not in stored and name not in declared:
+                raise NotFound(
+                    f"The task {task.name} is under the limit {name}, which nobody has set: "
+                    f'declare it with app.limit("{name}", concurrency=...).',
+                    code="limit.unknown",
+                )
+    return [Query("change_limits", {}), *writes] if differs or writes else []
+
+
+def _limits_of(task: TaskDefinition, unlimited: object) -> object:
+    if task.concurrency is None and task.limits is None:
+        return unlimited
+    return task.concurrency, task.concurrency_scope or task.name, task.keyed, task.limits
 
 
 @operation("write")
@@ -69,6 +106,10 @@ def read_task(
     max_crashes: int | None,
     enabled: bool,
     redact: str | None,
+    concurrency: int | None,
+    concurrency_scope: str | None,
+    keyed: bool,
+    limits: str | None,
 ) -> KnownTask:
     definition = TaskDefinition(
         name=name,
@@ -79,5 +120,9 @@ def read_task(
         backoff=backoff,
         max_crashes=max_crashes,
         redact=redact,
+        concurrency=concurrency,
+        concurrency_scope=concurrency_scope,
+        keyed=bool(keyed),
+        limits=limits,
     )
     return KnownTask(definition, bool(enabled))

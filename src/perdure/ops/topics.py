@@ -1,24 +1,29 @@
-"""Topics of wake-ups."""
+"""Topics: what a commit can announce."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 ANYTHING = "*"
-"""Something changed; it is not known what."""
+"""Something has changed, but it is unknown what."""
 ENDED = "ended"
 """Some job has ended."""
 TASKS = "tasks"
 """An operator has set something for a task."""
+QUEUES = "queues"
+"""Settings of queues have changed."""
+
+LIMITS = "limits"
+"""A limit was changed."""
 
 
 def queue_topic(queue: str) -> str:
-    """A job of this queue may be claimed now."""
+    """The topic that says that a job of this queue may be claimed now."""
     return f"queue/{queue}"
 
 
 def worker_topic(worker: str) -> str:
-    """A job that this worker runs should stop."""
+    """The topic that says that this worker should stop one of its jobs."""
     return f"worker/{worker}"
 
 
@@ -27,6 +32,6 @@ def queue_topics(queues: Iterable[str]) -> frozenset[str]:
 
 
 def all_of(wakes: Sequence[frozenset[str] | None]) -> frozenset[str] | None:
-    """The union; None if one of them is not known."""
+    """The union of several sets of topics; None if one of them is unknown."""
     known = [wake for wake in wakes if wake is not None]
     return frozenset[str]().union(*known) if len(known) == len(wakes) else None

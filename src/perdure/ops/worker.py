@@ -13,7 +13,7 @@ from perdure.ops.op import Op, Query, Rows, ask_all, ask_last, operation
 
 
 class Beat(NamedTuple):
-    """A worker as the database sees it. ``live`` False: it was retired and must register again.
+    """A worker as the database sees it. If it is not ``live``, it was retired and must register again.
 
     ``configs``: what operators have set for tasks, as JSON by task name.
     """
@@ -37,9 +37,12 @@ class WorkerRow(NamedTuple):
     retired_at: Instant | None
 
     def silence(self, now: Instant) -> Silence | None:
-        """If it does not renew its lease, or died: since when, and when its jobs are or were taken over."""
+        """The silence of a worker that has died or does not renew its lease. None for any other worker.
+
+        A silence says since when, and when the worker's jobs are, or were, taken over.
+        """
         if self.retired_at is not None:
-            # One that stopped in order was retired before its lease ended.
+            # A worker that stopped in order was retired before its lease ended.
             died = self.expires_at <= self.retired_at
             return Silence(self.name, self.beat_at, self.retired_at) if died else None
         silent = is_silent(beat_at=self.beat_at, lease=self.lease, expires_at=self.expires_at, now=now)
@@ -56,7 +59,7 @@ def register(
     queues: Sequence[str] | None = None,
     slots: int = 1,
 ) -> Op[Mapping[str, str]]:
-    """Register a worker. Its jobs are its own as long as it renews its lease. Return the configs of tasks.
+    """Register a worker; return the configs of tasks. Nobody takes its jobs away as long as it renews its lease.
 
     ``tasks``, ``queues`` and ``slots`` are stored for operators to read.
     """
@@ -83,7 +86,7 @@ def register(
 
 @operation("write", priority="heartbeat")
 def heartbeat(worker: str) -> Op[Beat]:
-    """Renew the one row that keeps all of a worker's leases, and read which jobs it runs in the database's view."""
+    """Renew a worker's lease, and read which jobs the database believes it runs. One row renews all of its jobs."""
     alive, rows, configs = yield from ask_all(
         Query("beat_worker", {"worker": worker}),
         Query("list_running", {"worker": worker}),
@@ -95,7 +98,7 @@ def heartbeat(worker: str) -> Op[Beat]:
 
 @operation("read")
 def peek(worker: str) -> Op[Beat]:
-    """Read the same without a renewal, to see requests such as cancels."""
+    """Read what ``heartbeat`` reads, without renewing the lease, to see requests such as cancels."""
     found, rows, configs = yield from ask_all(
         Query("find_worker", {"worker": worker}),
         Query("list_running", {"worker": worker}),
@@ -119,7 +122,7 @@ def retire(worker: str) -> Op[None]:
 
 @operation("write", priority="heartbeat")
 def lead(name: str, worker: str, *, lease: Span) -> Op[bool]:
-    """Try to become, or stay, the leader for the length of a lease; return whether this worker is it."""
+    """Try to become, or stay, the leader for the length of a lease; return whether this worker is the leader."""
     rows = yield from ask_last("lead", name=name, worker=worker, lease=lease)
     return bool(rows)
 

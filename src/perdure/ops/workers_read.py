@@ -1,4 +1,4 @@
-"""Reading workers, with the database's time."""
+"""Read workers, and the database's time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOBODY: Mapping[str, int] = {}
 
 
 class WorkersNow(NamedTuple):
-    """Every worker that was not retired, and the time: a worker whose lease has expired by then is silent."""
+    """Every worker that was not retired, and the database's time."""
 
     now: Instant
     workers: list[WorkerRow]
@@ -28,7 +28,7 @@ def list_workers_now() -> Op[WorkersNow]:
 
 
 def live(rows: Rows, now: Instant) -> list[WorkerRow]:
-    """Leave out workers whose lease has expired, even if they are not retired yet."""
+    """The workers whose lease has not expired. The others may not be retired yet."""
     workers = [WorkerRow(*row) for row in rows]
     return [worker for worker in workers if worker.expires_at > now]
 
@@ -47,6 +47,6 @@ def servers(workers: Sequence[WorkerRow], running: Mapping[str, int] = NOBODY) -
 
 
 def names_in(text: str) -> list[str]:
-    """Read a list of names. A damaged list is empty, so that it hides no other worker."""
+    """Read a list of names. A damaged list counts as empty, so that other workers can still be shown."""
     names = shown_json(text)
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

@@ -40,7 +40,7 @@ class WorkflowRow(NamedTuple):
 
 
 class Started(NamedTuple):
-    """The answer to a start. ``created`` False: the key belongs to an existing workflow."""
+    """The answer to a start. ``created``: False if the key belongs to an existing workflow."""
 
     workflow: WorkflowRow
     created: bool
@@ -79,7 +79,7 @@ class Spoiler(NamedTuple):
 
 
 class FailedStep(NamedTuple):
-    """``reason``: what was said at the gate, or why there was no further attempt."""
+    """A step that failed. ``reason``: the reason given for a gate, or why there was no further attempt."""
 
     key: str
     code: str | None
@@ -100,10 +100,10 @@ class Graph(NamedTuple):
 def start(
     workflow: NewWorkflow, ordered: Sequence[Shape], steps: Mapping[str, NewStep], wake: frozenset[str]
 ) -> Op[Started]:
-    """Write a workflow and its steps, or find the existing one with its key. ``wake``: topics of the first steps."""
+    """Write a workflow and its steps, or find the existing one with its key. ``wake``: topics of its first steps."""
     writes, initial = insert_steps(ordered, steps, {})
     insert = insert_workflow(workflow, [begins.state for begins in initial.values()])
-    # Read it in the same transaction: nobody else can read what a caller's transaction has not committed.
+    # Read the workflow in the same transaction. If this is a caller's transaction, no other one can see the row yet.
     look = Query("get_workflow", {"id": workflow.id})
     if not workflow.keyed:
         *_, rows = yield from ask_all(insert, *writes, look, final=True, wake=wake)
@@ -150,7 +150,7 @@ def list_spoilers(id: str, *, n: int) -> Op[list[Spoiler]]:
 
 @operation("read")
 def find_failed_steps(workflows: Sequence[str]) -> Op[dict[str, FailedStep]]:
-    """The first step that failed, by workflow; one round trip."""
+    """The first failed step of each workflow, by workflow id, in one round trip."""
     answers = yield from ask_all(
         *(Query("find_failed_step", {"workflow": id}) for id in workflows), final=True
     )
@@ -202,7 +202,10 @@ def insert_workflow(workflow: NewWorkflow, states: Sequence[State]) -> Query:
 
 
 def _find(workflow: NewWorkflow) -> Op[str | None]:
-    """The existing workflow: itself, if a commit succeeded and its reply was lost; else by key; else by unique key."""
+    """The id of the existing workflow: the new one itself, if a commit succeeded and its reply was lost.
+
+    Otherwise it is the workflow with the same idempotency key, or the active one with the same unique key.
+    """
     scope = {"name": workflow.name, "tenant": workflow.tenant or ""}
     mine, keyed, active = yield from ask_all(
         Query("get_workflow", {"id": workflow.id}),

@@ -25,7 +25,7 @@ Resolution: TypeAlias = Literal["succeeded", "failed", "canceled"]
 
 @operation("write")
 def cancel_workflow(workflow: str, *, reason: str | None = None, by: str | None = None) -> Op[Canceling]:
-    """Cancel every step that has not ended. Running steps are asked to stop; the workflow ends when they have."""
+    """Cancel every step that has not ended. Running steps are asked to stop, and the workflow ends when they end."""
     tallies = yield from _lock(workflow)
     tally = tallies[workflow]
     if tally.status in OVER:
@@ -54,7 +54,10 @@ def resolve_gate(
     reason: str | None = None,
     by: str | None = None,
 ) -> Op[bool]:
-    """Resolve an open gate. Repeating the same resolution changes nothing; a different one is a conflict."""
+    """Resolve an open gate; return whether this changed it. The same resolution again changes nothing.
+
+    A different resolution is a conflict.
+    """
     tallies = yield from _lock(workflow)
     (gates,) = yield from ask_all(Query("find_step", {"workflow": workflow, "key": key}))
     if not gates:
@@ -88,9 +91,9 @@ def requeue_workflow(
     reason: str | None = None,
     by: str | None = None,
 ) -> Op[Requeuing]:
-    """Start a new run of these steps of a workflow that failed or was canceled.
+    """Start a new run of the chosen steps of a workflow that failed or was canceled.
 
-    ``stand_in``: a new id, see ``_taken``. ``run``: the run that the caller saw.
+    ``stand_in``: a new id, see ``_taken``. ``run``: the run that the caller saw; any other is refused.
     """
     tallies = yield from _lock(workflow)
     tally = tallies[workflow]
@@ -135,7 +138,7 @@ def _lock(workflow: str) -> Op[Tallies]:
 
 
 def _cancel_all(tally: Tally, *, running: int) -> None:
-    """Update the counts: nothing waits any more, and what runs will end."""
+    """Update the counts: every step that has not ended is canceled, except the running ones."""
     tally.spoiled += tally.waiting + tally.open + tally.active - running
     tally.waiting, tally.open, tally.active = 0, 0, running
     tally.canceling = True
@@ -148,7 +151,7 @@ def _compare(
     result: str | None,
     output: str | None,
 ) -> None:
-    """Refuse if a resolved gate was resolved differently."""
+    """Raise GateConflict if the gate was resolved in another way before."""
     if before != now:
         state, old_reason = before
         ended = "was canceled" if state == "canceled" else f"has {state}"
@@ -161,9 +164,10 @@ def _compare(
 
 
 def _taken(row: WorkflowRow, stand_in: str) -> Op[bool]:
-    """Whether another workflow now runs under its unique key.
+    """Whether another active workflow has the unique key of this one.
 
-    Insert a row with the key, as a start does, and delete it at once: concurrent calls then wait for each other.
+    To find out, insert a row with the key and the id ``stand_in``, as a start does, and delete it at once. So
+    concurrent calls wait for each other.
     """
     if row.unique_key is None:
         return False
@@ -175,7 +179,7 @@ def _taken(row: WorkflowRow, stand_in: str) -> Op[bool]:
 
 
 def _begin_again(steps: list[StepRow], edges: Rows, which: Which) -> dict[str, Fate]:
-    """The states in which the chosen steps begin their new run. All others have ended and stay unchanged."""
+    """The states in which the chosen steps begin their new run. All other steps have ended and stay unchanged."""
     states: dict[str, tuple[State, bool]] = {step.id: (step.state, step.unsatisfied > 0) for step in steps}
     gates = {step.id for step in steps if step.task == GATE}
     chosen = requeued(states, ((parent, child) for parent, child, _ in edges), which)
@@ -187,6 +191,7 @@ def _begin_again(steps: list[StepRow], edges: Rows, which: Which) -> dict[str, F
                 unsatisfied[child] += (
                     parent not in chosen and mode == "after" and states[parent][0] != "succeeded"
                 )
+        # Leave out steps that could never run, because a parent that stays unchanged has not succeeded.
         stuck = {id for id in chosen if unsatisfied[id] and not pending[id]}
         if not stuck:
             break

@@ -1,1 +1,1 @@
-"""Operations that run the same way in blocking and in async code."""
+"""Plans, which perform operations for blocking and for async callers."""

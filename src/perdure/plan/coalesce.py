@@ -18,13 +18,13 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 UNDER_WAY: Final = 2
-"""Groups that may be at the database at a time: while one is synced to disk, the next one is written."""
+"""How many groups of calls may be at the database at once. While one is synced to disk, the next is written."""
 
 
 class Coalescer(Generic[A, T]):
-    """Batches concurrent calls of an operation that takes a list and answers in its order.
+    """Batches concurrent calls of an operation that takes a list and returns the answers in the same order.
 
-    A call runs at once; while ``UNDER_WAY`` groups are at the database, further calls are queued for the next one.
+    A call runs at once. While ``UNDER_WAY`` groups are at the database, further calls are queued for the next group.
     """
 
     def __init__(self, operation: Operation[[Sequence[A]], list[T]]) -> None:
@@ -84,7 +84,7 @@ class LoopQueue(Generic[A, T]):
             self._pass_on(loop)
 
     def _pass_on(self, loop: AbstractEventLoop) -> None:
-        """A group has ended: all queued calls form the next one."""
+        """After a group has ended, send all queued calls as the next group."""
         if not self._queued:
             self._under_way -= 1
             return
@@ -93,26 +93,29 @@ class LoopQueue(Generic[A, T]):
         task.add_done_callback(self._group_done)
 
     def _group_done(self, task: Task[None]) -> None:
-        """Also called if the task was cancelled before it began: the queued calls still wait."""
+        """Start the next group, even if the task was cancelled before it began: the queued calls still wait."""
         self._groups.discard(task)
         self._pass_on(task.get_loop())
 
     async def _run_groups(self) -> None:
-        """Send group after group, each before the callers of the last one resume, so that the database is not idle."""
+        """Send groups until no call is queued.
+
+        Each group is sent before the callers of the previous one resume, so that the database is not idle.
+        """
         calls: Sequence[QueuedCall[A, T]] = ()
         try:
             while calls := self._take():
                 await self._perform_together(calls)
         finally:
             for call in _wanted(calls):
-                call.answer.cancel()  # the loop is ending
+                call.answer.cancel()  # this task was cancelled, because the loop is ending
 
     def _take(self) -> list[QueuedCall[A, T]]:
         calls, self._queued = self._queued, []
         return _wanted(calls)
 
     async def _perform_together(self, calls: Sequence[QueuedCall[A, T]]) -> None:
-        """Perform all or none. If one call is at fault, try halves until that call fails alone."""
+        """Perform these calls in one transaction. If it fails, try each half, until a call at fault fails alone."""
         try:
             answers = await self.store.aperform(self._operation, [call.asked for call in calls])
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Single flight: one task of an event loop does what all of them need, the others wait for it."""
+"""Single flight: one task of an event loop does work that several tasks need, and the others wait for it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
 
 Done = Callable[[Unavailable | None], None]
-"""What the first caller must always call, also after a failure or a cancel. Then the next caller tries. If the
-database is away, callers that waited for more than half of the attempt get the error; the others retry. Otherwise the
-callers would wait that long one after the other."""
+"""The function that the first caller gets and must always call, even after a failure or a cancellation.
+
+The argument is None, or the error if the database was away. With None, the waiting callers continue: if the work is
+still not done, the next of them tries. With an error, the callers that waited for more than half of the failed try get
+that error, and only the others retry. Otherwise the callers would wait for the database one after the other.
+"""
 
 
 class OncePerLoop:
-    """The first caller of an event loop enters. The others wait, and continue in their order of arrival."""
+    """Lets one task of each event loop work at a time. The others wait, and continue in the order of their arrival."""
 
     def __init__(self) -> None:
         self._waiting: WeakKeyDictionary[AbstractEventLoop, list[tuple[float, Future[None]]]] = (
@@ -30,7 +33,7 @@ class OncePerLoop:
         )
 
     async def enter(self) -> Done | None:
-        """Return a function to the first caller, to call when done. The others wait until then and get None."""
+        """Return to the first caller a function to call when done. The other callers wait until then and get None."""
         # Imported here: blocking programs never need asyncio.
         from asyncio import get_running_loop
 
@@ -48,7 +51,7 @@ class OncePerLoop:
         middle = (began + monotonic()) / 2
         for since, future in self._waiting.pop(loop):
             if not future.done():
-                # A closed loop raises: nobody waits there any more.
+                # A closed loop raises RuntimeError, and no task waits in it any more.
                 with suppress(RuntimeError):
                     if away is None or since > middle:
                         future.set_result(None)

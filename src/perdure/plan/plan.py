@@ -1,7 +1,7 @@
-"""Plans: generators that yield effects. A method is written once, for blocking and for async callers.
+"""Plans: generators that yield effects. A method is written once as a plan, for blocking and for async callers.
 
-A plan is to operations what an operation is to statements. It may perform several operations, each in its own
-transaction.
+An operation yields SQL statements, which form one transaction. A plan yields operations and other effects, so it may
+take several transactions.
 
     class App:
         def _pause_queue(self, name: str) -> Plan[None]:
@@ -60,7 +60,7 @@ class Call(NamedTuple):
 
 
 class Coalesce(NamedTuple):
-    """Perform an operation in one statement with the concurrent calls of the same kind."""
+    """Perform an operation together with concurrent calls of the same kind, in one statement."""
 
     coalescer: Coalescer[Any, Any]
     asked: Any
@@ -115,7 +115,7 @@ def coalesce(coalescer: Coalescer[A, T], asked: A) -> Plan[T]:
 
 
 def in_thread(function: Callable[[], T]) -> Plan[T]:
-    """Call a function that blocks: here in blocking code, in a thread in async code."""
+    """Call a function that blocks. Blocking code calls it directly, async code calls it in a thread."""
     return cast(T, (yield InThread(function)))
 
 
@@ -128,19 +128,23 @@ def wait_for(wakeup: Wakeup, *, seconds: float) -> Plan[None]:
 
 
 def run_once(once: OncePerLoop) -> Plan[Done | None]:
-    """Return a function to call when the work is done; None if another task has done it. Threads do not share work."""
+    """Return a function to call when the work is done, or None after another task of the event loop has tried.
+
+    Blocking code always gets a function: threads do not wait for each other's work.
+    """
     return cast(Done | None, (yield RunOnce(once)))
 
 
 def run(store: Store, plan: Plan[T], *, method: str | None = None) -> T:
-    """Run a plan in this thread. ``method``: the method that was called; an error may name its async version."""
+    """Run a plan in this thread. ``method``: the method that was called. An error may name its async version."""
     try:
-        # Plans yield inside a user's middleware, which must not be able to swallow a cancellation.
+        # Only Exceptions are raised in the plan: it may be inside a user's middleware, which must not be able to
+        # swallow a cancellation.
         return drive(plan, partial(_wait, store), throw=Exception)
     except UnsupportedConnection as error:
         raise _with_method(error, "async", method and f"a{method}") from None
     finally:
-        # When interrupted, end what the plan has begun now, not when the traceback is garbage-collected.
+        # If the plan was interrupted, run its finally blocks now, not when the traceback is garbage-collected.
         plan.close()
 
 
@@ -218,7 +222,7 @@ S = TypeVar("S", bound=Stored)
 
 
 class sync_method(Generic[S, P, T]):
-    """The blocking method of a plan."""
+    """A descriptor for a blocking method that runs a plan."""
 
     def __init__(self, plan: Callable[Concatenate[S, P], Plan[T]]) -> None:
         def method(subject: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -240,7 +244,7 @@ class sync_method(Generic[S, P, T]):
 
 
 class async_method(Generic[S, P, T]):
-    """The async method of a plan."""
+    """A descriptor for an async method that runs a plan."""
 
     def __init__(self, plan: Callable[Concatenate[S, P], Plan[T]]) -> None:
         async def method(subject: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -278,7 +282,7 @@ def in_event_loop() -> bool:
 
 
 def refuse_in_event_loop(name: str, instead: str | None = None) -> None:
-    """Refuse a blocking method in a thread that runs an event loop: it would stop every task of the loop."""
+    """Raise BlockingCall in a thread that runs an event loop: a blocking method would stop every task of the loop."""
     if in_event_loop():
         instead = instead or f"await a{name}()"
         raise BlockingCall(f"{name}() blocks and an event loop runs in this thread: {instead} instead.")

@@ -12,17 +12,18 @@ if TYPE_CHECKING:
 
 
 class Wakeup:
-    """Set from any thread. If nobody waits when it is set, the next wait returns at once."""
+    """A flag that any thread may set. If nobody waits when it is set, the next wait returns at once."""
 
     def __init__(self) -> None:
         self._is_set = False
         self._wake: Callable[[], object] | None = None
 
     def set(self) -> None:
-        # The order matters, and is reversed in the waiter: either the waiter sees the flag, or we see the waiter.
+        # Set the flag, then look for a waiter. The waiter makes itself known, then looks at the flag. So either the
+        # waiter sees the flag, or we see the waiter.
         self._is_set = True
         if (wake := self._wake) is not None:
-            # A closed loop raises: nobody waits there any more.
+            # A closed loop raises RuntimeError, and nobody waits in it any more.
             with suppress(RuntimeError):
                 wake()
 

@@ -20,9 +20,9 @@ RUN_AS_A_JOB = "enqueue the task, in a test inside app.testing()."
 class Context:
     """What a handler gets through a parameter with the default ``CONTEXT``.
 
-    A plain call of a task gets a context without a job. What it reports or saves is discarded: there is no row and no
-    next attempt. Jobs and transactions, whose effects a caller would rely on, are refused. So are bad values, as in a
-    job.
+    A plain call of a task gets a context without a job. What the function reports or saves is discarded: there is no
+    row and no next attempt. ``enqueue``, ``append`` and ``transaction`` raise, because a caller would rely on their
+    effects. Invalid values are refused as in a job.
     """
 
     __slots__ = ("_config", "attempt", "cancel_requested", "job_id", "run", "tenant", "worker")
@@ -52,7 +52,7 @@ class Context:
 
     @property
     def checkpoint(self) -> Any:
-        """What the last attempt saved."""
+        """The checkpoint that an earlier attempt saved; None if there is none."""
         return None
 
     @property
@@ -62,12 +62,12 @@ class Context:
 
     @property
     def scheduled_for(self) -> datetime | None:
-        """The time of the schedule for which this job was made."""
+        """The time for which a schedule made this job."""
         return None
 
     @property
     def workflow_id(self) -> str | None:
-        """The id of the workflow of which this job is a step."""
+        """The id of the workflow that this job is a step of."""
         return None
 
     @property
@@ -77,26 +77,26 @@ class Context:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """What operators have set for its task, as of the start of the attempt. Do not modify it."""
+        """The config that operators have set for this task, as of the start of the attempt. Do not modify it."""
         return self._config
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """What the enqueuer attached."""
+        """The values that were attached to the job when it was enqueued."""
         return {}
 
     @property
     def results(self) -> Mapping[str, Any]:
-        """What the direct parents of this step returned, by key."""
+        """The results of the direct parents of this step, by step key."""
         return {}
 
     async def aresults(self) -> AsyncIterator[tuple[str, Any]]:
-        """Key and result of each direct parent of this step, for async code. Their total size is not limited."""
+        """Yield the key and the result of each direct parent of this step. Their total size is not limited."""
         for item in self.results.items():
             yield item
 
     def result_of(self, key: str) -> Any:
-        """What an ancestor of this step returned."""
+        """The result of an ancestor of this step."""
         raise InvalidOption(f"A plain call is not a step and has no earlier steps: {RUN_AS_A_JOB}")
 
     async def aresult_of(self, key: str) -> Any:
@@ -131,7 +131,7 @@ class Context:
         """Add a line to the job's log."""
 
     def save(self, checkpoint: object) -> None:
-        """Save this for the next attempt. It is durable when the call returns."""
+        """Save a checkpoint for the next attempt. It is durable when the call returns."""
         encode_plain({"checkpoint": checkpoint})
 
     async def asave(self, checkpoint: object) -> None:
@@ -147,17 +147,17 @@ class Context:
         return self.enqueue(*requests, at_once=at_once)
 
     def succeed(self, result: object = None, *, conn: object) -> None:
-        """Record success as the last statements of your own transaction, which you then commit."""
+        """Record the job's success in your own transaction, as its last statements. Then commit it."""
 
     async def asucceed(self, result: object = None, *, conn: object) -> None:
         """The same for async code."""
 
     def transaction(self) -> Any:
-        """``with`` or ``async with``: a connection, in a transaction that ends with the job's success."""
+        """For ``with`` or ``async with``: a connection, in a transaction that also records the job's success."""
         raise InvalidOption(f"A plain call cannot end a transaction with its success: {RUN_AS_A_JOB}")
 
 
 current_context: ContextVar[Context] = ContextVar("perdure_context")
 
 CONTEXT = Context()
-"""The default of a context parameter, so that callers can leave it out, also for type checkers."""
+"""The default value of a context parameter. It lets callers omit the argument, and type checkers accept that."""

@@ -1,4 +1,4 @@
-"""Events for subscribers: what happened to jobs. They are sent after the commit, never before."""
+"""Events that tell subscribers what happened to jobs. They are sent after the commit, never before."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ EventName: TypeAlias = Literal["started", AttemptEvent, "lease_lost", "rescued"]
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened to one job.
 
-    ``retried``: the attempt failed and there will be another; ``failed``: there will be none. A rescue is ``rescued``,
-    followed by ``failed`` or ``canceled`` if it ended the job. A job that expired is ``canceled``.
+    ``retried``: the attempt failed and there will be another one. ``failed``: the attempt failed and was the last. A
+    rescue sends ``rescued``, and then ``failed`` or ``canceled`` if it ended the job. A job that expires sends
+    ``canceled``.
     """
 
     name: EventName

@@ -18,7 +18,7 @@ TEXT_BYTES = 1000
 
 
 class Wanted(TypedDict, total=False):
-    """The conditions as users pass them. None is no condition."""
+    """The conditions as users pass them. None means no condition."""
 
     queue: str | None
     task: str | Named | None
@@ -47,7 +47,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unique_key: str | None = None
     error_code: str | None = None
     text: str | None = None
-    """A literal part of the arguments: no wildcards."""
+    """A part of the arguments, taken literally: there are no wildcards."""
     created_after: Instant | None = None
     created_before: Instant | None = None
     finished_after: Instant | None = None
@@ -64,7 +64,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def as_dict(self) -> dict[str, str]:
-        """The set conditions, for people to read. ``text`` is hidden: it may be a redacted argument."""
+        """The conditions that are set, for people to read. ``text`` is hidden: it may be a redacted argument."""
         asked = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
         if self.text is not None:
             asked["text"] = HIDDEN
@@ -75,7 +75,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 EVERY = Filter()
-"""Every job."""
+"""The filter that matches every job."""
 
 
 class Changeable(NamedTuple):

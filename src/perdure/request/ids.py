@@ -1,7 +1,7 @@
 """Job ids: UUIDv7 that increase within a process, so jobs enqueued in the same millisecond stay in order.
 
-The client makes them, so that it can repeat an enqueue whose reply was lost. A wrong clock only reorders jobs with
-the same due time.
+The client makes the ids, so that it can repeat an enqueue whose reply was lost. A wrong clock only reorders jobs
+with the same due time.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from random import SystemRandom, getrandbits
 from uuid import UUID
 
 _TAIL = 74
-"""Random bits of a UUIDv7."""
+"""The number of random bits in a UUIDv7."""
 _DIGITS = frozenset("0123456789abcdef")
 _LAST_GROUP = (1 << 48) - 1
-"""The last twelve digits."""
+"""A mask for the last twelve digits."""
 
 _system = SystemRandom()
 _lock = threading.Lock()
@@ -41,8 +41,10 @@ def new_ids(n: int) -> list[str]:
 
 
 def id_range(prefix: str) -> tuple[str, str] | None:
-    """The first and the last id that begin with these hexadecimal digits, with or without hyphens; None if they are
-    none."""
+    """The first and the last id that begin with these hexadecimal digits, with or without hyphens.
+
+    None if the prefix is too long or has other characters.
+    """
     digits = prefix.replace("-", "").lower()
     if len(digits) > 32 or not _DIGITS.issuperset(digits):
         return None
@@ -51,7 +53,7 @@ def id_range(prefix: str) -> tuple[str, str] | None:
 
 
 def _take(n: int) -> int:
-    """Reserve n numbers greater than all before; return the first."""
+    """Reserve n consecutive numbers, greater than all earlier ones; return the first."""
     global _last
     fresh = (time.time_ns() // 1_000_000) << _TAIL
     first = _last + 1 + getrandbits(24)

@@ -11,6 +11,7 @@ import msgspec
 from perdure.errors import InvalidOption
 from perdure.model.canonical import Request, canonical
 from perdure.model.job import NewJob, Options
+from perdure.request.concurrency_key import ConcurrencyKey
 from perdure.request.ids import new_id
 from perdure.request.middleware import Middleware, around_enqueue
 from perdure.request.options import Asked, checked
@@ -32,13 +33,15 @@ class Template(msgspec.Struct, frozen=True, eq=False):
     canonical: Callable[[str], str] = str
     """Converts a payload to canonical form."""
     refers: bool = False
-    """Whether arguments refer to results of steps. Only a step can have them."""
+    """Whether arguments refer to results of steps. Only a step can have such arguments."""
+    concurrency_key: ConcurrencyKey | None = None
+    """Computes the concurrency key of each job."""
 
     @property
     def bulk(self) -> bool:
-        """Whether many of these jobs fit into one compact statement: the database need not check each."""
+        """Whether one compact statement can insert many of these jobs: the database need not check each job."""
         plain = self.options.run_at is None and not self.refers
-        return plain and self.queue is not None and not self.options.keyed
+        return plain and self.queue is not None and not self.options.keyed and self.concurrency_key is None
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -59,20 +62,37 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False)
     template: Template
     payload: str
     arguments: str | None = None
-    """The canonical form, if there is an idempotency key or a reference to a step's result."""
+    """The arguments in canonical form, if there is an idempotency key or a reference to a step's result."""
 
     def __repr__(self) -> str:
         """Leave out the arguments: a request ends up in logs."""
         return f"<JobRequest {self.template.task}>"
 
+    @property
+    def options(self) -> Options:
+        """The options of this job: those of its template, and the concurrency key that its arguments give."""
+        template = self.template
+        options = template.options
+        if template.concurrency_key is None or options.concurrency_key is not None:
+            return options
+        if template.refers:
+            raise InvalidOption(
+                f"The concurrency key of {template.task} depends on the result of another step: "
+                "give concurrency_key in using()."
+            )
+        key = template.concurrency_key.of(self.payload, options.tenant)
+        return msgspec.structs.replace(options, concurrency_key=key)
+
     def new(self) -> NewJob:
-        """Make a new job, with a new id, each time the request is enqueued."""
-        task, options = self.template.task, self.template.options
+        """The job to insert. Every call makes another job with a new id, because a request can be enqueued again."""
+        task, options = self.template.task, self.options
         if self.template.refers:
             raise InvalidOption("The result of a step can only be an argument of a later step.")
         if options is NOTHING_ASKED:
             return NewJob(id=new_id(), task=task, payload=self.payload)
-        request = None if self.arguments is None else canonical(Request(self.arguments, options))
+        request = (
+            None if self.arguments is None else canonical(Request(self.arguments, self.template.options))
+        )
         return NewJob(
             id=new_id(),
             task=task,

@@ -10,22 +10,23 @@ from perdure.request.context import Context
 
 
 class Middleware:
-    """Subclass this, override what you need, and pass it to ``app.use``. The first one is the outermost.
+    """The base class of middleware. Override what you need, and pass objects to ``app.use``. The first is outermost.
 
-    Both methods return plain context managers, for async code as well. ``run`` is entered where the handler runs: in
-    its task, its thread or its process. So the handler sees context variables set there.
+    Both methods return plain context managers, for async code as well. The context manager of ``run`` is entered where
+    the handler runs: in its asyncio task, its thread or its process. So the handler sees the context variables that
+    ``run`` sets.
     """
 
     def enqueue(self, task: str, meta: dict[str, Any]) -> AbstractContextManager[None]:
         """Wrap an enqueue. ``meta`` is stored with the job and may be changed before the block begins.
 
-        An error raised after the block does not undo what is written. It drops jobs that ``ctx.enqueue`` keeps for the
-        success.
+        An error raised after the block does not undo what was written. Jobs that ``ctx.enqueue`` would write with the
+        attempt's success are dropped.
         """
         return nullcontext()
 
     def run(self, task: str, context: Context) -> AbstractContextManager[None]:
-        """Wrap a handler. The handler's error passes through, and may be logged or replaced."""
+        """Wrap a handler. The handler's error passes through the context manager, which may log or replace it."""
         return nullcontext()
 
 

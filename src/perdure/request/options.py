@@ -16,7 +16,7 @@ from perdure.model.suggest import did_you_mean
 from perdure.request.times import duration_us, to_us
 
 NAME_BYTES = 255
-"""The longest name of a task, queue or tenant. Together with a key they must fit into an index entry."""
+"""The most bytes in the name of a task, queue or tenant. Names and a key together must fit into an index entry."""
 KEY_BYTES = 512
 CONFIG_BYTES = 65_536
 """The limit of a task's config: every worker reads it with each heartbeat."""
@@ -37,6 +37,7 @@ class Asked(TypedDict, total=False):
     tenant: str | None
     idempotency_key: str | None
     unique_key: str | None
+    concurrency_key: str | None
     tags: Sequence[str] | None
     meta: Mapping[str, object] | None
     conn: object | None
@@ -64,6 +65,7 @@ def checked(asked: Asked) -> Options:
         tenant=_optional("tenant", asked.get("tenant"), NAME_BYTES),
         idempotency_key=_optional("idempotency_key", asked.get("idempotency_key"), KEY_BYTES),
         unique_key=_optional("unique_key", asked.get("unique_key"), KEY_BYTES),
+        concurrency_key=_optional("concurrency_key", asked.get("concurrency_key"), KEY_BYTES),
         tags=None if tags is None else msgspec.json.encode(texts("tags", tags)).decode(),
         meta=None if meta is None else _meta(meta),
     )
@@ -74,7 +76,7 @@ def checked(asked: Asked) -> Options:
 def _refuse_if_never_due(options: Options) -> None:
     """Refuse a job that expires before it is due.
 
-    A duration and a datetime are not compared: that takes the database's clock, which nobody knows here.
+    A duration and a datetime are not compared: that would need the database's clock, which is not known here.
     """
     starts = ("delay", options.delay, options.expires_in), ("run_at", options.run_at, options.expires_at)
     for name, start, expires in starts:
@@ -127,7 +129,7 @@ def text(name: str, value: object, most: int = NAME_BYTES) -> str:
 
 
 class Named:
-    """A task that can be passed instead of its name: what ``@app.task`` makes."""
+    """The base class of what ``@app.task`` returns, which can be passed instead of the task's name."""
 
     name: str
 
@@ -142,14 +144,14 @@ def task_name(value: object) -> str:
 
 
 def texts(name: str, values: Sequence[str]) -> list[str]:
-    """Validate a list of texts. A single text is refused: it would be taken as a list of letters."""
+    """Validate a list of texts. A single text is refused: it would be read as a list of characters."""
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise InvalidOption(f"{name} must be a list of texts.")
     return [text(f"{name}[{index}]", value) for index, value in enumerate(values)]
 
 
 def filter_text(name: str, value: str | None) -> str | None:
-    """Validate a text to search for; None is no search."""
+    """Validate a text to search for; None means no condition."""
     return None if value is None else text(name, value)
 
 
@@ -185,7 +187,7 @@ def task_config(config: Mapping[str, object]) -> str:
 
 
 def flag(name: str, value: bool) -> bool:
-    """Validate a bool. Texts and numbers are ambiguous and refused."""
+    """Validate a bool. Texts and numbers are refused because they are ambiguous."""
     if not isinstance(value, bool):
         raise InvalidOption(f"{name} must be True or False.")
     return value

@@ -1,4 +1,4 @@
-"""Signals: exceptions by which a handler ends other than by returning or failing. They are not perdure errors."""
+"""Signals: exceptions that a handler raises to say how its attempt ends. They are not subclasses of PerdureError."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Snooze(Signal):
 
 
 class Throttle(Signal):
-    """The handler hit an external limit. The job runs again later, costs no attempt, and the whole queue cools down."""
+    """The handler hit an external limit. The job runs again later, which costs no attempt. The queue cools down."""
 
     def __init__(self, delay: float | timedelta | None = None, cool_queue: bool = True) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Throttle(Signal):
 
 
 class Fatal(Signal):
-    """The job fails at once, whatever attempts are left."""
+    """The job fails at once, however many attempts are left."""
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
         super().__init__(message)
@@ -69,8 +69,8 @@ OutcomeSignal: TypeAlias = Retry | Snooze | Throttle | Fatal | Cancel | Continue
 
 
 class Stopped(BaseException):
-    """The handler was asked to stop, and does. The reason of the request decides how this counts.
+    """The handler was asked to stop, and stops. What the outcome is depends on why it was asked.
 
-    ``ctx.check()`` raises it; in a process, a plain handler is interrupted with it wherever it is. Like
-    ``asyncio.CancelledError`` it is not an ``Exception``: handlers catch those and continue.
+    ``ctx.check()`` raises this. In a child process it can interrupt a handler that is not async at any point. Like
+    ``asyncio.CancelledError`` it is not an ``Exception``: handlers often catch every ``Exception`` and continue.
     """

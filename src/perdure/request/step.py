@@ -27,7 +27,7 @@ RESOLUTIONS: tuple[Resolution, ...] = ("succeeded", "failed", "canceled")
 class Step(Generic[R_co]):
     """A job of a workflow. It waits until the steps in ``after`` succeeded and the steps in ``after_done`` ended.
 
-    Both take steps or their keys.
+    ``after`` and ``after_done`` take steps or their keys.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class Step(Generic[R_co]):
 
     @property
     def result(self) -> R_co:
-        """Its future result, to pass to a later step as an argument or a part of one."""
+        """The step's future result, to pass to a later step as an argument or a part of one."""
         return cast(R_co, Reference(self.key))
 
     @property
     def request(self) -> JobRequest[R_co] | None:
-        """The request of its job; None for a gate."""
+        """The request of the step's job; None for a gate."""
         return self._request
 
     @property
@@ -67,9 +67,11 @@ class Step(Generic[R_co]):
         return Shape(self.key, self.after, self.after_done, self.references, self._request is None)
 
     def new(self, id: str, request: JobRequest[Any] | None, shared: Mapping[str, Any]) -> NewStep:
-        """The row to insert. ``request``: changed by middleware. ``shared``: fields common to several steps."""
+        """The row to insert. ``request``: the request after middleware. ``shared``: fields that several steps share."""
         assert request is not None
         payload = request.payload if request.template.refers else escaped(request.payload)
+        if request.template.concurrency_key is not None:
+            shared = {**shared, "concurrency_key": request.options.concurrency_key}
         return NewStep(id=id, step_key=self.key, payload=payload, **shared)
 
     def asked(self) -> StepRequest:
@@ -89,7 +91,7 @@ class Step(Generic[R_co]):
 
 
 class Gate(Step[Any]):
-    """A step that no worker runs. Once open, it waits until somebody resolves it or its timeout passes."""
+    """A step that no worker runs. Once open, it waits until somebody resolves it or its timeout has passed."""
 
     def __init__(
         self,
@@ -161,7 +163,7 @@ def checked_steps(method: str, steps: object) -> Sequence[Step[Any]]:
 
 
 def new_steps_of(steps: Sequence[Step[Any]], new: Iterable[NewStep]) -> NewSteps:
-    """Steps to add to a workflow, with their rows."""
+    """The steps to add to a workflow, with their rows."""
     return NewSteps(tuple(step.shape for step in steps), tuple(new), tuple(step.asked() for step in steps))
 
 

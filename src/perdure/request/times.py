@@ -1,4 +1,4 @@
-"""Convert times and durations: users have datetimes and seconds, the database has microseconds."""
+"""Conversion of times and durations: users have datetimes and seconds, the database has microseconds."""
 
 from __future__ import annotations
 

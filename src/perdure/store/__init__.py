@@ -1,1 +1,1 @@
-"""Stores run operations on a database. Only this package opens connections, waits for them, or imports a driver."""
+"""Stores run operations on a database. Only this package opens connections, waits for answers, or imports a driver."""

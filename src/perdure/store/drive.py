@@ -1,8 +1,9 @@
-"""Run a generator: call ``answer`` with what it yields and send the answer back, until it returns.
+"""Run a generator: pass each value that it yields to ``answer``, and send the answer back, until it returns.
 
-Code that perdure writes once for blocking and for async callers is a generator. Only these functions drive one, and
-``postgres/loop_operation.py``, where each event of a socket is one step. If ``answer`` raises, the error is raised
-inside the generator, at its ``yield``.
+Code that serves blocking and async callers is written once, as a generator. Only this module runs such generators,
+with one exception: ``postgres/loop_operation.py`` advances a generator by one step for each event of a socket.
+
+If ``answer`` raises an error, it is raised inside the generator, at its ``yield``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ def drive(
     *,
     throw: type[BaseException] = BaseException,
 ) -> T:
-    """Run a generator in this thread. ``throw``: the errors that the generator may handle; others end it at once."""
+    """Run a generator in this thread.
+
+    ``throw``: which errors of ``answer`` to raise inside the generator. Any other error goes directly to the caller.
+    """
     try:
         asked = next(generator)
         while True:
@@ -63,7 +67,10 @@ def drive_within(
     generator: Generator[Asked, Answer, T],
     answer: Callable[[Asked], Generator[LowerAsked, LowerAnswer, Answer]],
 ) -> Generator[LowerAsked, LowerAnswer, T]:
-    """Run a generator inside another one, which yields what each answer needs: an operation inside a transaction."""
+    """Run a generator inside another one, for example an operation inside a transaction.
+
+    ``answer`` is a generator too. Its yields go to the driver of the outer generator.
+    """
     try:
         asked = next(generator)
         while True:

@@ -17,17 +17,17 @@ from typing import Final
 
 from perdure.store.listeners import Listener, Listeners
 
-# The thread outlives its last listener by this many seconds: a caller that waits for one job soon waits for another.
+# The thread outlives its last listener by this many seconds: a caller that waits for one job may soon wait for another.
 LINGER_SECONDS = 10.0
 
-# The longest wait: after it, the thread notices that all listeners have left.
+# The longest single wait. After each wait the thread checks whether it still has listeners.
 _LONGEST_WAIT: Final = 15.0
-# poll() counts in milliseconds. A wait shorter than this need not be interruptible.
+# A shorter wait is a plain sleep: poll() counts in milliseconds, and such a wait need not be interruptible.
 _SHORTEST_WAIT: Final = 0.002
-# How long to wait for the thread to end. While it connects it may take longer, and then ends by itself.
+# How long ``stop`` waits for the thread. A thread that is connecting may take longer, and then ends by itself.
 _STOP_SECONDS: Final = 0.2
 
-# Windows has no poll(); everywhere else select() cannot wait for a file numbered above 1023.
+# Windows has only select(). Elsewhere select() cannot wait for file descriptors above 1023, so poll() is used.
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 _log = logging.getLogger("perdure.store")
@@ -38,7 +38,7 @@ class Ended(Exception):
 
 
 class ListenerThread(ABC):
-    """A daemon thread that runs ``listen`` and notifies the listeners. It starts with the first of them."""
+    """A daemon thread that runs ``listen`` and notifies the listeners. It starts when the first listener is added."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -47,7 +47,7 @@ class ListenerThread(ABC):
 
     @abstractmethod
     def listen(self, waiter: Waiter) -> None:
-        """Pass notifications to ``notify``, for ever. Wait only through ``waiter``, which raises Ended."""
+        """Pass notifications to ``notify`` until ``waiter`` raises Ended. Every wait must go through ``waiter``."""
 
     @property
     def hears(self) -> bool:
@@ -83,8 +83,8 @@ class ListenerThread(ABC):
             thread.join(_STOP_SECONDS)
 
     def forget(self) -> None:
-        """Start with nothing. In a forked child: the thread and its listeners are the parent's."""
-        # Reentrant: the garbage collector may call the function that removes a listener.
+        """Drop all state, for example in a forked child, where the thread and its listeners do not exist."""
+        # Reentrant, because the garbage collector may interrupt a thread that holds the lock, to remove a listener.
         self._lock = threading.RLock()
         self._listeners = Listeners()
         self._present: set[object] = set()
@@ -115,7 +115,7 @@ class ListenerThread(ABC):
             waiter.close()
 
     def _is_unused(self) -> bool:
-        """Whether the thread may end. The next listener then starts a new one."""
+        """Whether the thread has no listeners and may end. If so, the next listener starts a new thread."""
         with self._lock:
             unused = not self._present and monotonic() - self._quiet_since > LINGER_SECONDS
             if unused:
@@ -124,7 +124,7 @@ class ListenerThread(ABC):
 
 
 class Waiter:
-    """Waits for a listener thread: for files, for some time, or for the end of the thread."""
+    """How a listener thread waits: for a readable file, for some time, and always also for a request to end."""
 
     def __init__(self, is_unused: Callable[[], bool]) -> None:
         self._is_unused = is_unused
@@ -134,7 +134,10 @@ class Waiter:
         self._selectors: dict[tuple[int, ...], selectors.BaseSelector] = {}
 
     def wait(self, seconds: float, *files: int) -> bool:
-        """Whether one of the files becomes readable within this many seconds, at most 15."""
+        """Wait until one of the files is readable; return False if none is after ``seconds``, at most 15.
+
+        Raises Ended if the thread should end.
+        """
         ready = False
         if seconds < _SHORTEST_WAIT and not files:
             sleep(max(0.0, seconds))
@@ -158,5 +161,5 @@ class Waiter:
         selector: selectors.BaseSelector = _Selector()
         for file in (self._here.fileno(), *files):
             selector.register(file, selectors.EVENT_READ)
-        # poll() and select() know a file only by its number, which may be another file's by the next wait.
+        # A selector can be reused: poll() and select() look up a file descriptor anew in each wait.
         return self._selectors.setdefault(files, selector)

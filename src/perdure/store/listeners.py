@@ -12,7 +12,7 @@ _log = logging.getLogger("perdure.store")
 
 
 class Listeners:
-    """A list of functions, called with the topics of a commit, in the thread that committed."""
+    """A set of functions. ``notify`` calls each of them with the topics of a commit, in the current thread."""
 
     def __init__(self) -> None:
         self._listeners: dict[object, Listener] = {}
@@ -28,7 +28,7 @@ class Listeners:
         return remove
 
     def notify(self, topics: frozenset[str]) -> None:
-        """Call each listener. An error in one is only logged, because the commit is done."""
+        """Call each listener. An error of a listener is only logged, because the commit is already done."""
         if not topics:
             return
         for listener in list(self._listeners.values()):

@@ -1,38 +1,41 @@
 """Named SQL statements, one text per dialect.
 
-``shared.sql`` holds statements that both databases run; ``sqlite.sql`` and ``postgres.sql`` hold what must differ.
-The texts are SQL for PostgreSQL and the schema ``perdure``. This module rewrites these notations:
+``shared.sql`` holds the statements that are the same for both databases. ``sqlite.sql`` and ``postgres.sql`` hold
+those that must differ. All are written in PostgreSQL's SQL, for a schema named ``perdure``. This module rewrites these
+notations:
 
-    perdure.job       the table                 perdure_job on SQLite, the configured schema on PostgreSQL
-    :name             a bound parameter         %(name)s for psycopg
-    :now              the database's clock      the host's clock on SQLite; on PostgreSQL the server's, unless a test
-                                                binds a time
-    instant(x)        microseconds since the epoch as a time
-    span(x)           microseconds as an interval         both stay plain integers on SQLite
-    wait(x)           microseconds of a row as a span, limited to 0 to 100 years: the row may have been edited by hand
-    too_large()       whether a value of this job's row exceeds 8 MiB, on PostgreSQL only
-    value ->> 'name'  a part of a JSON value    json_extract() on SQLite, which has the operator only since 3.38
-    greatest(x, y)    max(x, y) on SQLite, and least(x, y) is min(x, y)
-    count(x)          a function                pg_catalog.count(x) on PostgreSQL
+    perdure.job       a table. SQLite: perdure_job. PostgreSQL: the table in the configured schema.
+    :name             a bound parameter. PostgreSQL: %(name)s, as psycopg spells it.
+    :now              the time of the database's clock. SQLite: the host's clock. PostgreSQL: the server's, unless a
+                      test binds a time.
+    instant(x)        converts microseconds since the epoch to a timestamp. SQLite: x, a plain integer.
+    span(x)           converts microseconds to an interval. SQLite: x, a plain integer.
+    wait(x)           span(x) of a column, limited to 0 to 100 years because somebody may have edited the row by hand.
+    too_large()       whether a value of this job's row exceeds 8 MiB. Only on PostgreSQL.
+    value ->> 'name'  a part of a JSON value. SQLite: json_extract(), because the operator exists only since 3.38.
+    greatest(x, y)    SQLite: max(x, y). Likewise least(x, y) becomes min(x, y).
+    count(x)          a call of any function. PostgreSQL: pg_catalog.count(x).
+    x IN ids(:name)   whether an id is in a JSON array. PostgreSQL: = ANY (ARRAY(…)). SQLite: IN (SELECT …). Both can
+                      use an index on x.
+    x IN texts(:name) the same for an array of texts.
+    as_json(:name)    a JSON document that is passed as text. PostgreSQL: cast to text first, otherwise a caller's codec
+                      for json would encode it a second time.
+    = ANY (ARRAY(…))  whether a value is in the result of a subquery. SQLite: IN (…). PostgreSQL: unchanged; the
+                      subquery runs first, and the planner cannot reorder it.
+    FOR UPDATE        a row lock, also with OF or SKIP LOCKED. SQLite: left out, because a write transaction locks the
+                      whole database.
+    INDEXED BY x      the index that SQLite must use. PostgreSQL: left out.
+
     {each option: x.COLUMN}
-                      the same for each column of a list, with commas between; ``EACH`` has the lists. COLUMN is its
-                      name, TYPE its type
+                      the text after the colon, once for each column of the list ``EACH["option"]``, separated by
+                      commas. In it, COLUMN stands for the column's name and TYPE for its type.
+    {name}            the text below ``-- fragment: name`` in shared.sql or the dialect's own file: a rule that several
+                      statements share. A fragment may contain other fragments.
 
-    x IN ids(:name)   whether an id is in a JSON array     = ANY (ARRAY(…)) on PostgreSQL, and an IN of a subquery on
-    x IN texts(:name) the same for texts                   SQLite: both use the index of x
-    as_json(:name)    a document, passed as text           cast through text on PostgreSQL: a caller's codec for json
-                                                           would encode it a second time
-    = ANY (ARRAY(…))  unchanged on PostgreSQL, where the subquery runs first and the planner cannot reorder it; IN (…)
-                      on SQLite
-    FOR UPDATE        a row lock, also OF and SKIP LOCKED  left out on SQLite: the writer's transaction is the lock
-    INDEXED BY x      the index that SQLite must use       left out on PostgreSQL
-
-    {name}            the text of ``-- fragment: name``, in shared.sql or the dialect's own file: a rule that several
-                      statements share. Fragments may contain others.
-
-Functions are qualified so that no other schema's function is called, see docs/decisions/0021. A name in lower case
-directly before a parenthesis is a function; a list of columns has a space before it. The operands of every operator
-must have exactly the types of the operator in pg_catalog.
+Functions are qualified so that a statement never calls a function of another schema, see docs/decisions/0021. This
+module takes a lower-case name directly before a parenthesis for a function, so a list of columns needs a space before
+its parenthesis. For the same reason the operands of every operator must have exactly the types for which pg_catalog
+defines that operator.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ from importlib.resources import files
 from typing import Literal, TypeAlias
 
 from perdure.model.job import STORED_AS_GIVEN, JobRow
-from perdure.ops.queues import SETTINGS, Queue
+from perdure.ops.queues import Queue
 
 Dialect: TypeAlias = Literal["sqlite", "postgres"]
 
@@ -54,7 +57,6 @@ EACH: Mapping[str, Mapping[str, str]] = {
     "option": STORED_AS_GIVEN,
     "job field": dict.fromkeys(JobRow.__struct_fields__, ""),
     "queue field": dict.fromkeys(Queue._fields, ""),
-    "queue setting": dict.fromkeys(SETTINGS, ""),
 }
 """Lists of columns, with types where a statement may need them."""
 
@@ -67,7 +69,9 @@ _PART = re.compile(r"\b((?:\w+\.)?\w+) ->> (?:'(\w+)'|(\d+))")
 _LABEL = re.compile(r"->> ('\w+')")
 _AMONG = re.compile(r"(\bNOT )?\bIN (ids|texts)\(:(\w+)\)")
 _JSON = re.compile(r"\bas_json\((:\w+)\)")
-_NESTED = r"(?:[^()]|\((?:[^()]|\([^()]*\))*\))*"
+_NESTED = r"[^()]*"
+for _ in range(4):  # levels of parentheses
+    _NESTED = rf"(?:[^()]|\({_NESTED}\))*"
 _ANY = re.compile(rf"= ANY \(ARRAY\(({_NESTED})\)\)")
 _LOCK = re.compile(r"\s+FOR UPDATE(?: OF \w+)?(?: SKIP LOCKED)?")
 _INDEX = re.compile(r" INDEXED BY [\w.]+")
@@ -90,7 +94,8 @@ _POSTGRES_ARRAY = {
 _CLAIMED_VALUES = ("payload", "checkpoint", "meta", "tenant", "step_key")
 _STORED = ", ".join(f"pg_column_size({column})" for column in _CLAIMED_VALUES)
 _UNPACKED = ", ".join(f"octet_length(CAST({column} AS text))" for column in _CLAIMED_VALUES)
-# A value of at most 16 kB when stored is at most 4 MB, so only longer values are decompressed to measure them.
+# A value that takes at most 16 kB when stored has at most 4 MB when decompressed. So only larger ones are decompressed
+# to measure them.
 _TOO_LARGE = (
     f"CASE WHEN greatest({_STORED}) <= 16384 THEN false WHEN greatest({_STORED}) > 8388608 THEN true "
     f"ELSE greatest({_UNPACKED}) > 8388608 END"
@@ -121,9 +126,9 @@ def render(text: str, dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> str:
     text = re.sub(r":now\b", _POSTGRES_NOW, text).replace("%", "%%").replace("too_large()", _TOO_LARGE)
     for function, spelling in _POSTGRES_TIME.items():
         text = re.sub(rf"\b{function}\(([^()]+)\)", spelling.replace(r"\2", r"\1"), text)
-    # Without a type the label would be taken for json if somebody has created an operator ->> (json, json).
+    # Without the cast, PostgreSQL would read the label as json if somebody had created an operator ->> (json, json).
     text = _FUNCTION.sub("pg_catalog.", _LABEL.sub(r"->> CAST(\1 AS text)", text))
-    # The schema comes last: its name may contain anything, even a colon or a percent sign.
+    # The schema is inserted last: its name may contain anything, even a colon or a percent sign.
     return name_tables(_PARAM.sub(r"%(\1)s", text), dialect, schema.replace("%", "%%"))
 
 

@@ -16,16 +16,16 @@ T = TypeVar("T")
 
 
 class Facts(NamedTuple):
-    """Numbers of the store in this process; None where its kind of database has none."""
+    """Numbers about a store in this process. A number is None if this kind of database does not have it."""
 
     connections: int
     """Connections that are open."""
     busy: int | None = None
     """Open connections that are in use."""
     most: int | None = None
-    """The most connections that may be open."""
+    """How many connections may be open at most."""
     wal_bytes: int | None = None
-    """Bytes of the write-ahead log."""
+    """The size of the write-ahead log."""
 
 
 class Store(Protocol):
@@ -41,7 +41,7 @@ class Store(Protocol):
 
     @property
     def detects_dead_workers(self) -> bool:
-        """Whether ``absent`` can name workers: this needs a database whose workers all run on one host."""
+        """Whether ``absent`` can find dead workers. This requires that all workers run on one host."""
         ...
 
     @property
@@ -55,7 +55,7 @@ class Store(Protocol):
         ...
 
     def use_worker_patience(self) -> None:
-        """Wait for a database that is away as long as for a busy one: no user waits for a worker."""
+        """From now on, wait the full ``patience`` also while the database is away: no user waits for a worker."""
         ...
 
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
@@ -66,7 +66,7 @@ class Store(Protocol):
 
     @property
     def takes_another_cycle(self) -> bool:
-        """Whether this event loop can send a pipelined operation behind the one in flight."""
+        """Whether this event loop can send a second pipelined operation before the first is answered."""
         ...
 
     def perform_at_once(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -98,10 +98,10 @@ class Store(Protocol):
         ...
 
     def listen(self, listener: Callable[[frozenset[str]], None]) -> Callable[[], None]:
-        """Like ``subscribe``, and also for commits of other processes as soon as they are noticed, from any thread.
+        """Like ``subscribe``, but also call ``listener`` for commits of other processes, as soon as they are noticed.
 
-        A topic may come more than once, or as ``ANYTHING``, or be missed: a listener must also poll. A forked child
-        has no listeners.
+        The call may come from any thread. A topic may be announced more than once, arrive as ``ANYTHING``, or be
+        missed, so a listener must also poll. A forked child has no listeners.
         """
         ...
 
@@ -111,11 +111,17 @@ class Store(Protocol):
         ...
 
     def lock_liveness(self, worker: str) -> Callable[[], None]:
-        """Lock a file as long as this process lives; return a function that unlocks it."""
+        """Hold a lock that shows that this worker is alive, until this process ends; return a function that unlocks it.
+
+        Does nothing if this store cannot detect dead workers.
+        """
         ...
 
     def absent(self, workers: Iterable[str]) -> list[str]:
-        """Those of these workers that are certainly dead, each to one caller only. Others may be dead too."""
+        """Which of these workers are certainly dead. Other workers may be dead, too.
+
+        A dead worker is returned only once: concurrent callers do not get the same worker.
+        """
         ...
 
     def facts(self) -> Facts:
@@ -127,13 +133,13 @@ class Store(Protocol):
         ...
 
     async def aconnect(self) -> Any:
-        """The same for async code, if the driver has async connections."""
+        """Like ``connect``, for async code. The connection is async if the driver has async connections."""
         ...
 
     def mark_self_locked(self) -> Callable[[], None]:
-        """Refuse writes of this thread or task that would wait for the lock of its own connection from ``connect``.
+        """Say that this thread or task holds the write lock, with a connection from ``connect``.
 
-        Returns a function that ends the refusal.
+        Its other writes would wait for that lock for ever, so they are refused. Returns a function that ends this.
         """
         ...
 
@@ -141,7 +147,7 @@ class Store(Protocol):
         """Close all connections and end all threads. Later calls raise StoreClosed."""
         ...
 
-    # For operations on a caller's connection.
+    # The rest is for operations on a caller's connection.
 
     @property
     def statements(self) -> Mapping[str, str]:
@@ -190,7 +196,7 @@ def open_store(
 
 
 def without_driver(url: str) -> str:
-    """The URL without the driver that SQLAlchemy names behind the scheme: ``postgresql+psycopg://``."""
+    """The URL without the driver that SQLAlchemy names after the scheme, as in ``postgresql+psycopg://``."""
     return re.sub(r"^(postgresql|postgres|sqlite)\+\w+(?=:)", r"\1", url)
 
 

@@ -1,4 +1,4 @@
-"""Testing of user code: ``with app.testing() as t``."""
+"""Support for tests of user code: ``with app.testing() as t``."""
 
 from perdure.testing.block import EnqueuedJob, Testing
 

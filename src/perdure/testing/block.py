@@ -1,6 +1,6 @@
-"""The testing block: an app uses a throw-away database and a clock that only the test moves.
+"""The testing block, in which an app uses a throw-away database and a clock that only the test moves.
 
-The real worker runs the jobs when the test asks for it.
+A real worker runs the jobs when the test asks for it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 MOST_ATTEMPTS = 1_000
-"""The most attempts that ``run_until_done`` runs before it assumes that jobs come back for ever."""
+"""The most attempts that ``run_until_done`` runs before it assumes that the jobs never end."""
 
 
 class EnqueuedJob(NamedTuple, Generic[R]):
@@ -52,7 +52,7 @@ class EnqueuedJob(NamedTuple, Generic[R]):
 class Testing:
     """The testing block, as ``app.testing()`` returns it, with the methods for a test."""
 
-    # Otherwise pytest would collect it as a test class wherever it is imported.
+    # Otherwise pytest would collect this class as a test wherever it is imported.
     __test__ = False
 
     def __init__(
@@ -149,9 +149,9 @@ class Testing:
         raise_errors: bool | None = None,
         concurrency: int = 1,
     ) -> list[Job[Any]]:
-        """Run due jobs and move the clock to the next one, until no job is left to run.
+        """Run due jobs and move the clock to the time of the next one, until no job is left to run.
 
-        ``limit``: the most attempts, in case jobs come back for ever.
+        ``limit``: the most attempts, in case the jobs never end.
         """
         refuse_in_event_loop("run_until_done")
         return in_a_loop(
@@ -190,8 +190,8 @@ class Testing:
     ) -> list[EnqueuedJob[Any]]:
         """The jobs of a task, or of all tasks, in the order they were enqueued.
 
-        ``state``: only jobs with this ``job.state``; ``ready`` includes jobs that are not due yet. It does not wait, so
-        async code can call it too.
+        ``state``: only jobs with this ``job.state``; ``ready`` includes jobs that are not due yet. Async code can call
+        this method too: it does not wait.
         """
         return [
             EnqueuedJob(job, self._arguments(job))
@@ -232,7 +232,7 @@ class Testing:
         queues = {queue.name: queue for queue in (yield from perform(list_queues))}
         moments = [self._moment(job.row, queues.get(job.row.queue)) for job in ready if job.row] + ends
         if running:
-            # The worker that runs them is not part of this run. It will fall silent.
+            # A worker outside this run has claimed them. They are rescued when its lease expires.
             moments += [worker.expires_at for worker in (yield from app._list_workers())]
         at = min((at for at in moments if at is not None), default=0)
         if at <= self._now:
@@ -245,10 +245,12 @@ class Testing:
         return at
 
     def _moment(self, row: JobRow, queue: Queue | None) -> Instant | None:
-        if row.held is not None or row.task not in self._app.tasks or (queue is not None and queue.paused):
+        paused = queue is not None and queue.paused and queue.resume_at is None
+        if row.held is not None or row.task not in self._app.tasks or paused:
             return row.expires_at
-        cool = queue.cool_until if queue is not None else None
-        return row.run_at if cool is None else max(row.run_at, cool)
+        if queue is None:
+            return row.run_at
+        return max(row.run_at, queue.cool_until or row.run_at, queue.resume_at or row.run_at)
 
     # Running
 
@@ -303,7 +305,7 @@ class Testing:
         payload = job.row.payload if job.row else "{}"
         task = self._app.tasks.get(job.task)
         if task is None or (job.row and job.row.workflow_id and refers(payload)):
-            # The task is of another program, or arguments refer to results that do not exist yet.
+            # The task belongs to another program, or arguments refer to results that do not exist yet.
             return msgspec.json.decode(payload, type=dict[str, Any])
         return task.arguments.decode(payload)
 

@@ -1,4 +1,4 @@
-"""Run the real worker until nothing is due, and record what it did."""
+"""Runs a real worker until nothing is due, and records what it did."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from perdure.request.middleware import Middleware
 from perdure.request.signals import Stopped
 from perdure.request.times import LONGEST
 from perdure.store.store import Store
+from perdure.worker.claimer import Batch
 from perdure.worker.handler import Handler
-from perdure.worker.operations import Batch, Queues, WorkerOperations
+from perdure.worker.operations import Queues, WorkerOperations
 from perdure.worker.options import Exit, WorkerOptions
 from perdure.worker.worker import Worker
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 POLL = 0.01
-"""Seconds between two polls. Nobody else uses the database, so frequent polls do no harm."""
+"""Seconds between two polls. Nothing else uses the database, so frequent polls do no harm."""
 
 
 def in_a_loop(work: Coroutine[Any, Any, T]) -> T:
@@ -65,7 +66,7 @@ class Run:
 
     @property
     def jobs(self) -> list[str]:
-        """The ids of the jobs of these attempts, each once."""
+        """The ids of the jobs in ``claimed``, each once."""
         return list(dict.fromkeys(lease.job for lease in self.claimed))
 
     @property
@@ -80,7 +81,7 @@ class Run:
             begun = len(self.claimed)
             await self._burst()
             if len(self.claimed) == begun:
-                # The due jobs cannot run: their queue is paused, or their task is of another program.
+                # The due jobs cannot run: their queue is paused, or their task belongs to another program.
                 return
             await self._sweep()
 
@@ -116,12 +117,12 @@ class Run:
         middleware = (self._witness, *handler.middleware)
         if handler.run_in != "process":
             return replace(handler, middleware=middleware)
-        # A child process would have the host's clock, and not what a test has patched.
+        # A child process would use the host's clock, and would lack what the test has patched.
         return replace(handler, middleware=middleware, run_in="async" if handler.is_async else "thread")
 
 
 class Witness(Middleware):
-    """Records what handlers raise, and their outcomes."""
+    """Middleware that records claims, the errors that handlers raise, and their outcomes."""
 
     def __init__(self) -> None:
         self.claimed: dict[Lease, Claimed] = {}

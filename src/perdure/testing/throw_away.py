@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @operation("write")
 def run_inline() -> Op[None]:
-    """Run due jobs. Not a real operation: inline mode passes it to its store after an enqueue."""
+    """A marker, not a real operation. Inline mode performs it after an enqueue, and the store then runs due jobs."""
     yield from ()
 
 

@@ -14,18 +14,22 @@ from perdure.worker.context import JobContext
 from perdure.worker.handler import Handler
 
 StopReason: TypeAlias = Literal["timeout", "cancel", "lost", "unrenewed", "interrupt", "loop_stopped"]
-"""Why a handler is stopped: its time is up, a cancel was requested, its lease is lost, the worker stops.
+"""Why a handler is stopped.
 
+``timeout``: its time is up.
+``cancel``: a cancel was requested.
+``lost``: its lease is lost.
 ``unrenewed``: the worker could not renew its lease for so long that other workers may start the job.
-``loop_stopped``: the event loop was cancelled or stopped from inside, so a handler has done it.
+``interrupt``: the worker stops.
+``loop_stopped``: a handler cancelled or stopped the event loop.
 """
 
 
 class Runner(Protocol):
-    """Where handlers run. It calls ``attempt.end`` in the event loop's thread when the handler has ended."""
+    """Runs handlers. It calls ``attempt.end`` in the event loop's thread when a handler has ended."""
 
     def start(self, attempt: Attempt) -> None:
-        """Run its handler, and call ``attempt.begin`` when that begins."""
+        """Run the attempt's handler, and call ``attempt.begin`` when the handler begins."""
         ...
 
     def stop(self, attempt: Attempt) -> None:
@@ -33,12 +37,15 @@ class Runner(Protocol):
         ...
 
     def give_up(self, attempt: Attempt) -> None:
-        """The handler was asked to stop and did not: continue without it."""
+        """Continue without the handler, which was asked to stop and did not."""
         ...
 
 
 class Attempt:
-    """A claimed job, its handler and its outcome. Belongs to the event loop's thread."""
+    """A claimed job, its handler and its outcome.
+
+    It is used in the event loop's thread, unless a docstring says otherwise.
+    """
 
     __slots__ = (
         "_on_begin",
@@ -54,6 +61,7 @@ class Attempt:
         "runner",
         "started",
         "stop_reason",
+        "timeout",
     )
 
     def __init__(
@@ -65,12 +73,13 @@ class Attempt:
         self.context = context
         self.runner = runner
         self.started = started
+        self.timeout = job.timeout
         self.deadline: float | None = None
         self.has_begun = False
         self.stop_reason: StopReason | None = None
         self.outcome: Outcome | None = None
         self.returned: tuple[Outcome | None, float] | None = None
-        """How and when its handler ended in a thread or a process; the event loop may not know yet."""
+        """How and when the handler ended in a thread or a process. The event loop may not know it yet."""
         self._on_begin: Callable[[Attempt], None] | None = None
         self._on_end: EndCallback | None = None
 
@@ -80,7 +89,10 @@ class Attempt:
         self.runner.start(self)
 
     def begin(self) -> None:
-        """The handler begins, and so does its time; not at the claim, since a process may have to load first."""
+        """Note that the handler begins, and start its time.
+
+        The time does not start at the claim, because a process may have to load first.
+        """
         self.has_begun = True
         if (allowed := self.allowed) is not None:
             self.deadline = monotonic() + allowed
@@ -93,7 +105,7 @@ class Attempt:
         return self._on_end is None
 
     def overdue(self, now: float) -> bool:
-        """Whether it should have been given up by now. From any thread."""
+        """Whether the attempt should have been given up by now. Called from any thread."""
         deadline = self.deadline
         return not self.ended and deadline is not None and now > deadline + self.handler.timeout_grace
 
@@ -102,14 +114,14 @@ class Attempt:
         if self.ended or (self.stop_reason is not None and reason != "lost"):
             return
         if reason in ("lost", "unrenewed") and self.context.has_succeeded:
-            return  # it recorded its success itself, which ends the lease
+            return  # the handler recorded its success itself, which ended the lease
         again, self.stop_reason = self.stop_reason is not None, reason
         self.context.cancel_requested = True
         if not again:
             self.runner.stop(self)
 
     def end(self, outcome: Outcome | None, now: float) -> None:
-        """The handler has ended with this outcome; None if it was stopped or cancelled."""
+        """Note that the handler has ended with this outcome, None if it was stopped or cancelled."""
         if self._on_end is None:
             return
         on_end, self._on_end = self._on_end, None
@@ -121,16 +133,16 @@ class Attempt:
 
     @property
     def allowed(self) -> float | None:
-        """Seconds that its handler may take."""
-        return None if self.job.timeout is None else self.job.timeout / SECOND
+        """Seconds that the handler may take."""
+        return None if self.timeout is None else self.timeout / SECOND
 
     @property
     def size(self) -> int:
-        """Approximate bytes of its arguments and its outcome."""
+        """Approximate bytes of the job's arguments and of the outcome."""
         return len(self.job.payload) + len(msgspec.json.encode(self.outcome))
 
     def final_outcome(self) -> Outcome:
-        """The outcome, with the last report of its handler and what it enqueues or appends."""
+        """The outcome, with the last report of the handler and the jobs or steps that the handler adds."""
         assert self.outcome is not None, "a lost lease records nothing"
         if (children := self.context.children) and isinstance(self.outcome, (Succeeded, Continued)):
             self.outcome = msgspec.structs.replace(self.outcome, children=children)
@@ -145,4 +157,4 @@ class Attempt:
 
 
 EndCallback: TypeAlias = Callable[[Attempt, Outcome | None, float], None]
-"""Called with an attempt, how its handler ended, and when."""
+"""Called with an attempt, how its handler ended, and when it ended."""

@@ -1,4 +1,4 @@
-"""Tasks that a worker runs beside its loops, kept until they are done."""
+"""asyncio tasks that a worker runs besides its loops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class BackgroundTasks:
-    """``changed`` is called after each task, ``died`` with one that raised."""
+    """Holds tasks until they are done. ``changed`` is called after each task, and ``died`` with each that raised."""
 
     def __init__(self, changed: Callable[[], None], died: Callable[[asyncio.Task[Any]], None]) -> None:
         self._changed = changed
@@ -16,7 +16,7 @@ class BackgroundTasks:
         self._tasks: set[asyncio.Task[object]] = set()
 
     def __bool__(self) -> bool:
-        """Whether some are under way."""
+        """Whether tasks are under way."""
         return bool(self._tasks)
 
     def start(self, work: Coroutine[Any, Any, object]) -> None:

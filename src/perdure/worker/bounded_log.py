@@ -1,4 +1,7 @@
-"""Log lines that never block the writer: a handler may hold a lock of logging, or nobody may read the pipe."""
+"""Log lines that do not block the writer for long.
+
+A plain logger may block for ever: a handler may hold a lock of logging, or nobody may read the pipe that it writes to.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ import threading
 from functools import partial
 
 LOG_WITHIN = 1.0
-"""Seconds that a line may take."""
+"""Seconds for which the writer waits until its line is logged."""
 
 
 class BoundedLog:
-    """Writes each line from a daemon thread. While a line is stuck, later ones are dropped."""
+    """Writes each line from a daemon thread. While a line is stuck, later lines are dropped."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger

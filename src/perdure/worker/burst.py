@@ -1,4 +1,4 @@
-"""A burst: the worker stops once no job is due and the database knows of none that it runs."""
+"""A burst: the worker stops once no job is due and, according to the database, it runs none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.worker.sweeper import Sweeper
 
 
 class Bursting(Protocol):
-    """The worker, as its burst sees it."""
+    """What a burst needs from the worker."""
 
     @property
     def identity(self) -> str: ...
@@ -22,7 +22,7 @@ class Bursting(Protocol):
 
 
 class Burst:
-    """Runs all that is due, including jobs that a dead worker left."""
+    """Stops the worker once it has run all due jobs, including those that a dead worker left."""
 
     def __init__(
         self,
@@ -40,10 +40,10 @@ class Burst:
         self._operations = operations
         self._health = health
         self._drained = asyncio.Event()
-        self._rescued_as = ""
+        self._swept_as = ""
 
     async def run(self) -> None:
-        """Wait until it is over, then stop the worker."""
+        """Wait until the burst is over, then stop the worker."""
         await self._sweeper.swept.wait()
         self._executor.cycle.wake()
         while not await self._over():
@@ -51,7 +51,7 @@ class Burst:
         self._worker.stop()
 
     def look(self) -> None:
-        """Called after each cycle."""
+        """Check whether claims still find jobs. Called after each cycle."""
         if self._executor.busy or not self._sweeper.swept.is_set():
             return
         if self._executor.cycle.drained:
@@ -60,25 +60,31 @@ class Burst:
             self._executor.cycle.look_again()
 
     async def _over(self) -> bool:
-        """Whether nothing is left. A retired worker gets no jobs, and only the database knows of unanswered claims."""
+        """Whether nothing is left to do.
+
+        This asks the database: the worker may have been retired, so that it claims nothing, or it may own jobs whose
+        claim was not answered.
+        """
         await self._drained.wait()
         self._drained.clear()
         identity = self._worker.identity
-        await self._rescue_once(identity)
+        await self._sweep_once(identity)
         beat = await self._health.until_answered(lambda: self._operations.apeek(identity))
         if self._executor.busy or not self._executor.cycle.drained:
             return False
         if not beat.live or identity != self._worker.identity:
-            self._heartbeat.check_now()  # it registers a new identity
+            self._heartbeat.check_now()  # the heartbeat registers a new identity
             return False
         if beat.running:
             self._executor.releaser.give_back(beat.running)
         return not beat.running
 
-    async def _rescue_once(self, identity: str) -> None:
-        """Rescue jobs that it left under an old identity: the elected worker may be dead."""
-        if identity == self._rescued_as:
+    async def _sweep_once(self, identity: str) -> None:
+        """Rescue jobs that it left under an old identity, and those set aside: the elected worker may be dead."""
+        if identity == self._swept_as:
             return
-        await self._health.until_answered(lambda: self._sweeper.rescue(silent=False))
-        self._rescued_as = identity
+        await self._health.until_answered(self._sweeper.rescue)
+        await self._health.until_answered(self._sweeper.bring_back)
+        self._swept_as = identity
+        self._operations.limits_may_have_changed()  # a claim that does not know the limits gets nothing
         self._executor.cycle.wake()  # even if it found nothing: it may be a repeat after a lost answer

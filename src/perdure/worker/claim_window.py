@@ -13,25 +13,29 @@ CLAIMS_WITHOUT_WINDOW = 16
 """How many claims scan everything after a claim reported jobs outside its window."""
 
 SLOW_CLAIM = 0.01
-"""A claim that took more seconds has walked past many dead index entries, which an old snapshot keeps from vacuum."""
+"""A claim that takes more seconds than this has walked past many dead index entries. Vacuum cannot remove them because
+of an old snapshot."""
 
 FULL_STREAK = 20
-"""After so many jobs from claims that got all they asked for, we expect more jobs in the same place."""
+"""After this many jobs from consecutive full claims, we expect more jobs in the same queue and priority. A full claim
+gets as many jobs as it asks for."""
 
 SLACK = SECOND // 10
-"""During a full streak the window starts so long before the last claimed ``run_at``, since commits arrive out of order.
-Where thousands of jobs are enqueued at once, a claim walks past the dead entries of that time."""
+"""During a full streak, the window starts this long before the ``run_at`` of the last claimed job, because commits
+arrive out of order. If thousands of jobs were enqueued in this time, a claim walks past all their dead entries."""
 
 SLOW_SLACK = 2 * SECOND
-"""The same where claims are slow: a claim that gets too few jobs leaves the rest to the next poll."""
+"""The same as ``SLACK``, for slow claims outside a full streak. Such a claim leaves jobs that precede the window to the
+next poll, even if it gets fewer jobs than it asked for."""
 
 FULL_SCAN_INTERVAL = 0.9
-"""Seconds from one full scan to the next while the window has a lower bound: a worker's next poll finds a job that was
-enqueued long before its commit, unless full scans are slow."""
+"""Seconds from one full scan to the next while the window has a lower bound. This is less than the default time between
+polls, so the next poll finds a job that was enqueued long before its commit, unless full scans are slow."""
 
 FULL_SCAN_SPACING, LONGEST_SPACING = 20, 5.0
-"""A full scan delays the next one by so many times its extra time over a bounded claim, at most by so many seconds:
-beside a snapshot that is an hour old, each full scan walks past millions of dead entries."""
+"""If a full scan takes longer than a bounded claim, the next full scan is delayed by ``FULL_SCAN_SPACING`` times the
+difference, but by at most ``LONGEST_SPACING`` seconds. While there is a snapshot that is an hour old, each full scan
+walks past millions of dead entries."""
 
 
 class ClaimWindowTracker:
@@ -48,13 +52,16 @@ class ClaimWindowTracker:
         self._without_window = 0
         self._slow = False
         self._streak = 0
-        """Jobs claimed since a claim got less than it asked for."""
+        """Jobs claimed since the last claim that got fewer jobs than it asked for."""
         self._full_scan_at = 0.0
         self._bounded_took = inf
         """Seconds of the last bounded claim, with its commit, the network and the delays of the event loop."""
 
     def window(self, queues: Sequence[str] | None, *, polls: bool) -> ClaimWindow | None:
-        """The window of the next claim; None for everything. ``polls``: the next poll finds what is missed."""
+        """The window of the next claim, None to scan everything.
+
+        ``polls``: the worker polls so often that jobs which this claim misses can wait for the next poll.
+        """
         last = self._last
         if last is None or self._without_window:
             return None
@@ -68,14 +75,17 @@ class ClaimWindowTracker:
         return ClaimWindow(last.queue, last.priority, last.run_at - (SLACK if full else SLOW_SLACK))
 
     def learn(self, request: ClaimRequest, claims: Claims, *, took: float, polls: bool) -> bool:
-        """Take the result of a claim; ``took``: its seconds. Return whether to claim again before the window."""
+        """Learn from the result of a claim that took ``took`` seconds.
+
+        Return whether to claim again, to look for jobs that precede the window.
+        """
         if not self._enabled or not request:
             return False
         window = request.window
         bounded = window is not None and window.since is not None
         short = len(claims.jobs) < request.n
         self._streak = 0 if short else self._streak + len(claims.jobs)
-        # A claim of many jobs is slow by itself.
+        # A claim of many jobs takes long in any case.
         if self._streak < FULL_STREAK and not bounded:
             self._slow = took > SLOW_CLAIM
         if bounded:
@@ -93,7 +103,7 @@ class ClaimWindowTracker:
         return short and bounded and not (polls and self._slow)
 
     def _moved_back(self, window: ClaimWindow | None) -> bool:
-        """A concurrent cycle claimed an older job: do not move the window past the remaining older ones."""
+        """Whether a concurrent cycle claimed an older job. Then the window must not move past the other older jobs."""
         if window is None or window.since is None or self._last is None:
             return False
         return self._last.run_at < window.since

@@ -1,4 +1,4 @@
-"""Whether the host's clock can be trusted with leases."""
+"""Detects jumps of the host's clock, after which leases look older than they are."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Callable
 from perdure.model.job import Instant
 
 TOLERANCE = 1_000_000
-"""Microseconds by which the wall clock may drift between two looks: less than any sensible lease."""
+"""Microseconds by which the wall clock may drift between two checks. This is less than any sensible lease."""
 
 
 class ClockWatch:
-    """Notices that the wall clock was set, or that the machine slept: then leases look older than they are.
+    """Detects that the wall clock was set, or that the machine slept.
 
-    The monotonic clock does neither, so the distance between the two changes only then.
+    The monotonic clock is never set, and stands still while the machine sleeps. So the distance between the two clocks
+    changes only in these two cases.
     """
 
     def __init__(
@@ -26,7 +27,7 @@ class ClockWatch:
         self._since: Instant | None = None
 
     def steady_since(self) -> Instant | None:
-        """When the clock was last seen to have jumped; None if it never was."""
+        """When a jump of the clock was last detected, None if there was none."""
         wall = self._wall()
         distance = wall - self._steady()
         if abs(distance - self._distance) > TOLERANCE * 1000:

@@ -40,7 +40,7 @@ T = TypeVar("T")
 TAKE_THE_CONTEXT = "let the handler take its context as a parameter, and they are read before it begins,"
 
 MOST_LOGS = 1_000
-"""Lines kept until the next report; further lines are dropped, and one line says how many."""
+"""How many log lines are kept until the next report. Further lines are dropped, and one line says how many."""
 
 
 class JobContext(Context):
@@ -81,9 +81,9 @@ class JobContext(Context):
         self.on_report = on_report
         """Called from any thread when there is something to report."""
         self.success: Succeeded | None = None
-        """What the handler wrote into a transaction of its own, which may or may not have been committed."""
+        """The success that the handler wrote into a transaction of its own, which may or may not be committed."""
         self.block: TransactionBlock | None = None
-        """The ``ctx.transaction()`` that is open."""
+        """The ``ctx.transaction()`` that is open, if any."""
         self.config_text: str | None = None
         self.step_results = StepResults(job, handlers)
         self.save_call = SaveCall(operations)
@@ -114,7 +114,7 @@ class JobContext(Context):
     @property
     def config(self) -> Mapping[str, Any]:
         text = self.config_text
-        # Read anew each time, so that nobody changes what others see.
+        # Decoded anew each time, so that a caller that changes a value does not change what others see.
         return NOTHING if text is None else MappingProxyType(read_config(text, self.row.task))
 
     @property
@@ -149,7 +149,7 @@ class JobContext(Context):
         self._add(Report(stage=self._redacted(name)))
 
     def log(self, message: str, *, level: str = "info") -> None:
-        # Cut before it is kept, and made text outside the lock: that may call code that uses this context.
+        # Cut the text before it is kept. Make it outside the lock, because str() may call code that uses this context.
         line = LogLine(storable_text(as_text(level), SHORT), storable_text(self._redacted(message), TRACE))
         with self._lock:
             if len(self._logs) < MOST_LOGS:
@@ -188,7 +188,7 @@ class JobContext(Context):
         return JobReport(self.row.lease, Report(), logs) if logs else None
 
     def put_back(self, report: JobReport) -> None:
-        """Put back a report that could not be written; what was reported since overrides it."""
+        """Put back a report that could not be written. Later reports override it."""
         with self._lock:
             self._report = report.report if self._report is None else merged(report.report, self._report)
             logs = [*report.logs, *self._logs]
@@ -210,20 +210,20 @@ class JobContext(Context):
         return run(self.store, self._result_of(key))
 
     async def aresults(self) -> AsyncIterator[tuple[str, Any]]:
-        """Key and result of each direct parent that succeeded; results that were not read ahead are read one by one."""
+        """The key and the result of each direct parent that succeeded. Results not read ahead are read on demand."""
         await arun(self.store, self.step_results.read_all_parents())
         for key in self.step_results.succeeded:
             yield key, await self.aresult_of(key)
 
     def _result_of(self, key: str) -> Plan[Any]:
-        """What any step before this one returned."""
+        """The result of any ancestor of this step."""
         return self.step_results.result_of(step_key(key))
 
     def _append(self, steps: Iterable[Step[Any]], *, at_once: bool = False) -> Plan[list[str]]:
-        """Add steps to the workflow when this attempt succeeds; none if it fails. Return their ids.
+        """Add steps to the workflow when this attempt succeeds, and none if it fails. Return the ids of the steps.
 
-        ``at_once`` writes them now, if this attempt still has its lease. Steps that an earlier attempt
-        appended are there already.
+        ``at_once`` writes them now, if this attempt still has its lease. Steps that an earlier attempt appended are
+        not appended again.
         """
         if self.row.workflow_id is None:
             raise InvalidOption("Only a step of a workflow can append steps to it.")
@@ -247,8 +247,8 @@ class JobContext(Context):
         return new_steps_of(steps, new)
 
     def _save(self, checkpoint: object) -> Plan[None]:
-        """Keep this for the next attempt: durable when it returns. It waits for a database that is away."""
-        # Earlier reports come first, or a stage would appear after the checkpoint that ends it.
+        """Save a checkpoint, which is durable when this returns. While the database is away, this waits."""
+        # Write earlier reports with the checkpoint: otherwise a stage would appear after the checkpoint that ends it.
         report = Report(checkpoint=encode_checkpoint(checkpoint))
         before = self.take()
         if before is not None:
@@ -266,7 +266,7 @@ class JobContext(Context):
             self.cancel_requested = True
 
     def _enqueue(self, *requests: JobRequest[Any], at_once: bool = False) -> Plan[list[str]]:
-        """Enqueue jobs when this attempt succeeds; none if it fails. Return their ids.
+        """Enqueue jobs when this attempt succeeds, and none if it fails. Return the ids of the jobs.
 
         ``at_once`` writes them now, if this attempt still has its lease.
         """
@@ -278,7 +278,8 @@ class JobContext(Context):
                 enqueued = yield from perform(enqueue_under, self.row.lease, new)
                 return [outcome.id for outcome in enqueued]
             later = new
-        # After all middleware: what one of them refuses at its end is not enqueued, even if the handler continues.
+        # Only after all middleware has ended: if one of them raises at its end, then the jobs are not enqueued, even if
+        # the handler continues.
         self._note_children(later, at_once=False)
         self._children += later
         return [job.id for job in later]
@@ -317,14 +318,14 @@ class JobContext(Context):
         self.success = success
 
     def forget_success(self) -> None:
-        """The transaction of the success was rolled back."""
+        """Forget the success, because its transaction was rolled back."""
         self.success = None
 
     def transaction(self) -> TransactionBlock:
-        """A connection, in a transaction that ends with the block and with the job's success."""
+        """A block with a connection in a transaction. Its end records the job's success and commits."""
         return TransactionBlock(self)
 
-    # Methods, not the descriptors used elsewhere: they override those of a plain call's context.
+    # These are plain methods, not descriptors as elsewhere, because they override the methods of Context.
 
     def save(self, checkpoint: object) -> None:
         self._do("save", self._save(checkpoint))
@@ -347,7 +348,7 @@ class JobContext(Context):
     def append(self, steps: Iterable[Step[Any]], *, at_once: bool = False) -> list[str]:
         if at_once:
             return self._do("append", self._append(steps, at_once=True))
-        return run(self.store, self._append(steps))  # it never waits, so any code may call it
+        return run(self.store, self._append(steps))  # this never waits, so async code may call it too
 
     async def aappend(self, steps: Iterable[Step[Any]], *, at_once: bool = False) -> list[str]:
         return await arun(self.store, self._append(steps, at_once=at_once))
@@ -380,7 +381,7 @@ class JobContext(Context):
 
 
 def as_text(value: object) -> str:
-    """A value as text. One that cannot be shown must not fail the handler."""
+    """A value as text. If the value's own code raises, that must not fail the handler."""
     try:
         return str(value)
     except Exception:

@@ -1,13 +1,14 @@
 """The cycle: record the outcomes of ended attempts and claim the next jobs, in one transaction.
 
-While a cycle is at the database, handlers run and outcomes collect for the next one. On PostgreSQL a cycle takes at
-most half of the slots, and a full one is sent while another is under way: server and handlers work side by side.
+While a cycle is at the database, handlers run and outcomes collect for the next one. On PostgreSQL a cycle claims for
+at most half of the slots. Once that many outcomes have collected, a second cycle is sent while the first is under way,
+so that the server and the handlers work at the same time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import NamedTuple, Protocol
@@ -18,26 +19,28 @@ from perdure.model.lifecycle import Change, Outcome
 from perdure.ops.finish import Finished
 from perdure.ops.topics import queue_topic
 from perdure.worker.attempt import Attempt
-from perdure.worker.database_errors import NOT_DONE
+from perdure.worker.database_errors import NOT_DONE, is_refusal
 from perdure.worker.health import Health
-from perdure.worker.operations import Batch, Queues, WorkerOperations
+from perdure.worker.operations import Queues, WorkerOperations
 from perdure.worker.options import WorkerOptions
 from perdure.worker.reports import put_back, warn_of_lost_lines
+from perdure.worker.slot_group import SlotGroup
 from perdure.worker.slots import Slots
 
 MOST_CYCLES = 2
-"""How many cycles may be under way on PostgreSQL; on SQLite, which works in this process, it is one."""
+"""How many cycles may be under way at the same time on PostgreSQL. On SQLite, which runs in this process, it is one."""
 
 SOON = 1.0
-"""If polls are at most so many seconds apart, jobs that were committed late wait for the next poll."""
+"""If polls are at most this many seconds apart, a claim may miss jobs that were committed late: the next poll finds
+them."""
 
 RETRY_RECORD, RETRY_EACH = 1.0, 0.01
-"""Seconds between two tries to record kept outcomes: at least, and per outcome, since each refused row costs
-transactions of its own."""
+"""Seconds between two tries to record kept outcomes: at least ``RETRY_RECORD``, and at least ``RETRY_EACH`` for each
+outcome, because each refused row costs transactions of its own."""
 
 
 class ClaimsAndOutcomes(Protocol):
-    """The executor, as its cycle sees it."""
+    """What the cycle needs from the executor."""
 
     @property
     def identity(self) -> str: ...
@@ -47,56 +50,26 @@ class ClaimsAndOutcomes(Protocol):
         ...
 
     def recorded(self, attempt: Attempt, change: Change | None, *, accepted: bool) -> None:
-        """The outcome is durable, or the lease was gone. ``change``: what it made of the job, if not a success."""
+        """Called when the outcome is durable, or was refused because the lease is gone.
+
+        ``change``: what the outcome changed in the job's row; None for a plain success.
+        """
         ...
 
 
-class SlotGroup:
-    """Tasks that share slots."""
-
-    def __init__(self, tasks: Sequence[str]) -> None:
-        self.tasks = tasks
-        self._changed = bool(tasks)
-        """Jobs may have become due since the last claim was sent."""
-        self._may_have_more = False
-        """The last claim may have left jobs."""
-        self._recorded_by = self._claimed_by = 0
-        self.drained = not tasks
-        """The last claim found nothing, and nothing has been recorded since."""
-
-    @property
-    def wants_claim(self) -> bool:
-        """Whether there may be something to claim."""
-        return self._changed or self._may_have_more
-
-    def note_change(self) -> None:
-        self._changed = bool(self.tasks)
-
-    def claim_sent(self) -> None:
-        """Changes noted from here on may be about jobs that this claim does not see."""
-        self._changed = False
-
-    def outcomes_sent(self, cycle: int) -> None:
-        """A recorded outcome may make jobs due at once: a snooze of zero, or jobs that the handler enqueued."""
-        self._recorded_by = cycle
-        self.drained = not self.tasks
-
-    def claim_answered(self, cycle: int, asked: int, jobs: Batch) -> None:
-        """The answer to the last cycle sent counts, in whatever order answers arrive."""
-        if cycle > self._claimed_by:
-            self._claimed_by = cycle
-            self._may_have_more = jobs.more or len(jobs) == asked
-            self.drained = not (jobs or self._may_have_more) and cycle >= self._recorded_by
-
-
 class ReservedSlots(NamedTuple):
-    """Slots reserved for a cycle under way, here and in processes, beyond those that it frees itself."""
+    """Free slots that are reserved for the jobs of a cycle under way.
+
+    ``here``: on the event loop and in threads. Slots that the cycle's own outcomes free are not counted.
+    """
 
     here: int
     in_processes: int
 
 
 class Cycle:
+    """Runs the cycles of a worker."""
+
     def __init__(
         self,
         executor: ClaimsAndOutcomes,
@@ -120,18 +93,18 @@ class Cycle:
         self._wakeup = asyncio.Event()
         self._ended: list[Attempt] = []
         self._kept: dict[Attempt, Outcome] = {}
-        """Outcomes that the database does not take yet."""
+        """Outcomes that the database does not take yet, because their rows are locked or refused."""
         self._retrying: asyncio.Task[None] | None = None
         self._under_way: dict[int, ReservedSlots] = {}
         self.begun = 0
         """How many cycles were sent."""
         self.claiming = True
         self.dead = False
-        """The cycle has ended and records nothing any more."""
+        """Whether ``run`` has ended, so that nothing is recorded any more."""
 
     @property
     def started_through(self) -> int:
-        """All jobs of cycles up to this one have been started."""
+        """The number of a cycle. Its jobs, and those of all earlier cycles, have been started."""
         return min(self._under_way, default=self.begun + 1) - 1
 
     @property
@@ -139,13 +112,13 @@ class Cycle:
         return bool(self._under_way)
 
     def only_retries(self, left: Iterable[Attempt]) -> bool:
-        """Whether all that is left are outcomes that the database does not take yet."""
+        """Whether nothing is left to do but to retry kept outcomes. ``left``: the attempts of the worker."""
         recorded = not (self._ended or self.is_under_way)
         return bool(self._kept) and recorded and all(attempt.ended for attempt in left)
 
     @property
     def busy(self) -> bool:
-        """Whether outcomes are still to be recorded."""
+        """Whether a cycle is under way, or outcomes are still to be recorded."""
         return bool(self._ended or self._kept or self.is_under_way)
 
     @property
@@ -159,7 +132,10 @@ class Cycle:
         self._wakeup.set()
 
     def look_again(self) -> None:
-        """Claim again in the groups whose last claim found jobs: a group without free slots does not wake the other."""
+        """Claim again for the groups that are not drained.
+
+        A drained group does not claim again just because the other group has no free slots.
+        """
         for group in (self._here, self._in_processes):
             if not group.drained:
                 group.note_change()
@@ -167,10 +143,14 @@ class Cycle:
 
     def record(self, attempt: Attempt) -> None:
         """Record this attempt's outcome with the next cycle."""
-        if attempt.job.workflow_id is not None:
-            self._want_claims()  # its end may release other steps, which the same cycle can claim
+        # Its end may release other steps, or free a slot of a limit: the same cycle can claim those jobs.
+        if attempt.job.workflow_id is not None or self._is_limited(attempt):
+            self._want_claims()
         self._ended.append(attempt)
         self._wakeup.set()
+
+    def _is_limited(self, attempt: Attempt) -> bool:
+        return self._operations.is_limited(attempt.job.queue, attempt.job.task)
 
     async def run(self) -> None:
         cycles = [asyncio.create_task(self._run_cycles()) for _ in range(self._concurrent)]
@@ -179,7 +159,7 @@ class Cycle:
         finally:
             self.dead = True
             self.claiming = False
-            # The worker records kept outcomes at its end.
+            # The retries are cancelled too: the worker records kept outcomes when it ends.
             tasks = cycles if self._retrying is None else [*cycles, self._retrying]
             for task in tasks:
                 task.cancel()
@@ -191,7 +171,10 @@ class Cycle:
             await self._cycle()
 
     async def _until_there_is_work(self) -> None:
-        """Keep polling while outcomes arrive: a job may become due by time alone."""
+        """Wait until there is something to record or to claim.
+
+        Polls continue while outcomes arrive, because a job may become due by time alone.
+        """
         while True:
             now = monotonic()
             if now >= self._look_at:
@@ -208,7 +191,7 @@ class Cycle:
     def _there_is_work(self) -> bool:
         if not self.is_under_way:
             return bool(self._ended) or any(self._claim_sizes)
-        # The overhead of a cycle equals twenty jobs: only a full one is worth sending behind another.
+        # A cycle has the overhead of twenty jobs, so only a full one is worth sending while another is under way.
         return len(self._ended) >= self._most and self._operations.store.takes_another_cycle
 
     def _want_claims(self) -> None:
@@ -217,7 +200,7 @@ class Cycle:
 
     @property
     def _claim_sizes(self) -> tuple[int, int]:
-        """How many jobs to claim for each group: its free slots and those that this cycle frees."""
+        """How many jobs the next cycle claims for each group: one for each slot that is free or that it frees."""
         if not self.claiming:
             return 0, 0
         here, in_processes = _freed_by(self._ended)
@@ -241,8 +224,8 @@ class Cycle:
         if failpoints.armed and (here or in_processes):
             failpoints.reach("before_claim")
         try:
-            await self._write_logs(ended)
-            recording = [outcome for _, outcome in outcomes]
+            unwritten = await self._write_logs(ended)
+            recording = [outcome for attempt, outcome in outcomes if attempt not in unwritten]
             if here:
                 finished, jobs = await self._flush(cycle, identity, recording, self._here, here)
             else:
@@ -268,7 +251,7 @@ class Cycle:
         self._executor.claimed([*jobs, *more], identity)
 
     def _begin(self, ended: Sequence[Attempt], here: int, in_processes: int) -> int:
-        """Begin a cycle that records these attempts and claims so many jobs; return its number."""
+        """Begin a cycle that records these attempts and claims this many jobs. Return its number."""
         self.begun = cycle = self.begun + 1
         freed_here, freed_in_processes = _freed_by(ended)
         self._under_way[cycle] = ReservedSlots(
@@ -297,7 +280,10 @@ class Cycle:
         return finished, jobs
 
     async def _claim_for_processes(self, cycle: int, identity: str, n: int) -> list[Claimed]:
-        """Claim separately: processes have slots of their own, and other jobs must not wait for those."""
+        """Claim jobs that run in processes.
+
+        This claim is separate, because processes have slots of their own and other jobs must not wait for those.
+        """
         group = self._in_processes
         group.claim_sent()
         try:
@@ -311,19 +297,26 @@ class Cycle:
         group.claim_answered(cycle, n, jobs)
         return jobs
 
-    async def _write_logs(self, ended: Sequence[Attempt]) -> None:
-        """Write log lines: an outcome carries the last report of its handler, but not its log lines."""
+    async def _write_logs(self, ended: Iterable[Attempt]) -> Collection[Attempt]:
+        """Write log lines: an outcome carries the last report of its handler, but not its log lines.
+
+        Return the attempts whose lines it does not take, perhaps because of one row: their outcomes must wait.
+        """
         reports = [(attempt, report) for attempt in ended if (report := attempt.context.take_logs())]
         if not reports:
-            return
+            return ()
         try:
             answers = await self._operations.areport([report for _, report in reports])
-        except (*NOT_DONE, asyncio.CancelledError):
+        except (*NOT_DONE, asyncio.CancelledError) as error:
             put_back(reports)
-            raise
+            if isinstance(error, asyncio.CancelledError) or not is_refusal(error):
+                raise
+            self._operations.note_unrecorded([attempt.lease for attempt, _ in reports], error)
+            return [attempt for attempt, _ in reports]
         for (_, report), answer in zip(reports, answers, strict=True):
             if answer == "lease lost":
                 warn_of_lost_lines(report)
+        return ()
 
     def _settle(self, outcomes: Iterable[tuple[Attempt, Outcome]], finished: Finished) -> None:
         accepted, refused = set(finished.accepted), set(finished.refused)
@@ -339,22 +332,23 @@ class Cycle:
                 self._keep(attempt, outcome)
 
     def _keep(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Keep an outcome that the database does not take yet: its row is locked, or refused."""
+        """Keep an outcome that the database does not take yet: its row is locked, or it or its lines are refused."""
         self._kept[attempt] = outcome
         self._slots.free_early(attempt)
         if self._retrying is None or self._retrying.done():
             self._retrying = asyncio.create_task(self._retry_kept())
 
     async def _retry_kept(self) -> None:
-        """Retry all kept outcomes together until none is left. Cycles go on meanwhile."""
+        """Retry all kept outcomes together until none is left. Cycles continue meanwhile."""
         while self._kept:
             await asyncio.sleep(max(RETRY_RECORD, RETRY_EACH * len(self._kept)))
             kept = [*self._kept.items()]
-            recording = [outcome for _, outcome in kept]
             try:
+                unwritten = await self._write_logs([attempt for attempt, _ in kept])
+                recording = [outcome for attempt, outcome in kept if attempt not in unwritten]
                 finished = await self._operations.afinish(recording)
             except NOT_DONE as error:
-                self._operations.note_unrecorded(recording, error)
+                self._operations.note_unrecorded([attempt.lease for attempt, _ in kept], error)
             else:
                 self._settle(kept, finished)
 

@@ -1,4 +1,4 @@
-"""The executor of ``asyncio.to_thread`` in a worker's process; Python waits at exit for the threads of any other."""
+"""The executor of ``asyncio.to_thread`` in a worker's process. Python does not wait for its threads at exit."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MOST_THREADS = 32
-"""As many as asyncio's own may have."""
+"""The most threads. asyncio's own executor has the same limit."""
 
 
 class DaemonExecutor(ThreadPoolExecutor):
-    """Daemon threads: a handler that hangs there must not delay the end of the process.
+    """Runs calls in daemon threads: a handler that hangs there must not delay the end of the process.
 
-    A ThreadPoolExecutor because an event loop accepts nothing else; it uses only these two methods.
+    It is a ThreadPoolExecutor because an event loop accepts nothing else. The loop calls only these two methods.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """Works around rows that cannot be claimed or written.
 
-Somebody wrote a row by hand (a counter at its maximum, a text that is not UTF-8, a value of hundreds of megabytes), or
-the database refuses to write it (a trigger, a limit, a bug of the server). One such row fails a statement about many.
-So it is repeated row by row: a row that is certainly damaged is held, any other is passed over for a while. No row is
-held for a cause that may lie elsewhere.
+A row may have values that somebody wrote by hand (a counter at its maximum, a text that is not UTF-8, a value of
+hundreds of megabytes). Or the database refuses to write the row (a trigger, a limit, a bug of the server). One such row
+makes a statement about many rows fail, so the statement is repeated row by row. A row that is certainly damaged is
+held. Any other row that fails is passed over for a while. No row is held for an error that may have another cause.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from time import monotonic
 from typing import NamedTuple, TypeVar
 
 from perdure.errors import Conflict, Invalid, PerdureError, Unavailable
-from perdure.model.job import Claimed, Lease
+from perdure.model.job import Lease
 from perdure.model.lifecycle import Canceled, Failed, FailureKind, Outcome, Released, stripped
 from perdure.ops import claim as claim_ops
 from perdure.ops.claim import ClaimRequest, Claims
@@ -26,34 +26,33 @@ from perdure.worker.database_errors import (
     OUT_OF_SERVICE,
     PERHAPS_REFUSED,
     is_of_the_row,
+    is_refusal,
     may_be_of_the_row,
     safe_message,
 )
+from perdure.worker.row_search import Failure, Search
 from perdure.worker.split import split
 
 MOST_KNOWN = 10_000
-"""How many rows that are passed over, or were logged, are remembered."""
+"""How many of the rows that are passed over, and of those that were logged, are remembered."""
 
 PASS_OVER = 60.0
 """Seconds until a row that the database refuses is tried again."""
 
+PASS_OVER_UNPROVEN = 5.0
+"""The same for a row that a sweep found, if nothing proves that others can be written."""
+
 KEEP_FOR = 60.0
 """Seconds for which a refused outcome is retried unchanged, before a substitute is recorded."""
-
-TRY_FOR = 0.5
-"""Seconds for which one claim tries row after row. The next claim begins behind the rows that this one passes over."""
-
-UNPROVEN_AGAIN = 20
-"""A claim that finds no other row retries so many of those that failed while none could be claimed."""
 
 PAGE = 200
 """The least number of rows to find at once."""
 
 MOST_NAMED = 10
-"""How many jobs one pass logs in lines of their own."""
+"""How many jobs are logged in lines of their own at once. The others are only counted."""
 
 REPLACED = "\ufffd"
-"""Stands in an id that is not UTF-8, which no statement can name."""
+"""The replacement character. An id that contains it is not UTF-8 in the database, so no statement can name it."""
 
 _HELD = "Job %s cannot be claimed and is held: %s Mend its row, then perdure run-now %s, or cancel it."
 _HELD_TOO = "%d more jobs cannot be claimed and are held: perdure explain shows why."
@@ -73,41 +72,11 @@ _log = logging.getLogger("perdure.worker")
 T = TypeVar("T")
 
 
-class Failure(NamedTuple):
-    """A row that failed alone."""
-
-    id: str
-    error: Exception
-
-
 class Passed(NamedTuple):
-    """A row that is passed over for a while. ``error``: set if it failed while no row could be claimed."""
+    """A row that is passed over for a while. ``error``: set if the row failed while no row could be claimed."""
 
     until: float
     error: Exception | None
-
-
-class Search:
-    """One claim, row by row."""
-
-    def __init__(self, request: ClaimRequest) -> None:
-        self.worker = request.worker
-        self.n = request.n
-        self.jobs: list[Claimed] = []
-        self.failures: list[Failure] = []
-        self.unserved: Exception | None = None
-        """The error of a due row that is passed over, while nothing proves that others can be claimed."""
-        self.unproven: list[tuple[float, str]] = []
-        """Such rows, and until when they are passed over."""
-        self._until = monotonic() + TRY_FOR
-
-    @property
-    def goes_on(self) -> bool:
-        return not self.jobs and monotonic() < self._until
-
-    def oldest_unproven(self) -> list[str]:
-        """The rows to retry if nothing else is due: what refused all rows may have ended."""
-        return [id for _, id in sorted(self.unproven)[:UNPROVEN_AGAIN]]
 
 
 class DamagedRows:
@@ -116,16 +85,16 @@ class DamagedRows:
     def __init__(self) -> None:
         self._passed_over: dict[str, Passed] = {}
         self._failing_since: dict[Lease, float] = {}
-        """Since when outcomes could not be recorded."""
+        """Since when the outcome of each lease could not be recorded."""
         self._accepted_at = -inf
-        """When an outcome was recorded last."""
+        """When an outcome was last recorded."""
         self._warned = False
         self._logged: dict[tuple[str, str], None] = {}
 
     def claim(self, request: ClaimRequest) -> Plan[Claims]:
-        """After a claim failed, perhaps because of single rows: claim the jobs that can be claimed.
+        """Claim the jobs that can be claimed, after a claim failed, perhaps because of single rows.
 
-        Raise Unavailable if no due row can be claimed: the rows may not be the cause.
+        Raise Unavailable if no due row can be claimed: then the rows may not be the cause.
         """
         search = Search(request)
         try:
@@ -154,7 +123,8 @@ class DamagedRows:
                 search.unserved = error
             if search.unserved is not None:
                 raise _unserved(search.unserved) from None
-        # Without a job, report no more behind the rows passed over: the worker would claim again at once.
+        # If no job was claimed, do not say that more are due behind the rows that are passed over: the worker would
+        # claim again at once.
         return Claims(search.jobs, more=bool(held or (search.jobs and (skip or len(due) >= size))))
 
     def _find_due(self, request: ClaimRequest, n: int, skip: int) -> Plan[list[str]]:
@@ -183,7 +153,7 @@ class DamagedRows:
         return usable
 
     def _take_from(self, search: Search, ids: Sequence[str]) -> Plan[int]:
-        """Claim the first rows that can be claimed; return how many rows were held."""
+        """Claim the first rows that can be claimed. Return how many rows were held."""
         held = 0
         for first in range(0, len(ids), search.n):
             known = len(search.failures)
@@ -198,9 +168,11 @@ class DamagedRows:
         return held
 
     def _take(self, search: Search, ids: Sequence[str]) -> Plan[None]:
-        # The whole search, not this split, judges whether the database serves.
+        # serves=True, because _search decides whether there is an outage.
         claims = yield from split(
-            ids, lambda part: perform(claim_ops.claim_chosen, search.worker, part), serves=True
+            ids,
+            lambda part: perform(claim_ops.claim_chosen, search.worker, part, limits=search.limits),
+            serves=True,
         )
         for jobs in claims.done:
             search.jobs += jobs
@@ -209,7 +181,10 @@ class DamagedRows:
             raise claims.outage
 
     def _judge(self, search: Search) -> Plan[int]:
-        """Others could be claimed, so these rows are the cause, unless a second try succeeds."""
+        """Try the failed rows again, and hold or pass over those that fail again. Return how many rows were held.
+
+        Other rows could be claimed. So if a row fails twice, the cause is that row.
+        """
         held, refused = 0, list[Failure]()
         for failure in search.failures:
             error = yield from self._try_again(search, failure.id)
@@ -224,20 +199,24 @@ class DamagedRows:
         return held
 
     def _try_again(self, search: Search, id: str) -> Plan[Exception | None]:
-        """Try a row again; return its error, if any. It is claimed if there is room."""
+        """Try to claim a row again. Return its error, if any. Roll the claim back if the batch is full."""
         try:
             if len(search.jobs) < search.n:
-                search.jobs += yield from perform(claim_ops.claim_chosen, search.worker, [id])
+                search.jobs += yield from perform(
+                    claim_ops.claim_chosen, search.worker, [id], limits=search.limits
+                )
             else:
-                yield from perform(claim_ops.try_to_claim, search.worker, id)
+                yield from perform(claim_ops.try_to_claim, search.worker, id, limits=search.limits)
         except claim_ops.RolledBack:
             return None
         except PERHAPS_REFUSED as error:
+            if not is_refusal(error):
+                raise
             return error
         return None
 
     def _hold_all_obvious(self, ids: Sequence[str]) -> Plan[int]:
-        """Hold, in one statement, the rows whose damage the database itself can see."""
+        """Hold, in one statement, the rows whose damage SQL can detect."""
         try:
             held = yield from perform(claim_ops.hold_damaged, ids)
         except DAMAGED:
@@ -246,7 +225,7 @@ class DamagedRows:
         return len(held)
 
     def _hold(self, failures: Sequence[Failure]) -> Plan[int]:
-        """Hold these rows, or pass them over; return how many are held."""
+        """Hold these rows, and pass over those that cannot be held. Return how many are held."""
         held: list[tuple[str, str]] = []
         stuck: list[tuple[str, str]] = []
         for id, error in failures:
@@ -254,7 +233,9 @@ class DamagedRows:
             try:
                 if (yield from perform(claim_ops.hold_unclaimable, id, reason=reason)):
                     held.append((id, reason))
-            except PERHAPS_REFUSED:
+            except PERHAPS_REFUSED as refusal:
+                if not is_refusal(refusal):
+                    raise
                 self._pass_over(id, None)
                 stuck.append((id, reason))
         self._log_some(held, _HELD, _HELD_TOO)
@@ -262,17 +243,25 @@ class DamagedRows:
         return len(held)
 
     def _forget_unproven(self) -> None:
-        """A row was claimed: retry those that failed while none could be."""
+        """Forget the rows that failed while no row could be claimed. They are retried, now that one was claimed."""
         self._passed_over = {id: one for id, one in self._passed_over.items() if one.error is None}
 
-    def _pass_over(self, id: str, error: Exception | None) -> None:
+    def _pass_over(self, id: str, error: Exception | None, seconds: float = PASS_OVER) -> None:
         self._passed_over.pop(id, None)
         if len(self._passed_over) >= MOST_KNOWN:
             del self._passed_over[next(iter(self._passed_over))]
-        self._passed_over[id] = Passed(monotonic() + PASS_OVER, error)
+        self._passed_over[id] = Passed(monotonic() + seconds, error)
+
+    def leave_out(self, refused: Sequence[tuple[str, Exception]]) -> Plan[None]:
+        """The database refuses to let these limited jobs run: hold damaged rows, and pass over the others."""
+        yield from self._hold([Failure(id, error) for id, error in refused if is_of_the_row(error)])
+        others = [(id, error) for id, error in refused if not is_of_the_row(error)]
+        for id, _ in others:
+            self._pass_over(id, None)
+        self._log_some(((id, safe_message(error)) for id, error in others), _REFUSED, _REFUSED_TOO)
 
     def note_recorded(self, finished: Finished) -> None:
-        """Outcomes were recorded: the database as a whole is not why others fail."""
+        """Note that outcomes were recorded. If others fail, the database as a whole is not the cause."""
         if finished.accepted or finished.refused:
             self._accepted_at = monotonic()
         if self._failing_since:
@@ -280,7 +269,7 @@ class DamagedRows:
                 self._failing_since.pop(lease, None)
 
     def note_unrecorded(self, failed: Mapping[Lease, Exception]) -> None:
-        """These outcomes could not be recorded. They are kept and retried."""
+        """Note that these outcomes could not be recorded. They are kept and retried."""
         now = monotonic()
         for lease in failed:
             if len(self._failing_since) >= MOST_KNOWN:
@@ -297,10 +286,12 @@ class DamagedRows:
         return any(self._accepted_at >= self._failing_since.get(lease, inf) for lease in leases)
 
     def substitutes(self, outcome: Outcome, error: Exception, *, last: bool) -> list[Outcome]:
-        """What to record instead of an outcome that failed alone. ``last``: there is no later try.
+        """The substitutes to try, in order, for an outcome that failed alone. ``last``: there is no later try.
 
-        A trigger may let it pass a moment later, so it is retried unchanged for ``KEEP_FOR`` seconds. If the row may
-        be the cause, and other outcomes are recorded meanwhile, the attempt fails in the end.
+        The first substitute is what ``stripped`` leaves of the outcome. The second one fails the attempt, and exists
+        only if the row may be the cause. A trigger may let the outcome itself pass a moment later. So for ``KEEP_FOR``
+        seconds there is no substitute, and the attempt does not fail before other outcomes were recorded. These two
+        limits do not apply on the last try, or if the row is certainly the cause.
         """
         certain = last or is_of_the_row(error)
         if not certain and monotonic() - self._failing_since.get(outcome.lease, inf) < KEEP_FOR:
@@ -317,12 +308,13 @@ class DamagedRows:
         sentence: str,
         too: str,
     ) -> Plan[list[T]]:
-        """Write rows that a sweep found; log those that are refused, and leave them out of the next sweeps."""
+        """Write rows that a sweep found. Log those that are refused, and leave them out of the next sweeps."""
         passed_over = self.passed_over()
         usable = [id for id in rows if id not in passed_over]
         parts = yield from split(usable, write)
+        seconds = PASS_OVER if parts.outage is None else PASS_OVER_UNPROVEN
         for id, _ in parts.refused:
-            self._pass_over(id, None)
+            self._pass_over(id, None, seconds)
         self._log_some(((id, safe_message(error)) for id, error in parts.refused), sentence, too)
         if parts.outage is not None:
             raise parts.outage
@@ -358,19 +350,19 @@ class DamagedRows:
 
 
 def _unserved(error: Exception) -> Unavailable:
-    """A worker waits for this as for a database that is away."""
+    """The error to raise if no row can be claimed. The worker then waits, as if the database were away."""
     return Unavailable(safe_message(error), code=error.code if isinstance(error, PerdureError) else None)
 
 
 def _why(error: Exception) -> str:
-    """The text of a refusal, if it is ours: an error of the database may quote values."""
+    """The message of an error that perdure raised itself. Others are left out: the database may quote values."""
     return str(error) if isinstance(error, Invalid | Conflict) else ""
 
 
 def _as_failure(outcome: Outcome) -> list[Outcome]:
-    """The failure to record if the row accepts no form of its outcome; none for a claim that is given back.
+    """The failure to record if the row takes no form of its outcome. There is none for a claim that is given back.
 
-    The attempt must cost something, or a job whose outcome is always refused would run for ever.
+    The attempt must count: otherwise a job whose outcome is always refused would run for ever.
     """
     if isinstance(outcome, Released):
         return []

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.errors import (
-    Conflict,
-    InternalError,
-    Invalid,
-    PerdureError,
-    SchemaError,
-    StoreBusy,
-    StoreFull,
-    StoreReadOnly,
-    Unavailable,
-)
+from perdure.errors import Conflict, InternalError, Invalid, PerdureError, SchemaError, Unavailable
 
 OUT_OF_SERVICE = (Unavailable, SchemaError)
 """Errors that a running worker waits out. If tables vanish, the database is being restored or recreated."""
@@ -20,11 +10,8 @@ OUT_OF_SERVICE = (Unavailable, SchemaError)
 DAMAGED = (Invalid, Conflict, InternalError, ArithmeticError, LookupError, TypeError, ValueError)
 """Errors after which a statement about many rows is repeated row by row."""
 
-PERHAPS_REFUSED = (*DAMAGED, SchemaError, StoreBusy, StoreFull, StoreReadOnly)
+PERHAPS_REFUSED = (*DAMAGED, *OUT_OF_SERVICE)
 """The same, and errors that usually mean an outage but that a trigger can raise for one row. See ``is_refusal``."""
-
-SLOW = 1.0
-"""Seconds. A trigger refuses at once; a lock, a timeout and the retries of the store take longer."""
 
 FORBIDDEN = "store.forbidden"
 """The error code if the database role lacks a privilege."""
@@ -35,19 +22,19 @@ OF_THE_ROW = frozenset(
 """Codes of errors that only the row's own values can cause."""
 
 MAYBE_OF_THE_ROW = frozenset({"store.bad_value", "store.constraint"})
-"""Codes that a row's values cause, and that a trigger can raise for all rows as well."""
+"""Codes of errors that a row's values can cause, but that a trigger can also raise for all rows."""
 
 NOT_DONE = (*OUT_OF_SERVICE, InternalError, Invalid, Conflict)
-"""Errors after which a worker's loop logs why and tries again. Any other is a bug and ends the worker."""
+"""Errors after which a worker's loop logs why and tries again. Any other error is a bug and ends the worker."""
 
 
-def is_refusal(error: Exception, *, took: float) -> bool:
-    """Whether one row may be the cause of an error that was raised after ``took`` seconds."""
-    return isinstance(error, (*DAMAGED, SchemaError)) or (isinstance(error, PERHAPS_REFUSED) and took < SLOW)
+def is_refusal(error: Exception) -> bool:
+    """Whether one row may be the cause. If the server has not answered, or ran out of time, none is."""
+    return not isinstance(error, Unavailable) or error.answered
 
 
 def is_of_the_row(error: Exception) -> bool:
-    """Whether only the row, or its outcome, can be the cause. Python errors come from reading the row."""
+    """Whether only the row, or its outcome, can be the cause. Errors of Python itself come from reading the row."""
     if not isinstance(error, PerdureError) or error.code in OF_THE_ROW:
         return True
     return isinstance(error, Invalid | Conflict) and not error.code.startswith("store.")
@@ -58,7 +45,7 @@ def may_be_of_the_row(error: Exception) -> bool:
 
 
 def safe_message(error: Exception) -> str:
-    """The message of an error, if it is ours: Python errors may quote values."""
+    """The message of an error that perdure raised. Messages of other errors may quote values, so they are replaced."""
     return (
         str(error) if isinstance(error, PerdureError) else f"A row cannot be read ({type(error).__name__})."
     )

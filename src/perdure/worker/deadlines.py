@@ -1,4 +1,4 @@
-"""Deadlines: an attempt whose time is up is stopped, and given up if it does not stop."""
+"""Deadlines: an attempt whose time is up is stopped. If it does not stop, it is given up."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from time import monotonic
 from perdure.worker.attempt import Attempt
 
 HORIZON = 2.0
-"""Seconds before a deadline at which a timer is set for it: most jobs end long before and need none."""
+"""A timer is set this many seconds before a deadline. Most jobs end long before that and need no timer."""
 
 
 class Deadlines:
-    """Watches over the attempts of one worker."""
+    """The timers for the deadlines of one worker's attempts."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -28,7 +28,7 @@ class Deadlines:
             timer.cancel()
 
     def look_ahead(self, attempts: Iterable[Attempt]) -> None:
-        """Set timers for near deadlines. Call this more often than once per horizon."""
+        """Set timers for near deadlines. Must be called more often than every ``HORIZON`` seconds."""
         soon = monotonic() + HORIZON
         for attempt in attempts:
             due = attempt.deadline is not None and attempt.deadline < soon

@@ -1,7 +1,7 @@
 """The life of a claimed job, from top to bottom: claimed, prepare, run, classify, record, report.
 
-The cycle claims jobs and records outcomes in batches (cycle.py). This module does all that lies between for each job,
-and keeps the attempts of one worker. It belongs to the event loop's thread.
+The cycle claims jobs and records outcomes in batches (cycle.py). This module does everything in between for each job,
+and holds the attempts of one worker. It is used in the event loop's thread, unless a docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from perdure.worker.handler import Handler
 from perdure.worker.health import Health
 from perdure.worker.hooks import Hooks
 from perdure.worker.identity import Identity
+from perdure.worker.live_settings import QueueSettingsReader
 from perdure.worker.operations import WorkerOperations
 from perdure.worker.options import WorkerOptions
 from perdure.worker.orphan_claims import OrphanClaims
@@ -48,22 +49,24 @@ _log = logging.getLogger("perdure.worker")
 
 
 class Owner(Protocol):
-    """The worker, as its executor sees it."""
+    """What the executor needs from its worker."""
 
     def after_claim(self) -> None:
-        """The jobs of a cycle have been started."""
+        """Called when the jobs of a cycle have been started."""
         ...
 
     def slots_lost(self) -> None:
-        """Every thread is taken by a handler that does not end."""
+        """Called when every thread is taken by a handler that does not end."""
         ...
 
     def task_failed(self, task: asyncio.Task[Any]) -> None:
-        """A background task ended by an error."""
+        """Called when a background task has ended with an error."""
         ...
 
 
 class Executor:
+    """Runs the claimed jobs of one worker."""
+
     def __init__(
         self,
         worker: Owner,
@@ -92,6 +95,7 @@ class Executor:
         self.reports = Reports(self.attempts.values(), operations, health, self._deadlines)
         self.cycle = Cycle(self, slots, operations, health, options)
         self.releaser = ClaimReleaser(operations, health, self.background.start, due=self.cycle.wake)
+        self.queue_settings = QueueSettingsReader(operations.store, health, opened=self.cycle.wake)
 
     @property
     def identity(self) -> str:
@@ -99,12 +103,12 @@ class Executor:
 
     @property
     def busy(self) -> bool:
-        """Whether it runs jobs, or gives some back."""
+        """Whether jobs run, or are being given back."""
         return bool(self.attempts or self.releaser)
 
     @property
     def idle(self) -> bool:
-        """Whether everything is recorded. A claim under way may still bring jobs, which are then given back."""
+        """Whether every outcome is recorded. If the cycle has ended with an error, whether every handler has ended."""
         if self.cycle.dead:
             return all(attempt.ended for attempt in self.attempts.values())
         return not (self.attempts or self.background or self.cycle.busy)
@@ -120,7 +124,7 @@ class Executor:
         self._worker.after_claim()
 
     def _prepare(self, job: Claimed) -> Attempt:
-        """Make the job's context, choose where it runs, take a slot."""
+        """Create the job's context, choose where the job runs, and take a slot."""
         handler, identity = self._handlers[job.task], self._identity
         context = JobContext(
             job,
@@ -131,12 +135,13 @@ class Executor:
         )
         context.config_text = identity.config_of(job.task, handler.name)
         attempt = Attempt(job, handler, context, self._slots.runner_of(job, handler), started=monotonic())
+        attempt.timeout = self.queue_settings.timeout_of(job, handler)
         self.attempts[attempt.lease] = attempt
         self._slots.take(attempt)
         return attempt
 
     def _run(self, attempt: Attempt) -> None:
-        """Start the handler on the loop, in a thread or in a process; ``_ended`` is called when it has ended."""
+        """Start the handler on the loop, in a thread or in a process. ``_ended`` is called when it has ended."""
         if journal.enabled:
             journal.note("started", [attempt.job.id], token=attempt.job.token, worker=self.identity)
         self.reporter.began(attempt)
@@ -162,7 +167,10 @@ class Executor:
         self.reports.when_written(attempt, self.cycle.record)
 
     def recorded(self, attempt: Attempt, change: Change | None, *, accepted: bool) -> None:
-        """The outcome is durable, or the lease was gone. ``change``: what it made of the job, if not a success."""
+        """Called by the cycle when the outcome is durable, or was refused because the lease is gone.
+
+        ``change``: what the outcome changed in the job's row; None for a plain success.
+        """
         if not accepted and attempt.context.has_succeeded:
             self.background.start(self._confirm_success(attempt))
             return
@@ -171,7 +179,10 @@ class Executor:
         self._report(attempt, change, accepted=accepted)
 
     async def _confirm_success(self, attempt: Attempt) -> None:
-        """The handler recorded its success in a transaction of its own: if that was committed, it counts."""
+        """Find out whether the handler's own transaction, which records its success, was committed.
+
+        If it was, the success counts.
+        """
         success = attempt.context.success
         assert success is not None
         store = self._operations.store
@@ -184,19 +195,19 @@ class Executor:
         self.recorded(attempt, None, accepted=bool(recorded))
 
     def _report(self, attempt: Attempt, change: Change | None, *, accepted: bool) -> None:
-        """Free the slot, and report to the log, to subscribers and to callers that wait."""
+        """Free the slot, and report the end to the log, to subscribers and to callers that wait."""
         del self.attempts[attempt.lease]
         self._slots.leave(attempt)
         self.changed.set()
         if not self.cycle.is_under_way:
-            self.cycle.wake()  # or no cycle would claim for the freed slot
+            self.cycle.wake()  # otherwise no cycle would claim for the freed slot
         if accepted:
             self.reporter.ended(attempt, change)
         else:
             self.reporter.lost(attempt)
 
     def compare(self, before: Sequence[Lease], believed: set[Lease], beat: Beat) -> None:
-        """Compare what runs with what the database believes. ``before``: what ran before the database was asked."""
+        """Compare what runs with what the database believes. ``before``: what ran just before the query."""
         for lease in before:
             attempt = self.attempts.get(lease)
             if attempt is not None and not attempt.ended and lease not in believed:
@@ -212,7 +223,10 @@ class Executor:
             self.releaser.give_back(lost)
 
     def interrupt(self, reason: Literal["interrupt", "loop_stopped"]) -> None:
-        """The worker was cancelled. A handler that just ended as cancelled was cancelled with it."""
+        """Stop all attempts, because the worker was cancelled.
+
+        A handler that has just ended by a cancellation was cancelled together with the worker.
+        """
         for attempt in self.attempts.values():
             outcome = attempt.outcome
             if attempt.ended and isinstance(outcome, Failed) and outcome.code == CANCELED_ITSELF:
@@ -230,7 +244,7 @@ def classify(attempt: Attempt, outcome: Outcome | None, now: float) -> Outcome |
         return None
     if reason == "timeout" or (attempt.deadline is not None and now > attempt.deadline):
         if isinstance(outcome, Failed) and outcome.kind in ("timeout", "interrupted"):
-            return outcome  # it says what took so long
+            return outcome  # its message says what took so long
         if attempt.deadline is not None and context.save_call.was_waiting(attempt.deadline):
             return Failed(attempt.lease, "interrupted", StoreAway.code, SAVE_WAITED)
         return Failed(attempt.lease, "timeout", message=f"It ran for more than {attempt.allowed} s.")
@@ -243,15 +257,15 @@ def classify(attempt: Attempt, outcome: Outcome | None, now: float) -> Outcome |
     if outcome is not None:
         return outcome
     if reason == "lost":
-        return _uncommitted(attempt)  # refused if it was committed after all
-    if context.cancel_requested:  # ctx.save() may have learned it before the handler was stopped
+        return _uncommitted(attempt)  # refused if the success was committed after all
+    if context.cancel_requested:  # ctx.save() may have learned of it before the handler was stopped
         return Canceled(attempt.lease, "cancel requested")
     message = "CancelledError: the handler canceled itself."
     return Failed(attempt.lease, "error", CANCELED_ITSELF, message)
 
 
 def stopped(attempt: Attempt) -> Outcome:
-    """The outcome of an attempt that its worker does not wait for."""
+    """The outcome of an attempt for which its worker no longer waits."""
     if not attempt.has_begun:
         return Released(attempt.lease)
     if attempt.stop_reason == "loop_stopped":
@@ -262,7 +276,7 @@ def stopped(attempt: Attempt) -> Outcome:
 
 
 def last_outcome(attempt: Attempt) -> Outcome | None:
-    """The outcome to record when the worker ends, None if nothing may be recorded. From any thread."""
+    """The outcome to record when the worker ends, None if nothing may be recorded. Called from any thread."""
     if attempt.outcome is None and attempt.returned is not None:
         attempt.outcome = classify(attempt, *attempt.returned)
         if attempt.outcome is None:
@@ -281,7 +295,7 @@ def _returned_after_success(attempt: Attempt, outcome: Succeeded) -> Failed:
 
 
 def _uncommitted(attempt: Attempt) -> Failed:
-    """The outcome of a handler that called ctx.succeed(); it is refused if that transaction was committed."""
+    """The outcome of a handler that called ctx.succeed(). The database refuses it if that transaction was committed."""
     message = "ctx.succeed() was called, but its transaction was not committed."
     return Failed(attempt.lease, "error", NOT_COMMITTED, message)
 

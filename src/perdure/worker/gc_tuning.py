@@ -1,7 +1,7 @@
 """Runs garbage collection by time instead of by allocations, in a worker that owns its process.
 
-With Python's threshold, 700 objects, the jobs of one cycle are scanned several times while they run: an eighth of a
-busy worker's time.
+With Python's threshold of 700 objects, the jobs of one cycle are scanned several times while they run. This takes an
+eighth of a busy worker's time.
 """
 
 from __future__ import annotations
@@ -13,21 +13,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 USUAL = (700, 2_000)
-"""Python's default thresholds. Other values were set on purpose and are left alone."""
+"""The default thresholds of Python's versions. Any other value was set on purpose and is left alone."""
 
 MOST = 20_000
-"""Objects that may be allocated before a collection, if none comes sooner."""
+"""A collection also runs after this many allocations, if the timer has not run one before."""
 
 PAUSE = 1.0
-"""Seconds between two collections of young objects: a few may be large."""
+"""Seconds between two collections of young objects. They run by time because even a few objects may be large."""
 
 THOROUGH = 60
-"""One of so many collections is full."""
+"""One in this many collections is full."""
 
 
 @contextmanager
 def collect_by_time(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Exempt what exists now: scanning it again and again would take a fifth of a busy worker's time."""
+    """Collect by time inside this block, and never scan the objects that exist at its start.
+
+    Scanning those again and again would take a fifth of a busy worker's time.
+    """
     gc.freeze()
     try:
         before = gc.get_threshold()

@@ -1,4 +1,4 @@
-"""Refuses to run with green threads: the heartbeat needs a thread that runs while the event loop waits."""
+"""Refuses to run with green threads: the heartbeat needs a thread that runs while the event loop is blocked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PATCHED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def refuse_green_threads() -> None:
-    """Raise InvalidConfig where gevent or eventlet has replaced threads in this process."""
+    """Raise InvalidConfig if gevent or eventlet has replaced threads in this process."""
     for name, (module, patched) in _PATCHED.items():
         loaded = sys.modules.get(module)
         if loaded is not None and patched(loaded):

@@ -1,4 +1,4 @@
-"""What a worker needs to know of a task to run its jobs."""
+"""What a worker needs to know about a task to run its jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from perdure.request.middleware import Middleware, around_run
 RunIn: TypeAlias = Literal["async", "thread", "process"]
 
 Redact: TypeAlias = Callable[[str], str]
-"""Takes secrets out of a text."""
+"""A function that removes secrets from a text."""
 
 NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -41,9 +41,11 @@ class Handler:
     middleware: Sequence[Middleware] = ()
     redact: frozenset[str] = frozenset()
     """Names of arguments that are never shown."""
+    declares_timeout: bool = False
+    """Whether the task declares a timeout; otherwise its queue's comes before the default."""
 
     def call(self, payload: str, context: Context) -> Any:
-        """Call the function with a job's arguments; an async one only returns its coroutine."""
+        """Call the function with a job's arguments. An async function only returns its coroutine."""
         if failpoints.armed:
             failpoints.reach("before_handler")
         args, kwargs = self.signature.call_arguments(self.arguments.decode(payload))
@@ -60,7 +62,7 @@ class Handler:
         return Redactor(payload, self.redact).hide if self.redact else _as_it_is
 
     def around(self, context: Context) -> AbstractContextManager[None]:
-        """The middleware around a run of the function; enter it where that runs."""
+        """The middleware around a run of the function. Enter it in the thread or asyncio task of that run."""
         return around_run(self.middleware, self.name, context) if self.middleware else NOTHING
 
 

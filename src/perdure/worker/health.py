@@ -1,4 +1,4 @@
-"""Whether the database answers: one line in the log for each change."""
+"""Whether the database answers. Each change is logged once."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ T = TypeVar("T")
 LONGEST_PAUSE = 2.0
 
 LOG_INTERVAL = 60.0
-"""Seconds between two log lines about the same error code, unless the server is away."""
+"""Seconds between two log lines about the same error code. Errors of a server that is away are logged more often."""
 
 _log = logging.getLogger("perdure.worker")
 
 
 class Health:
-    """Shared by every loop of a worker, in whichever thread it runs."""
+    """Whether the database answers. All loops of a worker share this object, in whichever threads they run."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -36,18 +36,19 @@ class Health:
         self._ever_failed = 0
 
     def ask(self) -> int:
-        """A mark for ``worked``, taken before the call."""
+        """Return a mark. Call this before a call to the database, and pass the mark to ``worked`` afterwards."""
         return self._ever_failed
 
     def failed(self, error: Exception) -> float:
-        """Note that the database did not answer; return how many seconds to wait before the next try."""
+        """Note that the database did not answer. Return how many seconds to wait before the next try."""
         if isinstance(error, StoreClosed):
-            raise error  # the program closed it: it will not come back
+            raise error  # the program closed the store, so waiting is of no use
         with self._lock:
             self._failures += 1
             self._ever_failed += 1
             code = error.code if isinstance(error, PerdureError) else type(error).__name__
-            news = self._code != code and (isinstance(error, StoreAway) or self._is_due(code))
+            away = isinstance(error, StoreAway) and not error.answered
+            news = self._code != code and (away or self._is_due(code))
             self._code = code
             pause = min(0.05 * 2.0 ** min(self._failures, 10), LONGEST_PAUSE)
         if news and not (isinstance(error, StoreAway) and error.told):
@@ -56,7 +57,10 @@ class Health:
         return random.uniform(0.5, 1.0) * pause
 
     def _is_due(self, code: str) -> bool:
-        """Whether to log it. If only one kind of call fails, failures and successes alternate."""
+        """Whether to log an error with this code.
+
+        If only one kind of call fails, failures and successes alternate, so each failure would look like a change.
+        """
         now = monotonic()
         due = now - self._logged_at.get(code, -math.inf) > LOG_INTERVAL
         if due:
@@ -64,7 +68,10 @@ class Health:
         return due
 
     def worked(self, asked: int) -> None:
-        """Note that it answered. ``asked``: the mark from before the call; a failure since makes the answer stale."""
+        """Note that the database answered. ``asked``: the mark from before the call.
+
+        The answer is ignored if another call has failed since then.
+        """
         if self._code is None or asked != self._ever_failed:
             return
         with self._lock:
@@ -73,7 +80,7 @@ class Health:
             _log.warning("The database serves again.")
 
     async def until_answered(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask until the database answers."""
+        """Repeat ``ask`` until the database answers."""
         while True:
             try:
                 return await ask()
@@ -82,7 +89,7 @@ class Health:
 
 
 async def unless_stopped(stop: asyncio.Event, waiting: Coroutine[Any, Any, None]) -> None:
-    """Wait for the database, but not once ``stop`` is set."""
+    """Wait until the coroutine ends or ``stop`` is set. Cancel the coroutine if it has not ended."""
     answered = asyncio.create_task(waiting)
     stopped = asyncio.create_task(stop.wait())
     try:

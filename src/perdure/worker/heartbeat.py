@@ -1,4 +1,4 @@
-"""The heartbeat, in its own thread: a handler that blocks the event loop does not cost the lease."""
+"""The heartbeat. It has its own thread, so that it renews the lease even while a handler blocks the event loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perdure.worker.health import Health
 from perdure.worker.operations import WorkerOperations
 
 CHECK_INTERVAL = 0.25
-"""The least number of seconds between two checks beside the regular heartbeats."""
+"""The least number of seconds between two checks that are made besides the regular heartbeats."""
 
 CANCEL_POLL = 1.0
 """Seconds between two checks for requested cancels while jobs run and notifications do not arrive."""
@@ -27,25 +27,27 @@ _log = logging.getLogger("perdure.worker")
 
 
 class Beating(Protocol):
-    """The worker, as its heartbeat sees it."""
+    """What the heartbeat needs from the worker."""
 
     @property
     def identity(self) -> str: ...
 
     def leases(self) -> Sequence[Lease]:
-        """The leases of the jobs it runs. Called from the heartbeat's thread."""
+        """The leases of the jobs that the worker runs. Called from the heartbeat's thread."""
         ...
 
     def on_beat(self, identity: str, before: Sequence[Lease], beat: Beat) -> None:
-        """Take the database's answer; ``before``: what the worker ran before the query. Called in the loop."""
+        """Handle the database's answer. ``before``: what the worker ran before the query. Called in the loop."""
         ...
 
     def renew_identity(self) -> None:
-        """The worker was retired: register anew. Called from the heartbeat's thread."""
+        """Register again, because the worker was retired. Called from the heartbeat's thread."""
         ...
 
 
 class Heartbeat:
+    """Renews the lease of a worker, and reads what the database believes the worker runs."""
+
     def __init__(
         self, worker: Beating, operations: WorkerOperations, health: Health, *, interval: float
     ) -> None:
@@ -59,21 +61,21 @@ class Heartbeat:
         self._over = asyncio.Event()
         self.error: BaseException | None = None
         self.registers = True
-        """Whether to register the worker anew if it was retired."""
+        """Whether to register the worker again if it was retired."""
         self.renewed_at = 0.0
         """When the last successful renewal was sent."""
         self.failing_since: float | None = None
-        """When the first renewal since the last success was sent."""
+        """When the first query was sent that has not been answered since the last renewal. None if there is none."""
         self._thread = threading.Thread(target=self._run, name="perdure-heartbeat", daemon=True)
 
     def start(self, died: Callable[[], None], *, registered_at: float) -> None:
-        """``died`` is called in the loop if the thread ends by an error."""
+        """Start the thread. ``died`` is called in the loop if the thread ends with an error."""
         self.renewed_at = registered_at
         self._died = died
         self._thread.start()
 
     def check_now(self) -> None:
-        """Query the database soon: a cancel may have been requested. From any thread."""
+        """Query the database soon, because a cancel may have been requested. Called from any thread."""
         self._check_requested.set()
 
     async def stop(self) -> None:
@@ -121,7 +123,7 @@ class Heartbeat:
 
     @property
     def _polls(self) -> bool:
-        """Whether to poll for cancels between heartbeats: no notification would arrive."""
+        """Whether to poll for cancels between heartbeats: jobs run, and no notification would arrive."""
         return bool(self._worker.leases()) and not self._operations.store.hears_others
 
     def _ask(self, *, renews: bool) -> None:
@@ -143,7 +145,10 @@ class Heartbeat:
         self._in_loop(self._worker.on_beat, identity, before, beat)
 
     def _pause(self) -> None:
-        """On SQLite every commit of other processes asks for a check; one check serves many."""
+        """Wait before the next check.
+
+        On SQLite, every commit of another process asks for a check. One check serves many commits.
+        """
         self._stopped.wait(min(CHECK_INTERVAL, self._interval / 4))
 
     def _in_loop(self, function: Callable[..., None], *args: object) -> None:

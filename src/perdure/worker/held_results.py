@@ -1,4 +1,4 @@
-"""The results that a worker holds for its steps, counted in bytes."""
+"""The results that a worker holds in memory for its steps, and how many bytes they take."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from perdure.ops.results import ParentResult
 from perdure.worker.attempt import Attempt
 
 MOST_HELD = 64 << 20
-"""Bytes of results that all steps of a worker hold at once, besides each step's own ``PAGE_BYTES``."""
+"""The most bytes of results that all steps of a worker hold together, besides each step's own ``PAGE_BYTES``."""
 
 Identity: TypeAlias = tuple[str, int, int]
 """Identifies one outcome of a step: its id, run and token. Another run has another result."""
 
 
 class HeldResults:
-    """Holds each result once, however many steps use it. Belongs to the event loop's thread."""
+    """Holds each result once, however many steps use it. This is used in the event loop's thread."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -32,18 +32,18 @@ class HeldResults:
         return self._held.get(identity(parent), parent)
 
     async def wait_for_room(self, need: Callable[[], int]) -> None:
-        """Wait until ``need()`` bytes fit beside what is held. What never fits waits until nothing is held."""
+        """Wait until ``need()`` more bytes may be held. If they can never fit, wait until nothing is held."""
         while self.bytes and self.bytes + need() > MOST_HELD:
             self._released.clear()
             await self._released.wait()
 
     def hold_arguments(self, attempt: Attempt, size: int) -> None:
-        """Count the arguments that contain results. Steps do not share them."""
+        """Count the bytes of arguments that contain results. Steps do not share arguments."""
         self._arguments[attempt] = size
         self.bytes += size
 
     def hold(self, attempt: Attempt, parents: Iterable[ParentResult]) -> list[ParentResult]:
-        """Hold the results that were read for an attempt; return the parents with the shared copies."""
+        """Hold the results that were read for an attempt. Return the parents with the shared copies."""
         used = self._used.setdefault(attempt, [])
         found = []
         for parent in parents:
@@ -67,7 +67,7 @@ class HeldResults:
         self._released.set()
 
     def release(self, attempt: Attempt) -> None:
-        """The attempt is over."""
+        """Release everything that is held for an attempt that is over."""
         self.bytes -= self._arguments.pop(attempt, 0)
         self.release_results(attempt)
 

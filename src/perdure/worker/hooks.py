@@ -1,4 +1,4 @@
-"""Publishes job events to subscribers: each one separately, and with a time limit."""
+"""Publishes job events to subscribers. Each subscriber is called separately, with a time limit."""
 
 from __future__ import annotations
 
@@ -14,28 +14,31 @@ from perdure.worker.subscribers import Subscriber, subscriber_of
 
 
 class Hooks:
-    """Belongs to the event loop's thread. Events come after the commit: a listener cannot change what happened."""
+    """Publishes job events, in the event loop's thread.
+
+    An event is published after the commit, so a listener cannot change what happened.
+    """
 
     def __init__(
         self, listeners: Mapping[EventName, Sequence[Listener]], handlers: Mapping[str, Handler]
     ) -> None:
         self._listeners = listeners
         self._handlers = handlers
-        # By the listener's id, since not every listener is hashable; a subscriber keeps its listener alive.
+        # The key is the listener's id, because not every listener is hashable. A subscriber keeps its listener alive.
         self._subscribers: dict[int, Subscriber] = {}
 
     def attempt(
         self, name: EventName, attempt: Attempt, *, seconds: float | None = None, **more: str | None
     ) -> None:
-        """Something happened to an attempt of this worker."""
+        """Publish an event about an attempt of this worker."""
         self._publish(name, attempt.job, worker=attempt.context.worker, seconds=seconds, **more)
 
     def row(self, name: EventName, job: JobRow) -> None:
-        """Something happened to a job that this worker did not run."""
+        """Publish an event about a job that this worker did not run."""
         self._publish(name, job, kind=job.error_kind, code=job.error_code, message=job.error_message)
 
     def expired(self, job: JobRow) -> None:
-        """A job was canceled because it was not started in time."""
+        """Publish that a job was canceled because it was not started in time."""
         self._publish("canceled", job, message=job.reason)
 
     def wanted(self, name: EventName, task: str) -> bool:

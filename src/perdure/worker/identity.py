@@ -1,4 +1,4 @@
-"""A worker's identity in the database: registered at its start, and again if it was believed dead."""
+"""A worker's identity in the database. The worker registers at its start, and again if it was believed dead."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ class Identity:
         tasks: Sequence[str],
         sync: Callable[[], Plan[None]] | None,
     ) -> None:
-        """``sync`` writes the tasks into the database: a database that does not know the worker may be a new one."""
+        """``sync`` writes the tasks into the database.
+
+        It is called before the worker registers again, because a database that does not know it may be a new one.
+        """
         self.store = operations.store
         self._operations = operations
         self._options = options
@@ -45,12 +48,12 @@ class Identity:
         self.name = options.name or f"{socket.gethostname()}:{os.getpid()}"
         self.id = ""
         self.registered_at = 0.0
-        """When its registration was sent, by the monotonic clock."""
+        """When the registration was sent, by the monotonic clock."""
         self.configs: Mapping[str, str] = {}
-        """What operators have set for tasks, as of the last heartbeat."""
+        """The configs that operators have set for tasks, as of the last heartbeat."""
 
     def _renew(self) -> Plan[None]:
-        """Register under a new id; the old one is retired, or there is none."""
+        """Register under a new id. The old id, if there is one, is retired already."""
         id = new_id()
         known = False
         if self.id:
@@ -79,7 +82,7 @@ class Identity:
     renew, arenew = sync_method(_renew), async_method(_renew)
 
     async def take(self, health: Health, *, unless: asyncio.Event) -> None:
-        """Register for the first time. A worker that starts before its database waits for it, unless it is stopped."""
+        """Register for the first time. Wait for a database that is away, until ``unless`` is set."""
         await unless_stopped(unless, self._take(health))
 
     async def _take(self, health: Health) -> None:
@@ -88,13 +91,13 @@ class Identity:
                 return await self.arenew()
             except OUT_OF_SERVICE as error:
                 if error.code == FORBIDDEN:
-                    raise  # waiting does not grant rights
+                    raise  # waiting would not grant the privilege
                 await asyncio.sleep(health.failed(error))
 
     def config_of(self, task: str, name: str) -> str | None:
-        """The config of a job's task. An alias without one has that of the task's own name."""
+        """The config of a job's task. An alias without a config of its own has that of the task's ``name``."""
         return self.configs.get(task) or self.configs.get(name) if self.configs else None
 
     def release_lock(self) -> None:
-        """Release the liveness lock: others may take what this worker has left."""
+        """Release the liveness lock, so that others may take the jobs that this worker has left."""
         self._unlock()

@@ -1,4 +1,4 @@
-"""What a worker records before it ends, in order or because its event loop does not answer."""
+"""What a worker records before it ends, whether in order or because its event loop does not answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.model.lifecycle import Outcome, Released
 from perdure.plan.plan import Plan, run
 from perdure.worker.attempt import Attempt
 from perdure.worker.bounded_log import BoundedLog
-from perdure.worker.database_errors import PERHAPS_REFUSED
+from perdure.worker.database_errors import PERHAPS_REFUSED, is_refusal
 from perdure.worker.executor import last_outcome
 from perdure.worker.loop_watch import Verdict
 from perdure.worker.operations import WorkerOperations
@@ -26,27 +26,28 @@ RECORD_WITHIN = 5.0
 """Seconds to record everything before a process with a blocked loop ends. Other workers rescue the rest."""
 
 LOG_WITHIN = 0.2
-"""Seconds for the last log line, and for flushing: others may already run the recorded jobs, which still run here."""
+"""Seconds for the last log line, and for flushing. They are few, because the handlers of recorded jobs still run here
+while other workers may already run these jobs."""
 
 _log = logging.getLogger("perdure.worker")
 
 
 def abort_transactions(attempts: Collection[Attempt]) -> None:
-    """Roll back every ``ctx.transaction()`` of these: recording would wait for their locks for ever."""
+    """Roll back every ``ctx.transaction()`` of these attempts: recording would wait for their locks for ever."""
     for attempt in attempts:
         block = attempt.context.block
         if block is not None:
-            with suppress(Exception):  # it may end at this moment
+            with suppress(Exception):  # the transaction may end at this moment
                 block.abort()
 
 
 def record_last(
     operations: WorkerOperations, attempts: Collection[Attempt], charge: Outcome | None = None
 ) -> Plan[list[Lease]]:
-    """Record the outcome of every attempt, ended or not, and before it its handler's log lines.
+    """Record the log lines of handlers, and then the outcome of every attempt, ended or not.
 
-    ``charge`` replaces the outcome of the attempt that it names. Return what could not be recorded: the row is locked,
-    or the database refuses it.
+    ``charge`` replaces the outcome of the attempt that it names. Return the leases whose outcomes could not be
+    recorded, because their rows are locked or the database refuses them.
     """
     outcomes = {attempt.lease: last_outcome(attempt) for attempt in attempts}
     if charge is not None:
@@ -56,14 +57,16 @@ def record_last(
     last = [outcome for outcome in outcomes.values() if outcome]
     try:
         finished = yield from operations._finish(last, last=True)
-    except PERHAPS_REFUSED:
+    except PERHAPS_REFUSED as error:
+        if not is_refusal(error):
+            raise
         return [outcome.lease for outcome in last]
     taken = {*finished.accepted, *finished.refused}
     return [outcome.lease for outcome in last if outcome.lease not in taken]
 
 
 def warn_of_unrecorded(left: Sequence[Lease]) -> bool:
-    """Log what could not be recorded; return whether there is anything."""
+    """Log which outcomes could not be recorded. Return whether there are any."""
     if left:
         named = ", ".join(lease.job for lease in left[:MOST_NAMED])
         _log.error(
@@ -82,9 +85,10 @@ def end_process(
     verdict: Verdict,
     stack: str,
 ) -> None:
-    """Record everything from this thread and end the process: the thread of the loop is stuck in a handler.
+    """Record everything from this thread and end the process, because the loop's thread is stuck in a handler.
 
-    It ends even if the loop answers meanwhile: transactions are rolled back, and others may run what is recorded.
+    The process ends even if the loop answers meanwhile: transactions are rolled back, and other workers may run the
+    recorded jobs.
     """
 
     def record() -> None:
@@ -107,7 +111,7 @@ def _retire(
     yield from record_last(operations, attempts, charge)
     known: set[Lease] = {attempt.lease for attempt in attempts}
     beat = yield from operations._peek(identity)
-    # Claims whose answer the loop has not read.
+    # Release the claims whose answer the loop has not read.
     yield from operations._finish([Released(lease) for lease in beat.running if lease not in known])
     yield from operations._retire(identity)
 
@@ -120,7 +124,7 @@ def _flush() -> None:
 
 
 def _within(seconds: float, work: Callable[[], object]) -> bool:
-    """Do this in a thread; return whether it ended in time and without an error."""
+    """Do this in a thread. Return whether it ended in time and without an error."""
     done = threading.Event()
 
     def do() -> None:

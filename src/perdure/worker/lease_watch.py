@@ -1,4 +1,4 @@
-"""Stops handlers when the worker could not renew its lease for a whole lease: others may start their jobs."""
+"""Stops handlers if the worker's lease ran out before it could be renewed: then other workers may start their jobs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _log = logging.getLogger("perdure.worker")
 
 
 class Renewals(Protocol):
-    """The heartbeat, as the watch sees it. Times are of this process's monotonic clock."""
+    """What the watch needs from the heartbeat. Times are those of this process's monotonic clock."""
 
     @property
     def renewed_at(self) -> float:
-        """When the last successful renewal was sent: in the database, the lease ends at least a lease later."""
+        """When the last successful renewal was sent. In the database, the lease begins at this time or later."""
         ...
 
     @property
     def failing_since(self) -> float | None:
-        """When the first renewal since the last success was sent; None if there was none."""
+        """When the first query was sent that has not been answered since the last renewal. None if there is none."""
         ...
 
 
 class LeaseWatch:
-    """Belongs to the event loop. The heartbeat cannot do this: its thread waits for the database."""
+    """Watches the lease in the event loop. The heartbeat cannot do this, because its thread waits for the database."""
 
     def __init__(self, renewals: Renewals, attempts: Iterable[Attempt], *, lease: float) -> None:
         self._renewals = renewals
@@ -41,11 +41,14 @@ class LeaseWatch:
             renewed_at = self._renewals.renewed_at
             await asyncio.sleep(max(renewed_at + self._lease - monotonic(), self._lease / 30))
             if stopped_at != renewed_at and self._is_over():
-                stopped_at = renewed_at  # once until the next renewal
+                stopped_at = renewed_at  # do not stop handlers again before the next renewal
                 self._stop_handlers()
 
     def _is_over(self) -> bool:
-        """Not if the process was suspended and only begins to ask: the answer shows which leases are left."""
+        """Whether the lease has run out, and the heartbeat has tried in vain for a third of the lease.
+
+        After the process was suspended, the heartbeat asks first: the answer shows which leases are left.
+        """
         now, since = monotonic(), self._renewals.failing_since
         over = now >= self._renewals.renewed_at + self._lease
         return over and since is not None and now - since >= self._lease / 3

@@ -1,6 +1,6 @@
 """Logs errors that reach a worker's event loop uncaught, without the values of redacted arguments.
 
-asyncio's own handler shows messages, tasks and arguments of callbacks as they are.
+asyncio's own handler would log messages, tasks and arguments of callbacks unredacted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _log = logging.getLogger("perdure.worker")
 
 
 def log_redacted(loop: asyncio.AbstractEventLoop, handlers: Iterable[Handler]) -> None:
-    """Log errors that reach this loop, redacted like the attempt that they come from."""
+    """Log errors that reach this loop, redacted by the rules of the job that they come from."""
     redacting = any(handler.redact for handler in handlers)
 
     def log(_loop: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
@@ -38,7 +38,10 @@ def log_redacted(loop: asyncio.AbstractEventLoop, handlers: Iterable[Handler]) -
 
 
 def _context_of(details: dict[str, Any]) -> JobContext | None:
-    """The context of the job whose task or callback it was. A future has none, and Python 3.11 does not expose it."""
+    """The context of the job that created the failed asyncio task or callback, None if unknown.
+
+    A future has no context, and Python 3.11 does not expose that of a task.
+    """
     source = details.get("task") or details.get("future") or details.get("handle")
     variables = getattr(source, "get_context", dict[Any, Any])()
     context = variables.get(current_context) if variables is not None else None
@@ -46,7 +49,7 @@ def _context_of(details: dict[str, Any]) -> JobContext | None:
 
 
 def _frames(error: BaseException | None) -> str:
-    """Where it was raised, without its message."""
+    """Where an error was raised, without its message."""
     if error is None:
         return "a message that is not shown, without an exception"
     frames = StackSummary.extract(walk_tb(error.__traceback__)).format()

@@ -1,4 +1,7 @@
-"""What a worker does when its event loop is given up: end the process if it owns it, or go on in the program's."""
+"""What a worker does when its event loop is given up.
+
+If the worker owns the process, it ends the process. Otherwise it gives up only the attempt that blocks the loop.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _log = BoundedLog(logging.getLogger("perdure.worker"))
 
 
 class LoopGuard:
-    """The worker, as the watch of its loop sees it."""
+    """What the watch of the event loop needs from the worker."""
 
     def __init__(
         self,
@@ -35,7 +38,7 @@ class LoopGuard:
         operations: WorkerOperations,
         options: WorkerOptions,
     ) -> None:
-        """``attempts`` is a live view of what the worker runs."""
+        """``attempts`` is a live view of the worker's attempts."""
         self._attempts = attempts
         self._slots = slots
         self._heartbeat = heartbeat
@@ -48,7 +51,7 @@ class LoopGuard:
         self.start, self.end = self._watch.start, self._watch.stop
 
     def stop_asked(self) -> None:
-        """The worker was asked to stop: the time to drain begins. From any thread, or a signal handler."""
+        """Begin the time to drain: the worker was asked to stop. Called from any thread or a signal handler."""
         self._stop_asked_at = self._stop_asked_at or monotonic()
 
     @property
@@ -67,7 +70,7 @@ class LoopGuard:
     def give_up_loop(self, verdict: Verdict, stack: str) -> None:
         blocker = verdict.blocker
         if self._options.owns_process:
-            self._heartbeat.registers = False  # or it would register anew once this worker is retired
+            self._heartbeat.registers = False  # otherwise it would register again once this worker is retired
             self._slots.note_returned()
             end_process(self._operations, self._identity.id, self.attempts, verdict, stack)
         elif blocker is not None and blocker not in self._given_up:

@@ -1,4 +1,4 @@
-"""Watches the event loop from a thread of its own, and gives up a handler that blocks it past its time."""
+"""Watches the event loop from a thread of its own, and gives up a handler that blocks the loop past its timeout."""
 
 from __future__ import annotations
 
@@ -19,55 +19,56 @@ from perdure.worker.bounded_log import BoundedLog
 from perdure.worker.options import Exit
 
 TICK = 1.0
-"""Seconds between two looks at the event loop, at most."""
+"""The most seconds between two looks at the event loop."""
 
 LATE = 1.5
-"""Ticks after which a look is late: the process itself was held up, so the look proves nothing."""
+"""A look is late if it comes this many ticks after the last one. Then the process itself was held up, so the look
+proves nothing."""
 
 LEAST_HELD = 2
-"""Ticks for which a handler must have held the loop, however short its grace is."""
+"""Ticks for which a handler must have held the loop before it is given up, however short its grace is."""
 
 UNSEEN_GRACE = 5.0
-"""Least seconds for which code of no attempt may hold the loop while an attempt is overdue."""
+"""Seconds for which code that belongs to no attempt may always hold the loop, even while an attempt is overdue."""
 
 LOOKS_PER_LEASE = 3
-"""Intervals in the lease of a worker."""
+"""How many intervals make up the lease of a worker."""
 
 FRAME = '  File "'
-"""What the text of a frame begins with."""
+"""The beginning of each frame in a formatted stack."""
 
 WORKER = str(Path(__file__).parent)
-"""Where the worker's own code is."""
+"""The directory of the worker's own code."""
 
 BLOCKED = "job.blocked_loop"
 
 WAKE = signal.SIGURG
-"""Sent to a main thread that does not answer, so that Python looks for signals that have arrived.
+"""The signal to send to a main thread that does not answer, so that Python handles signals that have arrived.
 
-A signal that another thread took, or that came just before a blocking call, does not interrupt that call. The default
-action of SIGURG is to do nothing.
+A signal does not interrupt a blocking call if another thread received it, or if it arrived just before the call. The
+default action of SIGURG is to do nothing.
 """
 
 _log = BoundedLog(logging.getLogger("perdure.worker"))
 
 
 class Watched(Protocol):
-    """The worker, as the watch sees it. Everything here is called from the watch's thread."""
+    """What the watch needs from the worker. Everything here is called from the watch's thread."""
 
     @property
     def attempts(self) -> Sequence[Attempt]: ...
 
     @property
     def drained_by(self) -> float | None:
-        """When to end a worker that was told to stop if its loop does not answer; None for never."""
+        """When to end a worker that was told to stop and whose loop does not answer. None means never."""
         ...
 
     def attempt_of(self, task: asyncio.Task[Any] | None) -> Attempt | None:
-        """The attempt for which this task runs, if it is known."""
+        """The attempt for which this asyncio task runs, if it is known."""
         ...
 
     def give_up_loop(self, verdict: Verdict, stack: str) -> None:
-        """The loop does not answer, and ``stack`` is where it is. Called at each look until it answers."""
+        """Give up the loop, which is at ``stack`` and does not answer. Called at each look until it answers."""
         ...
 
 
@@ -77,10 +78,10 @@ class Verdict(NamedTuple):
     status: Exit
     message: str
     blocker: Attempt | None = None
-    """The attempt that is charged for it."""
+    """The attempt whose handler blocks the loop."""
 
     def charge(self, stack: str) -> Failed | None:
-        """The outcome of the attempt that blocks the loop, with the place where it does."""
+        """The outcome of the attempt that blocks the loop, with the stack of its handler."""
         if self.blocker is None:
             return None
         message = "It blocked the event loop past its timeout and grace, so that its worker gave it up."
@@ -88,10 +89,11 @@ class Verdict(NamedTuple):
 
 
 class LoopWatch:
-    """Asks the loop for a sign of life once per tick. It adds up the times between its own looks.
+    """Looks once per tick whether the loop answers, and adds up the time for which it did not.
 
-    A late look counts nothing and restarts the count, so no handler is blamed for time in which the machine was
-    suspended or the process was stopped: the loop gets another tick to answer.
+    The time before a late look does not count, and the time for which a task has held the loop begins again. So no
+    handler is blamed for time in which the machine was suspended or the process was stopped: the loop gets another tick
+    to answer.
     """
 
     def __init__(self, worker: Watched, *, interval: float) -> None:
@@ -125,10 +127,10 @@ class LoopWatch:
                 _log.write(
                     logging.ERROR, "The watch of the event loop met an error it did not expect", error=error
                 )
-            looked_at = monotonic()  # the time of the look itself makes the next one neither late nor longer
+            looked_at = monotonic()  # so that the time which a look takes does not count
 
     def look(self, passed: float, now: float) -> None:
-        """``passed``: seconds since the last look."""
+        """Look once at the loop. ``passed``: seconds since the last look."""
         holder = asyncio.current_task(self._loop)
         if self._answered:
             self._unanswered, self._warned = 0.0, False
@@ -141,7 +143,8 @@ class LoopWatch:
         if passed > LATE * self._tick:
             self._holder, self._held = holder, 0.0
             return
-        # A task runs once per iteration of the loop: the same task without an answer has not yielded since.
+        # The loop answers between two runs of the same task. So if the same task runs, and the loop has not answered,
+        # then the task has not yielded since.
         self._held = self._held + passed if holder is self._holder else 0.0
         self._holder = holder
         self._unanswered += passed
@@ -158,7 +161,7 @@ class LoopWatch:
             )
 
     def _judge(self, now: float) -> Verdict | None:
-        """Whether to give up the loop. One that only lags answers before one task has held it for its grace."""
+        """Whether to give up the loop. A loop that is only slow answers before a single task has held it for long."""
         drained_by = self._worker.drained_by
         if drained_by is not None and now > drained_by:
             return Verdict(Exit.GAVE_BACK, "The worker was told to stop, and its event loop does not answer.")
@@ -168,7 +171,8 @@ class LoopWatch:
             "Code outside of the handlers blocks the event loop.",
         )
         if blocker is not None and blocker.ended:
-            # It was stopped, still runs, and its outcome is recorded: no attempt is left to charge.
+            # The attempt was given up and its outcome is recorded, but its handler still runs. So the verdict names
+            # no attempt.
             message = f"{_named(blocker)} was given up earlier, still runs and blocks the event loop."
             overdue.append(blocker)
             blocker = None
@@ -183,7 +187,7 @@ class LoopWatch:
         return Verdict(Exit.LOOP_BLOCKED, message, blocker)
 
     def _judge_leftovers(self) -> Verdict | None:
-        """No attempt is overdue. If no handler runs on the loop, nothing may block it for a whole lease."""
+        """Judge the loop while no attempt is overdue. If no handler runs on it, nothing may block it for a lease."""
         if any(not attempt.ended and attempt.handler.run_in == "async" for attempt in self._worker.attempts):
             return None
         if self._held < max(LOOKS_PER_LEASE * self._interval, UNSEEN_GRACE):

@@ -4,70 +4,50 @@ from __future__ import annotations
 
 import math
 import random
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 
 from perdure.errors import InvalidOption, RowsLocked, StoreReadOnly
-from perdure.internal import failpoints
-from perdure.model.job import Claimed, Instant, Span
+from perdure.model.job import Instant, Lease, Span
 from perdure.model.lifecycle import Change, Outcome, Report
-from perdure.ops import claim as claim_ops
 from perdure.ops import finish as finish_ops
 from perdure.ops import report as report_ops
 from perdure.ops import sweep as sweep_ops
 from perdure.ops import worker as worker_ops
 from perdure.ops.claim import ClaimRequest, Claims
 from perdure.ops.finish import Finished
-from perdure.ops.op import Operation
 from perdure.ops.report import JobReport, ReportAnswer
 from perdure.ops.worker import Beat
 from perdure.plan.plan import Plan, async_method, perform, sync_method
 from perdure.store.store import Store
-from perdure.worker.claim_window import ClaimWindowTracker
+from perdure.worker.claimer import Batch, Claimer, Wanted
 from perdure.worker.clock_watch import ClockWatch
 from perdure.worker.damaged_rows import DamagedRows
 from perdure.worker.database_errors import DAMAGED, FORBIDDEN, OUT_OF_SERVICE, PERHAPS_REFUSED, is_refusal
 from perdure.worker.recorder import Recorder
-
-CLAIM_ROUNDS = 5
-"""How often a claim that met expired jobs is repeated. It may return too few jobs: another one follows."""
-
-MOST_EXPIRED = 10_000
-"""How many expired jobs are remembered until they are reported; a program without a worker reports none."""
+from perdure.worker.split import split
+from perdure.worker.sweeps import Sweeps
 
 Queues = Sequence[str] | Mapping[str, float] | None
-"""Strict order, weights, or every queue."""
+"""The queues to claim from: names in strict order, names with weights, or None for every queue."""
 
 
-class Batch(list[Claimed]):
-    """Claimed jobs, in order. ``more``: the next claim may find more, even if these are fewer than asked for."""
-
-    def __init__(self, jobs: Iterable[Claimed] = (), *, more: bool = False) -> None:
-        super().__init__(jobs)
-        self.more = more
-
-
-def _claims_again(batch: Batch, claims: Claims, again: bool) -> bool:
-    """Whether to claim again at once: not with jobs in hand if older ones may precede the window or are locked."""
-    return batch.more and not (batch and (again or claims.locked))
+def _report_part(numbered: Sequence[tuple[int, JobReport]]) -> Plan[list[tuple[int, ReportAnswer]]]:
+    answers = yield from perform(report_ops.report, [report for _, report in numbered])
+    return [*zip((number for number, _ in numbered), answers, strict=True)]
 
 
 class WorkerOperations:
-    """The operations that a worker performs, with what it has learned from them."""
+    """The operations that a worker performs, and what it has learned from their results."""
 
     def __init__(self, store: Store, *, rng: random.Random | None = None) -> None:
         self.store = store
         self._rng = rng or random.Random()
         self._watch = ClockWatch()
-        self._remote = not store.embedded
-        """Whether a statement costs a round trip, and time before its first row."""
-        self._window_trackers: dict[tuple[tuple[str, ...], frozenset[str] | None], ClaimWindowTracker] = {}
-        """By tasks and queues: several workers in one process have their own."""
-        self.expired: deque[str] = deque(maxlen=MOST_EXPIRED)
-        """Jobs that were found expired and canceled, until they are reported."""
         self._damaged = DamagedRows()
-        self._recorder = Recorder(self._damaged, self._rng, shortens=self._remote)
+        self._recorder = Recorder(self._damaged, self._rng, shortens=not store.embedded)
+        self.sweeps = Sweeps(self._damaged, self._rng)
+        self._claimer = Claimer(store, self._damaged, self.sweeps)
 
     def _register(
         self,
@@ -110,75 +90,27 @@ class WorkerOperations:
 
         ``polls``: the caller claims again within a second, so jobs committed late can wait for the next full scan.
         """
-        order = self._order(queues)
-        batch = Batch()
-        for _ in range(CLAIM_ROUNDS):
-            request = self._claim_request(worker, tasks, n - len(batch), order, polls=polls)
-            if not request:
-                return Batch(batch)
-            asked_at = monotonic()
-            try:
-                claims = yield from self._take(claim_ops.claim, request, asked_at)
-            except OUT_OF_SERVICE:
-                if not batch:
-                    raise
-                return Batch(batch, more=True)  # keep what was claimed
-            again = yield from self._learn(request, claims, since=asked_at, polls=polls)
-            batch = Batch([*batch, *claims.jobs], more=claims.more or again)
-            if claims.locked and not batch:
-                claims = yield from self._take(claim_ops.claim_skipping_locked, request, monotonic())
-                return Batch(claims.jobs)
-            if not _claims_again(batch, claims, again):
-                break
-        return batch
+        return (yield from self._claimer.claim(Wanted(worker, tasks, n, self._order(queues), polls)))
 
-    def _take(
-        self, claim: Operation[[ClaimRequest], Claims], request: ClaimRequest, asked_at: float
-    ) -> Plan[Claims]:
-        try:
-            return (yield from perform(claim, request))
-        except PERHAPS_REFUSED as error:
-            if not is_refusal(error, took=monotonic() - asked_at):
-                raise
-        return (yield from self._damaged.claim(request))
+    def is_limited(self, queue: str, task: str) -> bool:
+        """Whether jobs of this task in this queue are under a limit."""
+        return self._claimer.is_limited(queue, task)
 
-    def _learn(self, request: ClaimRequest, claims: Claims, *, since: float, polls: bool) -> Plan[bool]:
-        """Derive the next claim's window from this one; return whether to claim again before the window.
-
-        If it met expired jobs, cancel a page of them: there are probably more.
-        """
-        tracker = self._window_tracker(request.tasks, request.queues)
-        again = tracker.learn(request, claims, took=monotonic() - since, polls=polls)
-        if claims.expired:
-            self.expired += claims.expired
-            yield from self._expire_page()
-        return again
-
-    def _claim_request(
-        self, worker: str, tasks: Sequence[str], n: int, order: Sequence[str] | None, *, polls: bool
-    ) -> ClaimRequest:
-        asked = tasks if order != [] else ()
-        window = self._window_tracker(asked, order).window(order, polls=polls)
-        return ClaimRequest(worker, asked, n, order, window)
-
-    def _window_tracker(self, tasks: Sequence[str], queues: Sequence[str] | None) -> ClaimWindowTracker:
-        """One for each slot group of each worker: a full scan by one must not delay the other's."""
-        key = (tuple(tasks), None if queues is None else frozenset(queues))
-        if key not in self._window_trackers:
-            self._window_trackers[key] = ClaimWindowTracker(enabled=self._remote)
-        return self._window_trackers[key]
+    def limits_may_have_changed(self) -> None:
+        """Read the limits again if the next claim finds nothing."""
+        self._claimer.limits_may_have_changed()
 
     def _finish(self, outcomes: Sequence[Outcome], *, last: bool = False) -> Plan[Finished]:
-        """Record outcomes; one that is recorded already counts as accepted.
+        """Record outcomes. An outcome that is recorded already counts as accepted.
 
-        One whose row stays locked, or that the database does not take, is in neither list and must be recorded again.
-        ``last``: there is no later try, so record it without what the database does not take.
+        An outcome whose row stays locked, or that the database does not take, is neither accepted nor refused, and must
+        be recorded again. ``last``: there is no later try, so record a substitute that the database takes.
         """
         return (yield from self._recorder.record(outcomes, last=last))
 
-    def note_unrecorded(self, outcomes: Sequence[Outcome], error: Exception) -> None:
-        """These outcomes are kept to be recorded again."""
-        self._damaged.note_unrecorded({outcome.lease: error for outcome in outcomes})
+    def note_unrecorded(self, leases: Sequence[Lease], error: Exception) -> None:
+        """Note that the outcomes of these attempts could not be recorded. They are kept and retried."""
+        self._damaged.note_unrecorded(dict.fromkeys(leases, error))
 
     def _cycle(
         self,
@@ -190,72 +122,68 @@ class WorkerOperations:
         queues: Queues = None,
         polls: bool = False,
     ) -> Plan[tuple[Finished, Batch]]:
-        """Record outcomes and take the next jobs in one transaction."""
-        order = self._order(queues)
-        request = self._claim_request(worker, tasks, n, order, polls=polls)
+        """Record outcomes and claim the next jobs in one transaction."""
+        wanted = Wanted(worker, tasks, n, self._order(queues), polls)
+        try:
+            request = yield from self._claimer.first_request(wanted, [one.lease.job for one in outcomes])
+        except OUT_OF_SERVICE:
+            if not outcomes:
+                raise
+            # The search for limited jobs must not keep outcomes from being recorded.
+            wanted = wanted._replace(n=0)
+            request = ClaimRequest(worker, (), 0)
         asked_at = monotonic()
         try:
-            finished, claims = yield from perform(
-                finish_ops.cycle,
-                outcomes,
-                jitter=self._rng.random,
-                claim=request,
-                failing=self._recorder.failing,
-            )
+            finished, claims = yield from self._claimer.sending(request, self._send_cycle(outcomes, request))
         except RowsLocked:
-            return (yield from self._record_and_claim(outcomes, worker, tasks, n, order, skip_locked=True))
+            return (yield from self._record_and_claim(outcomes, wanted, skip_locked=True))
         except PERHAPS_REFUSED as error:
-            if not is_refusal(error, took=monotonic() - asked_at):
+            if not is_refusal(error):
                 raise
-            # The cause is an outcome, or a row that the claim met: in two transactions, neither stops the other.
-            return (yield from self._record_and_claim(outcomes, worker, tasks, n, order))
-        again = yield from self._learn(request, claims, since=asked_at, polls=polls)
-        finished = yield from self._recorder.complete(outcomes, finished)
+            # The cause is either an outcome or a claimed row. In two transactions, it makes only one of them fail.
+            return (yield from self._record_and_claim(outcomes, wanted))
+        try:
+            finished = yield from self._recorder.complete(outcomes, finished)
+        except OUT_OF_SERVICE:
+            if not claims.jobs:
+                raise
+            finished = finished._replace(refused=[])  # to be recorded again
         self._damaged.note_recorded(finished)
-        batch = Batch(claims.jobs, more=claims.more or again)
-        if _claims_again(batch, claims, again):
-            left = n - len(batch)
-            rest = yield from self._claim_after([*outcomes, *batch], worker, tasks, left, order, polls=polls)
-            batch = Batch([*batch, *rest], more=rest.more)
+        batch = Batch(claims.jobs, more=True)
+        try:
+            batch = yield from self._claimer.answered(wanted, request, claims, asked_at)
+            batch = yield from self._claimer.rest(wanted, request, batch)
+        except OUT_OF_SERVICE:
+            if not (outcomes or batch):
+                raise
         return finished, batch
 
+    def _send_cycle(
+        self, outcomes: Sequence[Outcome], request: ClaimRequest
+    ) -> Plan[tuple[Finished, Claims]]:
+        failing, jitter = self._recorder.failing, self._rng.random
+        return (yield from perform(finish_ops.cycle, outcomes, jitter=jitter, claim=request, failing=failing))
+
     def _record_and_claim(
-        self,
-        outcomes: Sequence[Outcome],
-        worker: str,
-        tasks: Sequence[str],
-        n: int,
-        order: Sequence[str] | None,
-        *,
-        skip_locked: bool = False,
+        self, outcomes: Sequence[Outcome], wanted: Wanted, *, skip_locked: bool = False
     ) -> Plan[tuple[Finished, Batch]]:
-        """A cycle in two transactions. If no outcome is recorded, a claimed job proves that it is no outage."""
+        """Do a cycle in two transactions. If recording fails but a job is claimed, this is not an outage."""
         try:
             finished = yield from self._recorder.record(outcomes, skip_locked=skip_locked)
-        except PERHAPS_REFUSED:
-            batch = yield from self._claim(worker, tasks=tasks, n=n, queues=order)
+        except PERHAPS_REFUSED as error:
+            if not is_refusal(error):
+                raise
+            batch = yield from self._claimer.claim(wanted._replace(polls=False))
             if not batch:
                 raise
             return Finished([], []), batch
-        return finished, (yield from self._claim_after(outcomes, worker, tasks, n, order))
-
-    def _claim_after(
-        self,
-        done: Sequence[object],
-        worker: str,
-        tasks: Sequence[str],
-        n: int,
-        order: Sequence[str] | None,
-        *,
-        polls: bool = False,
-    ) -> Plan[Batch]:
-        """Claim for the rest of a cycle. If this fails, what is done counts: the next cycle claims again."""
         try:
-            return (yield from self._claim(worker, tasks=tasks, n=n, queues=order, polls=polls))
+            return finished, (yield from self._claimer.claim(wanted._replace(polls=False)))
         except OUT_OF_SERVICE:
-            if not done:
+            # What is recorded counts: the next cycle claims again.
+            if not outcomes:
                 raise
-            return Batch(more=n > 0)
+            return finished, Batch(more=wanted.n > 0)
 
     def _report(self, reports: Sequence[JobReport]) -> Plan[list[ReportAnswer]]:
         """Store the reports of running jobs. What the database refuses is dropped."""
@@ -263,24 +191,27 @@ class WorkerOperations:
             return []
         try:
             return (yield from perform(report_ops.report, reports))
-        except StoreReadOnly as error:
-            if error.code != FORBIDDEN:
+        except PERHAPS_REFUSED as error:
+            if not is_refusal(error):
                 raise
-            # Waiting does not grant rights, and outcomes must not wait for log lines.
-            for one in reports:
-                self._damaged.unreportable(one.lease.job, error)
-            return ["ok" for _ in reports]
-        except DAMAGED as error:
-            if len(reports) == 1:
-                self._damaged.unreportable(reports[0].lease.job, error)
-                return ["ok"]
-        answers: list[ReportAnswer] = []
-        for one in reports:
-            answers += yield from self._report([one])
+            if isinstance(error, StoreReadOnly) and error.code == FORBIDDEN:
+                # Waiting does not grant rights, and outcomes must not wait for log lines.
+                for one in reports:
+                    self._damaged.unreportable(one.lease.job, error)
+                return ["ok" for _ in reports]
+        serves = self._damaged.others_recorded_since(one.lease for one in reports)
+        parts = yield from split([*enumerate(reports)], _report_part, serves=serves)
+        if parts.outage is not None:
+            raise parts.outage
+        for (_, one), refusal in parts.refused:
+            self._damaged.unreportable(one.lease.job, refusal)
+        answers: list[ReportAnswer] = ["ok"] * len(reports)
+        for number, answer in (one for part in parts.done for one in part):
+            answers[number] = answer
         return answers
 
     def _save(self, report: JobReport) -> Plan[ReportAnswer]:
-        """Store a checkpoint with the other reports of its job. If refused, only the others are dropped."""
+        """Store a checkpoint and the other reports of its job. If they are refused, store only the checkpoint."""
         checkpoint = JobReport(report.lease, Report(checkpoint=report.report.checkpoint))
         try:
             (answer,) = yield from perform(report_ops.report, [report])
@@ -293,82 +224,23 @@ class WorkerOperations:
             self._damaged.unreportable(report.lease.job, error)
         return answer
 
-    def _rescue(self, *, page: int = 500, silent: bool = True, sweeper: str = "") -> Plan[list[Change]]:
-        """Free the jobs of workers that fell silent. A page that cannot be written is tried in parts.
+    def _retire_silent(self, *, sweeper: str = "", wanted: Callable[[], bool] = lambda: True) -> Plan[None]:
+        """Retire workers whose lease has expired, but not the ``sweeper`` itself.
 
-        Without ``silent`` only the jobs of workers that are retired already. ``sweeper``: the worker that asks.
+        ``wanted``: whether to do so, asked after each wait for the database.
         """
-        if silent:
-            yield from perform(sweep_ops.retire_silent, sweeper=sweeper, steady_since=self._steady_since())
-        if failpoints.armed:
-            failpoints.reach("between_retirement_and_rescue")
-        rescued: list[Change] = []
-        after = sweep_ops.FIRST
-        while True:
-            try:
-                one = yield from perform(sweep_ops.rescue, jitter=self._rng.random, after=after, n=page)
-            except PERHAPS_REFUSED:
-                one = yield from self._rescue_in_parts(after, page)
-            rescued += one.changes
-            if one.last is None:
-                return rescued
-            after = one.last
+        since = self._steady_since()
+        yield from perform(sweep_ops.retire_silent, sweeper=sweeper, steady_since=since, wanted=wanted)
 
-    def _rescue_in_parts(self, after: str, page: int) -> Plan[sweep_ops.Rescued]:
-        """The same page; rows that cannot be written stay for a later sweep."""
-        orphans = yield from perform(sweep_ops.list_orphans, after=after, n=page)
-        rescued = yield from self._damaged.sweep(
-            orphans,
-            lambda ids: perform(sweep_ops.rescue_chosen, ids, jitter=self._rng.random, n=page),
-            "Job %s of a worker that fell silent cannot be rescued: %s Mend its row.",
-            "%d more jobs of workers that fell silent cannot be rescued.",
-        )
-        return sweep_ops.Rescued(rescued, orphans[-1] if len(orphans) == page else None)
+    def _rescue(self, *, page: int = 500, silent: bool = True) -> Plan[list[Change]]:
+        """Free the jobs of workers that fell silent; without ``silent`` only those of workers retired already."""
+        if silent:
+            yield from self._retire_silent()
+        return (yield from self.sweeps.rescue(page=page))
 
     def _expire(self, *, page: int = 500) -> Plan[int]:
         """Cancel every job that was not started in time."""
-        total, more = 0, True
-        while more:
-            n, more = yield from self._expire_page(page)
-            total += n
-        return total + (yield from self._sweep_steps())
-
-    def _expire_page(self, page: int = 500) -> Plan[tuple[int, bool]]:
-        """Cancel a page of expired jobs; return how many, and whether there may be more."""
-        try:
-            expired = yield from perform(sweep_ops.expire, n=page)
-            more = len(expired) == page
-        except PERHAPS_REFUSED:
-            expired, more = yield from self._expire_in_parts(page)
-        self.expired += expired
-        return len(expired), more
-
-    def _expire_in_parts(self, page: int) -> Plan[tuple[list[str], bool]]:
-        known = len(self._damaged.passed_over())
-        found = yield from perform(sweep_ops.find_expired, n=page + known)
-        expired = yield from self._damaged.sweep(
-            found,
-            lambda ids: perform(sweep_ops.expire_chosen, ids),
-            "Job %s was not started in time and cannot be canceled: %s Mend its row.",
-            "%d more jobs were not started in time and cannot be canceled.",
-        )
-        went_on = bool(expired) or len(self._damaged.passed_over()) > known
-        return expired, went_on and len(found) == page + known
-
-    def _sweep_steps(self, n: int = 100) -> Plan[int]:
-        """Cancel steps that were not started in time, and end gates whose time ran out."""
-        try:
-            return len((yield from perform(sweep_ops.sweep_steps, n=n)))
-        except PERHAPS_REFUSED:
-            pass
-        found = yield from perform(sweep_ops.find_overdue, n=n + len(self._damaged.passed_over()))
-        swept = yield from self._damaged.sweep(
-            found,
-            lambda workflows: perform(sweep_ops.sweep_steps, workflows),
-            "Steps of workflow %s are overdue and cannot be ended: %s Mend their rows.",
-            "Steps of %d more workflows are overdue and cannot be ended.",
-        )
-        return len(swept)
+        return (yield from self.sweeps.expire(page=page))
 
     register, aregister = sync_method(_register), async_method(_register)
     heartbeat, aheartbeat = sync_method(_heartbeat), async_method(_heartbeat)
@@ -379,6 +251,7 @@ class WorkerOperations:
     finish, afinish = sync_method(_finish), async_method(_finish)
     cycle, acycle = sync_method(_cycle), async_method(_cycle)
     report, areport = sync_method(_report), async_method(_report)
+    retire_silent, aretire_silent = sync_method(_retire_silent), async_method(_retire_silent)
     rescue, arescue = sync_method(_rescue), async_method(_rescue)
     expire, aexpire = sync_method(_expire), async_method(_expire)
 

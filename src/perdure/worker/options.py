@@ -17,9 +17,9 @@ class Exit(IntEnum):
 
     DONE = 0
     CRASHED = 1
-    """One of its own loops died; it stopped the others in order."""
+    """One of the worker's own loops died, and the worker stopped in order."""
     GAVE_BACK = 10
-    """The time to drain was over: jobs were given back unfinished."""
+    """The time to drain was over, and jobs were given back unfinished."""
     SLOTS_LOST = 11
     """Every thread was taken by a handler that would not end."""
     LOOP_BLOCKED = 12
@@ -37,4 +37,4 @@ class WorkerOptions:
     lease: Span = 30 * SECOND
     name: str | None = None
     owns_process: bool = False
-    """It runs alone in its process and may end it."""
+    """Whether the worker runs alone in its process and may end the process."""

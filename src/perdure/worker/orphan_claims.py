@@ -1,4 +1,4 @@
-"""Orphan claims: the database has them and their worker does not, since the answer to the commit was lost."""
+"""Orphan claims: claims that the database has recorded, but whose answer was lost on the way to the worker."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ from perdure.model.job import Lease
 
 
 class OrphanClaims:
-    """Finds them. The answer may still arrive: a claim is lost once all cycles begun before it was seen are over."""
+    """Finds orphan claims.
+
+    The answer to a claim may still arrive while a cycle is under way. So a claim is an orphan only once all cycles have
+    ended that had begun when the claim was first seen.
+    """
 
     def __init__(self) -> None:
         self._seen_in: dict[Lease, int] = {}
 
     def lost(self, unknown: set[Lease], *, begun: int, started_through: int) -> set[Lease]:
-        """Which of the claims unknown to the worker will never be answered."""
+        """The orphans among the claims that the worker does not know.
+
+        ``begun``: the number of the last cycle that has begun. ``started_through``: all cycles up to this number have
+        ended.
+        """
         lost = {lease for lease in unknown if self._seen_in.get(lease, begun + 1) <= started_through}
         self._seen_in = {lease: self._seen_in.get(lease, begun) for lease in unknown - lost}
         return lost

@@ -25,10 +25,11 @@ from perdure.request.signals import Cancel, Continue, Fatal, OutcomeSignal, Retr
 from perdure.worker.handler import Handler, Redact
 
 MESSAGE = 2_000
-"""Characters of a message that are looked at: a handler may raise a gigabyte."""
+"""How many characters of a message are kept. A handler may raise an error with a gigabyte of text."""
 
 MOST_LINKED = 100
-"""How many linked errors (causes, members of groups) are traced: 20,000 blocked the event loop for 17 s."""
+"""How many linked errors (causes, members of groups) a traceback may show. With 20,000 of them, the event loop was
+blocked for 17 s."""
 
 
 _PACKAGE = Path(__file__).parent.parent
@@ -42,25 +43,28 @@ OURS = {
         "testing/run.py",
     )
 }
-"""Files whose frames call the handler, or the middleware around it."""
+"""perdure's own files whose frames call the handler, or the middleware around it."""
 
 
 def returned(handler: Handler, lease: Lease, value: object) -> Succeeded:
-    """The outcome of a returned value; one that cannot be stored is dropped, and the attempt still succeeds."""
+    """The outcome of a returned value. A value that cannot be stored is dropped, and the attempt still succeeds."""
     if value is None:
         return Succeeded(lease, "null")
     return Succeeded(lease, *handler.results.encode(value))
 
 
 def raised(handler: Handler, job: Claimed, error: BaseException) -> Outcome | None:
-    """The outcome of a raised error; None if the handler was asked to stop and did: ``executor.classify`` decides."""
+    """The outcome of a raised error.
+
+    None if the handler stopped because it was asked to. Then ``executor.classify`` decides.
+    """
     if isinstance(error, Stopped):
         return None
     lease, redact = job.lease, handler.redactor(job.payload)
     try:
         return _classify(handler, lease, error, redact)
     except BaseException:
-        # A signal whose class did not call its parent, or an error that raises when it is shown.
+        # The signal's class did not call its parent's ``__init__``, or the error raises when it is shown.
         return Failed(lease, "error", None, _name(error), _traced(error, redact))
 
 
@@ -97,7 +101,7 @@ def _signalled(lease: Lease, signal: OutcomeSignal, redact: Redact) -> Outcome:
 
 
 def traced(error: BaseException) -> str | None:
-    """The traceback without our own frames. None if the error raises when it is shown."""
+    """The traceback without perdure's own frames. None if the error raises when it is shown."""
     try:
         if _links_too_many(error):
             return _traced_alone(error)
@@ -109,7 +113,7 @@ def traced(error: BaseException) -> str | None:
 
 
 def _links_too_many(error: BaseException) -> bool:
-    """Whether a traceback of it would show more than ``MOST_LINKED`` errors."""
+    """Whether a traceback of this error would show more than ``MOST_LINKED`` errors."""
     found, queue = {id(error)}, [error]
     while queue and len(found) <= MOST_LINKED:
         one = queue.pop()
@@ -139,7 +143,7 @@ def _traced(error: BaseException, redact: Redact) -> str | None:
 
 
 def _drop_our_frames(trace: TracebackException) -> None:
-    """Drop them from linked errors too. Not by recursion: there may be thousands."""
+    """Drop perdure's own frames from a traceback, and from the tracebacks of linked errors."""
     chain = [trace]
     while chain:
         one = chain.pop()
@@ -148,10 +152,11 @@ def _drop_our_frames(trace: TracebackException) -> None:
 
 
 def _theirs(frames: Iterable[FrameSummary]) -> list[FrameSummary]:
-    """The frames of user code. Ours may stand between them: a middleware encloses the call of the handler."""
+    """The frames of user code. perdure's own frames may lie between them, because middleware encloses the handler."""
     theirs, ours = [], False
     for frame in frames:
-        # contextlib enters our middleware, and also context managers of user code.
+        # A frame of contextlib counts like the frame before it: contextlib enters the middleware for perdure, but also
+        # context managers for user code.
         if frame.filename != contextlib.__file__:
             ours = frame.filename in OURS
         if not ours:
@@ -160,7 +165,7 @@ def _theirs(frames: Iterable[FrameSummary]) -> list[FrameSummary]:
 
 
 def _code(code: object, redact: Redact) -> str | None:
-    """The code as text, also if it was given as a number: ``Retry(code=503)``."""
+    """The code as text, even if it was given as a number: ``Retry(code=503)``."""
     return None if code is None else redact(str(code))
 
 
@@ -180,7 +185,7 @@ def _name(error: BaseException) -> str:
 
 
 def _checked_delay(delay: object) -> Span:
-    """A subclass of a signal may have set anything; what is no delay makes it an error."""
+    """The delay of a signal. Raise an error if it is not valid: a subclass of a signal may have set anything."""
     if type(delay) is not int or delay < 0:
         raise TypeError(delay)
     return delay

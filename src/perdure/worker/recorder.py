@@ -1,11 +1,10 @@
-"""Records outcomes: many at once, and in parts where the database refuses some."""
+"""Records outcomes: all at once, or in parts if the database refuses some of them."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
 from contextlib import suppress
-from time import monotonic
 
 from perdure.errors import RowsLocked
 from perdure.model.job import Lease
@@ -18,18 +17,18 @@ from perdure.worker.database_errors import PERHAPS_REFUSED, is_refusal
 from perdure.worker.split import split
 
 MOST_FAILING = 10_000
-"""How many workflows with a failure are remembered; one that is forgotten costs an extra transaction."""
+"""How many workflows with a failure are remembered. A workflow that is forgotten costs an extra transaction."""
 
 
 class Recorder:
-    """Used by WorkerOperations."""
+    """Records outcomes for WorkerOperations."""
 
     def __init__(self, damaged: DamagedRows, rng: random.Random, *, shortens: bool) -> None:
-        """``shortens``: successes of steps go in one round trip while nothing in their workflow has failed."""
+        """``shortens``: record successes of steps in one round trip, if nothing in their workflow has failed."""
         self._damaged = damaged
         self._rng = rng
         self.failing: set[str] | None = set() if shortens else None
-        """Workflows in which something has failed; None where there are no round trips to save."""
+        """Workflows in which something has failed. None if the database has no round trips to save."""
 
     def record(
         self, outcomes: Sequence[Outcome], *, skip_locked: bool = False, last: bool = False
@@ -40,7 +39,6 @@ class Recorder:
         """
         if not outcomes:
             return Finished([], [])
-        asked_at = monotonic()
         try:
             if not skip_locked:
                 finished = yield from perform(
@@ -52,7 +50,7 @@ class Recorder:
         except RowsLocked:
             pass
         except PERHAPS_REFUSED as error:
-            if not is_refusal(error, took=monotonic() - asked_at):
+            if not is_refusal(error):
                 raise
         serves = self._damaged.others_recorded_since(outcome.lease for outcome in outcomes)
         parts = yield from split(outcomes, lambda part: self._record_part(part, last), serves=serves)
@@ -64,11 +62,11 @@ class Recorder:
         return finished
 
     def _record_part(self, outcomes: Sequence[Outcome], last: bool) -> Plan[Finished]:
-        """Record all of these or none. If one keeps failing alone, record a substitute."""
+        """Record these outcomes in one transaction. If a single one keeps failing, record a substitute."""
         try:
             return (yield from self._record_skipping_locked(outcomes))
         except PERHAPS_REFUSED as error:
-            if len(outcomes) > 1:
+            if len(outcomes) > 1 or not is_refusal(error):
                 raise
             for instead in self._damaged.substitutes(outcomes[0], error, last=last):
                 with suppress(*PERHAPS_REFUSED):
@@ -77,11 +75,12 @@ class Recorder:
             raise
 
     def _record_skipping_locked(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
-        """Record the outcomes whose rows are not locked; the others must be recorded again."""
+        """Record the outcomes whose rows are not locked. The others must be recorded again."""
         finished = yield from perform(finish_ops.finish_skipping_locked, outcomes, jitter=self._rng.random)
         return (yield from self._recheck(outcomes, finished))
 
     def complete(self, outcomes: Sequence[Outcome], finished: Finished) -> Plan[Finished]:
+        """Record again the outcomes that were left out because something in their workflow has failed."""
         finished = yield from self._recheck(outcomes, finished)
         if not finished.failing or self.failing is None:
             return finished
@@ -95,6 +94,7 @@ class Recorder:
         )
 
     def _recheck(self, outcomes: Sequence[Outcome], finished: Finished) -> Plan[Finished]:
+        """Count refused outcomes as accepted if they are recorded already and only the answer was lost."""
         if not finished.refused:
             return finished
         late = set(finished.refused)

@@ -1,4 +1,4 @@
-"""Releases claimed jobs that no handler has started; this costs them no attempt."""
+"""Gives back claimed jobs whose handlers have not begun. This costs the jobs no attempt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from perdure.worker.operations import WorkerOperations
 
 
 class ClaimReleaser:
-    """Belongs to the event loop's thread. ``background`` starts a task, ``due`` is called after each release."""
+    """Gives claims back, in the event loop's thread.
+
+    ``background`` starts a task. ``due`` is called after each release.
+    """
 
     def __init__(
         self,

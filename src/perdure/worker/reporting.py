@@ -25,13 +25,13 @@ from perdure.worker.options import WorkerOptions
 from perdure.worker.slots import Slots
 
 PAUSE = 0.02
-"""Seconds between two notifications for callers that wait for a job: one serves all jobs that ended meanwhile."""
+"""Seconds between two notifications for callers that wait for jobs. One serves all jobs that ended meanwhile."""
 
 LAST = 1.0
 """Seconds for the last notification of a worker that stops."""
 
 REASON, NEWLINE = 200, "\n"
-"""How much of a failure's message the log shows: the first line, and at most so many characters."""
+"""The log shows a failure's message up to the first ``NEWLINE``, and at most ``REASON`` characters of it."""
 
 DROPPED = {
     "result.too_large": f"it takes more than {MAX_PAYLOAD} bytes of JSON",
@@ -40,13 +40,13 @@ DROPPED = {
 }
 
 SHOWN = 10
-"""How many tasks the first line names."""
+"""How many tasks the first log line of a worker names."""
 
 _log = logging.getLogger("perdure.worker")
 
 
 class OutcomeReporter:
-    """Belongs to the event loop's thread."""
+    """Reports how attempts began and ended. It is used in the event loop's thread."""
 
     def __init__(self, store: Store, hooks: Hooks) -> None:
         self._store = store
@@ -92,7 +92,7 @@ class OutcomeReporter:
         self._hooks.attempt("lease_lost", attempt)
 
     async def close(self) -> None:
-        """Notify for the last jobs, without the pause before it."""
+        """Send the last notification at once, without a pause before it."""
         if self._notifying is None or self._notifying.done():
             return
         self._notifying.cancel()
@@ -146,7 +146,7 @@ def log_start(name: str, address: str, *, options: WorkerOptions, slots: Slots) 
     """Log the first line of a worker: its name, database, queues and tasks."""
     extra: dict[str, object] = {
         "worker": name,
-        # Not imported: the package's names lead to the app, a higher layer.
+        # Not an import, because importing a name from the package imports the app, which is a higher layer.
         "version": vars(sys.modules["perdure"])["__version__"],
         "database": address,
         "queues": options.queues if options.queues is None else list(options.queues),
@@ -172,7 +172,10 @@ def log_start(name: str, address: str, *, options: WorkerOptions, slots: Slots) 
 
 
 def _line(message: str) -> str:
-    """The first line, safe for any stream: one that cannot encode a character would lose the whole line."""
+    """The first line of a message, in characters that every log stream can encode.
+
+    A stream that cannot encode a character would drop the whole line.
+    """
     return storable_text(message[:REASON].partition(NEWLINE)[0], REASON)
 
 

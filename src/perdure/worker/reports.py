@@ -1,4 +1,4 @@
-"""Collects the reports of running handlers and writes them once a second, all at once."""
+"""Collects the reports of running handlers, and writes them together once a second."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger("perdure.worker")
 
 
 class Reports:
-    """``attempts`` is a live view of what the worker runs."""
+    """Writes the reports of running handlers. ``attempts`` is a live view of the worker's attempts."""
 
     def __init__(
         self,
@@ -40,11 +40,11 @@ class Reports:
         self._waiting: list[Callable[[], None]] = []
 
     def note_pending(self) -> None:
-        """A handler has something to report. From any thread."""
+        """Note that a handler has something to report. Called from any thread."""
         self._pending = True
 
     def when_written(self, attempt: Attempt, record: Callable[[Attempt], None]) -> None:
-        """Call ``record`` once no report of the attempt is under way: a report is refused after the outcome."""
+        """Call ``record`` once no report of the attempt is under way. A report after the outcome would be refused."""
         if attempt in self._under_way:
             self._waiting.append(lambda: record(attempt))
         else:
@@ -61,7 +61,7 @@ class Reports:
                 self._writing.cancel()
 
     def _write_in_background(self) -> None:
-        """Not awaited: deadlines are checked even while the database is slow."""
+        """Write reports in a task that nobody awaits, so that deadlines are checked even if the database is slow."""
         if self._writing is not None and self._writing.done():
             self._writing.result()
             self._writing = None
@@ -71,7 +71,8 @@ class Reports:
             self._writing = asyncio.create_task(self.write(attempts))
 
     async def write(self, attempts: Collection[Attempt]) -> None:
-        # An attempt that has ended writes its lines with its outcome: written here, they might come after it.
+        # The log lines of an attempt that has ended are written with its outcome. Written here, they might arrive
+        # after the outcome.
         reports = [
             (attempt, report)
             for attempt in attempts
@@ -123,12 +124,18 @@ class Reports:
 
 
 def put_back(reports: Sequence[tuple[Attempt, JobReport]]) -> None:
-    """Put reports back. They may have been written before the answer was lost: a line twice is better than never."""
+    """Put reports back, so that they are written again.
+
+    They may have been written already, if only the answer was lost. A line twice is better than no line.
+    """
     for attempt, report in reports:
         attempt.context.put_back(report)
 
 
 def warn_of_lost_lines(report: JobReport) -> None:
-    """Its lease is over, for example because the handler's own transaction has recorded its success."""
+    """Warn that log lines are lost, because the lease of their job is over.
+
+    For example, the handler's own transaction has recorded its success.
+    """
     if report.logs:
         _log.warning("%d lines of job %s are lost: its lease was over", len(report.logs), report.lease.job)

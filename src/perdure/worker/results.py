@@ -23,10 +23,10 @@ from perdure.worker.handler import Handler
 
 
 class StepResults:
-    """The parents of one step, and as many of their results as are held. It may be used from any thread.
+    """The parents of one step, and those of their results that are in memory. It may be used from any thread.
 
-    Results that were not read ahead are read on demand, each with those behind it that fit on one page. The last page
-    is kept: reading all of them in order takes one statement per page.
+    A result that was not read ahead is read on demand, together with the next results that fit on one page. The last
+    page is kept, so reading all results in order takes one statement per page.
     """
 
     def __init__(self, job: Claimed, handlers: Mapping[str, Handler]) -> None:
@@ -35,7 +35,7 @@ class StepResults:
         self._positions: dict[str, int] = {}
         self._page: dict[str, ParentResult] = {}
         self.parents: Sequence[ParentResult] | None = None if job.workflow_id else ()
-        """In the order in which they were made; None until they were read."""
+        """The parents in the order of their creation. None until they are read."""
 
     def set_parents(self, parents: Sequence[ParentResult]) -> None:
         self._positions = {parent.key: position for position, parent in enumerate(parents)}
@@ -47,7 +47,7 @@ class StepResults:
         return [parent.key for parent in self.parents or () if parent.state == "succeeded"]
 
     def find(self, key: str) -> ParentResult | None:
-        """The direct parent of this key, with its result if that is held."""
+        """The direct parent with this key, with its result if that is in memory."""
         if (position := self._positions.get(key)) is None or self.parents is None:
             return None
         parent = self.parents[position]
@@ -66,7 +66,7 @@ class StepResults:
                 return
 
     def result_of(self, key: str) -> Plan[Any]:
-        """What any step before this one returned."""
+        """The result of any ancestor of this step."""
         found = self.find(key)
         if found is None and self._job.workflow_id is not None:
             ancestors = yield from perform(find_ancestors, self._job.id, self._job.workflow_id, [key])
@@ -87,7 +87,7 @@ class StepResults:
         return read[found.key]
 
     def value(self, found: ParentResult) -> Any:
-        """What a step returned, typed as its task says if that is known here."""
+        """The result of a step, decoded to the type that its task declares if this process knows the task."""
         if not found.has_result or found.unread:  # unread: the row was deleted a moment ago
             raise missing(found.key, found)
         if found.result is None:
@@ -97,10 +97,10 @@ class StepResults:
 
 
 class Results(Mapping[str, Any]):
-    """Results by the keys of the parents that succeeded. Any other key raises an error that says why."""
+    """The results of the parents that succeeded, by key. Any other key raises an error that says why."""
 
     def __init__(self, results: StepResults, read: Callable[[str], Any]) -> None:
-        """``read`` reads a result that is not held. In an event loop it raises an error that says how to ask."""
+        """``read`` reads a result that is not in memory. In an event loop, it raises an error that says what to do."""
         self._results = results
         self._read = read
 
@@ -111,7 +111,7 @@ class Results(Mapping[str, Any]):
         return self._read(key) if parent.unread else self._results.value(parent)
 
     def __contains__(self, key: object) -> bool:
-        # Do not ask for the value: it may have to be read.
+        # Do not use the value, which may have to be read from the database.
         parent = self._results.find(key) if isinstance(key, str) else None
         return parent is not None and parent.has_result
 

@@ -1,4 +1,4 @@
-"""Where handlers run inside the worker's own process: on the event loop, or in threads."""
+"""Runs handlers inside the worker's own process: on the event loop, or in threads."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from perdure.worker.attempt import Attempt
 from perdure.worker.outcome import raised, returned
 
 NO_THREAD = 5 * SECOND
-"""For how long a job is put off if no thread could be started for it."""
+"""How long a job is put off if no thread could be started for it."""
 
 CHECK_INTERVAL = 1.0
-"""Seconds between checks for tasks cancelled before they began. Callbacks would slow a no-op job by 10 %."""
+"""Seconds between two checks for tasks that were cancelled before they began. A callback on each task would make a
+no-op job 10 % slower."""
 
 _log = logging.getLogger("perdure.worker")
 
 
 class LoopRunner:
-    """Async handlers, each a task of the event loop."""
+    """Runs async handlers, each as a task of the event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -37,22 +38,22 @@ class LoopRunner:
     def start(self, attempt: Attempt) -> None:
         attempt.begin()
         task = self._loop.create_task(self._run(attempt), name=attempt.handler.name)
-        if not attempt.ended:  # an eager task may have ended it
+        if not attempt.ended:  # an eager task may have ended the attempt already
             self._tasks[attempt] = task
             self._check = self._check or self._loop.call_later(CHECK_INTERVAL, self._check_tasks)
 
     def stop(self, attempt: Attempt) -> None:
         if task := self._tasks.get(attempt):
-            # A task that is cancelled early never begins.
+            # A task that is cancelled before it begins never runs the code that ends the attempt.
             task.add_done_callback(lambda _: self._end(attempt, None))
             task.cancel()
 
     def give_up(self, attempt: Attempt) -> None:
-        """End the attempt. Its task goes on without a slot."""
+        """End the attempt. Its task continues without a slot."""
         attempt.give_up()
 
     def attempt_of(self, task: asyncio.Task[Any] | None) -> Attempt | None:
-        """The attempt whose handler runs as this task, or has created it. From any thread."""
+        """The attempt whose handler runs as this task or has created this task. Called from any thread."""
         # Python 3.11 does not expose a task's context.
         context = getattr(task, "get_context", dict[Any, Any])()
         running = context.get(current_context)
@@ -65,7 +66,7 @@ class LoopRunner:
         current_context.set(attempt.context)
         handler, job = attempt.handler, attempt.job
         outcome: Outcome | None
-        value = None  # also if a middleware swallows an error
+        value = None  # it stays None if a middleware swallows an error
         try:
             with handler.around(attempt.context):
                 value = await handler.call(job.payload, attempt.context)
@@ -73,11 +74,11 @@ class LoopRunner:
             self._end(attempt, None)
             raise
         except BaseException as error:
-            # Also SystemExit: a handler may end itself, not its worker.
+            # This includes SystemExit: a handler may end itself, but not its worker.
             outcome = raised(handler, job, error)
         else:
             outcome = returned(handler, attempt.lease, value)
-        # Not in a callback of its task, which would cost another iteration of the event loop.
+        # End the attempt here: a callback of the task would cost another iteration of the event loop.
         self._end(attempt, outcome)
 
     def _check_tasks(self) -> None:
@@ -93,7 +94,7 @@ class LoopRunner:
 
 
 class ThreadRunner:
-    """Plain handlers, each in a daemon thread: one that never ends does not delay the end of the program."""
+    """Runs plain handlers in daemon threads, so that a handler that never ends does not delay the program's end."""
 
     def __init__(self, slots: int, freed: Callable[[], None]) -> None:
         self._threads = DaemonThreads("perdure-handler", limit=slots)
@@ -116,10 +117,10 @@ class ThreadRunner:
             attempt.end(Released(attempt.lease, NO_THREAD), monotonic())
 
     def stop(self, attempt: Attempt) -> None:
-        """A thread cannot be stopped: its handler can ask ``ctx.check()``."""
+        """Do nothing: a thread cannot be stopped. Its handler can call ``ctx.check()``."""
 
     def give_up(self, attempt: Attempt) -> None:
-        """End the attempt. Its thread keeps the slot until it ends."""
+        """End the attempt. Its handler keeps the slot until it returns."""
         self._given_up.add(attempt)
         attempt.give_up()
 
@@ -140,7 +141,7 @@ class ThreadRunner:
             outcome = returned(handler, attempt.lease, value)
         now = monotonic()
         attempt.returned = outcome, now
-        with suppress(RuntimeError):  # the loop was closed: nothing is left to record this
+        with suppress(RuntimeError):  # the loop was closed, so nobody can record this
             self._loop.call_soon_threadsafe(self._ended, attempt, outcome, now)
 
     def _ended(self, attempt: Attempt, outcome: Outcome | None, now: float) -> None:

@@ -20,11 +20,11 @@ from perdure.worker.operations import WorkerOperations
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
 LONG_SAVE = 1.0
-"""A save that takes more seconds counts as waiting for the database."""
+"""A save that takes more seconds than this counts as waiting for the database."""
 
 
 class SaveCall:
-    """The saves of one attempt. An outage is not the handler's fault, so its error costs no attempt."""
+    """The saves of one attempt. A save that fails because of an outage costs no attempt."""
 
     __slots__ = ("_began", "_operations")
 
@@ -41,7 +41,8 @@ class SaveCall:
         self._began = monotonic()
         try:
             answer = yield from self._until_served(report, should_stop)
-        except Exception:  # unlike the cancel of a handler, which leaves the save under way
+        # A cancellation is not caught: ``_began`` stays set, so that ``was_waiting`` can tell that the handler waited.
+        except Exception:
             self._began = None
             raise
         self._began = None
@@ -58,7 +59,7 @@ class SaveCall:
                 raise
             except OUT_OF_SERVICE as error:
                 if error.code == FORBIDDEN:
-                    raise  # waiting grants no rights
+                    raise  # waiting would not grant the privilege
                 if should_stop() or monotonic() + wait > until:
                     error.costs_attempt = False
                     raise
@@ -73,7 +74,7 @@ class SaveCall:
 
 
 def encode_checkpoint(value: object) -> str:
-    """Encode a checkpoint. It is refused like an argument of that name, with its path."""
+    """Encode a checkpoint. Errors name the path of a bad value, as in an argument named ``checkpoint``."""
     try:
         return encode_plain({"checkpoint": value})[len('{"checkpoint":') : -1]
     except PayloadTooLarge:
@@ -86,6 +87,6 @@ def without_progress(report: JobReport) -> JobReport:
 
 
 def merged(earlier: Report, later: Report) -> Report:
-    """Both, where each omitted value keeps the earlier one."""
+    """Both reports as one. Values that the later one omits are those of the earlier one."""
     given = {name: value for name, value in msgspec.structs.asdict(later).items() if value is not None}
     return msgspec.structs.replace(earlier, **given)

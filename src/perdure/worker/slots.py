@@ -18,11 +18,11 @@ from perdure.worker.runners import LoopRunner, ThreadRunner
 from perdure.worker.steps import Steps
 
 MOST_KEPT = 64 << 20
-"""Bytes of outcomes that are kept without a slot until the database takes them. Beyond that, attempts keep their
-slots, so a worker whose outcomes are all refused stops claiming in the end."""
+"""The most bytes of outcomes that are kept without a slot until the database takes them. Beyond that, attempts keep
+their slots, so a worker whose outcomes are all refused stops claiming in the end."""
 
 KEPT_SIZE = 8 << 10
-"""Approximate bytes of an attempt beside its arguments and its outcome."""
+"""Approximate bytes of an attempt, besides its arguments and its outcome."""
 
 
 class Slots:
@@ -69,30 +69,30 @@ class Slots:
         return self._threads.lost >= self.total
 
     async def check(self, stop: asyncio.Event) -> None:
-        """Raise InvalidConfig if there are tasks for processes and a new process does not find them.
+        """Raise InvalidConfig if a child process does not find the tasks that run in processes.
 
-        It returns early if the worker is to stop.
+        Return early if the worker is stopped.
         """
         if self.process_tasks:
             await self._processes.check(stop)
 
     def runner_of(self, job: Claimed, handler: Handler) -> Runner:
-        """The runner of a job. A job whose worker died more than once runs in a process, where it harms no other."""
+        """The runner of a job. A suspect, which may have ended its workers, runs alone in a process."""
         alone = handler.run_in == "process" or (
             is_suspect(job.crashes, job.interruptions) and self._processes.ready
         )
         return self._steps.before(job, handler, self._processes if alone else self._in_place(handler))
 
     def attempt_of(self, task: asyncio.Task[Any] | None) -> Attempt | None:
-        """The attempt for which this task of the loop runs, if it is known. From any thread."""
+        """The attempt for which this asyncio task runs, if it is known. Called from any thread."""
         return self._on_loop.attempt_of(task)
 
     def note_returned(self) -> None:
-        """Note how attempts in processes ended while the loop was blocked; threads note that themselves."""
+        """Note how attempts in processes ended while the loop was blocked. Threads note this themselves."""
         self._processes.note_returned()
 
     def take(self, attempt: Attempt) -> None:
-        """Take a slot until ``leave``, which is called when the outcome is recorded."""
+        """Take a slot. ``leave`` frees it when the outcome is recorded."""
         if attempt.handler.run_in == "process":
             self._there += 1
         else:

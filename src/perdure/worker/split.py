@@ -1,4 +1,7 @@
-"""Writes many rows although the database refuses some: a batch that is refused is halved until those rows are alone."""
+"""Writes many rows although the database refuses some of them.
+
+A batch that is refused is halved, until each row at fault fails alone.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,20 @@ from time import monotonic
 from typing import Generic, NamedTuple, TypeVar
 
 from perdure.plan.plan import Plan
-from perdure.worker.database_errors import DAMAGED, OUT_OF_SERVICE, is_refusal
+from perdure.worker.database_errors import DAMAGED, PERHAPS_REFUSED, is_refusal
 
-PROVE_WITHIN = 1.0
-"""Seconds after which errors that may mean an outage count as one, if the database has taken no row."""
+PROVE_WITHIN, MOST_UNPROVEN = 1.0, 30
+"""Seconds, and transactions, after which errors that may mean an outage count as one, if no row was taken."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class Split(NamedTuple, Generic[T, R]):
-    """``done``: what writing returned, part by part. ``refused``: rows that failed alone, and how.
+    """The result of ``split``.
 
-    ``outage``: the error that ended it early; rows in neither list must be written again.
+    ``done``: what ``write`` returned for each batch. ``refused``: rows that failed alone, each with its error.
+    ``outage``: the error that ended the writing early. Then all rows neither written nor refused must be written again.
     """
 
     done: list[R]
@@ -32,22 +36,25 @@ def split(
 ) -> Plan[Split[T, R]]:
     """Write all rows that the database takes, in few transactions.
 
-    A trigger may refuse one row with the code of an outage. If no row is taken, such an error counts as an outage.
-    ``serves``: the database is known to serve.
+    A trigger may refuse a row with the error code of an outage. Such an error counts as an outage only if the database
+    takes no row at all. ``serves``: the caller knows that the database takes rows.
     """
     done, refused = list[R](), list[tuple[T, Exception]]()
     parts = [rows] if rows else []
-    prove_by, unproven, alone = monotonic() + PROVE_WITHIN, False, False
+    prove_by, unproven, alone, tries = monotonic() + PROVE_WITHIN, False, False, 0
     while parts:
-        # Refused rows may lie side by side: after two of them look for the proof elsewhere, in the largest part.
+        # A row that is taken proves that there is no outage. Refused rows may lie side by side, so after every two of
+        # them look for the proof in the first batch, which is the largest.
         elsewhere = unproven and alone and len(refused) % 2 == 0
-        part, asked_at = parts.pop(0 if elsewhere else -1), monotonic()
-        alone = len(part) == 1
+        part = parts.pop(0 if elsewhere else -1)
+        alone, tries = len(part) == 1, tries + 1
         try:
             done.append((yield from write(part)))
-        except (*DAMAGED, *OUT_OF_SERVICE) as error:
-            now = monotonic()
-            if not is_refusal(error, took=now - asked_at):
+            if unproven:  # perhaps an outage has just ended: try again what was refused before
+                parts += ([row] for row, _ in refused)
+                refused, unproven = [], False
+        except PERHAPS_REFUSED as error:
+            if not is_refusal(error):
                 return Split(done, refused, error)
             if alone:
                 refused.append((part[0], error))
@@ -55,6 +62,7 @@ def split(
                 middle = len(part) // 2
                 parts += (part[middle:], part[:middle])
             unproven = not (done or serves or isinstance(error, DAMAGED))
-            if unproven and refused and (now > prove_by or not parts):
+            gave_up = monotonic() > prove_by or tries >= MOST_UNPROVEN or not parts
+            if unproven and refused and gave_up:
                 return Split(done, refused, error)
     return Split(done, refused)

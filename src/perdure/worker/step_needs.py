@@ -14,15 +14,15 @@ from perdure.worker.attempt import Attempt
 from perdure.worker.results import missing
 
 MOST_AHEAD = 16 << 20
-"""Bytes of results that are read before an async handler begins. If its parents have more, results are read on
-demand: this depends on the parents alone, never on what else the worker holds."""
+"""The most bytes of results that are read before an async handler begins. If its parents have more, their results are
+read on demand. This depends only on the parents, never on what else the worker holds in memory."""
 
 MOST_ARGUMENTS = 64 << 20
 """Bytes that a step's arguments may take once references are replaced by results."""
 
 
 class StepNeeds:
-    """The needs of one attempt. It reads nothing itself."""
+    """The results that one attempt needs. This class reads nothing itself."""
 
     def __init__(self, attempt: Attempt, first_page: Sequence[ParentResult]) -> None:
         self._attempt = attempt
@@ -30,7 +30,7 @@ class StepNeeds:
         self._known = {parent.key: parent for parent in first_page}
         self._references = count_references(attempt.job.payload)
         self.complete = len(first_page) < CHUNK
-        """All parents are known."""
+        """Whether all parents are known."""
 
     def add_page(self, page: Sequence[ParentResult]) -> None:
         self._parents += page
@@ -48,7 +48,7 @@ class StepNeeds:
 
     @property
     def unknown(self) -> list[str]:
-        """Keys that arguments refer to and that no direct parent has."""
+        """The keys to which the arguments refer, without those of direct parents."""
         return [key for key in self._references if key not in self._known]
 
     def add_ancestors(self, found: Iterable[ParentResult]) -> None:
@@ -70,7 +70,7 @@ class StepNeeds:
         return handler.is_async and takes_context and bytes_of(self._parents) <= MOST_AHEAD
 
     def check(self) -> None:
-        """Raise an error if the step cannot run."""
+        """Raise an error if the arguments refer to a result that does not exist, or if they are too large."""
         for key in self._references:
             parent = self._known.get(key)
             if parent is None or not parent.has_result:
@@ -84,7 +84,7 @@ class StepNeeds:
 
     @property
     def argument_bytes(self) -> int:
-        """Bytes of results in arguments, each counted as often as it is referred to."""
+        """Bytes of the results in the arguments. Each result counts as often as the arguments refer to it."""
         return sum((self._known[key].size or 0) * times for key, times in self._references.items())
 
     def set_results(self, read: Iterable[ParentResult]) -> None:

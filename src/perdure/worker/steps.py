@@ -1,4 +1,4 @@
-"""Reads the results that steps need of their parents, for many steps at once, before their handlers begin."""
+"""Reads the results that steps need from their parents, for many steps at once, before their handlers begin."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _log = logging.getLogger("perdure.worker")
 
 
 class Steps:
-    """Belongs to the event loop's thread.
+    """Reads results for the steps of one worker. This is used in the event loop's thread.
 
-    One statement reads the first page for all steps that begin together. Most need nothing else and begin. Each of
-    the others goes on in a task of its own, so that no step waits for it. Large reads run one at a time, so that shared
-    parents are read once.
+    One statement reads the first page of parents for all steps that begin together. Most steps need nothing else and
+    begin. For each of the others, a task of its own reads the rest, so that no other step waits for it. Large reads run
+    one at a time, so that shared parents are read once.
     """
 
     def __init__(self, store: Store, health: Health) -> None:
@@ -45,7 +45,7 @@ class Steps:
         self._reading: set[asyncio.Task[None]] = set()
 
     def before(self, job: Claimed, handler: Handler, runner: Runner) -> Runner:
-        """The runner of a job; one that needs results of parents is prepared first."""
+        """The runner of a job. If the job needs results of its parents, this runner reads them first."""
         if job.workflow_id is None or (handler.signature.context is None and not refers(job.payload)):
             return runner
         return Preparation(self, runner)
@@ -75,7 +75,7 @@ class Steps:
             return
         for preparation in arrived:
             attempt = preparation.attempt
-            if not attempt.ended:  # it may have been stopped meanwhile
+            if not attempt.ended:  # the attempt may have been stopped meanwhile
                 with preparation.guarded():
                     self._go_on(preparation, StepNeeds(attempt, first.pop(attempt.job.id)))
 
@@ -126,7 +126,7 @@ class Steps:
 
 
 class Preparation:
-    """The runner of a step while its results are read, which may take as long as its handler may."""
+    """The runner of a step while the results that it needs are read. Reading has the same timeout as the handler."""
 
     def __init__(self, steps: Steps, runner: Runner) -> None:
         self._steps = steps
@@ -144,7 +144,7 @@ class Preparation:
             self._timer = asyncio.get_running_loop().call_later(allowed, self.attempt.stop, "timeout")
 
     def pause(self) -> None:
-        """Stop its time: it waits until other steps release memory."""
+        """Stop the timeout, for example while this step waits until other steps release memory."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -154,7 +154,7 @@ class Preparation:
         self._runner.start(self.attempt)
 
     def stop(self, attempt: Attempt) -> None:
-        """Its handler has not begun."""
+        """Stop reading, and end the attempt at once: its handler has not begun."""
         self.pause()
         if self.reading is not None:
             self.reading.cancel()
@@ -167,7 +167,7 @@ class Preparation:
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Let an error fail this step alone."""
+        """Let an error fail only this step."""
         lease = self.attempt.lease
         try:
             yield

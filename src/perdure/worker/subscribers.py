@@ -1,4 +1,4 @@
-"""Subscribers to events: called on the event loop, or in a thread of their own; the worker never waits for them."""
+"""Subscribers to events. They are called on the event loop or in threads of their own, and no job waits for them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Protocol, cast
 from perdure.request.events import JobEvent, Listener
 
 LIMIT = 10.0
-"""Seconds a listener may take."""
+"""Seconds that a call of a listener may take."""
 MOST = 1_000
-"""Events that may wait for one listener; further ones are dropped."""
+"""How many events may wait for one listener. Further events are dropped."""
 CLOSE_WITHIN = 5.0
 """Seconds for listeners to take the last events of a worker that stops."""
 
@@ -25,7 +25,7 @@ _log = logging.getLogger("perdure.worker")
 
 
 class Subscriber(Protocol):
-    """A listener and the events on their way to it. Belongs to the event loop's thread."""
+    """A listener, and the events that wait for it. This is used in the event loop's thread."""
 
     def publish(self, event: JobEvent) -> None: ...
 
@@ -35,7 +35,7 @@ class Subscriber(Protocol):
 
 
 def subscriber_of(listener: Listener) -> Subscriber:
-    # Also an object with an async ``__call__``.
+    # The listener may be an object with an async ``__call__``.
     on_loop = inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__)
     return LoopSubscriber(listener) if on_loop else ThreadSubscriber(listener)
 
@@ -64,7 +64,7 @@ class Lag:
 
 
 class LoopSubscriber:
-    """An async function. Its calls run concurrently, each with a time limit."""
+    """Calls an async listener. Its calls run concurrently, each with a time limit."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -92,7 +92,7 @@ class LoopSubscriber:
                 "A listener to %r took more than %g s: it is no longer waited for", event.name, LIMIT
             )
         except (Exception, SystemExit, KeyboardInterrupt) as error:
-            # The last two would end the event loop.
+            # SystemExit and KeyboardInterrupt would end the event loop.
             _log_failure(event, error)
 
     def _over(self, call: asyncio.Task[None]) -> None:
@@ -102,7 +102,7 @@ class LoopSubscriber:
 
 
 class ThreadSubscriber:
-    """A plain function. A thread, started with the first event, calls it for one event after the other."""
+    """Calls a plain listener for one event after the other, in a thread that is started with the first event."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -141,7 +141,7 @@ class ThreadSubscriber:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_WITHIN):
                 await self._over.wait()
-        self._events.clear()  # or a call that hangs would be followed by more
+        self._events.clear()  # otherwise a call that hangs now would be followed by more calls
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._run, name=f"perdure-listener-{self._lag.name}", daemon=True)
@@ -167,7 +167,7 @@ class ThreadSubscriber:
             try:
                 self._listener(event)
             except BaseException as error:
-                # Also SystemExit: a listener must not end the thread, which serves further events.
+                # This includes SystemExit: a listener must not end the thread, which serves further events.
                 _log_failure(event, error)
         with suppress(RuntimeError):  # the loop is gone
             self._loop.call_soon_threadsafe(self._over.set)

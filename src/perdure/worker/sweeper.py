@@ -19,28 +19,30 @@ from perdure.model.job import SECOND
 from perdure.model.lifecycle import Change
 from perdure.ops import browse
 from perdure.ops import worker as worker_ops
+from perdure.ops.queues import end_pauses
 from perdure.plan.plan import arun
-from perdure.worker.database_errors import DAMAGED, NOT_DONE, OUT_OF_SERVICE, PERHAPS_REFUSED, safe_message
+from perdure.worker.database_errors import DAMAGED, NOT_DONE, OUT_OF_SERVICE, is_refusal, safe_message
 from perdure.worker.health import Health
 from perdure.worker.hooks import Hooks
 from perdure.worker.operations import WorkerOperations
-from perdure.worker.set_aside import bring_back, set_aside
 
 NAME = "sweeper"
 TICK = 1.0
 """Seconds between two sweeps."""
 PAGE = 100
-"""Expired jobs that are read at once to report them."""
+"""How many expired jobs are read at once to report them."""
 SET_ASIDE = 5.0
-"""Seconds between two looks for jobs that are due much later."""
+"""Seconds between two searches for jobs that are due much later."""
+END_PAUSES = 5.0
+"""Seconds between two searches for pauses that are over. Claims ignore a pause as soon as it is over."""
 LEASE = 5.0
-"""Seconds the lead lasts without renewal; then another worker takes over."""
+"""Seconds that the lead lasts without a renewal. Then another worker takes over."""
 
 _log = logging.getLogger("perdure.worker")
 
 
 class Sweeping(Protocol):
-    """The worker, as its sweeper sees it."""
+    """What the sweeper needs from the worker."""
 
     @property
     def identity(self) -> str: ...
@@ -48,22 +50,24 @@ class Sweeping(Protocol):
 
 @dataclass(slots=True)
 class Duty:
-    """Something to do again and again."""
+    """A piece of periodic work."""
 
     name: str
     run: Callable[[], Awaitable[object]]
     failure: str
-    """What the log says, once, while it fails in a way that waiting does not cure."""
+    """What the log says if the duty fails with an error that waiting does not cure. It is logged once."""
     interval: float = 0.0
-    """Seconds from one run to the next, at least; 0: at every sweep."""
+    """The least number of seconds from one run to the next. With 0, the duty runs at every sweep."""
     leader_only: bool = True
     """Whether only the elected worker does it."""
+    about_jobs: bool = True
+    """Whether a single bad job can make the database refuse the statements of this duty."""
     due_at: float = 0.0
     failed: bool = False
 
 
 class Sweeper:
-    """Runs in every worker; only the elected one does the shared duties."""
+    """Does the duties of a worker. Every worker has a sweeper, but only the elected one does the shared duties."""
 
     def __init__(
         self, worker: Sweeping, operations: WorkerOperations, health: Health, hooks: Hooks, *, lease: float
@@ -78,14 +82,22 @@ class Sweeper:
         self._renew_at = 0.0
         self._led_as = ""
         self.duties = [
-            Duty("retire dead", self._retire_dead, "Dead workers cannot be retired", leader_only=False),
-            Duty("rescue", self._rescue_lost, "Lost jobs cannot be rescued"),
-            Duty("bring back", self._bring_back, "Jobs that are due soon cannot be brought back"),
+            Duty(
+                "retire dead",
+                self._retire_dead,
+                "Dead workers cannot be retired",
+                leader_only=False,
+                about_jobs=False,
+            ),
+            Duty("retire silent", self._retire_silent, "Silent workers cannot be retired", about_jobs=False),
+            Duty("rescue", self.rescue, "Lost jobs cannot be rescued"),
+            Duty("bring back", self.bring_back, "Jobs that are due soon cannot be brought back"),
             Duty("set aside", self._set_aside, "Jobs cannot be set aside", interval=SET_ASIDE),
             Duty("expire", operations.aexpire, "Expired jobs cannot be canceled"),
+            Duty("end pauses", self._end_pauses, "Pauses that are over cannot be ended", interval=END_PAUSES),
             Duty("report expired", self.report_expired, "Expired jobs cannot be reported", leader_only=False),
         ]
-        """In the order in which they are done."""
+        """The duties, in the order in which they are done."""
         self.swept = asyncio.Event()
         """Set after the first complete sweep."""
 
@@ -93,26 +105,33 @@ class Sweeper:
         while True:
             asked = self._health.ask()
             try:
-                await self.sweep()
-                self._health.worked(asked)
-                self.swept.set()
+                refusal = await self.sweep()
             except NOT_DONE as error:
-                # Other workers could not send heartbeats either: for one lease nobody counts as silent.
-                self._trusts_at = monotonic() + self._lease
+                self._postpone_retirement()
                 await asyncio.sleep(self._health.failed(error))
-            # Not in step with other workers.
+            else:
+                self.swept.set()
+                if refusal is None:
+                    self._health.worked(asked)
+                else:
+                    await asyncio.sleep(self._health.failed(refusal))
+            # Vary the pause, so that workers do not sweep at the same time.
             await asyncio.sleep(random.uniform(0.75, 1.0) * TICK)
 
-    async def sweep(self) -> None:
-        """Do what is due. A duty that fails does not stop the others, unless the database is away."""
+    async def sweep(self) -> Exception | None:
+        """Do what is due; return the last error for which a single job may be the cause.
+
+        Such an error does not stop the other duties. An error of a database that is away is raised. Others are logged.
+        """
         leads: bool | None = None
-        outage: Exception | None = None
+        refusal: Exception | None = None
         for duty in self.duties:
             now = monotonic()
             if now < duty.due_at:
                 continue
             if duty.leader_only:
                 leads = await self._lead() if leads is None else leads
+                self._note_wait(now)
                 if not leads:
                     continue
             try:
@@ -122,42 +141,66 @@ class Sweeper:
                 if not duty.failed:
                     duty.failed = True
                     _log.error("%s: %s", duty.failure, safe_message(error), extra={"duty": duty.name})
-            except PERHAPS_REFUSED as error:
-                outage = error
+            except OUT_OF_SERVICE as error:
+                if not (duty.about_jobs and is_refusal(error)):
+                    raise
+                refusal = error
+            self._note_wait(now)
             duty.due_at = now + duty.interval
-        if outage is not None:
-            raise outage
+        return refusal
 
-    async def _rescue_lost(self) -> None:
+    def _note_wait(self, began: float) -> None:
+        """If this took long, the store probably waited for a database that was away: postpone retirement."""
+        if self._waits_long(began):
+            self._postpone_retirement()
+
+    def _waits_long(self, began: float) -> bool:
+        """Whether so much time has passed that leases may have expired.
+
+        A heartbeat is sent every third of a lease, so every lease had two thirds left. Half is on the safe side.
+        """
+        return monotonic() - began > self._lease / 2
+
+    def _postpone_retirement(self) -> None:
+        """Let no worker count as silent for the time of one lease: others could not send heartbeats either."""
+        self._trusts_at = monotonic() + self._lease
+
+    async def _retire_silent(self) -> None:
         if failpoints.armed:
             failpoints.reach("before_rescue")
-        await self.rescue(silent=monotonic() >= self._trusts_at)
+        began = monotonic()
+        if began >= self._trusts_at:
+            # Never retire this worker itself: after a suspension it may sweep before it sends its heartbeat.
+            await self._operations.aretire_silent(
+                sweeper=self._worker.identity, wanted=lambda: not self._waits_long(began)
+            )
 
-    async def rescue(self, *, silent: bool) -> None:
-        """Free the jobs of retired workers. If ``silent``, first retire other workers that fell silent.
-
-        Not this one: after a suspension its own sweep may come before its heartbeat.
-        """
-        if rescued := await self._operations.arescue(silent=silent, sweeper=self._worker.identity):
+    async def rescue(self) -> None:
+        """Free the jobs of retired workers."""
+        if rescued := await self._operations.arescue(silent=False):
             if failpoints.armed:
                 failpoints.reach("after_rescue")
             _log.warning("Rescued %d jobs of workers that fell silent", len(rescued))
             await self._report_rescued(rescued)
 
-    async def _bring_back(self) -> None:
-        await arun(self._store, bring_back())
+    async def bring_back(self) -> None:
+        """Bring back the jobs that were set aside and are due soon."""
+        await arun(self._store, self._operations.sweeps.bring_back())
 
     async def _set_aside(self) -> None:
-        await arun(self._store, set_aside())
+        await arun(self._store, self._operations.sweeps.set_aside())
+
+    async def _end_pauses(self) -> None:
+        await self._store.aperform(end_pauses)
 
     async def report_expired(self) -> None:
-        """Report expired jobs that were canceled, including those that this worker's claims met."""
-        expired = self._operations.expired
+        """Report jobs that were canceled because they expired, by a sweep or by a claim of this worker."""
+        expired = self._operations.sweeps.expired
         if self._hooks.quiet:
             expired.clear()
         while expired:
             page: list[str] = []
-            with suppress(IndexError):  # no more, or another worker of this app takes them
+            with suppress(IndexError):  # none is left, or another worker of this app has taken the rest
                 while len(page) < PAGE:
                     page.append(expired.popleft())
             try:
@@ -183,7 +226,7 @@ class Sweeper:
                 self._hooks.row("canceled", row)
 
     async def _retire_dead(self) -> None:
-        """Retire workers that certainly died: on one host that is known at once, long before their lease ends."""
+        """Retire workers that have certainly died. On one host this is known at once, long before their lease ends."""
         if not self._store.detects_dead_workers:
             return
         workers = await self._store.aperform(worker_ops.list_workers)
@@ -193,7 +236,10 @@ class Sweeper:
             self._renew_at = 0.0  # ask for the lead again
 
     async def _lead(self) -> bool:
-        """Whether this worker leads. The lead is renewed well before it ends, not at every sweep, since that writes."""
+        """Whether this worker is the elected one.
+
+        Its lead is renewed well before it ends, but not at every sweep, because a renewal is a write.
+        """
         identity = self._worker.identity
         if identity == self._led_as and monotonic() < self._renew_at:
             return True

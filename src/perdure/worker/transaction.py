@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from perdure.worker.context import JobContext
 
 WARN, REFUSE = 1.0, 10.0
-"""Seconds after which a block on SQLite is warned about, and after which its connection is closed."""
+"""On SQLite: seconds after which a warning about a block is logged, and after which its connection is closed."""
 
 _log = logging.getLogger("perdure.worker")
 
@@ -28,7 +28,7 @@ class TransactionBlock:
     """``with ctx.transaction() as conn:`` or ``async with``: a driver's connection, in a transaction.
 
     The block ends with the job's success and the commit, or with a rollback if it raises. On SQLite it holds the
-    write lock of the whole database: heartbeats wait for it, so it must be short.
+    write lock of the whole database, for which heartbeats wait, so it must be short.
     """
 
     def __init__(self, context: JobContext) -> None:
@@ -99,12 +99,15 @@ class TransactionBlock:
             self._conn.close()
 
     def waits_for_nobody(self, conn: object) -> bool:
-        """Whether this is the block's own SQLite connection, which is never async and has the lock already."""
+        """Whether this is the block's own SQLite connection, which is never async and already has the lock."""
         return self._holds_all and conn is self._conn
 
     @contextmanager
     def _one_at_a_time(self) -> Iterator[None]:
-        """Refuse a nested block: the outer one records success, and on SQLite the inner one would wait for it."""
+        """Refuse a nested block.
+
+        The outer block records the success. On SQLite, the inner block would wait for the outer one for ever.
+        """
         if self._context.block is not None:
             raise Refused(
                 "A ctx.transaction() of this job is open: use its connection.", code="job.nested_transaction"
@@ -118,11 +121,11 @@ class TransactionBlock:
 
     @contextmanager
     def _only_if_committed(self, error: BaseException | None) -> Iterator[None]:
-        """Forget a success that was rolled back: another block of this handler must write it again."""
+        """Forget a success that was rolled back, so that another block of this handler writes it again."""
         try:
             yield
         except Exception as failure:
-            # No SQLSTATE means that the connection was lost: only the database knows whether it committed.
+            # If sqlstate is None, the connection was lost, and only the database knows whether it committed.
             if getattr(failure, "sqlstate", "") is not None:
                 self._context.forget_success()
             raise
@@ -149,17 +152,17 @@ class TransactionBlock:
             )
 
     def abort(self) -> None:
-        """Roll it back and release its locks. From any thread."""
+        """Roll the transaction back and release its locks. Called from any thread."""
         self._taken = True
         conn = self._conn
         if conn is None:
-            return  # it waits for its connection, and will find ``_taken`` set
+            return  # the block waits for its connection, and will find ``_taken`` set
         if self._holds_all:
-            conn.interrupt()  # or close() would wait for a running statement
+            conn.interrupt()  # otherwise close() would wait for a running statement
             conn.close()
         else:
-            # The driver's close() is not safe while another thread uses the connection. A shutdown is, and the
-            # server rolls back as soon as it sees it.
+            # The driver's close() is not safe while another thread uses the connection. Shutting the socket down is
+            # safe, and makes the server roll back.
             with socket(fileno=os.dup(conn.fileno())) as duplicate:
                 duplicate.shutdown(SHUT_RDWR)
 

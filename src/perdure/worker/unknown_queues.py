@@ -1,4 +1,4 @@
-"""Warns of a queue that the database does not know: most likely a typing error."""
+"""Warns of queues that the database does not know. Most likely, their names are misspelled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger("perdure.worker")
 
 
 async def warn_of_unknown(store: Store, queues: Queues) -> None:
-    """Called once the program's tasks are in the database. It never stops a worker."""
+    """Warn of unknown queues. Called once the program's tasks are in the database. Errors are ignored."""
     if queues is None:
         return
     try:

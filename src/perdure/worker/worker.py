@@ -13,7 +13,7 @@ from typing import Any
 
 from perdure.internal import failpoints
 from perdure.model.job import SECOND, Lease
-from perdure.ops.topics import ANYTHING, TASKS, worker_topic
+from perdure.ops.topics import ANYTHING, LIMITS, QUEUES, TASKS, worker_topic
 from perdure.ops.worker import Beat
 from perdure.plan.plan import Plan, arun
 from perdure.request.events import EventName, Listener
@@ -39,13 +39,14 @@ from perdure.worker.steps import Steps
 from perdure.worker.sweeper import Sweeper
 
 FLUSH, LAST = 5.0, 1.0
-"""Seconds to record the last outcomes, and at least for the last try. Other workers rescue the rest."""
+"""``FLUSH``: seconds to record the last outcomes. ``LAST``: seconds that the last try gets at least. Other workers
+rescue the jobs whose outcomes could not be recorded."""
 
 _log = logging.getLogger("perdure.worker")
 
 
 class Worker:
-    """Lives in one event loop. ``run`` returns when it was stopped, or when a burst is over."""
+    """A worker in one event loop. ``run`` returns when the worker was stopped, or when a burst is over."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Worker:
         program: Load | None = None,
         sync: Callable[[], Plan[None]] | None = None,
     ) -> None:
-        """``program``: where a new process finds the app; without it there are no processes.
+        """``program``: where a child process finds the app. Without it, the worker starts no child processes.
 
         ``sync`` writes the tasks into the database.
         """
@@ -74,19 +75,19 @@ class Worker:
         self._status = Exit.DONE
         self._over = asyncio.Event()
         self.ready = asyncio.Event()
-        """It is registered and claims."""
+        """Set once the worker is registered and claims jobs."""
         self.error: BaseException | None = None
-        """The error that ended it."""
+        """The error that ended the worker."""
 
-    # For the program around it
+    # Called by the program that runs the worker
 
     def stop(self) -> None:
-        """Stop claiming, let running jobs end, and give back those that do not in time."""
+        """Stop claiming, let running jobs end, and give back those that do not end in time."""
         self._stop_requested = True
         self._end()
 
     def note_stop(self) -> None:
-        """Count the time to drain from now, even if the loop does not answer. From a signal handler."""
+        """Count the time to drain from now, even if the loop is blocked. Called from a signal handler."""
         if self.ready.is_set():
             self._guard.stop_asked()
 
@@ -96,25 +97,25 @@ class Worker:
         self.stop()
 
     async def unless_stopped(self, waiting: Coroutine[Any, Any, None]) -> None:
-        """Wait for something before the worker runs, unless it is stopped."""
+        """Wait until this coroutine ends or the worker is stopped."""
         await unless_stopped(self._stop, waiting)
 
     @property
     def status(self) -> Exit | None:
-        """How it ended; None while it runs."""
+        """How the worker ended, None while it runs."""
         return self._status if self._over.is_set() else None
 
     async def wait(self) -> Exit:
-        """Wait until the worker has ended; return how it ended."""
+        """Wait until the worker has ended, and return how it ended."""
         await self._over.wait()
         return self._status
 
     @property
     def free(self) -> int:
-        """How many more jobs it could run on the loop and in threads."""
+        """How many more jobs the worker could run on the loop and in threads."""
         return self._slots.free
 
-    # Its life
+    # From registration to retirement
 
     async def run(self) -> Exit:
         try:
@@ -129,17 +130,19 @@ class Worker:
         self._prepare()
         await self._slots.check(self._stop)
         await self._identity.take(self._health, unless=self._stop)
-        if not self.identity:  # it was stopped while it waited for its database
+        if not self.identity:  # the worker was stopped while it waited for its database
             await self._slots.close()
             _log.info("Worker %s was stopped before its database answered", self._identity.name)
             return self._status
+        await self.unless_stopped(self._executor.queue_settings.read())
         stop_listening = self._listen()
         loops = self._start()
         try:
             await self._stop.wait()
             await self._drain()
         except asyncio.CancelledError:
-            # A program may cancel its worker. If the worker owns the process, a handler did it.
+            # The program may cancel its worker. But if the worker owns the process and nobody asked it to stop, then
+            # a handler cancelled it.
             from_inside = self._options.owns_process and not self._stop_requested
             self._status = Exit.CRASHED if from_inside else self._status
             self._executor.interrupt("loop_stopped" if from_inside else "interrupt")
@@ -156,7 +159,7 @@ class Worker:
         return self._status
 
     def _prepare(self) -> None:
-        """Make its parts, which need the running loop."""
+        """Create the parts of the worker, which need the running loop."""
         options, operations, health = self._options, self._operations, self._health
         lease = options.lease / SECOND
         steps = Steps(operations.store, health)
@@ -183,9 +186,15 @@ class Worker:
         self._burst = Burst(self, executor, self._sweeper, self._heartbeat, operations, health)
 
     def _start(self) -> list[asyncio.Task[None]]:
-        """Start its loops and threads."""
+        """Start the loops and threads of the worker."""
         executor = self._executor
-        running = (executor.cycle.run(), executor.reports.run(), self._sweeper.run(), self._lease_watch.run())
+        running = (
+            executor.cycle.run(),
+            executor.reports.run(),
+            executor.queue_settings.run(),
+            self._sweeper.run(),
+            self._lease_watch.run(),
+        )
         loops = [asyncio.create_task(loop) for loop in running]
         self._guard.start()
         self._heartbeat.start(
@@ -204,7 +213,7 @@ class Worker:
         return loops
 
     def _listen(self) -> Callable[[], None]:
-        """Wake up when others commit; return a function that ends this."""
+        """Wake the worker when others commit. Return a function that ends this."""
         loop = asyncio.get_running_loop()
 
         def committed(topics: frozenset[str]) -> None:
@@ -217,13 +226,17 @@ class Worker:
     def _wake(self, topics: frozenset[str]) -> None:
         queues = self._options.queues
         anything = ANYTHING in topics
-        if anything or any(concerns(topic, queues) for topic in topics):
+        if anything or LIMITS in topics:
+            self._operations.limits_may_have_changed()
+        if anything or LIMITS in topics or any(concerns(topic, queues) for topic in topics):
             self._executor.cycle.wake()
         running = bool(self._executor.attempts)
+        if QUEUES in topics:
+            self._executor.queue_settings.read_now()
         if TASKS in topics or (running and (anything or worker_topic(self.identity) in topics)):
             self._heartbeat.check_now()
 
-    # For its parts
+    # Called by the parts of the worker
 
     @property
     def identity(self) -> str:
@@ -238,7 +251,7 @@ class Worker:
     def on_beat(self, identity: str, before: Sequence[Lease], beat: Beat) -> None:
         """Compare what the database believes with what runs here."""
         if not beat.live:
-            self._executor.cycle.wake()  # claims under the old identity found nothing
+            self._executor.cycle.wake()  # claim again: claims under the retired identity found nothing
         self._identity.configs = beat.configs
         believed = set(beat.running) if beat.live and identity == self.identity else set[Lease]()
         self._executor.compare(before, believed, beat)
@@ -257,7 +270,7 @@ class Worker:
         _log.error("A loop of this worker died", exc_info=error)
         self._die("A loop", error)
 
-    # Its end
+    # The end of the worker
 
     def _die(self, what: str, error: BaseException | None) -> None:
         _log.error("%s of this worker ended; it stops", what)
@@ -300,7 +313,7 @@ class Worker:
                             await changed.wait()
 
     async def _leave(self) -> None:
-        """Record what the loops did not, and retire: nothing is left running in this worker's name."""
+        """Record the outcomes that the loops did not record, and retire: then no job runs in this worker's name."""
         attempts = self._executor.attempts.values()
         try:
             async with asyncio.timeout(max(LAST, min(FLUSH, self._flush_until - monotonic()))):
@@ -319,7 +332,7 @@ class Worker:
                 "The end of this worker could not be recorded: other workers will find what is left"
             )
             self._status, self.error = Exit.CRASHED, self.error or error
-        self._heartbeat.end()  # even after an error, or it would renew leases of jobs that nobody runs
+        self._heartbeat.end()  # even after an error: otherwise it would renew leases of jobs that nobody runs
         self._identity.release_lock()
         await self._slots.close()
         await self._executor.reporter.close()
@@ -327,9 +340,9 @@ class Worker:
         self._guard.end()
 
     def end_without_loop(self, error: BaseException) -> None:
-        """From this thread, record attempts and end the process if the worker owns it: the loop cannot run any more.
+        """Record attempts from this thread, and end the process if the worker owns it.
 
-        This happens if a handler closed what the loop waits on.
+        This is for an event loop that cannot run any more, for example because a handler closed what the loop waits on.
         """
         if not self.ready.is_set():
             return
@@ -340,4 +353,4 @@ class Worker:
         message = f"The event loop cannot run any more ({type(error).__name__})."
         stack = "".join(traceback.format_tb(error.__traceback__))
         self._guard.give_up_loop(Verdict(Exit.CRASHED, message), stack)
-        self._heartbeat.end()  # if the process goes on, other workers rescue what ran
+        self._heartbeat.end()  # so that other workers rescue the jobs that ran, if the process continues

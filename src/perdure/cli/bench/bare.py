@@ -1,7 +1,7 @@
 """The database without perdure: the simplest queue in handwritten SQL, on one connection.
 
-It is a table with an index on ready jobs, without priorities, limits, leases, retries or history. The difference
-to perdure is the cost of these.
+The queue is a table with an index on ready jobs, without priorities, limits, leases, retries or history. perdure is
+slower by the cost of these features.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class BareSqlite:
     def __init__(self, place: Place) -> None:
         self._connection: Any = place.bare.connect()
         self._connection.execute("ROLLBACK")
-        # SQLite's default. It is safe because nobody else writes to this file.
+        # This is SQLite's default. It is safe because no other connection writes to this file.
         self._connection.execute("PRAGMA wal_autocheckpoint = 1000")
         for definition in (_TABLE["sqlite"], _INDEX):
             self._connection.execute(_named(definition))
@@ -118,7 +118,11 @@ class BarePostgres:
         return len(self._taken)
 
     def _plan_once(self, prepare: bool | None) -> None:
-        """Plan with the indexes, whatever the statistics of a new table say. Not behind a pooler: see decision 0003."""
+        """Make the planner use the indexes, whatever the statistics of a new table say, and prepare each statement.
+
+        Behind a pooler, planner settings are left out, and statements are prepared only if ``prepare`` is True: see
+        decision 0003.
+        """
         ((backend,),) = self._execute("SELECT pg_catalog.pg_backend_pid()").fetchall()
         own = backend == self._connection.info.backend_pid
         if own if prepare is None else prepare:

@@ -1,4 +1,4 @@
-"""The output of ``perdure bench``: a table of figures, and a sentence about each."""
+"""The output of ``perdure bench``: a table of figures, and sentences that explain them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ TITLES = {
     "drain": "drain by one worker",
 }
 COMMIT = "a commit"
-"""Of the bare database; the first sentence has it."""
+"""The name of a figure: the time of a commit in bare SQL. It is not in the table, but in the first sentence."""
 FAR = 0.005
-"""Seconds: if a commit takes longer, the report gives advice."""
+"""If a commit takes more seconds than this, the report gives advice."""
 
 
 def print_report(figures: Figures, database: str, *, as_json: bool) -> None:
@@ -44,7 +44,7 @@ def print_report(figures: Figures, database: str, *, as_json: bool) -> None:
 
 
 def lines(figures: Figures) -> Iterator[dict[str, Any]]:
-    """Each figure, with its slowest and fastest round.
+    """Each figure as a document, with its slowest and fastest round.
 
     ``bare``: the rate without perdure. ``ratio``: perdure's rate divided by it.
     """
@@ -89,7 +89,7 @@ def verdict(figures: Figures) -> Iterator[str]:
 
 
 def _commit(figures: Figures) -> float:
-    """Seconds of a commit: an insert takes hardly longer."""
+    """The seconds that a commit takes, measured as a bare insert, which takes hardly longer."""
     return 1 / figures.bare["singles"]
 
 

@@ -1,4 +1,4 @@
-"""The temporary tables of ``perdure bench``, beside the user's and on the same disk."""
+"""The temporary tables of ``perdure bench``, beside the user's tables and on the same disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from perdure.store.statements import Dialect
 from perdure.store.store import Store, open_store
 
 ENDS = ("SIGTERM", "SIGHUP")
-"""The signals besides Ctrl-C after which bench deletes its tables before it ends, if the system has them."""
+"""The signals, besides Ctrl-C, after which bench deletes its tables before it ends. Some systems lack them."""
 TRIES = 5
 """The most attempts to drop the schema."""
 
@@ -30,10 +30,11 @@ class Place(NamedTuple):
     """The temporary tables."""
 
     settings: DatabaseSettings
-    """The settings of the user's app, but for the temporary tables. Another process can open them with these."""
+    """The settings of the user's app, changed to the temporary tables, so that another process can open these."""
     app: App
     bare: Store
-    """The store for bare SQL: the same schema, or another file. One connection writes to it, so it may checkpoint."""
+    """The store for bare SQL: the same PostgreSQL schema, or another SQLite file. Only one connection writes to that
+    file, so it may checkpoint."""
     address: str
     """The address of the user's database."""
 
@@ -46,7 +47,7 @@ def app_on(settings: DatabaseSettings) -> App:
 
 @contextmanager
 def throw_away(theirs: App) -> Iterator[Place]:
-    """Create the tables, and delete them when the block ends, in whatever way."""
+    """Create the tables, and delete them when the block ends, even if it raises."""
     name = f"perdure_bench_{secrets.token_hex(4)}"
     url = theirs.database.found_url
     dialect, address = theirs.store.dialect, theirs.store.address
@@ -60,7 +61,7 @@ def throw_away(theirs: App) -> Iterator[Place]:
             file = _beside(path, name)
             if not os.path.exists(path):
                 say(f"There is no file {path}: bench measures the disk of its directory.", err=True)
-            # Check only that it is a database. The state of its tables does not matter.
+            # Check only that the file is a database. The state of its tables does not matter.
             with suppress(SchemaError, StoreBusy):
                 theirs.check_schema()
             settings = settings._replace(url=f"sqlite:///{file}")
@@ -96,7 +97,7 @@ _FORBIDDEN = (
 )
 
 
-# Like a migration, this overrides read-only mode and timeouts that the role or the URL has set.
+# Like a migration, these statements override read-only mode and timeouts that the role or the URL has set.
 _DROP = (
     "BEGIN READ WRITE",
     "SET LOCAL statement_timeout = '5min'",
@@ -117,7 +118,7 @@ def _tidy_up(app: App, schema: str) -> None:
 
 def _drop(app: App, schema: str) -> None:
     for _ in range(TRIES - 1):
-        # Before SET LOCAL lifts it, a statement timeout of a few milliseconds may cancel even BEGIN.
+        # A statement timeout of a few milliseconds may cancel even BEGIN, before SET LOCAL raises the timeout.
         with suppress(StoreBusy):
             _drop_once(app, schema)
             return
@@ -178,7 +179,7 @@ def _beside(path: str, name: str) -> Path:
 
 @contextmanager
 def _signals_raise() -> Iterator[None]:
-    """Turn the signals in ENDS into Ctrl-C, which also stops an event loop in order."""
+    """Treat the signals in ENDS like Ctrl-C, which also stops an event loop properly."""
     told: list[int] = []
 
     def interrupt(number: int, _frame: object) -> None:
@@ -200,7 +201,7 @@ def _signals_raise() -> Iterator[None]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Ignore Ctrl-C while the tables are deleted: it takes moments, and otherwise the user would have to do it."""
+    """Ignore Ctrl-C while the tables are deleted, which takes moments. Otherwise the user would have to delete them."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

@@ -1,4 +1,4 @@
-"""A worker in another process, for ``perdure bench``: most programs run their jobs in one."""
+"""A worker in another process, for ``perdure bench``. Most programs run their jobs in another process, too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READY = "ready"
 
 
 async def begun() -> int:
-    """The time at which it began to run, on a clock that all processes of a machine share."""
+    """A handler that returns the time at which it began, on a clock that all processes of a machine share."""
     return time.monotonic_ns()
 
 
@@ -34,13 +34,13 @@ def another_worker(place: Place) -> Iterator[None]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # Ctrl-C reaches only this process: it ends the worker first, then the tables
+        start_new_session=True,  # Ctrl-C reaches only this process, which ends the worker before it drops the tables
     )
     with process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            # Not as arguments: other users can see those, and the URL may contain a password.
+            # The settings are not passed as arguments: other users can see those, and the URL may contain a password.
             process.stdin.write(f"{json.dumps(place.settings)}\n")
             process.stdin.flush()
             if (said := process.stdout.readline().strip()) != READY:

@@ -1,6 +1,7 @@
-"""The workloads of ``perdure bench``: perdure and bare SQL take turns, each for a share of the time.
+"""The workloads of ``perdure bench``. perdure and bare SQL take turns, each for a share of the time.
 
-They take turns because a machine may be half as fast a minute later: only neighbouring figures can be compared.
+They take turns because a machine may be half as fast a minute later. Only figures measured close together can be
+compared.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ ROUNDS = 3
 CALLERS = 50
 SLOTS = 100
 MOST = 50_000
-"""The most rows that one round writes in bulk: enough to drain for seconds, too few to fill a disk."""
+"""The most rows that one round writes in bulk. They take seconds to drain, and do not fill a disk."""
 LOOK = 0.01
 
 TO, SUBJECT = "user@example.com", "Welcome aboard"
@@ -44,7 +45,7 @@ class Figures(NamedTuple):
     """The median of the rounds."""
     bare: dict[str, float]
     pick_up: dict[int, float]
-    """By percentile."""
+    """Seconds, by percentile."""
     ours_range: dict[str, Range]
     bare_range: dict[str, Range]
 
@@ -53,7 +54,7 @@ class Step(NamedTuple):
     title: str
     share: int
     run: Callable[[float], object]
-    """Takes the number of seconds it may run."""
+    """Takes the number of seconds that the step may run."""
 
 
 def measure(place: Place, seconds: float) -> Figures:
@@ -96,7 +97,7 @@ class Work:
         self._begun = self._app.task(name=TASK, queue=PICK_UP)(begun)
 
     def steps(self) -> Iterator[Step]:
-        """The steps in order. A share is about as long as a workload needs to reach its full rate."""
+        """The steps in order. One share is about the time that a workload needs to reach its full rate."""
         yield Step("warming up", 1, self._warm_up)
         for number in range(ROUNDS):
             queue = f"bench-{number}"
@@ -162,7 +163,7 @@ class Work:
         self._note("bulk", _rate(many, seconds, most=MOST))
 
     def _drain(self, queue: str, seconds: float) -> None:
-        """Run the queue's jobs with a worker in this process, which does nothing else."""
+        """Run the queue's jobs with a worker in this process, which does nothing else meanwhile."""
         waiting = sum(self._app.count_jobs(queue=queue)[queue].values())
 
         async def work() -> float:
@@ -196,7 +197,7 @@ def _title(title: str | None) -> str | None:
 
 
 def _rate(do: Callable[[], int], seconds: float, *, most: float = float("inf")) -> float:
-    """The rate per second, measured until the time is up or nothing is left to do."""
+    """The rate per second, measured until the time is up, ``most`` is reached, or nothing is left to do."""
     start = time.perf_counter()
     n, done = 0, 1
     while done and n < most and time.perf_counter() < start + seconds:

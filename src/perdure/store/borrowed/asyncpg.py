@@ -24,10 +24,10 @@ async def _look(connection: Any) -> State:
     try:
         if connection.is_closed():
             raise refusals.closed()
-        # A failed transaction cannot be recognized here; the server refuses it.
+        # A failed transaction cannot be recognized here. The server will refuse our first statement.
         if not connection.is_in_transaction():
             raise refusals.autocommit()
-    except asyncpg.InterfaceError:  # it was returned to its pool
+    except asyncpg.InterfaceError:  # the connection was returned to its pool
         raise refusals.closed() from None
     return State()
 
@@ -49,7 +49,10 @@ async def _ask(connection: Any, bound: BoundStatement) -> Rows:
 
 
 class _Spelled(NamedTuple):
-    """A statement with ``$1`` for the first parameter. Parameters: names, and whether the statement casts from text."""
+    """A statement with ``$1`` for the first parameter.
+
+    ``params``: the name of each parameter, and whether it is passed as text, which the statement casts.
+    """
 
     text: str
     params: tuple[tuple[str, bool], ...]
@@ -63,7 +66,10 @@ _PLACEHOLDER = re.compile(r"%%|(CAST\()?%\((\w+)\)s")
 
 @lru_cache(maxsize=256)
 def _spell(sql: str) -> _Spelled:
-    """Convert a statement. Casts go through text: otherwise a caller's codec for json would encode a value twice."""
+    """Convert a statement with ``%(name)s`` parameters.
+
+    A parameter in a CAST is cast to text first: otherwise a caller's codec for json would encode the value twice.
+    """
     params: dict[tuple[str, bool], int] = {}
 
     def number(found: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Find the driver's connection inside Django's: psycopg's, psycopg2's or that of ``sqlite3``."""
+"""Find the driver's connection inside Django's. The driver is psycopg, psycopg2 or ``sqlite3``."""
 
 from __future__ import annotations
 

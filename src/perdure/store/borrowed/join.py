@@ -1,7 +1,7 @@
 """Operations on a caller's connection, inside the caller's transaction.
 
-They commit or roll back with it. Each runs in a savepoint, so that a refusal leaves the transaction usable. Nothing
-here commits or rolls back what the caller began.
+The operations commit or roll back together with that transaction. Each runs in a savepoint, so that a refusal leaves
+the transaction usable. Nothing here commits or rolls back what the caller began.
 
 Each driver has a ``DriverAdapter`` in a small file: how to read the state of a connection, and how to run a statement.
 A session of SQLAlchemy and a connection of Django have a ``Wrapper``, which finds the driver's connection inside.
@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 Mode: TypeAlias = Literal["sync", "async"]
 
-# From the package and name of a class, or of one of its bases, to the module and name of its adapter or wrapper. This
-# lookup imports no driver.
+# Maps the package and name of a connection's class, or of one of its bases, to the module and name of its adapter or
+# wrapper. Classes are given by name, so that this module imports no driver.
 _Table: TypeAlias = Mapping[tuple[str, str], tuple[str, str]]
 
 ADAPTERS: _Table = {
@@ -57,7 +57,10 @@ WRAPPERS: _Table = {
 
 
 class BoundStatement(NamedTuple):
-    """A statement in the store's form. On PostgreSQL, a statement without parameters returns no rows: SAVEPOINT etc."""
+    """A statement, spelled as in ``Store.statements``, and its parameters.
+
+    On PostgreSQL, statements without parameters, such as SAVEPOINT, return no rows.
+    """
 
     sql: str
     params: Mapping[str, Param]
@@ -66,8 +69,8 @@ class BoundStatement(NamedTuple):
 class State(NamedTuple):
     """The state of a connection.
 
-    ``begin``: no transaction is open, and the driver will not begin one, so we must.
-    ``database``: the name of its database, if the driver knows it.
+    ``begin``: whether we must begin a transaction: none is open, and the driver will not begin one.
+    ``database``: the name of the database, if the driver knows it.
     """
 
     begin: bool = False
@@ -78,27 +81,30 @@ Batch: TypeAlias = Sequence[BoundStatement]
 
 
 class Uninterruptible(tuple[BoundStatement, ...]):
-    """A batch that always runs to its end: everything up to the savepoint, and the end of the savepoint. An interrupt
-    there would fail the caller's transaction.
+    """A batch that always runs to its end, even if the caller is cancelled.
+
+    Everything up to the savepoint is such a batch, and the end of the savepoint is one. An interruption there would
+    fail the caller's transaction.
     """
 
 
 class Opening(NamedTuple):
-    """The statements that begin a transaction, if we must, and those that roll it back."""
+    """The statements that begin a transaction, if we must begin it, and those that roll it back."""
 
     begin: Batch = ()
     undo: Batch = ()
 
 
 Batches: TypeAlias = Generator[Batch, Answers, T]
-"""Yields batches for the caller's connection, receives their rows. Private to store/borrowed/."""
+"""Yields batches for the caller's connection, and receives their rows. Private to store/borrowed/."""
 
 
 @dataclass(frozen=True, slots=True)
 class DialectJoin:
     """How to join a transaction on one kind of database, with any driver.
 
-    ``open_transaction`` refuses a connection to another database. ``notice`` announces topics when the caller commits.
+    ``open_transaction`` returns an ``Opening``, and refuses a connection to another database. ``notice`` returns the
+    statements that announce topics when the caller commits.
     """
 
     dialect: Dialect
@@ -110,9 +116,9 @@ class DialectJoin:
 class DriverAdapter:
     """How to use one driver's connections.
 
-    ``look`` returns the ``State`` of a connection, and refuses one that cannot be joined: closed, busy, in autocommit
-    mode with no transaction open. ``run`` returns the rows of each statement of a batch, as the store would. Both are
-    coroutine functions in an async adapter.
+    ``look`` returns the ``State`` of a connection. It refuses a connection that is closed or busy, or that is in
+    autocommit mode and has no open transaction. ``run`` returns the rows of each statement of a batch, as the store
+    would. Both are coroutine functions in an async adapter.
     """
 
     dialect_join: DialectJoin
@@ -124,7 +130,10 @@ class DriverAdapter:
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """An object that holds a driver's connection. ``open`` begins the transaction, as the next statement would."""
+    """How to use an object that holds a driver's connection. ``open`` returns that connection.
+
+    ``open`` also begins a transaction, if the next statement of the object would begin one.
+    """
 
     mode: Mode
     open: Callable[[Any], Any]
@@ -178,10 +187,10 @@ async def aperform(
 async def _run_in_task(run: Coroutine[Any, Any, list[Rows]], batch: Batch) -> list[Rows]:
     """Run a batch in a task of its own, because a driver that is interrupted twice leaves its connection unusable.
 
-    A cancel cancels that task and waits for its end. An uninterruptible batch is not canceled: the cancel is delivered
-    at the caller's next wait, unless it was withdrawn by then, for example because a timeout has ended.
+    If the caller is canceled, cancel that task and wait for its end. An uninterruptible batch is not canceled: the
+    caller gets the cancellation at its next wait, unless it was withdrawn by then, for example because a timeout ended.
     """
-    import asyncio  # imported here: blocking programs never need it
+    import asyncio  # imported here, because blocking programs never need it
 
     work = asyncio.create_task(run)
     canceled = False
@@ -266,7 +275,7 @@ _in_use: dict[int, object] = {}
 
 @contextmanager
 def _alone(conn: object) -> Iterator[None]:
-    """Refuse a second operation at a time: the savepoints would nest, and one would end the other's."""
+    """Refuse two operations at a time on one connection: one would release the other's savepoint."""
     mine = object()
     if _in_use.setdefault(id(conn), mine) is not mine:
         raise UnsupportedConnection("The connection is still busy with another call.", code="conn.busy")
@@ -295,12 +304,12 @@ class _Joined:
             yield self._notice()
         except BaseException:
             if self._begun:
-                # The connection may be lost. Report the first error.
+                # This fails if the connection is lost. Report the first error, not this one.
                 with suppress(Exception):
                     yield Uninterruptible(self._opening.undo or _UNDO)
             raise
-        # In a batch of its own: if a larger batch failed or was interrupted halfway, it would be unknown whether the
-        # savepoint still exists. Rolling back to a savepoint that does not exist fails the caller's transaction.
+        # RELEASE is a batch of its own. If a larger batch failed or was interrupted halfway, we would not know whether
+        # the savepoint still exists. Rolling back to a savepoint that does not exist fails the caller's transaction.
         if self._begun:
             yield Uninterruptible([_RELEASE])
         return value

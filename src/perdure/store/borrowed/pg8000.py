@@ -17,8 +17,10 @@ from perdure.store.postgres.text_format import READERS
 
 
 def _look(connection: Any) -> State:
-    """The state of a connection. We begin the transaction. Its cursors would do it, but we do not use them: their
-    parameter style is a global of the module."""
+    """The state of a connection. If no transaction is open, we begin one.
+
+    pg8000's cursors would begin it, but we do not use them: their parameter style is a global variable of pg8000.
+    """
     if connection._sock is None:
         raise refusals.closed()
     status = connection._transaction_status
@@ -26,7 +28,7 @@ def _look(connection: Any) -> State:
         raise refusals.aborted()
     if status == b"T":
         return State()
-    # A pg8000.native connection has no such attribute: it commits each statement.
+    # A pg8000.native connection lacks this attribute: it commits each statement.
     if getattr(connection, "autocommit", True):
         raise refusals.autocommit()
     return State(begin=True)

@@ -42,7 +42,7 @@ def _open_transaction(store: Store, access: Access, state: State) -> Batches[Ope
 
 
 def _notice(store: Store, topics: frozenset[str]) -> Batch:
-    """The NOTIFY that is delivered when the caller commits."""
+    """The NOTIFY statement. The server delivers it when the caller commits."""
     assert isinstance(store, PostgresStore)
     params = notice(store.channel, topics)
     return [BoundStatement(NOTIFY, params)] if params else []

@@ -18,7 +18,7 @@ from perdure.store.borrowed.postgres import POSTGRES, explain
 from perdure.store.postgres.adapt import adapt
 
 _CANCEL = 5.0
-"""Seconds to wait until the server has received a cancel."""
+"""Seconds to wait until the server has received a cancel request."""
 
 
 def _look(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> State:
@@ -57,7 +57,10 @@ def _run(connection: psycopg.Connection[Any], batch: Batch) -> list[Rows]:
 
 
 async def _run_async(connection: psycopg.AsyncConnection[Any], batch: Batch) -> list[Rows]:
-    """Run a batch. psycopg cannot leave a pipeline that was cancelled halfway, so the server cancels the statement."""
+    """Run a batch. If the caller is cancelled, ask the server to cancel the statement, and wait for the batch to end.
+
+    psycopg cannot leave a pipeline that was cancelled halfway.
+    """
     work = asyncio.create_task(_run_pipeline(connection, batch))
     try:
         return await asyncio.shield(work)

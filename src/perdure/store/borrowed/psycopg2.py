@@ -48,7 +48,7 @@ def _run(connection: Any, batch: Batch) -> list[Rows]:
 
 
 def _quote(value: Param) -> Any:
-    """A literal without a type, which the server infers, as for the store's own parameters."""
+    """A literal without a type. The server infers the type, as it does for the store's own parameters."""
     text = as_text(value)
     return None if text is None else extensions.QuotedString(text)
 

@@ -1,7 +1,7 @@
 """Find the driver's connection inside SQLAlchemy's connections and sessions, with any driver.
 
-Statements go to the driver itself. Through the session they would flush pending changes into our savepoint; a refusal
-would undo those, and the session would not know.
+Statements run on the driver's connection. If they ran through the session, it would flush pending changes into our
+savepoint. A refusal would then undo those changes, and the session would not know.
 """
 
 from __future__ import annotations

@@ -46,12 +46,12 @@ def _open_transaction(store: Store, access: Access, state: State) -> Batches[Ope
         yield Uninterruptible([_NO_CHECKPOINTS])
     if not state.begin:
         return Opening()
-    # After an error, roll back a transaction that we began: it has no work of the caller, and would block every writer.
+    # After an error, roll back a transaction that we began: it holds no work of the caller, but blocks all writers.
     return Opening([_BEGIN_TO_READ if access == "read" else _BEGIN], [_ROLLBACK])
 
 
 def _notice(store: Store, topics: frozenset[str]) -> Batch:
-    """Nothing to send: other processes notice the commit itself."""
+    """No statements: other processes notice the commit itself."""
     return ()
 
 
@@ -65,7 +65,7 @@ def _look(connection: sqlite3.Connection) -> State:
 
 async def _look_async(connection: Any) -> State:
     try:
-        # aiosqlite does not expose autocommit, and sqlite3 only in the connection's own thread.
+        # aiosqlite does not expose ``autocommit``. sqlite3 does, but only in the connection's own thread.
         state: State = await connection._execute(_state, connection._conn)
     except ValueError:
         raise refusals.closed() from None
@@ -73,10 +73,10 @@ async def _look_async(connection: Any) -> State:
 
 
 def _state(connection: sqlite3.Connection) -> State:
-    """Whether to begin a transaction, as the caller's next statement would. Refuse if that would commit at once."""
+    """Whether to begin a transaction, as sqlite3 would at the caller's next statement. Refuse autocommit mode."""
     if connection.in_transaction:
         return State()
-    # The attribute exists since Python 3.12. With -1, as before, isolation_level decides.
+    # The attribute exists since Python 3.12. If it is -1, or on an older Python, isolation_level decides.
     autocommit = getattr(connection, "autocommit", -1)
     if autocommit is True or (autocommit == -1 and connection.isolation_level is None):
         raise refusals.autocommit()

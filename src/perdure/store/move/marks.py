@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Mark(NamedTuple):
-    """One side of a move."""
+    """What one side records about a move."""
 
     id: str
     way: Literal["in", "out"]
@@ -31,7 +31,7 @@ def marks(target: Target) -> list[Mark]:
 
 
 def give_up(source: Side, id: str) -> None:
-    # The row stays. It shows that this move will never close the source, so the target may delete what has arrived.
+    # The row stays. It shows that this move will never close the source, so the target may delete its copied rows.
     source.ask("UPDATE perdure.move SET position = :position WHERE id = :id", id=id, position=_GIVEN_UP)
 
 
@@ -42,7 +42,7 @@ def is_given_up(source: Side, id: str) -> bool:
 
 
 def refuse_kept(source: Side, target: Side) -> None:
-    """Raise if --keep opened the target before its source was closed."""
+    """Raise Refused if ``perdure move --keep`` opened the target before its source was closed."""
     with source.look(), target.look():
         leaving = [mark.id for mark in marks(source) if not mark.ended]
         if [mark for mark in marks(target) if mark.ended and mark.id in leaving]:
@@ -56,7 +56,7 @@ _GIVEN_UP: Final = "given up"
 
 
 def refuse_moved(target: Target) -> None:
-    """Raise if only a move may write to this database."""
+    """Raise Refused if only a move may write to this database."""
     for mark in marks(target) if _may_read(target) else ():
         if mark.way == "out":
             what = "were moved" if mark.ended else "are being moved"
@@ -70,7 +70,7 @@ def refuse_moved(target: Target) -> None:
 
 
 def _may_read(target: Target) -> bool:
-    """Whether the role may read the marks. The right to read a schema's history must suffice to check it."""
+    """Whether the role may read the marks. The right to read the history must be enough to check a schema."""
     if target.dialect == "sqlite":
         return True
     sql = (

@@ -1,7 +1,7 @@
 """Move all rows from one database to another: seal both, copy in batches, compare, open the target.
 
-Every step is a transaction on one side. The marks of both sides show a second run how far the first came. A mark is a
-row of the table ``move``. At any time at most one side can be written to, see docs/decisions/0019.
+Every step is a transaction on one side. Each side has a mark, a row of the table ``move``, which shows a second run how
+far the first came. At any time other programs can write to at most one side, see docs/decisions/0019.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from perdure.ops.op import Row
 from perdure.store.move.marks import Mark, give_up, is_given_up, marks
 from perdure.store.move.side import MOVED, Side, Table, misfit
 
-# A batch ends at the first of these limits: small enough for any memory, large enough that commits cost little.
+# A batch ends at the first of these limits. It is small enough for any memory, and so large that commits cost little.
 _MOST_ROWS: Final = 5000
 _MOST_BYTES: Final = 4_000_000
 
@@ -30,7 +30,7 @@ Progress: TypeAlias = Callable[[str, int, int], object]
 
 
 class Moved(NamedTuple):
-    """What was moved. ``checksums``: of each table's rows, equal on both sides."""
+    """What was moved: by table, the number of rows and their checksum, which is equal on both sides."""
 
     id: str
     rows: dict[str, int]
@@ -48,18 +48,18 @@ class Position(NamedTuple):
 def move(source: Side, target: Side, *, id: str, progress: Progress) -> Moved | None:
     """Move everything, or continue an interrupted move. Return None if it was finished before.
 
-    ``id``: the id of a new move.
+    ``id``: the id of the move, if it is a new one.
     """
     if source.address == target.address:
         raise Refused("Source and target are the same database.", code="move.same")
     leaving, coming = _agree(source, target)
     if leaving is not None and coming is not None and coming.ended:
-        # After --keep the source is not closed yet.
+        # ``perdure move --keep`` opened the target without closing the source.
         if not leaving.ended:
             _end(source, leaving.id)
         return None
     if leaving is None:
-        # Test whether the target can be sealed, before the source is closed.
+        # Test whether the target can be sealed, before the source is sealed.
         with suppress(_TakeBack), target.exclusive_transaction():
             _close_to_others(target, "in", id)
             raise _TakeBack
@@ -79,7 +79,7 @@ def move(source: Side, target: Side, *, id: str, progress: Progress) -> Moved | 
         )
     _copy(source, target, id, tables, lambda rows: progress("copy", rows, total))
     moved = _compare(source, target, id, tables, lambda rows: progress("compare", rows, total))
-    # In this order: in between nobody can write to either side, and another run finishes the move.
+    # The source is closed before the target opens. In between nobody can write, and another run can finish the move.
     if coming is None or not _arrived(coming):
         _arrive(source, target, id)
     if leaving is None or not leaving.ended:
@@ -91,7 +91,7 @@ def move(source: Side, target: Side, *, id: str, progress: Progress) -> Moved | 
 def abandon(side: Side, source: Side | None = None) -> bool:
     """Give up an unfinished move: delete the rows that have arrived here, or make the source writable again.
 
-    ``source``: where this side's rows come from. If all rows have arrived, delete them only if the source gave up.
+    ``source``: where this side's rows come from. If all rows have arrived, they are deleted only if the source gave up.
     """
     with _act(side):
         here = marks(side)
@@ -196,7 +196,7 @@ def _close_to_others(side: Side, way: str, id: str) -> None:
     if taken:
         raise StoreBusy("Another perdure move has just begun here.")
     side.seal()
-    # What was written before the seal is visible now.
+    # Everything that was written before the seal is visible now.
     _refuse_workers(side) if way == "out" else _refuse_rows(side)
 
 
@@ -211,7 +211,7 @@ def _arrive(source: Side, target: Side, id: str) -> None:
 def _end(side: Side, id: str) -> None:
     with _act(side):
         mark = _find(side, id)
-        # Another process may have ended it already, and a later move may have begun.
+        # Another process may have ended this move already, and a later one may have begun.
         if not mark.ended:
             _close(side, mark)
 
@@ -287,7 +287,7 @@ def _position(target: Side, id: str) -> Position:
 
 _START: Final = Position(MOVED[0], [], 0)
 _ARRIVED: Final = Position("", [], 0)
-"""All rows have arrived and are equal. From now on the source may be closed, so the target must keep its rows."""
+"""All rows have arrived, and are equal. From now on the source may be closed, so the target must keep its rows."""
 
 
 def _write(target: Side, id: str, table: Table, batch: list[Row], before: Position, after: Position) -> None:
@@ -317,7 +317,7 @@ def _encoded(position: Position) -> str:
 
 
 def _refuse_misfit(target: Side, table: Table, batch: list[Row]) -> None:
-    """Find the first row that cannot be stored, by trying."""
+    """Find the first row that cannot be stored, by trying, and raise an error that names it."""
 
     def fails(n: int) -> bool:
         try:
@@ -335,7 +335,7 @@ def _refuse_misfit(target: Side, table: Table, batch: list[Row]) -> None:
 
 
 class _TakeBack(Exception):
-    pass
+    """Raised to roll back a transaction that was only a test."""
 
 
 def _compare(

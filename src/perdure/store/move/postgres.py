@@ -65,7 +65,7 @@ class PostgresSide(PostgresTarget):
             behind = SQL("WHERE ({}) > ({})").format(key, SQL(", ").join(map(Literal, after)))
         columns = SQL(", ").join(_plain(column, types[column]) for column in table.columns)
         select = SQL("SELECT {} FROM {} {} ORDER BY {}").format(columns, self._place(table), behind, key)
-        # Not COPY: one row of it costs psycopg as much as a page of a cursor.
+        # A cursor, not COPY: psycopg takes as long for one row of COPY as for a whole page of a cursor.
         with self._connection.cursor("perdure_move", binary=True) as cursor:
             cursor.execute(select)
             while page := cursor.fetchmany(PAGE):
@@ -74,7 +74,7 @@ class PostgresSide(PostgresTarget):
     def seal(self) -> None:
         self.run(_REFUSE)
         for table in SEALED:
-            # This waits for the current writers.
+            # CREATE TRIGGER waits until the current writers of the table have ended.
             self.run(_SEAL.format(table=table))
 
     def unseal(self) -> None:
@@ -96,7 +96,7 @@ class PostgresSide(PostgresTarget):
 
     def last_number(self, table: Table) -> int | None:
         if sequence := self._sequence(table):
-            # The server has quoted the name.
+            # The server returned the name in quoted form.
             ((last, called),) = self._connection.execute(
                 f"SELECT last_value, is_called FROM {sequence}".encode()
             )
@@ -140,7 +140,7 @@ BEGIN
 END $$
 """
 
-# The move sets perdure_move.writes in its own transactions, where nobody else sees it.
+# The move sets perdure_move.writes in its own transactions. Nobody else sees that setting.
 _SEAL: Final = """
 CREATE TRIGGER sealed BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON perdure.{table}
    FOR EACH STATEMENT

@@ -14,6 +14,8 @@ from perdure.store.store import Store
 MOVED: Final = (
     "task",
     "queue",
+    "named_limit",
+    "limit_lock",
     "worker",
     "workflow",
     "job",
@@ -42,7 +44,7 @@ PAGE: Final = 100
 
 
 class Table(NamedTuple):
-    """A table of one side. Columns are sorted by name, because their order in the tables may differ."""
+    """A table of one side. Columns are sorted by name, because the two databases may have them in different orders."""
 
     name: str
     columns: tuple[str, ...]
@@ -66,15 +68,17 @@ class Table(NamedTuple):
 
 
 class Side(Target, Protocol):
-    """A database as one side of a move. Rows are the same on every side: integers for times, durations and booleans,
-    texts for ids and JSON."""
+    """A database as one side of a move.
+
+    Rows are the same on every side: times, durations and booleans are integers, ids and JSON are texts.
+    """
 
     @property
     def address(self) -> str: ...
 
     @property
     def misfits(self) -> tuple[type[Exception], ...]:
-        """The errors of ``insert`` if a row cannot be stored here."""
+        """The errors that ``insert`` raises if a row cannot be stored here."""
         ...
 
     def ask(self, text: str, **params: Param) -> Rows:
@@ -84,11 +88,14 @@ class Side(Target, Protocol):
     def table(self, name: str) -> Table: ...
 
     def stream(self, table: Table, after: Sequence[Param] = ()) -> Generator[list[Row], None, None]:
-        """The rows after this key, in pages, in key order. The order is the same on every side."""
+        """Yield pages of rows, in the order of their keys, from the first row after the key ``after``.
+
+        The order is the same on every side.
+        """
         ...
 
     def seal(self) -> None:
-        """Refuse writes of others, once the current writers have ended. Called in an exclusive transaction."""
+        """Wait for the current writers to end, then refuse writes of others. Called in an exclusive transaction."""
         ...
 
     def unseal(self) -> None: ...
@@ -109,7 +116,7 @@ class Side(Target, Protocol):
 
 
 def open_side(store: Store, url: str, schema: str, *, patience: float) -> AbstractContextManager[Side]:
-    """Open the database of a store as one side of a move. ``patience``: seconds to wait for others' locks on SQLite."""
+    """Open the database of a store as one side of a move. ``patience``: seconds to wait for locks, only on SQLite."""
     if store.dialect == "sqlite":
         from perdure.store.move.sqlite import sqlite_side
 
@@ -120,7 +127,7 @@ def open_side(store: Store, url: str, schema: str, *, patience: float) -> Abstra
 
 
 def misfit(table: Table, shown: Sequence[object], address: str) -> Refused:
-    """The error for a row that cannot be stored. Another program wrote it: what perdure writes fits everywhere."""
+    """The error for a row that cannot be stored. Another program has written it: perdure's own rows fit everywhere."""
     return Refused(
         f"A row of {table.name} ({table.describe(shown)}) cannot be stored in {address}; repair or delete it. "
         "Until then perdure move --abandon opens the old database again.",

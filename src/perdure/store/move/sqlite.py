@@ -67,6 +67,7 @@ class SqliteSide(SqliteTarget):
         except sqlite3.OperationalError as error:
             if not str(error).startswith("Could not decode"):
                 raise
+        # A text in this page is not UTF-8. Find the first such row, to name it in the error.
         good, cursor = 0, self._select(table, table.columns, after)
         with suppress(sqlite3.OperationalError):
             while cursor.fetchone():
@@ -93,7 +94,7 @@ class SqliteSide(SqliteTarget):
     @contextmanager
     def writing(self, table: Table) -> Iterator[None]:
         with self.exclusive_transaction():
-            # Inside a transaction, so nobody else sees the table without its seal.
+            # This is inside a transaction, so nobody else sees the table without its seal.
             self.run(_unseal(table.name, "INSERT"))
             yield
             self.run(_seal(table.name, "INSERT"))

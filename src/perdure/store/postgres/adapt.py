@@ -1,7 +1,7 @@
-"""Conversion of values: parameters become untyped text, rows become plain values.
+"""Convert values: parameters to untyped text, and rows to plain values.
 
 The server infers each parameter's type from the statement alone. So one prepared statement serves a parameter that is
-sometimes NULL, and a statement that lacks a cast fails at its first use, not at its first NULL.
+sometimes NULL. A statement that lacks a cast fails at its first use, not only when a parameter is NULL.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from perdure.ops.op import Param
 _BAD_VALUE = "store.bad_value"
 _PLACEHOLDER = re.compile(r"%%|%\((\w+)\)s")
 
-# timestamptz counts from the year 2000. ±infinity, and years that a datetime cannot hold, become its first
-# and last instant: a row with such values, written by hand, must stay readable.
+# timestamptz counts from the year 2000. ±infinity, and years that a datetime cannot hold, become the first or last
+# time that a datetime can hold: a row with such values, written by hand, must stay readable.
 YEAR_2000 = 946_684_800_000_000
 _read_int64 = Struct("!q").unpack
 
@@ -43,7 +43,7 @@ _read_int64 = Struct("!q").unpack
 class Statement(NamedTuple):
     """A statement with the server's parameters: ``$1`` is the first one.
 
-    ``name`` is derived from the text, so that clients that share a backend use one name for one statement.
+    ``name`` is a hash of the text, so that clients that share a backend use the same name for the same statement.
     """
 
     text: bytes
@@ -88,7 +88,7 @@ def as_text(value: Param) -> str | None:
 
 
 class Untyped(Dumper):
-    """encode() for a caller's psycopg connection."""
+    """A psycopg dumper that calls ``encode``, for callers' connections."""
 
     oid = 0
 
@@ -97,7 +97,7 @@ class Untyped(Dumper):
 
 
 class Microseconds(Loader):
-    """timestamptz as microseconds since the epoch."""
+    """Loads a timestamptz as microseconds since the epoch."""
 
     format = Format.BINARY
 
@@ -108,7 +108,7 @@ class Microseconds(Loader):
 
 
 class Uuid(Loader):
-    """uuid as text."""
+    """Loads a uuid as text."""
 
     format = Format.BINARY
 
@@ -135,7 +135,7 @@ LOADERS: Mapping[str, type[Loader]] = {
 
 
 def adapt(adapters: AdaptersMap, *, also: Iterable[type] = ()) -> AdaptersMap:
-    """Make adapters return the plain values that stores promise, whatever was set before."""
+    """Register our conversions, whatever was registered before. ``also``: types to pass as untyped parameters."""
     for name, loader in LOADERS.items():
         adapters.register_loader(postgres.types[name].oid, loader)
     for cls in also:

@@ -1,4 +1,4 @@
-"""Open connections to PostgreSQL. Servers and libraries that are too old are refused."""
+"""Open connections to PostgreSQL, and refuse servers and libpq versions that are too old."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.store.postgres.url import parse_url, refuse_wrong_options
 
 OLDEST_SERVER: Final = 14
 
-# Only options that a pooler accepts: no server options. The URL may override them.
+# Only options that a pooler accepts, so no server settings. The URL may override them.
 _DEFAULTS: Mapping[str, str | int] = {
     "connect_timeout": 5,
     "keepalives_idle": 30,
@@ -25,7 +25,7 @@ _DEFAULTS: Mapping[str, str | int] = {
 
 
 def connect(url: str) -> psycopg.Connection[Any]:
-    """A connection in autocommit mode, without session state."""
+    """Open a connection in autocommit mode. psycopg prepares no statements on it."""
     asked = parse_url(url)
     try:
         connection = _Connection.connect(_conninfo(asked), autocommit=True, prepare_threshold=None)
@@ -33,12 +33,12 @@ def connect(url: str) -> psycopg.Connection[Any]:
         failed = error
     else:
         return _not_old(connection)
-    refuse_wrong_options(asked)  # libpq reports them as a server that is away
+    refuse_wrong_options(asked)  # libpq reports wrong options as a server that is away
     raise failed
 
 
 async def connect_async(url: str) -> psycopg.AsyncConnection[Any]:
-    """A connection for a caller, with transactions."""
+    """Open an async connection for a caller. It begins transactions by itself."""
     asked = parse_url(url)
     try:
         return await psycopg.AsyncConnection.connect(_conninfo(asked), prepare_threshold=None)
@@ -72,5 +72,7 @@ def _refuse_old(connection: psycopg.Connection[Any]) -> None:
 
 class _Connection(psycopg.Connection[Any]):
     def __del__(self, *_: object) -> None:
-        """Suppress psycopg's warning: our connections may stay open until the program ends. libpq closes them itself,
-        except in a forked child."""
+        """Suppress psycopg's warning about open connections: ours may stay open until the program ends.
+
+        libpq then closes them, except in a forked child.
+        """

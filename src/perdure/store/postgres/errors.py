@@ -1,4 +1,4 @@
-"""Translation of PostgreSQL's errors for callers, and which of them a retry cures.
+"""Translate PostgreSQL's errors for callers, and find out which of them a retry may cure.
 
 Messages are fixed sentences, because the driver's messages quote values, statements and addresses.
 """
@@ -26,6 +26,7 @@ from perdure.errors import (
     StoreBusy,
     StoreFull,
     StoreReadOnly,
+    Unavailable,
 )
 
 FORBIDDEN: Final = "42501"
@@ -34,27 +35,31 @@ MOVED: Final = "PDMVD"
 """The SQLSTATE of the triggers of a move, see move/postgres.py."""
 
 REFUSED_SETTINGS: Final = "PDSET"
-"""Our code for a server that refuses the settings of a new session. The server uses many codes for this, which
-statements may get for other reasons."""
+"""Our own code for the error that a server refuses the settings of a new session. The server uses many codes for this
+error, and statements may fail with the same codes for other reasons."""
 
 
 class Cure(Enum):
     """What to do about an error."""
 
     NONE = auto()
-    LOOK_AGAIN = auto()  # another transaction wrote the row first: the operation will find it when run again
+    LOOK_AGAIN = auto()  # another transaction wrote the row first: run the operation again to find it
     WAIT = auto()  # a row is locked: an urgent operation gives up, any other waits
-    AGAIN = auto()  # two transactions were in conflict: run it again
+    AGAIN = auto()  # two transactions were in conflict: run the operation again
     AFRESH = auto()  # the connection's prepared statements are outdated: use another connection
     RECONNECT = auto()  # the database is away: connect again
 
 
 class Diagnosis(NamedTuple):
-    """A driver's error, analyzed. ``error``: what the caller gets if the cure does not help."""
+    """A driver's error, analyzed. ``error``: what the caller gets if the cure does not help.
+
+    ``answered``: the server refused a statement and the connection still works.
+    """
 
     cure: Cure
     sqlstate: str
     error: PerdureError
+    answered: bool = False
 
     @property
     def reason(self) -> str:
@@ -74,14 +79,35 @@ def diagnose(error: psycopg.Error) -> Diagnosis:
     sqlstate = error.sqlstate or _sqlstate_of_refusal(error)
     if not sqlstate and (misfit := _misfit(error)):
         return Diagnosis(Cure.RECONNECT, "", StoreAway(misfit))
-    return understand(sqlstate, error, lost=isinstance(error, psycopg.OperationalError))
+    diagnosis = understand(sqlstate, error, lost=isinstance(error, psycopg.OperationalError))
+    return _answered(diagnosis) if _has_answered(error) else diagnosis
 
 
 def understand(sqlstate: str, error: BaseException, *, lost: bool) -> Diagnosis:
-    """Analyze the error of any driver. ``lost``: without a SQLSTATE, the error means that the connection is lost."""
+    """Analyze the error of any driver. ``lost``: whether an error without a SQLSTATE means a lost connection."""
     cure, meaning = _meaning(sqlstate, lost=lost)
     _log.debug("PostgreSQL returned the error %s", sqlstate or type(error).__name__)
     return Diagnosis(cure, sqlstate, meaning())
+
+
+def _has_answered(error: psycopg.Error) -> bool:
+    """Whether the server refused a statement, but neither closed the connection nor ran out of time.
+
+    ProcessInterrupts is the server's function that raises every timeout and every cancel.
+    """
+    diag = error.diag
+    return diag.severity_nonlocalized == "ERROR" and diag.source_function != "ProcessInterrupts"
+
+
+def _answered(diagnosis: Diagnosis) -> Diagnosis:
+    """The same, with a connection that works. A trigger can raise any code, also that of a lost connection."""
+    cure, sqlstate, error, _ = diagnosis
+    if isinstance(error, StoreAway):
+        error = StoreAway(f"PostgreSQL cannot run a statement now ({sqlstate}).")
+        cure = Cure.AGAIN if cure is Cure.RECONNECT else cure
+    if isinstance(error, Unavailable):
+        error.answered = True
+    return Diagnosis(cure, sqlstate, error, answered=True)
 
 
 _log = logging.getLogger("perdure.store")
@@ -111,7 +137,7 @@ _SETTINGS = (
     "The server refuses settings of the connection: see options and replication in the URL, and $PGOPTIONS."
 )
 
-# By SQLSTATE, or by its class, the first two characters.
+# The keys are SQLSTATEs, or classes of them: their first two characters.
 _MEANINGS: Mapping[str, _Meaning] = {
     "40001": (Cure.AGAIN, _says(StoreBusy, _CONTENDED)),
     "40P01": (Cure.AGAIN, _says(StoreBusy, _CONTENDED)),
@@ -145,13 +171,13 @@ _MEANINGS: Mapping[str, _Meaning] = {
     "42703": (Cure.NONE, _says(SchemaOutdated)),
     FORBIDDEN: (Cure.NONE, _says(StoreReadOnly, _FORBIDDEN, code="store.forbidden")),
     "22": (Cure.NONE, _says(Invalid, _BAD_VALUE, code="store.bad_value")),
-    # A value is nested too deeply. Other codes of this class need not be about a value.
+    # A value is nested too deeply. The other codes of class 54 need not be about a value.
     "54001": (Cure.NONE, _says(Invalid, _BAD_VALUE, code="store.bad_value")),
     "54": (Cure.NONE, _says(Invalid, _LIMIT, code="store.limit")),
 }
 
-# libpq has no SQLSTATE for a failed login, only the server's message. Messages in other languages are not
-# recognized: the operation is retried until patience runs out.
+# libpq reports no SQLSTATE for a failed login, only the server's message. A message in another language is not
+# recognized, so the operation is retried until patience runs out.
 _REFUSALS: Mapping[str, re.Pattern[str]] = {
     "28000": re.compile(
         r"authentication failed|no pg_hba\.conf entry|no password supplied|role .* does not exist"
@@ -164,8 +190,8 @@ _REFUSALS: Mapping[str, re.Pattern[str]] = {
     ),
 }
 
-# libpq has no SQLSTATE either for a server that does not meet the URL's requirements. A retry may help: a standby is
-# promoted, SSL is turned on.
+# libpq also reports no SQLSTATE for a server that does not meet the URL's requirements. A retry may help: somebody may
+# promote the standby, or turn on SSL.
 _MISFITS: Mapping[str, re.Pattern[str]] = {
     "The server does not support SSL, which sslmode requires.": re.compile("server does not support SSL"),
     "The server is not a standby, but target_session_attrs requires one.": re.compile(

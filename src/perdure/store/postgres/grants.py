@@ -14,21 +14,23 @@ _ADD: Final = "SELECT, INSERT"
 _WRITE: Final = "SELECT, INSERT, UPDATE"
 
 _TABLES: Final = (
-    *("act", "attempt", "dependency", "event", "job", "key", "leader", "log"),
-    *("migration", "move", "mutation", "queue", "task", "worker", "workflow"),
+    *("act", "attempt", "dependency", "event", "job", "key", "leader", "limit_lock"),
+    *("log", "migration", "move", "mutation", "named_limit", "queue", "task", "worker", "workflow"),
 )
 
 RIGHTS: Mapping[Purpose, Mapping[str, str]] = {
     "producer": {
         **dict.fromkeys(("attempt", "log", "migration", "move", "queue", "worker"), _READ),
         **dict.fromkeys(("act", "dependency", "event", "mutation"), _ADD),
-        # An enqueue cancels an expired job with the same unique key, and an append changes the counts of its workflow.
-        **dict.fromkeys(("job", "key", "task", "workflow"), _WRITE),
+        # An enqueue cancels an expired job with the same unique key. An append changes the counts of its workflow.
+        # The limits of tasks are written with the tasks.
+        **dict.fromkeys(("job", "key", "limit_lock", "named_limit", "task", "workflow"), _WRITE),
     },
     "worker": {
         **dict.fromkeys(("migration", "move"), _READ),
         **dict.fromkeys(("act", "dependency", "event", "log", "mutation"), _ADD),
-        **dict.fromkeys(("job", "key", "leader", "queue", "task", "worker", "workflow"), _WRITE),
+        **dict.fromkeys(("job", "key", "leader", "limit_lock", "named_limit"), _WRITE),
+        **dict.fromkeys(("queue", "task", "worker", "workflow"), _WRITE),
         # Old attempts of a job that is postponed again and again are deleted.
         "attempt": "SELECT, INSERT, DELETE",
     },
@@ -39,7 +41,7 @@ RIGHTS: Mapping[Purpose, Mapping[str, str]] = {
 
 
 def grants(purpose: Purpose, role: str, schema: str = DEFAULT_SCHEMA) -> list[str]:
-    """Statements for the owner of the schema or a superuser. Running them twice does no harm."""
+    """The GRANT statements for a role. The owner of the schema, or a superuser, can run them any number of times."""
     to, place = f"TO {_quoted(role)};", _quoted(schema)
     tables: dict[str, list[str]] = {}
     for table, rights in sorted(RIGHTS[purpose].items()):

@@ -1,8 +1,8 @@
 """Receive notifications of other processes: LISTEN on a connection of its own.
 
-A pooler in transaction mode accepts LISTEN and delivers nothing. It may deliver the listening connection's own
-notifications, because it may assign the same backend again. So each new connection is tested: another connection
-sends a notification while this one is idle.
+A pooler in transaction mode accepts LISTEN, but delivers no notifications of other connections. It may deliver those
+that the listening connection itself sends, because it may assign the same backend again. So each new connection is
+tested: while it is idle, another connection sends a notification.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from perdure.ops.topics import ANYTHING
 from perdure.store.listener_thread import ListenerThread, Waiter
 from perdure.store.postgres.connect import connect
 
-# A dead network is silent: after this many seconds without a notification, send a query.
+# After this many seconds without a notification, send a query: a dead network reports nothing.
 PROBE_SECONDS = 15.0
-# How long to wait for that answer, or for the notification of the test.
+# How long to wait for the answer to that query, or for the notification of the test.
 ANSWER_SECONDS = 5.0
-# If notifications do not arrive, test again after this time: the pooler may be gone, the standby promoted.
+# If notifications do not arrive, test again after this time: the pooler may be gone, or the standby promoted.
 DEAF_SECONDS = 300.0
 
 _FIRST_PAUSE: Final = 0.1
@@ -38,7 +38,7 @@ _log = logging.getLogger("perdure.store")
 
 
 class PostgresListener(ListenerThread):
-    """Receives notifications on ``channel``. ``announce`` sends one to a channel, on another connection."""
+    """Receives notifications on ``channel``. ``announce`` sends a notification from another connection."""
 
     def __init__(self, url: str, channel: str, *, announce: Callable[[str], None]) -> None:
         super().__init__("perdure-postgres-listener")
@@ -72,7 +72,7 @@ class PostgresListener(ListenerThread):
         self._test(line)
         self._note_success()
         self._attending = True
-        # Notifications from before this connection are lost: wake every listener.
+        # Notifications sent before this connection listened are lost, so wake every listener.
         self.notify(frozenset([ANYTHING]))
         while True:
             if notices := line.wait_for_notices(PROBE_SECONDS):
@@ -81,7 +81,10 @@ class PostgresListener(ListenerThread):
                 line.ask("SELECT 1")
 
     def _test(self, line: _ListenConnection) -> None:
-        """Begin to listen, and test it. The test has its own channel; otherwise it would wake all other listeners."""
+        """Begin to listen, and test whether notifications arrive.
+
+        The test has a channel of its own; otherwise it would wake the listeners of all processes.
+        """
         own = f"{self._channel}_{secrets.token_hex(8)}"
         try:
             line.ask(f'LISTEN "{self._channel}"; LISTEN "{own}"')
@@ -112,7 +115,7 @@ class PostgresListener(ListenerThread):
 
     def _note_failure(self, error: Exception) -> None:
         self._failures += 1
-        # A lost connection is not worth a warning; a second failure is.
+        # Warn only at the second failure: it is normal that a connection is lost now and then.
         if self._failures == 2 and not self._deaf:
             reason = getattr(error, "sqlstate", None) or type(error).__name__
             if isinstance(error, PerdureError):
@@ -128,7 +131,7 @@ class _NothingArrives(Exception):
 
 
 class _ListenConnection:
-    """A connection for LISTEN. Every wait has a limit, and ends when the thread ends."""
+    """A connection for LISTEN. Every wait has a time limit, and is interrupted if the thread should end."""
 
     def __init__(self, connection: psycopg.Connection[Any], waiter: Waiter) -> None:
         self._pgconn = connection.pgconn
@@ -142,7 +145,7 @@ class _ListenConnection:
         """Send statements and wait until they are done. Their results are ignored."""
         failure: psycopg.Error | None = None
         self._pgconn.send_query(text.encode())
-        # Such a short text fits into the buffer of any socket that is not stuck.
+        # Such a short text fits into a socket's buffer, unless the connection is stuck.
         if self._pgconn.flush():
             raise psycopg.OperationalError("the connection is stuck")
         until = monotonic() + ANSWER_SECONDS
@@ -155,7 +158,7 @@ class _ListenConnection:
             raise psycopg.OperationalError("the connection is lost")
 
     def wait_for_notices(self, seconds: float) -> list[tuple[str, str]]:
-        """The pending notifications as (channel, payload). If there are none, wait for some."""
+        """The pending notifications as (channel, payload). If there are none, wait for some, at most ``seconds``."""
         if notices := self._notices():
             return notices
         if self._waiter.wait(seconds, self._pgconn.socket):

@@ -1,9 +1,9 @@
-"""Operations of one round trip that the event loop itself performs, without a thread.
+"""Operations of one round trip, which the event loop performs itself, without a thread.
 
-A thread would cost two thread switches and waits for the interpreter's lock: 0.2 ms of a single enqueue, and in a busy
-worker the overlap of database and handlers. Everything is sent at the start, including COMMIT. So a blocked event loop
-holds no row lock, unless query or answer exceed the socket buffers. An event loop uses at most half of the
-connections, and never those for heartbeats.
+A thread would cost two thread switches and waits for the interpreter's lock: 0.2 ms of a single enqueue. In a busy
+worker, database and handlers would no longer work at the same time. Everything is sent at the start, including
+COMMIT. So a blocked event loop holds no row lock, unless a query or an answer exceeds the socket buffers. An event
+loop uses at most half of the connections, and never the one for heartbeats.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LoopIO:
     def start(
         self, operation: Operation[..., T], work: Callable[[Session], SocketWaits[T]]
     ) -> asyncio.Future[T] | None:
-        """Send an operation; return None if no session is idle, or if the loop cannot wait for sockets."""
+        """Send an operation; return its future, or None if no session is idle or the loop cannot wait for sockets."""
         self.clear()
         started = self._begin(operation, work)
         if started is None:
@@ -79,11 +79,11 @@ class LoopIO:
                 self._abort(operation)
 
     def forget(self) -> None:
-        """Start with nothing, in a forked child."""
+        """Drop all operations, in a forked child."""
         self._in_flight = {}
 
     def _abort(self, operation: LoopOperation[Any]) -> None:
-        # Several threads may find it: the one that removes it from the dict aborts it.
+        # Several threads may find the same operation. The one that removes it from the dict aborts it.
         priority = self._in_flight.pop(operation, None)
         if priority is not None and operation.abort():
             self._pool.take_back(operation.session, priority)

@@ -1,4 +1,4 @@
-"""One operation that an event loop performs itself: each event of the session's socket is one step."""
+"""One operation that an event loop performs itself. Each event of the session's socket advances it by one step."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class LoopOperation(Generic[T]):
         self._reads = True
 
     def _lose(self) -> None:
-        """Fail: the connection is lost."""
+        """Fail the operation, because the connection is lost."""
         self._advance(psycopg.OperationalError(LOST))
 
     def _advance(self, fault: psycopg.Error | None = None) -> None:
@@ -92,7 +92,7 @@ class LoopOperation(Generic[T]):
 
     def _finish(self) -> None:
         self._finished = True
-        # libpq closes the socket of a lost connection, and some selectors then raise.
+        # libpq closes the socket of a lost connection. Some selectors then raise an error.
         if self._reads:
             with suppress(OSError):
                 self.loop.remove_reader(self.session.socket)

@@ -1,6 +1,6 @@
 """The PostgreSQL target of migrations: transactions on a connection of its own, one migrating process at a time.
 
-No lock outlives its transaction, because a pooler may be in between, see docs/decisions/0017.
+Locks end with their transaction, because a pooler may sit in between, see docs/decisions/0017.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from perdure.store.statements import Dialect, name_tables
 _LONGEST_WAIT: Final = 600.0
 _PAUSE: Final = 0.1
 
-# Quoted names and texts stay unchanged, except percent signs, which psycopg interprets even there.
+# Quoted names and texts stay unchanged, except that percent signs are doubled: psycopg interprets them even there.
 _TOKEN = re.compile(r"""(?P<literal>"(?:[^"]|"")*"|'(?:[^']|'')*'|%)|(?<![:\w]):(?P<param>[a-z_]+)""")
 
-# While we queue for a table's lock, everybody behind us is blocked: give up early and try again.
+# While we wait for a table's lock, everybody who comes later for that table is blocked. So give up early and try again.
 _SET_UP: Final = """
 SELECT pg_catalog.set_config('statement_timeout', '1h', true),
        pg_catalog.set_config('lock_timeout', '5s', true),
@@ -49,7 +49,7 @@ class PostgresTarget:
 
     @contextmanager
     def look(self) -> Iterator[None]:
-        # One snapshot: otherwise tables created between two reads would seem to have no history.
+        # All reads need the same snapshot: otherwise tables created between two reads would seem to have no history.
         with self._transaction("REPEATABLE READ READ ONLY"):
             yield
 
@@ -57,7 +57,7 @@ class PostgresTarget:
     def exclusive_transaction(self) -> Iterator[None]:
         until = time.monotonic() + _LONGEST_WAIT
         while True:
-            # READ COMMITTED sees the changes of the process that had the lock before us.
+            # READ COMMITTED shows the changes of the process that held the lock before us.
             with self._transaction("READ COMMITTED READ WRITE"):
                 if self._take_turn():
                     yield
@@ -82,13 +82,14 @@ class PostgresTarget:
             self.run(statement)
             return
         # A statement with parameters keeps its snapshot on the server until the next statement. The index build would
-        # wait for the snapshot, and we for the build. A statement without parameters keeps no snapshot.
+        # wait for that snapshot, and we would wait for the build. So run a statement without parameters, which keeps
+        # no snapshot.
         self._connection.execute("SELECT 1")
         with connect(self._url) as beside:
             run_alone(beside, bare(statement), self.schema)
 
     def rows(self, sql: str, params: Mapping[str, Param] = {}) -> list[Row]:
-        # The schema comes last: its name may contain anything, even a colon or a percent sign.
+        # The schema is inserted last: its name may contain anything, even a colon or a percent sign.
         spelled = name_tables(_spell(sql), "postgres", self.schema.replace("%", "%%"))
         return self._connection.execute(spelled.encode(), params).fetchall()
 
@@ -113,7 +114,7 @@ class PostgresTarget:
             {"key": _key("perdure's turn to migrate ", self.schema)},
         )
         if mine and not self._has_migrated():
-            # Version 0.1.0 takes this lock instead; the first migration is the only one that it knows.
+            # Version 0.1.0, which has only the first migration, takes this lock instead.
             self.rows(
                 "SELECT pg_catalog.pg_advisory_xact_lock(CAST(:key AS bigint))",
                 {"key": _key("perdure migrates ", self.schema)},

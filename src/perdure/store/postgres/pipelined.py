@@ -1,16 +1,17 @@
 """Pipelined operations: one is sent while an earlier one on the same connection is not answered yet (decision 0020).
 
-The server goes from one to the next without a pause. On two connections it would work on both at once, and then wait
-for us. Everything about pipelining is in this module. The rest of the store only lends it a session.
+So the server goes from one operation to the next without a pause. With two connections it would work on both
+operations at the same time, and then wait for us. Everything about pipelining is in this module. The rest of the store
+only lends it a session.
 
 - ``store.takes_another_cycle`` says whether an operation of this event loop, marked ``pipelined``, is in flight and
   another can be sent behind it. A worker then calls ``store.aperform``, as for any operation. Without this check
   nothing breaks: an operation that cannot be sent behind another gets a connection of its own.
-- At most two are in flight on a connection, the leader and its follower. The session must allow it
-  (``Session.takes_another``): if the leader's transaction fails, the follower's is not affected.
-- Answers come in the order of sending. The follower waits (``BEHIND``) until the leader has ended; then it leads.
-- If the connection is lost, both fail at once, and the store retries each of them separately.
-- The session goes back to the pool when the last of them has ended.
+- At most two operations are in flight on a connection, the leader and its follower. The session must allow this
+  (``Session.takes_another``), so that a failure of the leader's transaction does not affect the follower's.
+- Answers arrive in the order of sending. The follower waits (``BEHIND``) until the leader has ended; then it leads.
+- If the connection is lost, both operations fail at once, and the store retries each of them separately.
+- The session goes back to the pool when both have ended.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class PipelinedOperation(LoopOperation[T]):
 
     @property
     def takes_another(self) -> bool:
-        """Whether another operation can be sent behind it."""
+        """Whether another operation can be sent behind this one."""
         alone = self._leader is None and self._follower is None
         return alone and not self._writes and self.session.takes_another
 
@@ -73,7 +74,7 @@ class PipelinedOperation(LoopOperation[T]):
         return False
 
     def _lead(self) -> None:
-        """The leader has ended: the next answer is the follower's own."""
+        """Become the leader, because the previous one has ended: the next answer is for this operation."""
         self._leader = None
         self._writes = False  # the leader has removed the writer of their shared socket
         try:
@@ -89,7 +90,8 @@ class PipelinedOperation(LoopOperation[T]):
         wrote = self._writes
         super()._advance(fault)
         if self._leader is not None and not self._finished and (wrote or self._writes):
-            self._leader._advance()  # while flushing we may have read the leader's answer; let it proceed
+            # While flushing we may have read the leader's answer, so let it proceed.
+            self._leader._advance()
 
 
 def find_leader(operations: Iterable[LoopOperation[Any]]) -> PipelinedOperation[Any] | None:

@@ -13,13 +13,13 @@ from perdure.ops.op import Priority
 from perdure.store.postgres.connect import connect
 from perdure.store.postgres.session import Session
 
-# Finishes have connections of their own: otherwise a flood of enqueues would cost a worker its jobs. So has the
-# heartbeat, because a finish may wait long for a row lock.
+# Urgent operations, such as recording outcomes, have connections of their own. Otherwise a flood of enqueues would
+# block a worker. The heartbeat has one too, because an urgent operation may wait long for a row lock.
 URGENT_SIZE: Final = 2
 IDLE_SECONDS: Final = 60.0
 
-# A session used this recently is not checked: that takes two system calls, 20 µs of a single enqueue. If the server has
-# closed it since, the operation fails and is run again.
+# A session used this recently is lent without a check whether the server has closed it. The check takes two system
+# calls, 20 µs of a single enqueue. If the server has closed the session, the operation fails and is run again.
 FRESH_SECONDS: Final = 0.1
 
 
@@ -33,7 +33,7 @@ class Pool:
 
     The last used session is lent first, preferably one of the same priority: its settings are already in place.
 
-    No thread watches the sessions: one that was idle for a minute is closed when another comes back.
+    A session that was idle for a minute is closed when another one is given back. No thread watches for this.
     """
 
     def __init__(self, url: str, *, prepare: bool | None, size: int) -> None:
@@ -46,7 +46,7 @@ class Pool:
 
     @contextmanager
     def lend(self, priority: Priority, *, timeout: float | None) -> Iterator[Session]:
-        """Lend a session for the length of a block. It is kept only if the block left it clean."""
+        """Lend a session for the length of a block. The pool keeps it only if the block leaves it clean."""
         if not self._slots[priority].acquire(timeout=timeout):
             raise StoreBusy("Every connection of this process to the database is in use.")
         try:
@@ -61,7 +61,7 @@ class Pool:
             self.take_back(session, priority)
 
     def lend_idle(self, priority: Priority) -> Session | None:
-        """Lend an idle session, which the caller passes to ``take_back``. Do not wait: return None if there is none."""
+        """Lend an idle session, or return None without waiting. The caller must pass the session to ``take_back``."""
         if not self._slots[priority].acquire(blocking=False):
             return None
         session = None
@@ -99,7 +99,7 @@ class Pool:
         self.drop_idle()
 
     def forget(self) -> None:
-        """Start with nothing. In a forked child: the parent's sessions must be neither used nor closed."""
+        """Drop all state, for example in a forked child, which must neither use nor close the parent's sessions."""
         self._lock = Lock()
         self._idle = []
         self._slots = {priority: BoundedSemaphore(n) for priority, n in limits(self.size).items()}

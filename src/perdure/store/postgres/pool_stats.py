@@ -7,6 +7,6 @@ from perdure.store.store import Facts
 
 
 def facts(pool: Pool) -> Facts:
-    """Count this process's connections. The size of the server's log is not visible to every role."""
+    """Count this process's connections. ``wal_bytes`` stays None: not every role may ask for the WAL's size."""
     lent, idle = pool.use()
     return Facts(connections=lent + idle, busy=lent, most=sum(limits(pool.size).values()))

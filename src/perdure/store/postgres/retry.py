@@ -27,7 +27,7 @@ _log = logging.getLogger("perdure.store")
 
 
 class Retrier:
-    """Runs a function again while that may help. Logs once that the database is away, and once that it is back."""
+    """Runs a function again while that may help. Logs once that the database went away, and once that it is back."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class Retrier:
         server: Callable[[], str] = str,
         forbidden: Callable[[psycopg.Error], PerdureError] = lambda error: diagnose(error).error,
     ) -> None:
-        """``patience_away``: a shorter limit while the database is away. ``server``: its name in messages.
+        """``patience_away``: a shorter limit while the database is away. ``server``: returns the name for messages.
 
-        ``forbidden``: translates an error about a missing privilege.
+        ``forbidden``: translates an error about a missing right.
         """
         self.patience = patience
         limits = [limit for limit in (patience, patience_away) if limit is not None]
@@ -57,11 +57,13 @@ class Retrier:
         *,
         wanted: Callable[[], bool] = lambda: True,
         urgent: bool = False,
+        retries: int | None = None,
         failed: psycopg.Error | None = None,
     ) -> T:
-        """Run until it succeeds, or a retry cannot help, or patience runs out, or nobody waits any more.
+        """Call ``run`` until it succeeds, a retry cannot help, patience runs out, or its result is not ``wanted``.
 
-        ``urgent``: do not wait a second time for a row lock. ``failed``: the error of a first try elsewhere.
+        ``urgent``: do not wait a second time for a row lock. ``retries``: how often to run it again after the server
+        refused it; None means while that may help. ``failed``: the error of a first try elsewhere.
         """
         began = monotonic()
         tries: Counter[Cure] = Counter()
@@ -81,7 +83,7 @@ class Retrier:
                 return value
             tries[diagnosis.cure] += 1
             pause = _pause(tries.total())
-            if tries[diagnosis.cure] > _MOST_TRIES.get(diagnosis.cure, math.inf):
+            if tries[diagnosis.cure] > _most_tries(diagnosis, retries):
                 raise self.error_for(diagnosis)
             if urgent and diagnosis.cure is Cure.WAIT:
                 raise self.error_for(diagnosis)
@@ -91,9 +93,9 @@ class Retrier:
             self._stopped.wait(pause)
 
     def error_for(self, diagnosis: Diagnosis) -> PerdureError:
-        """The error for the caller. It names host and port: often misconfigured, never secret."""
+        """The error for the caller. It names host and port, which are often misconfigured and never secret."""
         error = diagnosis.error
-        if not isinstance(error, StoreAway):
+        if not isinstance(error, StoreAway) or error.answered:
             return error
         if server := self._server():
             error = StoreAway(f"{str(error).rstrip('.')} ({server}).")
@@ -121,8 +123,10 @@ class Retrier:
     def _prepare_next(self, diagnosis: Diagnosis, tries: int) -> None:
         if diagnosis.cure in (Cure.RECONNECT, Cure.AFRESH):
             self._drop_connections()
-        # A connection that was cut while idle is not worth a warning; a second failure is.
-        if diagnosis.cure is Cure.RECONNECT and tries > 1 and not self._away:
+        # A connection that was cut while idle is not worth a warning; a second failure is. A server that answers is not
+        # away, and reads may succeed.
+        away = diagnosis.cure is Cure.RECONNECT and not diagnosis.answered
+        if away and tries > 1 and not self._away:
             self._away = True
             _log.warning("The database is away (%s, %s); trying again", diagnosis.reason, self._server())
 
@@ -134,6 +138,13 @@ class Retrier:
         if self._away:
             self._away = False
             _log.warning("The database is back")
+
+
+def _most_tries(diagnosis: Diagnosis, retries: int | None) -> float:
+    limit = _MOST_TRIES.get(diagnosis.cure, math.inf)
+    if retries is None or not diagnosis.answered:
+        return limit
+    return retries if limit == math.inf else min(limit, retries + 1)
 
 
 def _pause(tries: int) -> float:

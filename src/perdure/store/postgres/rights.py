@@ -1,4 +1,4 @@
-"""Find out which right a role lacks. The server's error names the table, but not the missing right."""
+"""Find out which rights a role lacks. The server's error names the table, but not the missing rights."""
 
 from __future__ import annotations
 
@@ -44,6 +44,6 @@ def name_missing_right(error: psycopg.Error, url: str, schema: str) -> PerdureEr
 
 
 def _needed(table: str, lacking: Sequence[str]) -> str:
-    """The missing rights that a worker needs. If none of them is missing, those that an operator needs."""
+    """The missing rights that a worker needs. If a worker needs none of them, all missing rights."""
     usual = RIGHTS["worker"].get(table, "").split(", ")
     return ", ".join([right for right in lacking if right in usual] or lacking)

@@ -47,17 +47,18 @@ from perdure.store.store import Facts
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# PostgreSQL truncates longer names: two schemas could become one.
+# PostgreSQL truncates longer names, so that two schemas could become one.
 _LONGEST_NAME: Final = 63
 
 
 class PostgresStore:
     """A store on PostgreSQL 14 or newer, directly or behind a pooler.
 
-    ``size``: how many connections ordinary operations may use at a time. As many threads serve async callers, from
-    any number of event loops. If a caller is cancelled, its operation still runs to its end. ``prepare``: whether to
-    prepare statements on the server; None finds out for each connection. ``listen_url``: where to LISTEN, if ``url``
-    is a pooler's.
+    ``size``: how many connections ordinary operations may use at a time. The same number of threads serves async
+    callers, from any number of event loops. If a caller is cancelled, its operation still runs to its end.
+
+    ``prepare``: whether to prepare statements on the server; None finds out for each connection whether it is safe.
+    ``listen_url``: where to LISTEN, if ``url`` leads to a pooler.
     """
 
     dialect: Dialect = "postgres"
@@ -144,7 +145,9 @@ class PostgresStore:
 
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._retrier.until_done(
-            lambda: self._run(operation, *args, **kwargs), urgent=operation.priority == "urgent"
+            lambda: self._run(operation, *args, **kwargs),
+            urgent=operation.priority == "urgent",
+            retries=operation.retries,
         )
 
     def perform_at_once(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -178,9 +181,15 @@ class PostgresStore:
     async def _aperform_in_thread(
         self, operation: Operation[..., T], run: Callable[[], T], failed: psycopg.Error | None
     ) -> T:
-        """Perform in a thread, which may wait: for a connection, between two tries, or while it holds row locks."""
+        """Perform in a thread, which may wait for a connection, between two tries, or while it holds row locks."""
         outcome: Future[T] = Future()
-        urgent = operation.priority == "urgent"
+        until_done = partial(
+            self._retrier.until_done,
+            run,
+            urgent=operation.priority == "urgent",
+            retries=operation.retries,
+            failed=failed,
+        )
         answer = asyncio.wrap_future(outcome)
 
         def wanted() -> bool:
@@ -189,9 +198,7 @@ class PostgresStore:
         def work() -> None:
             if outcome.set_running_or_notify_cancel():
                 try:
-                    outcome.set_result(
-                        self._retrier.until_done(run, wanted=wanted, urgent=urgent, failed=failed)
-                    )
+                    outcome.set_result(until_done(wanted=wanted))
                 except BaseException as error:
                     outcome.set_exception(error)
 
@@ -248,7 +255,7 @@ class PostgresStore:
         return connection
 
     async def aconnect(self) -> psycopg.AsyncConnection[Any]:
-        """The same for async code, without retries."""
+        """Like ``connect``, for async code, but without retries."""
         try:
             return await connect_async(self._url)
         except psycopg.Error as error:
@@ -299,7 +306,7 @@ class PostgresStore:
     def _migrate(self, applied: list[int], *, to: int | None) -> None:
         try:
             with target(self._url, self.schema) as database:
-                # One at a time, so that those applied before a lost connection are reported.
+                # One at a time, so that migrations applied before the connection is lost are reported.
                 for version in migrate.apply(database, self.migrations, to=to):
                     applied.append(version)
         except psycopg.IntegrityError as error:
@@ -322,7 +329,7 @@ class PostgresStore:
             priority: DaemonThreads(f"perdure-postgres-{priority}", limit=n)
             for priority, n in limits(self._size).items()
         }
-        # For stores that are never closed: otherwise idle threads would outlive them.
+        # For a store that is never closed: otherwise its idle threads would outlive it.
         self._stop_threads = finalize(self, _stop_all, self._listener_thread, *self._threads.values())
         self._stop_threads.atexit = False
 

@@ -1,12 +1,12 @@
 """Run one operation in one transaction, with as few round trips as possible.
 
-    the first is final      the pipeline itself is the transaction: everything in one round trip
-    several                 BEGIN is sent with the first, COMMIT with the final one
-    none is final           COMMIT has a round trip of its own
-    a read                  each round trip is a transaction: READ COMMITTED promises no more
+    the first round trip is final    no BEGIN: the pipeline is an implicit transaction, so one round trip is enough
+    the last of several is final     BEGIN is sent with the first, COMMIT with the last
+    none is final                    BEGIN is sent with the first, COMMIT in a round trip of its own
+    the operation only reads         each round trip is a transaction, because READ COMMITTED promises no more
 
-Topics are announced after the commit, in the same flush but in a transaction of their own. Inside the writing one,
-NOTIFY would hold a lock of the whole server until the commit is on disk.
+Topics are announced after the commit, in the same flush but in a transaction of their own. A NOTIFY inside the
+writing transaction would hold a lock of the whole server until the commit is on disk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from perdure.store.postgres.session import STATEMENT_SECONDS, Session, SocketWai
 
 T = TypeVar("T")
 
-# NOTIFY fails with a payload of 8000 bytes. A longer topic is not sent: its listeners poll.
+# In bytes. NOTIFY fails if a payload has 8000 bytes or more. A topic above our limit is not sent: its listeners poll.
 _LONGEST_TOPIC: Final = 7000
 
 NOTIFY = """
@@ -38,9 +38,9 @@ SELECT pg_catalog.pg_notify(%(channel)s, topic)
 _log = logging.getLogger("perdure.store")
 
 
-# Each writing statement was written for a certain index. Its plan is made once per connection and kept, perhaps from
-# a time when the table was empty. It must never be a sequential scan, nor an index-only scan of another index with a
-# sort, which looks cheap after a vacuum. JIT compilation takes longer than such a plan runs.
+# Each writing statement was written for a certain index. Its plan is made once per connection, perhaps while the table
+# is empty, and kept. So the plan must never be a sequential scan. Nor may it be an index-only scan of another index
+# with a sort, which looks cheap after a vacuum. JIT compilation would take longer than such a statement runs.
 _PLANS: Mapping[str, str] = {
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
@@ -51,7 +51,10 @@ _PLANS: Mapping[str, str] = {
 
 
 def _settings(statement: int, lock: int, idle: int, plans: Mapping[str, str] | None = None) -> Statement:
-    """Timeouts in seconds and planner settings: for the session if the backend is our own, else for the transaction."""
+    """The statement that sets timeouts, in seconds, and planner settings.
+
+    Its parameter ``local`` says whether they end with the transaction: they must if a pooler shares the backend.
+    """
     settings = {
         "statement_timeout": f"{statement}s",
         "lock_timeout": f"{lock}s",
@@ -66,7 +69,7 @@ _BEGIN = Statement.parse("BEGIN ISOLATION LEVEL READ COMMITTED")
 _COMMIT = Statement.parse("COMMIT")
 _ROLLBACK = Statement.parse("ROLLBACK")
 _NOTIFY = Statement.parse(NOTIFY)
-# A read is planned for its own filters and for the table as it is now.
+# A read is planned anew each time, for its own filters and for the table as it is now.
 READ_SETTINGS = _settings(STATEMENT_SECONDS, 5, 30, {"plan_cache_mode": "force_custom_plan"})
 WRITE_SETTINGS: Mapping[Priority, Statement] = {
     "normal": _settings(STATEMENT_SECONDS, 5, 30, _PLANS),
@@ -83,13 +86,13 @@ def notice(channel: str, topics: Iterable[str]) -> dict[str, str] | None:
 
 
 class TooLong(Exception):
-    """An operation takes more than one round trip."""
+    """An operation with ``at_once`` needs more than one round trip."""
 
 
 class Transaction:
-    """A run of an operation on a session. ``wake`` holds the topics it announced once it has returned.
+    """One run of an operation on a session. Once ``run`` has returned, ``wake`` holds the announced topics.
 
-    ``at_once``: raise TooLong unless one round trip is enough, so that no row stays locked between two of them.
+    ``at_once``: raise TooLong unless one round trip is enough, so that no row stays locked between two round trips.
     """
 
     def __init__(
@@ -150,7 +153,8 @@ class Transaction:
             self._session.send(_BEGIN, rows=False)
         session = self._session
         if session.settings is not self._settings:
-            # Behind a pooler the next transaction may run on another backend, and another client's may run on this one.
+            # Behind a pooler, settings must be local: our next transaction may run on another backend, and a
+            # transaction of another client on this one.
             session.send(self._settings, {"local": not session.prepares}, rows=False)
 
     def _send(self, query: Query) -> None:
@@ -167,7 +171,7 @@ class Transaction:
             self._session.send(_COMMIT, rows=False)
         self._session.sync()
         self._begun = self._explicit  # an implicit transaction ends at the sync, also if it fails
-        self._queue_notice(Sync.OWED)  # nobody waits for NOTIFY: that saves a fifth of a single enqueue
+        self._queue_notice(Sync.OWED)  # not waiting for NOTIFY saves a fifth of a single enqueue
         answers = yield from self._session.answer()
         self._begun = False
         if self._session.prepares:

@@ -27,7 +27,7 @@ _ENCODE_AT: Final = (
 _PORT: Final = "The port in the PostgreSQL URL, or in $PGPORT, must be a number from 1 to 65535."
 _PAIRS: Final = "The PostgreSQL URL must have the same number of each: host, hostaddr, port."
 
-# libpq reads these only while it connects, and reports a wrong one as a server that cannot be reached.
+# libpq reads these options only while it connects, and reports a wrong value as a server that cannot be reached.
 _INTEGERS: Final = (
     "keepalives",
     "keepalives_idle",
@@ -37,7 +37,7 @@ _INTEGERS: Final = (
 )
 _INTEGER: Final = re.compile(r"\s*[+-]?[0-9]{1,9}\s*")
 
-# Contacts nobody: this is not an address.
+# With these options libpq contacts no server, because "x" is not an address.
 _NOWHERE: Final[Mapping[str, str]] = {"host": "x", "hostaddr": "x", "port": "1"}
 
 
@@ -45,7 +45,7 @@ def parse_url(url: str) -> dict[str, Any]:
     """The options of a URL."""
     query = _query(url)
     if "\0" in url:
-        raise InvalidConfig(_UNREADABLE)  # libpq would read only the part before it
+        raise InvalidConfig(_UNREADABLE)  # libpq would read only the part before the NUL
     asked = _parsed(url)
     if asked is None:
         raise InvalidConfig(_unreadable(query))
@@ -59,7 +59,10 @@ def parse_url(url: str) -> dict[str, Any]:
 
 
 def _parsed(url: str) -> dict[str, Any] | None:
-    """The options; None if libpq cannot read the URL. Raising here would chain libpq's error, which quotes the URL."""
+    """The options; None if libpq cannot read the URL.
+
+    To raise our error here would chain libpq's error, which quotes the URL.
+    """
     try:
         return conninfo_to_dict(url)
     except (psycopg.ProgrammingError, ValueError):
@@ -67,7 +70,7 @@ def _parsed(url: str) -> dict[str, Any] | None:
 
 
 def servers(url: str) -> str:
-    """Host and port of each server in a URL. Nothing else in it may be shown."""
+    """Host and port of each server in a URL. Nothing else of a URL may be shown."""
     asked = parse_url(url)
     hosts = _hosts(asked) or _list(asked, "hostaddr") or ["localhost"]
     ports = _ports(asked) or ["5432"]
@@ -84,8 +87,9 @@ def shown(database: str | None) -> str:
 def refuse_wrong_options(asked: Mapping[str, Any]) -> None:
     """Raise InvalidConfig if libpq would contact no server at all. The error names the first wrong option.
 
-    Do not call this while handling the driver's error: ours would chain it, and it quotes the value. libpq itself tests
-    the options: valid values depend on its version, and its messages on the language.
+    Do not call this while handling the driver's error: our error would chain it, and it quotes values. libpq itself
+    tests the options, because valid values depend on its version. Its messages are of no use here, because they depend
+    on the language.
     """
     probe = dict(_NOWHERE)
     options = {name: value for name, value in asked.items() if name not in (*_NOWHERE, "password")}
@@ -104,9 +108,9 @@ def _is_refused(settings: Mapping[str, Any]) -> bool:
 
 
 def _query(url: str) -> str:
-    """The query part of a URL. Refuse a URL that libpq and its author read differently.
+    """The query part of a URL. Refuse a URL that its author and libpq read differently.
 
-    For libpq a password ends at the first @, and there is no password after a slash.
+    libpq ends a password at the first @, and expects no password after a slash.
     """
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in ("postgresql", "postgres"):
@@ -126,7 +130,7 @@ def _unreadable(query: str) -> str:
     for name, (_, separator, value) in zip(names, parts, strict=True):
         if name in known and (not separator or "=" in value):
             return f"The option {name} in the PostgreSQL URL cannot be read: in its value, write = as %3D and & as %26."
-        # It may be a piece of a password that contains & or ?.
+        # An unknown name may be a piece of a password that contains & or ?.
         secret = "@" in query or any("password" in one for one in names)
         if name not in known and not secret and re.fullmatch("[A-Za-z_]{1,40}", name):
             return f"The PostgreSQL URL has an option that libpq does not know: {name}."

@@ -1,7 +1,7 @@
-"""Migration files: numbered SQL files that create the tables. Both databases have the same numbers and names.
+"""Migration files: numbered SQL files that create and change the tables. Each migration has a file for each database.
 
-A file is SQL for one transaction. A file that begins with ``-- online`` runs statement by statement, each in its own
-transaction, so that workers keep running. After an interruption it continues where it stopped.
+A file runs in one transaction. A file that begins with ``-- online`` runs statement by statement, each in its own
+transaction, so that workers can go on meanwhile. After an interruption it continues where it stopped.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Migration(NamedTuple):
 
     @property
     def statements(self) -> list[str]:
-        """The statements, with comments. Joined, they are the whole text."""
+        """The statements with their comments. Joined, they are the whole text."""
         return split(self.text)
 
     def checksum_after(self, done: int) -> str:
-        """The checksum of the first ``done`` statements: the history has it while an online migration is under way."""
+        """The checksum of the first ``done`` statements. The history has it while an online migration is under way."""
         return _digest("".join(self.statements[:done]))
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Migration(NamedTuple):
 
 
 def split(text: str) -> list[str]:
-    """Split a text into statements. Semicolons in strings, comments, functions and triggers do not end one."""
+    """Split a text into statements. A semicolon in a string, comment, function or trigger does not end a statement."""
     pieces = [found[0] for found in _STATEMENT.finditer(text) if found[0]]
     if len(pieces) > 1 and not bare(pieces[-1]):
         rest = pieces.pop()
@@ -78,7 +78,7 @@ def tables(migrations: Iterable[Migration]) -> list[str]:
 
 
 def history(dialect: Dialect) -> str:
-    """The table that records which migrations were applied; it is created before the first of them."""
+    """The SQL that creates the history: the table that records which migrations were applied."""
     return _read(dialect, "history.sql")
 
 
@@ -94,7 +94,8 @@ _CREATES = re.compile(r"^CREATE TABLE perdure\.(\w+)", re.MULTILINE)
 
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
-# Possessive, so that text in a comment or a string is never read as anything else. BEGIN … END is a SQLite trigger.
+# The repetition is possessive (*+), so that a match cannot backtrack into a comment or a string. BEGIN … END is the
+# body of a trigger on SQLite.
 _STATEMENT = re.compile(
     r"""(?s: -- [^\n]*
            | /\* .*? \*/

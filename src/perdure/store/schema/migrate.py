@@ -1,6 +1,6 @@
-"""Migrate a database: apply numbered files, record their checksums in a history, one process at a time.
+"""Migrate a database: apply numbered files and record their checksums in a history, one process at a time.
 
-``apply`` changes the schema, ``check`` only reads it. Both refuse a history that this version cannot have made.
+``apply`` changes the schema, ``check`` only reads it. Both raise an error if the history does not fit this version.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COMMAND: Final = "call app.migrate() or run perdure migrate"
 
 
 class Target(Protocol):
-    """The database to migrate. SQL texts say ``perdure.job``, whatever the schema or prefix."""
+    """The database to migrate. Statements passed to it say ``perdure.job``; it puts in the actual schema or prefix."""
 
     @property
     def dialect(self) -> Dialect: ...
@@ -38,13 +38,16 @@ class Target(Protocol):
         ...
 
     def make_room(self) -> None:
-        """Create what must exist before the history table, in an exclusive transaction."""
+        """Create what must exist before the history table. Called inside an exclusive transaction."""
         ...
 
     def run(self, statement: str) -> None: ...
 
     def run_online(self, statement: str) -> None:
-        """Run an online migration's statement, if necessary outside the transaction; then it may have run before."""
+        """Run a statement of an online migration, if necessary outside the transaction.
+
+        A statement that runs outside may have run before, because its record is written separately.
+        """
         ...
 
     def rows(self, sql: str, params: Mapping[str, Param] = ...) -> list[Row]:
@@ -53,11 +56,11 @@ class Target(Protocol):
 
 
 def apply(target: Target, known: Sequence[Migration], *, to: int | None = None) -> Iterator[int]:
-    """Apply what is missing, up to version ``to``; yield each version that was finished here."""
+    """Apply the missing migrations, up to version ``to``; yield the version of each one that was finished here."""
     work = look(target, known, to=to)
     while work:
         with target.exclusive_transaction():
-            # Another process may have done it meanwhile.
+            # Another process may have done some of the work meanwhile.
             work = _pending(target, known, to)
             finished = _work(target, work[0]) if work else False
         if finished:
@@ -72,7 +75,7 @@ def look(target: Target, known: Sequence[Migration], *, to: int | None = None) -
 
 
 def check(target: Target, known: Sequence[Migration]) -> None:
-    """Raise an error if the schema is wrong, or if its jobs were moved elsewhere so that nobody may write."""
+    """Raise an error if the schema is missing or outdated, or if its jobs were moved to another database."""
     with target.look():
         work = _pending(target, known)
         if work and not _history(target):
@@ -157,7 +160,7 @@ def _has_history(target: Target) -> bool:
 
 
 def _refuse_strangers(target: Target, known: Sequence[Migration]) -> None:
-    """Refuse tables without a history: they are not perdure's, or the history was lost."""
+    """Refuse tables with our names but without a history: they are not perdure's, or the history was lost."""
     there = {name for (name,) in target.rows(_RELATIONS[target.dialect], {"schema": target.schema})}
     for table in tables(known):
         if _place(target, table) in there:

@@ -1,4 +1,4 @@
-"""Compare a database's history with the known migrations: what is pending, or why nothing may be applied."""
+"""Compare a database's history with the known migrations: find what is pending, or why nothing may be applied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Work(NamedTuple):
 
     migration: Migration
     done: int = 0
-    """How many of its statements are done. Only an online migration can stop between two."""
+    """How many of its statements are done. Only an online migration can stop between two statements."""
 
 
 def outstanding(history: Iterable[Row], known: Sequence[Migration]) -> list[Work]:
@@ -52,7 +52,7 @@ def _refuse_if_changed(migration: Migration, checksum: str) -> None:
 
 
 def _done(migration: Migration, checksum: str) -> int:
-    """How many statements of a migration were run, by the recorded checksum."""
+    """How many statements of an unfinished migration were run, found by its recorded checksum."""
     if not migration.is_online:
         raise SchemaDirty(
             f"Migration {migration} was begun and never finished; restore the database from a backup."

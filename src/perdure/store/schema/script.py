@@ -1,4 +1,4 @@
-"""Migrations as SQL scripts, to run by hand or inside migrations of Alembic, Django and others."""
+"""Migrations as SQL scripts, to run by hand or inside the migrations of Alembic, Django and other tools."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from perdure.store.statements import DEFAULT_SCHEMA, Dialect, name_tables
 def install(
     migrations: Sequence[Migration], dialect: Dialect, schema: str = DEFAULT_SCHEMA, *, anew: bool
 ) -> list[str]:
-    """Statements for one transaction, whose result ``check`` accepts. ``anew``: also create the schema and the history.
+    """The statements that apply migrations in one transaction, in a way that ``check`` accepts.
 
-    Indexes are not created CONCURRENTLY, which is impossible in a transaction.
+    ``anew``: also create the schema and the history. Indexes are not created CONCURRENTLY, because that is impossible
+    in a transaction.
     """
     statements = _beginning(dialect, schema) if anew else []
     for migration in migrations:
@@ -25,7 +26,7 @@ def install(
 
 
 def script(work: Sequence[Work], dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> str:
-    """The SQL that ``apply`` would run: a transaction for each migration, except online ones."""
+    """The SQL that ``apply`` would run. Each migration is a transaction, unless it is online."""
     parts = _beginning(dialect, schema) if [one for one in work if one.migration.version == 1] else []
     for migration, done in work:
         statements = [*migration.statements[done:], _record(migration)]

@@ -1,4 +1,4 @@
--- Statements that differ on PostgreSQL, in the order of sqlite.sql.
+-- The statements that SQLite needs in another form, or not at all, in the order of sqlite.sql. "differs" says why.
 
 -- fragment: has_tag
 EXISTS (SELECT FROM json_array_elements_text(CASE json_typeof(j.tags) WHEN 'array' THEN j.tags END) AS tag
@@ -8,11 +8,12 @@ EXISTS (SELECT FROM json_array_elements_text(CASE json_typeof(j.tags) WHEN 'arra
 (strpos(CAST(j.payload AS text), CAST(:text AS text)) > 0 OR strpos(CAST(j.payload AS text), CAST(:escaped AS text)) > 0)
 
 -- fragment: next_token
--- If a row has a value larger than perdure stores, this sum overflows: the claim fails before it reads the value.
+-- If a row has a value that is larger than perdure stores, this sum overflows, and the claim fails before it reads the
+-- value.
 token + 1 + CASE WHEN too_large() THEN 2147483647 ELSE 0 END
 
 -- fragment: asked_queues
--- The named queues, in their order; if none are named, all queues with ready jobs, one index lookup for each.
+-- The named queues, in their order. If none are named, all queues with ready jobs: one index lookup for each.
 every AS (
     SELECT '' AS queue WHERE CAST(:queues AS text) IS NULL
     UNION ALL
@@ -25,18 +26,35 @@ asked AS (
     UNION ALL
     SELECT value, rank FROM json_array_elements_text(CAST(:queues AS json)) WITH ORDINALITY AS q (value, rank))
 
+-- fragment: names_of_limits
+json_array_elements_text(t.limits) AS given (value)
+
+-- fragment: running_jobs
+-- Jobs that run, found worker by worker: with statistics from a time when nothing ran, the planner would scan the table.
+owner AS (
+    SELECT (SELECT j.worker FROM perdure.job j WHERE j.state = 'running' ORDER BY j.worker LIMIT 1) AS worker
+    UNION ALL
+    SELECT (SELECT j.worker FROM perdure.job j
+             WHERE j.state = 'running' AND j.worker > owner.worker ORDER BY j.worker LIMIT 1)
+      FROM owner WHERE owner.worker IS NOT NULL),
+running AS MATERIALIZED (
+    SELECT j.id, j.queue, j.task, j.concurrency_key
+      FROM owner CROSS JOIN LATERAL (
+           SELECT * FROM perdure.job WHERE state = 'running' AND worker = owner.worker) j)
+
 -- fragment: no_job
--- As many columns as a claimed job has.
+-- A row that is no job: as many NULLs as a claimed job has columns.
 NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 
 -- fragment: workflow_finished_at
 CASE WHEN x.status IN ('running', 'open') THEN NULL ELSE coalesce(workflow.finished_at, :now) END
 
 -- name: claim_window
--- differs: a cheap form of claim_jobs for one queue and priority that had enough jobs the last time. Most of the cost of a
--- claim on a server is starting its plan, and this plan is a third as large. Rows before :since are mostly dead index
--- entries; full claims find the rest. If other jobs come first, or a task is unknown to this worker, it claims nothing.
--- If it finds too few and others follow, it returns 'more'.
+-- differs: this is a cheap form of claim_jobs, for one queue and priority that had enough jobs the last time. Most of the
+-- cost of a claim on a server is the start of its plan, and this plan is a third as large. Before :since there are mostly
+-- dead index entries; claim_jobs finds the few jobs there. If other jobs come first, or if this worker does not know the
+-- task of one of the first jobs, the statement claims nothing and returns 'more'. It also returns 'more' if it finds too
+-- few jobs while there are others behind them.
 WITH
 head AS MATERIALIZED (
     SELECT j.task, j.run_at FROM perdure.job j
@@ -60,18 +78,19 @@ taken AS MATERIALIZED (
       FROM perdure.job j
      WHERE NOT (SELECT ahead.any FROM ahead)
        AND j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority
-       -- Begin at the first row, so that dead index entries are not read a second time.
+       -- Begin at the first row found above, so that the dead index entries before it are not read a second time.
        AND j.run_at BETWEEN (SELECT min(head.run_at) FROM head) AND :now
        AND j.task IN texts(:tasks)
        AND {not_left_to_sweeper}
-       AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = :queue AND {queue_is_closed}) AND {worker_may_claim}
+       AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = :queue AND ({queue_is_closed} OR {queue_is_limited}))
+       AND {worker_may_claim}
      ORDER BY j.run_at, j.id LIMIT :n
        FOR UPDATE SKIP LOCKED),
--- Exactly the locked rows are written. No RETURNING here: it would store the rows a second time.
+-- Exactly the locked rows are written. There is no RETURNING here, because it would store the rows a second time.
 claimed AS (
     UPDATE perdure.job
        SET {set_claimed}
-     -- Find rows only by primary key: in a join with the CTE, stale statistics would cause a scan of the table.
+     -- Rows are found by primary key only: in a join with the CTE, stale statistics could cause a scan of the table.
      WHERE id = ANY (ARRAY(SELECT taken.id FROM taken WHERE NOT taken.late))),
 expired AS (
     UPDATE perdure.job SET {set_expired}
@@ -90,9 +109,10 @@ SELECT {no_job}, 'more'
                   AND j.queue IN texts(:behind)));
 
 -- name: claim_jobs
--- differs: many workers claim at once. First read the heads of the groups without locks, to see how many jobs of each
--- group come first. Then each group locks its share and skips rows that other claims have locked. So the order is kept,
--- and only claimed rows are locked.
+-- differs: many workers claim at once. A group is one priority of a queue, split by task if this worker does not know all
+-- of its tasks. First the statement reads the first jobs of each group without locks, and counts how many of the first :n
+-- jobs each group has: its share. Then it locks that many rows of each group, and skips rows that other claims have
+-- locked. So the order is kept, and only claimed rows are locked.
 WITH RECURSIVE
 {asked_queues},
 head (queue, rank, priority, known, run_ats, ids, found) AS (
@@ -114,12 +134,12 @@ head (queue, rank, priority, known, run_ats, ids, found) AS (
              FROM (SELECT j.task, j.run_at, j.id FROM perdure.job j
                     WHERE next.known AND j.state = 'ready' AND j.held IS NULL
                       AND j.queue = head.queue AND j.priority = next.priority
-                      -- Begin at the first row: entries of jobs claimed before stay dead in the index until a vacuum.
+                      -- Begin at the first row: before it are the dead index entries of claimed jobs, until a vacuum.
                       AND j.run_at BETWEEN next.run_at AND :now
                     ORDER BY j.run_at, j.id LIMIT :n) due) first (known, run_ats, ids)
      WHERE head.found < :n),
 due AS (
-    -- The first jobs in order; if they include a task that this worker does not know, the first of each task it knows.
+    -- The first jobs in order. If they include a task that this worker does not know: the first jobs of each known task.
     SELECT queue, rank, priority, NULL AS task, row.run_at, row.id
       FROM head CROSS JOIN ROWS FROM (unnest(run_ats), unnest(ids)) AS row (run_at, id)
      WHERE known
@@ -155,19 +175,19 @@ taken AS MATERIALIZED (
 claimed AS (
     UPDATE perdure.job
        SET {set_claimed_or_expired}
-     -- Find rows only by primary key: in a join with the CTE, stale statistics would cause a scan of the table.
+     -- Rows are found by primary key only: in a join with the CTE, stale statistics could cause a scan of the table.
      WHERE id = ANY (ARRAY(SELECT taken.id FROM taken)) AND {not_left_to_sweeper}
     RETURNING CAST(id AS text) AS id, token, attempt, {claimed_columns}, state)
 SELECT * FROM claimed
 UNION ALL
--- Other transactions have locked some of the first jobs. If they have locked all of them, run claim_skipping_locked.
+-- Other transactions have locked some of the first jobs. If they have locked all, the worker runs claim_skipping_locked.
 SELECT {no_job}, 'locked'
  WHERE (SELECT count(*) FROM taken) < (SELECT CAST(sum(n) AS bigint) FROM share);
 
 -- name: claim_skipping_locked
--- differs: another transaction may lock the first rows for a long time. claim_jobs counts its shares without locks and
--- then finds nothing, although other groups have work. This statement locks as it reads: it costs more, and runs only
--- when claim_jobs found all of its first jobs locked.
+-- differs: another transaction may lock the first rows for a long time. claim_jobs counts its shares without locks, and
+-- then finds nothing to lock, although other groups have work. This statement locks rows as it reads them. It costs more,
+-- so it runs only when claim_jobs found all of its first jobs locked.
 WITH RECURSIVE
 {asked_queues},
 grp (queue, rank, priority) AS (
@@ -193,9 +213,92 @@ UPDATE perdure.job
  WHERE id = ANY (ARRAY(SELECT id FROM locked ORDER BY rank, priority DESC, run_at, id LIMIT :n)) AND {not_expired}
 RETURNING CAST(id AS text), token, attempt, {claimed_columns}, state;
 
+-- name: count_limited
+-- differs: see running_jobs.
+-- The running jobs of limited tasks and queues, except those that are about to end.
+WITH RECURSIVE
+{running_jobs}
+SELECT queue, task, concurrency_key, count(*)
+  FROM running
+ WHERE (task IN texts(:limited_tasks) OR queue IN texts(:limited_queues)) AND id NOT IN ids(:ended)
+ GROUP BY 1, 2, 3;
+
+-- name: find_limited
+-- differs: LATERAL.
+-- The first due jobs of each limited task, and in limited queues of each task, in each queue and priority. Nothing is locked.
+WITH RECURSIVE
+{asked_queues},
+grp (queue, rank, priority) AS (
+    SELECT queue, rank, 32768 FROM asked
+     WHERE {asked_queue_is_open}
+    UNION ALL
+    SELECT grp.queue, grp.rank, (SELECT CAST(j.priority AS integer) FROM perdure.job j
+                                  WHERE j.state = 'ready' AND j.held IS NULL
+                                    AND j.queue = grp.queue AND j.priority < grp.priority
+                                  ORDER BY j.priority DESC LIMIT 1)
+      FROM grp WHERE grp.priority IS NOT NULL)
+SELECT CAST(row.id AS text), grp.rank, grp.priority, row.run_at, grp.queue, known.task, row.concurrency_key
+  FROM grp CROSS JOIN json_array_elements_text(CAST(:tasks AS json)) AS known (task) CROSS JOIN LATERAL (
+       SELECT j.id, j.run_at, j.concurrency_key FROM perdure.job j
+        WHERE j.state = 'ready' AND j.held IS NULL
+          AND j.queue = grp.queue AND j.priority = grp.priority AND j.task = known.task AND j.run_at <= :now
+          AND {not_expired}
+        ORDER BY j.run_at, j.id LIMIT :n) row
+ WHERE grp.priority < 32768 AND (known.task IN texts(:limited_tasks) OR grp.queue IN texts(:limited_queues));
+
+-- name: find_by_key
+-- differs: LATERAL.
+-- The first due jobs of each concurrency key of a task, in one queue and priority, except of keys that are full.
+WITH RECURSIVE
+every AS (
+    SELECT (SELECT j.concurrency_key FROM perdure.job j
+             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority AND j.task = :task
+               AND j.concurrency_key IS NOT NULL AND j.concurrency_key >= :after
+             ORDER BY j.concurrency_key LIMIT 1) AS key
+    UNION ALL
+    SELECT (SELECT j.concurrency_key FROM perdure.job j
+             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority AND j.task = :task
+               AND j.concurrency_key IS NOT NULL AND j.concurrency_key > every.key
+             ORDER BY j.concurrency_key LIMIT 1)
+      FROM every WHERE every.key IS NOT NULL)
+SELECT CAST(row.id AS text), row.run_at, every.key
+  FROM every CROSS JOIN LATERAL (
+       SELECT j.id, j.run_at FROM perdure.job j
+        WHERE every.key NOT IN texts(:full)
+          AND j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority AND j.task = :task
+          AND j.concurrency_key IS NOT NULL AND j.concurrency_key = every.key AND j.run_at <= :now
+          AND {not_expired}
+        ORDER BY j.run_at, j.id LIMIT :each) row
+ LIMIT :n;
+
+-- name: claim_limited
+-- differs: rows are locked, except those that somebody holds.
+-- Runs after lock_limits, in the same transaction: what runs is counted as of then. So no other claim can exceed a limit
+-- together with this one. The jobs are in the order of their ids in the array.
+WITH RECURSIVE
+{running_jobs},
+chosen AS MATERIALIZED (
+    SELECT j.id, asked.rank, j.queue, j.task, j.concurrency_key
+      FROM json_array_elements_text(CAST(:ids AS json)) WITH ORDINALITY AS asked (id, rank) CROSS JOIN LATERAL (
+           SELECT * FROM perdure.job
+            WHERE id = CAST(asked.id AS uuid) AND state = 'ready' AND held IS NULL AND run_at <= :now AND {not_expired}
+              AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = queue AND {queue_is_closed})
+              FOR UPDATE SKIP LOCKED) j
+     WHERE {worker_may_claim}),
+counted AS (
+    SELECT id, CAST(0 AS bigint) AS rank, queue, task, concurrency_key FROM running
+    UNION ALL
+    SELECT id, rank, queue, task, concurrency_key FROM chosen),
+{beyond_limits}
+UPDATE perdure.job
+   SET {set_claimed}
+ WHERE id = ANY (ARRAY(SELECT id FROM chosen EXCEPT SELECT id FROM beyond))
+RETURNING CAST(id AS text), token, attempt, {claimed_columns}, state;
+
 -- name: set_aside
--- differs: rows are locked, except those that somebody holds; LATERAL keeps to the index of the claim.
--- Of the queues given, the priorities in which nothing is due soon leave the claim's index, if they are many.
+-- differs: rows are locked, except those that others have locked. LATERAL makes the planner use the claim's index.
+-- Looks at each priority of the given queues. If nothing is due soon in a priority, its jobs are set aside and leave the
+-- claim's index. But nothing is done unless there are more than :few such priorities.
 WITH RECURSIVE
 head (queue, priority, run_at) AS (
     SELECT queue, 32768, CAST(NULL AS timestamptz) FROM json_array_elements_text(CAST(:queues AS json)) AS queue
@@ -222,7 +325,7 @@ UPDATE perdure.job SET held = 'later'
 RETURNING 1;
 
 -- name: hold_damaged
--- differs: how a JSON array becomes rows, the bounds of counters, and the size of values, checked as in claim_chosen.
+-- differs: how a JSON array becomes rows, the bounds of counters, and how the size of values is checked.
 UPDATE perdure.job
    SET held = 'unclaimable',
        reason = CASE
@@ -243,8 +346,8 @@ SELECT current_setting('transaction_isolation');
 
 -- name: insert_jobs
 -- differs: how a JSON array becomes rows. A task that is unknown or disabled joins as NULL, which the table refuses. Such
--- a row contains none of the caller's values, because the server writes it into its log.
--- The rows are inserted in their original order, whatever the join does: so two batches cannot deadlock.
+-- a row contains none of the caller's values, because the server writes a refused row into its log.
+-- The rows are inserted in their original order, whatever the join does, so that two batches cannot deadlock.
 INSERT INTO perdure.job (id, task, queue, payload, {each option: COLUMN}, state, priority, max_attempts, timeout, run_at,
                          expires_at, unique_key, parent_job, created_at)
 SELECT x.id, t.name, CASE WHEN t.name IS NOT NULL THEN coalesce(x.queue, t.queue) END,
@@ -264,9 +367,9 @@ SELECT x.id, t.name, CASE WHEN t.name IS NOT NULL THEN coalesce(x.queue, t.queue
 RETURNING id, queue, run_at <= :now;
 
 -- name: insert_same_options
--- differs: how a JSON object becomes rows. A value that all jobs share is a parameter, and nothing is returned. Only the
--- first job is checked, to see whether an earlier commit, whose reply was lost, wrote them: ON CONFLICT DO NOTHING would
--- check each. This takes half the time of insert_jobs.
+-- differs: how a JSON object becomes rows. A value that all jobs share is a parameter, and nothing is returned. The jobs
+-- may have been written by an earlier commit whose reply was lost. Only the first job is checked for this, while ON
+-- CONFLICT DO NOTHING would check each. The statement takes half the time of insert_jobs.
 INSERT INTO perdure.job (id, task, queue, payload, {each option: COLUMN}, state, priority, max_attempts, timeout, run_at,
                          expires_at, created_at)
 SELECT CAST(x.key AS uuid), t.name, coalesce(t.given_queue, t.queue), CAST(x.value AS json), {each option: t.COLUMN}, 'ready',
@@ -291,16 +394,18 @@ RETURNING job;
 
 -- name: sync_tasks
 -- differs: how a JSON array becomes rows.
-INSERT INTO perdure.task (name, queue, priority, max_attempts, timeout, backoff, max_crashes, redact, synced_at)
+INSERT INTO perdure.task (name, queue, priority, max_attempts, timeout, backoff, max_crashes, redact,
+                          concurrency, concurrency_scope, keyed, limits, synced_at)
 SELECT x.name, x.queue, x.priority, x.max_attempts, x.timeout, CAST(x.backoff AS json), x.max_crashes,
-       CAST(x.redact AS json), :now
+       CAST(x.redact AS json), x.concurrency, x.concurrency_scope, x.keyed, CAST(x.limits AS json), :now
   FROM json_to_recordset(CAST(:tasks AS json)) AS x (
        name text, queue text, priority smallint, max_attempts integer, timeout bigint, backoff text,
-       max_crashes integer, redact text)
+       max_crashes integer, redact text, concurrency integer, concurrency_scope text, keyed boolean, limits text)
     ON CONFLICT (name) DO UPDATE
    SET queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts,
        timeout = excluded.timeout, backoff = excluded.backoff, max_crashes = excluded.max_crashes,
-       redact = excluded.redact, synced_at = :now;
+       redact = excluded.redact, concurrency = excluded.concurrency, concurrency_scope = excluded.concurrency_scope,
+       keyed = excluded.keyed, limits = excluded.limits, synced_at = :now;
 
 -- name: disable_other_tasks
 -- differs: how a JSON array becomes rows.
@@ -308,8 +413,8 @@ UPDATE perdure.task SET enabled = false
  WHERE enabled AND name NOT IN (SELECT x.name FROM json_to_recordset(CAST(:tasks AS json)) AS x (name text));
 
 -- name: finish_succeeded
--- differs: how a JSON object becomes rows. No join: with statistics from a time when nothing ran, the planner would scan
--- the whole table for running jobs.
+-- differs: how a JSON object becomes rows. There is no join: with statistics from a time when nothing ran, the planner
+-- would scan the whole table for running jobs.
 WITH given AS MATERIALIZED (SELECT CAST(:outcomes AS jsonb) AS outcomes)
 UPDATE perdure.job
    SET state = 'succeeded', worker = NULL, finished_at = :now,
@@ -322,7 +427,7 @@ UPDATE perdure.job
 RETURNING CAST(id AS text), token;
 
 -- name: finish_same_result
--- differs: see finish_succeeded. Reads the leases once for each row, instead of three times.
+-- differs: see finish_succeeded. This statement reads the leases once for each row, instead of three times.
 WITH given AS MATERIALIZED (SELECT CAST(:leases AS jsonb) AS leases),
 done AS (
     UPDATE perdure.job
@@ -359,8 +464,9 @@ SELECT j.id, j.token, free.id IS NOT NULL
           FOR UPDATE SKIP LOCKED) free ON true;
 
 -- name: find_orphans
--- differs: a locked row is being finished; the next sweep sees it. A row is checked again under the lock: others may have
--- rescued and claimed it. It is found by primary key: otherwise the whole table would be scanned for the order.
+-- differs: locked rows are skipped. Such a row is being finished, or the next sweep finds it. A row is checked again
+-- under its lock, because others may have rescued and claimed it. Rows are found by primary key: otherwise ORDER BY would
+-- make the planner scan the whole table by id.
 SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes, j.interruptions,
        j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage, j.workflow_id
   FROM perdure.job j
@@ -458,7 +564,7 @@ SELECT value FROM json_array_elements_text(CAST(:names AS json)) AS value
     ON CONFLICT DO NOTHING;
 
 -- name: expire_jobs
--- differs: a locked row is being claimed; the claim sees that it expired.
+-- differs: locked rows are skipped. Such a row is being claimed, and the claim sees that the job has expired.
 UPDATE perdure.job SET {set_expired}
  WHERE id = ANY (ARRAY(SELECT id FROM perdure.job
                         WHERE state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now
@@ -468,7 +574,8 @@ UPDATE perdure.job SET {set_expired}
 RETURNING id;
 
 -- name: describe_database
--- differs: the available numbers. The newest migration is the schema's version; an old snapshot keeps dead rows.
+-- differs: the available numbers. The table migration is joined only to find our schema. The age of the oldest snapshot is
+-- of interest because a vacuum cannot remove the rows that died after it.
 SELECT current_setting('server_version'), pg_database_size(current_database()),
        (SELECT CAST(sum(s.n_dead_tup) AS bigint)
           FROM pg_catalog.pg_stat_all_tables s JOIN pg_catalog.pg_class c ON c.oid = s.relid
@@ -504,7 +611,7 @@ SELECT x.id, CASE x.task WHEN '(gate)' THEN x.task ELSE t.name END,
 
 -- name: insert_steps_same_options
 -- differs: how a JSON object becomes rows: step id -> [key, payload, number of parents]. A value that all steps share is a
--- parameter: this takes a third of the time of insert_steps.
+-- parameter, so this takes a third of the time of insert_steps.
 INSERT INTO perdure.job (id, task, queue, payload, {each option: COLUMN}, state, priority, max_attempts, timeout, run_at,
                          expires_at, workflow_id, step_key, deps_pending, delay, parent_job, created_at)
 SELECT CAST(x.key AS uuid), t.name, coalesce(t.given_queue, t.queue), CAST(x.value ->> 1 AS json), {each option: t.COLUMN},
@@ -540,7 +647,7 @@ SELECT {tally_columns}
    FOR UPDATE;
 
 -- name: lock_workflows_skipping_locked
--- differs: rows are locked, except those that others have locked; the jobs of these are returned.
+-- differs: rows are locked, except those that others have locked. Returns the jobs whose workflow others have locked.
 WITH asked AS MATERIALIZED (
     SELECT j.id, j.workflow_id FROM perdure.job j
      WHERE j.id = ANY (ARRAY(SELECT CAST(x.value ->> 0 AS uuid) FROM json_array_elements(CAST(:leases AS json)) AS x (value)))
@@ -553,9 +660,9 @@ free AS MATERIALIZED (
 SELECT id FROM asked WHERE workflow_id NOT IN (SELECT id FROM free);
 
 -- name: succeed_steps
--- differs: it combines finish_succeeded, release_steps and settle_workflows, to save a round trip. It works only for
--- workflows in which nothing has failed, where no step can be doomed; steps of other workflows are left alone. Each row
--- is found by its primary key: see finish_succeeded.
+-- differs: this combines finish_succeeded, release_steps and settle_workflows, to save a round trip. It works only for
+-- workflows in which nothing has failed, because their steps can all still run. Steps of other workflows are left alone.
+-- Each row is found by its primary key: see finish_succeeded.
 WITH given AS MATERIALIZED (
     SELECT CAST(:outcomes AS jsonb) AS outcomes,
            ARRAY(SELECT id FROM perdure.workflow
@@ -609,9 +716,9 @@ UNION ALL
 SELECT CAST(id AS text), NULL, queue FROM counted WHERE state = 'ready' AND due;
 
 -- name: release_steps
--- differs: how a JSON object becomes rows. Each child is found by its primary key: see finish_succeeded. Only steps
--- that no longer wait are returned; the others are not needed. Counts and times are bounded: values of a child that were
--- written by hand must not make the outcome of its parent fail.
+-- differs: how a JSON object becomes rows. Each child is found by its primary key: see finish_succeeded. Only steps whose
+-- parents have all ended are returned. Counts and times are bounded: values that somebody wrote into a child by hand must
+-- not make the outcome of its parent fail.
 WITH given AS MATERIALIZED (
     SELECT array_agg(child) AS ids, jsonb_object_agg(CAST(child AS text), jsonb_build_array(ended, spoiled)) AS counts
       FROM (SELECT d.child, count(*) AS ended,
@@ -640,9 +747,9 @@ SELECT d.parent, d.child, d.mode
  WHERE c.workflow_id = :workflow AND c.workflow_id IS NOT NULL;
 
 -- name: list_waiting_edges
--- differs: the join order is fixed, from child to edge to parent. Otherwise the planner may take a table whose rows were
--- just deleted for one row, and try each child with each parent: 5 s for 2,000 steps, and over the statement timeout for
--- 10,000. Parents are in the order of creation, as in SQLite's index.
+-- differs: the join order is fixed, from child to edge to parent. Otherwise, if the rows of a table were just deleted, the
+-- planner may expect one row there and try each child with each parent: 5 s for 2,000 steps, and more than the statement
+-- timeout for 10,000. Parents are in the order of creation, as in SQLite's index.
 SELECT d.child, d.parent, d.mode, p.step_key, p.state
   FROM perdure.job c CROSS JOIN LATERAL (
        SELECT child, parent, mode FROM perdure.dependency WHERE child = c.id ORDER BY parent) d CROSS JOIN LATERAL (
@@ -688,8 +795,8 @@ WITH RECURSIVE up (id) AS (
 SELECT a.step_key FROM perdure.job a WHERE a.id IN (SELECT up.id FROM up);
 
 -- name: read_parents
--- differs: how a JSON array becomes rows, and the order of the parents: see list_waiting_edges. Up to :n parents of each
--- child after :after, with their results as long as these take at most :bytes per child.
+-- differs: how a JSON array becomes rows, and the order of the parents: see list_waiting_edges. Returns up to :n parents
+-- of each child, after the id :after. Results are included as long as those of one child take at most :bytes.
 SELECT x.child, p.step_key, p.task, p.state, p.reason, d.parent, p.run, p.token, p.size,
        CASE WHEN sum(p.size) OVER (PARTITION BY x.child ORDER BY d.parent) <= CAST(:bytes AS bigint) THEN p.result END
   FROM json_array_elements_text(CAST(:children AS json)) AS x (child) CROSS JOIN LATERAL (
@@ -700,7 +807,7 @@ SELECT x.child, p.step_key, p.task, p.state, p.reason, d.parent, p.run, p.token,
  ORDER BY x.child, d.parent;
 
 -- name: find_parents
--- differs: how a JSON array becomes rows. Results as in read_parents.
+-- differs: how a JSON array becomes rows. Results are included as in read_parents.
 SELECT p.step_key, p.task, p.state, p.reason, p.id, p.run, p.token, p.size,
        CASE WHEN sum(p.size) OVER (ORDER BY p.id) <= CAST(:bytes AS bigint) THEN p.result END
   FROM json_array_elements_text(CAST(:keys AS json)) AS x (key) CROSS JOIN LATERAL (
@@ -710,7 +817,7 @@ SELECT p.step_key, p.task, p.state, p.reason, p.id, p.run, p.token, p.size,
  WHERE EXISTS (SELECT FROM perdure.dependency d WHERE d.parent = p.id AND d.child = :id);
 
 -- name: find_ancestors
--- differs: how a JSON array becomes rows. One walk for all keys; results as in read_parents.
+-- differs: how a JSON array becomes rows. One walk serves all keys. Results are included as in read_parents.
 WITH RECURSIVE up (id) AS (
     SELECT parent FROM perdure.dependency WHERE child = :id
     UNION
@@ -750,9 +857,9 @@ UPDATE perdure.job
 RETURNING state, queue;
 
 -- name: find_jobs
--- differs: how JSON is read. It is planned for its actual parameters, which leave only one of the branches. Each branch
--- is fenced: otherwise, only because of ORDER BY, the whole table would be scanned by id. The last row shows where the
--- range ended.
+-- differs: how JSON is read. The statement is planned for its actual parameters, so that only the branch for :through is
+-- left. OFFSET 0 fences a branch off from ORDER BY, which would otherwise make the planner scan the whole table by id.
+-- The last row shows where the range ended.
 WITH looked AS MATERIALIZED (
     (SELECT id FROM perdure.job
       WHERE CAST(:through AS text) = 'id' AND id < :before ORDER BY id DESC LIMIT CAST(:length AS bigint))
@@ -786,7 +893,7 @@ UNION ALL
   ORDER BY id LIMIT 1);
 
 -- name: lock_jobs
--- differs: rows are locked in the given order. Of rows that others have locked only the id is returned.
+-- differs: rows are locked in the given order. For rows that others have locked, only the id is returned.
 SELECT j.id, free.id IS NOT NULL, free.state, free.run_at <= :now, free.held, free.error_kind, free.error_code,
        free.finished_at, free.run, free.token, free.worker, free.unique_key, free.task, coalesce(free.tenant, ''),
        free.workflow_id
@@ -806,11 +913,11 @@ UPDATE perdure.job SET {set_expired}
                    WHERE task = j.task AND coalesce(tenant, '') = coalesce(j.tenant, '') AND unique_key = j.unique_key
                      AND unique_key IS NOT NULL AND state IN ('waiting', 'ready', 'running', 'open')
                      AND expires_at <= :now LIMIT 1) holder))
-   -- Written so that the index job_expires is not used: it would go through all expired jobs.
+   -- coalesce() keeps the planner from using the index job_expires: it would read all expired jobs.
    AND state IN ('waiting', 'ready') AND coalesce(expires_at <= :now, false);
 
 -- name: find_taken_keys
--- differs: how a JSON array becomes rows. Those of these jobs whose unique key an active job has.
+-- differs: how a JSON array becomes rows. Returns the given jobs whose unique key an active job has.
 SELECT CAST(j.id AS text)
   FROM json_array_elements_text(CAST(:ids AS json)) AS x (value) CROSS JOIN LATERAL (
        SELECT id, task, tenant, unique_key FROM perdure.job WHERE id = CAST(x.value AS uuid) LIMIT 1) j CROSS JOIN LATERAL (

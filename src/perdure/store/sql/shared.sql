@@ -1,24 +1,64 @@
--- Statements that both databases run. store/statements.py explains the notations that it rewrites. States are literals:
--- with a bound state, a generic plan cannot use the partial indexes.
+-- Statements that both databases run. store/statements.py explains the notations that it rewrites. States are literals,
+-- because a generic plan cannot use the partial indexes if the state is a parameter.
 
 -- fragment: lease_holds
--- Fencing, always together with `token = …`: a write of a running job is refused once its lease was taken away. The next
--- claim raises the token, a rescue clears the worker (docs/decisions/0005).
+-- Fencing: together with `token = …` this refuses a write of a running job whose lease was taken away. The next claim
+-- raises the token, and a rescue clears the worker (docs/decisions/0005). Every use must also compare the token.
 worker IS NOT NULL
 
+-- fragment: queue_is_paused
+-- Whether the queue of row q is paused now. A pause may end by itself.
+(q.paused AND (q.resume_at IS NULL OR q.resume_at > :now))
+
 -- fragment: queue_is_closed
--- Whether nothing may be claimed now from the queue of row q. Every claim uses this: a condition that closes a whole
--- queue belongs here.
-(q.paused OR q.cool_until > :now)
+-- Whether nothing may be claimed now from the queue of row q. Every claim uses this fragment, so a condition that closes
+-- a whole queue belongs here.
+({queue_is_paused} OR q.cool_until > :now)
 
 -- fragment: worker_may_claim
--- A worker that was retired, or that a restored database does not know, must not claim until it has registered anew:
--- the next sweep would take its jobs away while they run.
+-- A worker that was retired, or that a restored database does not know, must not claim until it has registered anew.
+-- Otherwise the next sweep would take its jobs away while they run. A worker that does not know the current limits must
+-- not claim until it has read them.
 EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND {is_live})
+       AND CAST(:limits AS bigint) = coalesce((SELECT version FROM perdure.limit_lock WHERE id = 1), 0)
+
+-- fragment: queue_is_limited
+-- Limited claims hand out the jobs of such a queue, and no other claim does.
+q.concurrency IS NOT NULL
+
+-- fragment: end_pause
+paused = false, paused_at = NULL, paused_by = NULL, pause_reason = NULL, resume_at = NULL
 
 -- fragment: asked_queue_is_claimable
+NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = asked.queue AND ({queue_is_closed} OR {queue_is_limited}))
+       AND {worker_may_claim}
+
+-- fragment: asked_queue_is_open
 NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = asked.queue AND {queue_is_closed})
        AND {worker_may_claim}
+
+-- fragment: beyond_limits
+-- Of the jobs in `counted` (id, rank, queue, task, concurrency_key), those that a limit has no room for. Jobs that run
+-- already have the rank 0. A job without a concurrency key is not under the limit of its task's keys.
+under AS (
+    SELECT c.id, c.rank, 'task' AS kind, coalesce(t.concurrency_scope, t.name) AS name,
+           CASE WHEN t.keyed THEN c.concurrency_key ELSE '' END AS key, t.concurrency
+      FROM counted c JOIN perdure.task t ON t.name = c.task
+     WHERE t.concurrency IS NOT NULL AND (NOT t.keyed OR c.concurrency_key <> '')
+    UNION ALL
+    SELECT c.id, c.rank, 'named', l.name, '', l.concurrency
+      FROM counted c JOIN perdure.task t ON t.name = c.task
+           CROSS JOIN {names_of_limits} JOIN perdure.named_limit l ON l.name = given.value
+     WHERE l.concurrency IS NOT NULL
+    UNION ALL
+    SELECT c.id, c.rank, 'queue', q.name, '', q.concurrency
+      FROM counted c JOIN perdure.queue q ON q.name = c.queue
+     WHERE {queue_is_limited}),
+beyond AS (
+    SELECT id
+      FROM (SELECT id, rank, concurrency, row_number() OVER (PARTITION BY kind, name, key ORDER BY rank) AS position
+              FROM under) placed
+     WHERE rank > 0 AND position > concurrency)
 
 -- fragment: not_expired
 (expires_at IS NULL OR expires_at > :now)
@@ -51,6 +91,10 @@ task, queue, priority, run_at, run, max_attempts, timeout, payload, checkpoint, 
 -- Whether the worker of row w is live.
 w.retired_at IS NULL
 
+-- fragment: task_columns
+name, queue, priority, max_attempts, timeout, backoff, max_crashes, enabled, redact, concurrency, concurrency_scope, keyed,
+       CAST(limits AS text)
+
 -- fragment: worker_columns
 id, name, lease, tasks, queues, slots, started_at, beat_at, expires_at, retired_at
 
@@ -62,7 +106,7 @@ NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = worker AND {is_live})
 error_kind = NULL, error_code = NULL, error_message = NULL, error_trace = NULL
 
 -- fragment: reset_for_requeue
--- What a new run resets. The caller decides about the checkpoint.
+-- The columns that a new run resets. The statement around this decides about the checkpoint.
 run = run + 1, attempt = 0, expires_at = NULL, started_at = NULL, finished_at = NULL, cancel_requested_at = NULL, held = NULL,
        reason = NULL, result = NULL, crashes = 0, interruptions = 0, throttles = 0, snoozes = 0, {clear_error}, stage = NULL,
        progress_done = NULL, progress_total = NULL, progress_message = NULL
@@ -85,7 +129,7 @@ CASE task WHEN '(gate)' THEN {gate_due} ELSE {step_due} END
 id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
 
 -- fragment: due_jobs
--- Jobs that are due and not held, through the index of each kind.
+-- Jobs that are due and not held. Those that are still set aside have an index of their own.
 (SELECT queue, task, run_at FROM perdure.job
           WHERE state = 'ready' AND held IS NULL AND run_at <= :now
          UNION ALL
@@ -93,7 +137,8 @@ id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, ten
           WHERE state = 'ready' AND held = 'later' AND run_at <= :now) due
 
 -- fragment: visible_state
--- The state that people see; the same rule in Python is model/visible_state.py. A job that is set aside is not held.
+-- The state that people see. model/visible_state.py has the same rule in Python. A job that is set aside (held = 'later')
+-- is not shown as held.
 CASE WHEN state <> 'ready' THEN state
             WHEN held <> 'later' THEN 'held'
             WHEN run_at <= :now THEN 'ready'
@@ -129,7 +174,7 @@ SELECT {each job field: COLUMN}
  ORDER BY id DESC;
 
 -- name: count_jobs
--- Without gates: no worker runs them, and nobody chose the queue that their rows name.
+-- Gates are left out: no worker runs them, and nobody chose the queue that their rows name.
 SELECT queue,
        {visible_state},
        count(*)
@@ -155,8 +200,8 @@ SELECT queue, task, count(*), min(run_at)
  ORDER BY queue, task;
 
 -- name: find_later
--- The matching jobs that are not due yet, soonest first, in a scan range after the given time and id. The last row
--- shows where the range ended.
+-- The matching jobs that are not due yet, soonest first, in a scan range that begins after the given time and id. The
+-- last row shows where the range ended.
 WITH looked AS MATERIALIZED (
     SELECT id, run_at
       FROM (SELECT id, run_at FROM perdure.job INDEXED BY perdure.job_claim
@@ -199,7 +244,7 @@ SELECT id, queue, task, state, run_at, started_at, finished_at
  LIMIT :n;
 
 -- name: find_front
--- The job of a queue that is next.
+-- The first job of a queue: the one that a claim would take next.
 SELECT id
   FROM perdure.job
  WHERE state = 'ready' AND held IS NULL AND queue = :queue AND run_at <= :now
@@ -215,7 +260,7 @@ SELECT id, priority, run_at
  LIMIT :n OFFSET :skip;
 
 -- name: list_due_queues
--- The queues that a claim may scan: one index lookup for each.
+-- The queues that a claim may scan. Each takes one index lookup.
 WITH RECURSIVE every AS (
     SELECT CAST('' AS text) AS queue
     UNION ALL
@@ -226,7 +271,8 @@ WITH RECURSIVE every AS (
 SELECT queue
   FROM every
  WHERE queue <> ''
-   AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = every.queue AND {queue_is_closed});
+   AND NOT EXISTS (SELECT 1 FROM perdure.queue q
+                    WHERE q.name = every.queue AND ({queue_is_closed} OR {queue_is_limited}));
 
 -- name: claim_chosen
 -- Like claim_jobs, for one known row. A locked row is skipped.
@@ -235,13 +281,100 @@ UPDATE perdure.job SET {set_claimed}
            SELECT id FROM perdure.job
             WHERE id = :id AND state = 'ready' AND held IS NULL AND run_at <= :now AND {not_expired}
               AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = queue AND {queue_is_closed})
+              AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = queue AND {queue_is_limited})
               AND {worker_may_claim}
               FOR UPDATE SKIP LOCKED))
 RETURNING CAST(id AS text), token, attempt, {claimed_columns}, state;
 
+-- name: read_limit_version
+SELECT version FROM perdure.limit_lock WHERE id = 1;
+
+-- name: lock_limits
+-- Claims of limited jobs and changes of limits run one after the other.
+SELECT version FROM perdure.limit_lock WHERE id = 1 FOR UPDATE;
+
+-- name: change_limits
+INSERT INTO perdure.limit_lock AS l (id, version) VALUES (1, 1)
+    ON CONFLICT (id) DO UPDATE SET version = l.version + 1;
+
+-- name: list_limited_tasks
+SELECT name, concurrency, coalesce(concurrency_scope, name), keyed, CAST(limits AS text)
+  FROM perdure.task
+ WHERE concurrency IS NOT NULL OR limits IS NOT NULL;
+
+-- name: list_limited_queues
+SELECT name, concurrency
+  FROM perdure.queue q
+ WHERE {queue_is_limited};
+
+-- name: list_named_limits
+SELECT name, concurrency, declared, edited
+  FROM perdure.named_limit
+ ORDER BY name;
+
+-- name: set_limit
+INSERT INTO perdure.named_limit (name, concurrency, edited) VALUES (:name, :concurrency, true)
+    ON CONFLICT (name) DO UPDATE SET concurrency = excluded.concurrency, edited = true;
+
+-- name: declare_limit
+-- What an operator has set stays.
+INSERT INTO perdure.named_limit AS l (name, concurrency, declared) VALUES (:name, :concurrency, :concurrency)
+    ON CONFLICT (name) DO UPDATE
+   SET declared = excluded.declared, concurrency = CASE WHEN l.edited THEN l.concurrency ELSE excluded.declared END;
+
+-- name: reset_limit
+UPDATE perdure.named_limit SET concurrency = declared, edited = false
+ WHERE name = :name
+RETURNING concurrency;
+
+-- name: list_running_jobs
+SELECT id, queue, task, concurrency_key
+  FROM perdure.job
+ WHERE state = 'running' AND worker IS NOT NULL
+ ORDER BY started_at, id;
+
+-- name: count_due_limited
+-- How many jobs of each limited task, and in limited queues of each task, are due in each queue and priority, and how
+-- many of them have a concurrency key.
+-- Counting stops at :most, because more would be expensive and nobody needs the exact number.
+WITH RECURSIVE
+every AS (
+    SELECT CAST('' AS text) AS queue
+    UNION ALL
+    SELECT (SELECT j.queue FROM perdure.job j
+             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
+             ORDER BY j.queue LIMIT 1)
+      FROM every WHERE every.queue IS NOT NULL),
+grp (queue, priority) AS (
+    SELECT queue, 32768 FROM every WHERE queue <> ''
+    UNION ALL
+    SELECT grp.queue, (SELECT CAST(j.priority AS integer) FROM perdure.job j INDEXED BY perdure.job_claim
+                        WHERE j.state = 'ready' AND j.held IS NULL
+                          AND j.queue = grp.queue AND j.priority < grp.priority
+                        ORDER BY j.priority DESC LIMIT 1)
+      FROM grp WHERE grp.priority IS NOT NULL)
+SELECT queue, task, due, keyed
+  FROM (SELECT grp.queue, t.name AS task,
+               (SELECT count(*)
+                  FROM (SELECT 1 FROM perdure.job j INDEXED BY perdure.job_claim_task
+                         WHERE j.state = 'ready' AND j.held IS NULL
+                           AND j.queue = grp.queue AND j.priority = grp.priority AND j.task = t.name AND j.run_at <= :now
+                         ORDER BY j.run_at, j.id LIMIT :most) first) AS due,
+               CASE WHEN t.keyed THEN
+               (SELECT count(nullif(concurrency_key, ''))
+                  FROM (SELECT j.concurrency_key FROM perdure.job j INDEXED BY perdure.job_claim_task
+                         WHERE j.state = 'ready' AND j.held IS NULL
+                           AND j.queue = grp.queue AND j.priority = grp.priority AND j.task = t.name AND j.run_at <= :now
+                         ORDER BY j.run_at, j.id LIMIT :most) first) ELSE 0 END AS keyed
+          FROM grp CROSS JOIN perdure.task t
+         WHERE grp.priority < 32768
+           AND (t.concurrency IS NOT NULL OR t.limits IS NOT NULL
+                OR EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = grp.queue AND {queue_is_limited}))) counted
+ WHERE due > 0;
+
 -- name: count_ahead
--- The jobs before a job in its queue: two ranges of the claim's index. Counting stops at a thousand: more would be
--- expensive, and nobody needs the exact number.
+-- How many jobs come before a job in its queue: two ranges of the claim's index. Counting stops at a thousand, because
+-- more would be expensive and nobody needs the exact number.
 SELECT count(*)
   FROM (SELECT 1 FROM perdure.job
          WHERE state = 'ready' AND held IS NULL AND queue = :queue AND priority > :priority AND run_at <= :now
@@ -277,18 +410,17 @@ SELECT token, level, message, at
  ORDER BY id;
 
 -- name: list_tasks
-SELECT name, queue, priority, max_attempts, timeout, backoff, max_crashes, enabled, redact
+SELECT {task_columns}
   FROM perdure.task
  ORDER BY name;
 
 -- name: describe_tasks
-SELECT name, queue, priority, max_attempts, timeout, backoff, max_crashes, enabled, redact,
-       CAST(config AS text), synced_at
+SELECT {task_columns}, CAST(config AS text), synced_at
   FROM perdure.task
  ORDER BY name;
 
 -- name: count_by_task
--- The work to do, from the partial indexes of ready and running jobs: ended jobs cost nothing.
+-- The jobs that are ready or running. Only their partial indexes are read, so ended jobs cost nothing.
 SELECT task,
        {visible_state},
        count(*)
@@ -334,35 +466,56 @@ SELECT {each queue field: COLUMN}
  ORDER BY name;
 
 -- name: lock_queues
--- In the order of their names.
+-- Rows are locked in the order of their names.
 SELECT name, throttles, cool_until, :now, backoff
   FROM perdure.queue
  WHERE name IN texts(:names)
  ORDER BY name
    FOR UPDATE;
 
--- name: set_queue
--- Changes some settings; the others stay as they are.
-INSERT INTO perdure.queue AS q (name, {each queue setting: COLUMN}) VALUES (:name, {each queue setting: :COLUMN})
-    ON CONFLICT (name) DO UPDATE
-       SET {each queue setting: COLUMN = CASE WHEN :set_COLUMN THEN excluded.COLUMN ELSE q.COLUMN END};
+-- name: lock_settings
+-- In the order of their names.
+SELECT {each queue field: COLUMN}
+  FROM perdure.queue
+ WHERE name IN texts(:names)
+ ORDER BY name
+   FOR UPDATE;
+
+-- name: write_settings
+UPDATE perdure.queue
+   SET backoff = as_json(:backoff), timeout = :timeout, concurrency = :concurrency, declared = as_json(:declared),
+       edited = as_json(:edited)
+ WHERE name = :name;
+
+-- name: list_live_settings
+-- What workers must know of queues.
+SELECT name, timeout, CASE WHEN {queue_is_paused} THEN resume_at END, :now
+  FROM perdure.queue q
+ WHERE timeout IS NOT NULL OR (resume_at IS NOT NULL AND {queue_is_paused})
+ ORDER BY name;
 
 -- name: pause_queue
--- Of one that is paused already only who and why changes.
-INSERT INTO perdure.queue AS q (name, paused, paused_at, paused_by, pause_reason) VALUES (:name, true, :now, :by, :reason)
+-- If the queue is already paused, only the operator, the reason and the end change.
+INSERT INTO perdure.queue AS q (name, paused, paused_at, paused_by, pause_reason, resume_at)
+VALUES (:name, true, :now, :by, :reason, instant(:resume_at))
     ON CONFLICT (name) DO UPDATE
-       SET paused = true, paused_at = CASE WHEN q.paused THEN q.paused_at ELSE excluded.paused_at END,
-           paused_by = excluded.paused_by, pause_reason = excluded.pause_reason;
+       SET paused = true, paused_at = CASE WHEN {queue_is_paused} THEN q.paused_at ELSE excluded.paused_at END,
+           paused_by = excluded.paused_by, pause_reason = excluded.pause_reason, resume_at = excluded.resume_at;
 
 -- name: lock_pause
-SELECT paused_at, paused_by, pause_reason
-  FROM perdure.queue
- WHERE name = :name AND paused
+SELECT paused_at, paused_by, pause_reason, resume_at
+  FROM perdure.queue q
+ WHERE name = :name AND {queue_is_paused}
    FOR UPDATE;
 
 -- name: resume_queue
-UPDATE perdure.queue SET paused = false, paused_at = NULL, paused_by = NULL, pause_reason = NULL
+UPDATE perdure.queue SET {end_pause}
  WHERE name = :name;
+
+-- name: end_pauses
+UPDATE perdure.queue SET {end_pause}
+ WHERE paused AND resume_at <= :now
+RETURNING name;
 
 -- name: cool_queue
 UPDATE perdure.queue SET throttles = :throttles, cool_until = :now + span(:cool) WHERE name = :name;
@@ -376,8 +529,8 @@ SELECT id, queue, state, run, attempt
  WHERE id = :id;
 
 -- name: lock_job
--- An operator's action locks its row, so that its decision is still true when it writes. json is returned as text:
--- otherwise a caller's codec would decode it.
+-- An operator's action locks the job's row, so that its decision is still right when it writes. json is returned as text:
+-- otherwise the codec of a caller's connection would decode it.
 SELECT state, run, token, worker, CAST(checkpoint AS text), CAST(result AS text), unique_key, task,
        coalesce(tenant, ''), run_at <= :now, workflow_id, step_key, held
   FROM perdure.job
@@ -431,14 +584,15 @@ SELECT {is_live} FROM perdure.worker w WHERE id = :worker;
 UPDATE perdure.worker AS w SET retired_at = :now WHERE id = :worker AND {is_live};
 
 -- name: retire_silent_workers
--- After a change of the clock, a whole lease must pass first. The worker that asks lives.
+-- After a change of the clock, at :steady_since, a worker is retired only once a whole lease has passed. The worker that
+-- asks lives.
 UPDATE perdure.worker AS w SET retired_at = :now
  WHERE {is_live} AND expires_at <= :now AND id <> :sweeper
    AND (CAST(:steady_since AS bigint) IS NULL OR instant(:steady_since) + wait(lease) <= :now)
 RETURNING id;
 
 -- name: lead
--- The leader stays. Another worker takes over when the lease has expired, or when the leader is not live.
+-- The leader stays the leader. Another worker takes over when the lease has expired, or when the leader is not live.
 INSERT INTO perdure.leader AS l (name, worker, expires_at) VALUES (:name, :worker, :now + span(:lease))
     ON CONFLICT (name) DO UPDATE SET worker = excluded.worker, expires_at = excluded.expires_at
  WHERE l.worker = excluded.worker OR l.expires_at <= :now
@@ -452,7 +606,7 @@ SELECT {worker_columns}
  ORDER BY started_at, id;
 
 -- name: list_workers_of_job
--- Those that ran its attempts, also if they are retired.
+-- The workers that ran attempts of a job, also retired ones.
 SELECT {worker_columns}
   FROM perdure.worker w
  WHERE id = ANY (ARRAY(SELECT worker FROM perdure.attempt WHERE job = :id AND worker IS NOT NULL
@@ -473,14 +627,14 @@ SELECT worker, count(*)
  GROUP BY worker;
 
 -- name: find_source
--- What a replay copies. json is returned as text: otherwise a caller's codec would decode it.
+-- The columns that a replay copies. json is returned as text: see lock_job.
 SELECT task, queue, CAST(payload AS text) AS payload, {each option: CAST(COLUMN AS text) AS COLUMN}, priority,
        max_attempts, unique_key
   FROM perdure.job
  WHERE id = :id;
 
 -- name: mark_replay
--- A request cannot express "no timeout", so copy it from the source.
+-- The timeout is copied here, because a request cannot express "no timeout".
 UPDATE perdure.job
    SET replay_of = :source, timeout = (SELECT s.timeout FROM perdure.job s WHERE s.id = :source),
        concurrency_key = (SELECT s.concurrency_key FROM perdure.job s WHERE s.id = :source),
@@ -491,13 +645,14 @@ UPDATE perdure.job
 SELECT replay_of FROM perdure.job WHERE id = :id;
 
 -- name: forget_put_off
--- A job's claims are numbered one by one, so a window of them is enough: older failures are not read again.
+-- Tokens grow by one with each claim, and this runs with each postponed attempt. So it is enough to read the hundred
+-- tokens up to :token: older failures are not read again.
 DELETE FROM perdure.attempt
  WHERE job = :id AND token > CAST(:token AS integer) - 100 AND token <= CAST(:token AS integer)
    AND kind IN ('snoozed', 'throttled');
 
 -- name: get_workflow
--- Returned as text: it is also read on a caller's connection.
+-- json is returned as text: see lock_job.
 SELECT id, name, tenant, status, run, waiting, active, open, spoiled, total, result_step, CAST(meta AS text), unique_key,
        reason, cancel_requested_at, created_at, finished_at,
        (SELECT CAST(r.result AS text) FROM perdure.job r
@@ -545,7 +700,7 @@ VALUES (:id, :name, :tenant, :status, :waiting, :active, :open, 0, :total, :resu
 RETURNING id;
 
 -- name: lock_workflows
--- Sorted by id.
+-- Rows are locked in the order of their ids.
 SELECT {tally_columns}
   FROM perdure.workflow
  WHERE id IN ids(:ids)
@@ -553,14 +708,14 @@ SELECT {tally_columns}
    FOR UPDATE;
 
 -- name: lock_orphan_workflows
--- Sorted by id.
+-- Sorted by id. The steps of a workflow that others have locked are left to the next sweep.
 SELECT {tally_columns}
   FROM perdure.workflow
  WHERE id = ANY (ARRAY(SELECT r.workflow_id FROM perdure.job r INDEXED BY perdure.job_running
                         WHERE r.state = 'running' AND r.workflow_id IS NOT NULL
                           AND {worker_is_gone}))
  ORDER BY id
-   FOR UPDATE;
+   FOR UPDATE SKIP LOCKED;
 
 -- name: list_steps
 SELECT id, step_key, task, queue, state, run, attempt, max_attempts, run_at, created_at, started_at, finished_at,
@@ -578,7 +733,7 @@ SELECT id, step_key, state, error_code
  LIMIT :n;
 
 -- name: find_failed_step
--- The first of a workflow.
+-- The step of a workflow that failed first.
 SELECT step_key, error_code, error_message, reason
   FROM perdure.job
  WHERE workflow_id = :workflow AND workflow_id IS NOT NULL AND state = 'failed'
@@ -617,7 +772,7 @@ SELECT CAST(request AS text) FROM perdure.mutation WHERE workflow = :workflow AN
 INSERT INTO perdure.mutation (workflow, key, request, at) VALUES (:workflow, :key, as_json(:request), :now);
 
 -- name: find_appended
--- What a step has appended in its attempts. Its id is the first part of the key.
+-- The appends of a step, in all of its attempts. Their keys begin with the id of that step.
 SELECT CAST(request AS text) FROM perdure.mutation WHERE workflow = :workflow AND substr(key, 1, 37) = :prefix;
 
 -- name: cancel_workflow
@@ -670,7 +825,7 @@ SELECT DISTINCT workflow_id
  LIMIT :n;
 
 -- name: expire_steps
--- Only a waiting step has parents that have not ended.
+-- deps_pending shows in which state a step was: only a waiting step has parents that have not ended.
 UPDATE perdure.job SET {set_expired}
  WHERE workflow_id = :workflow AND workflow_id IS NOT NULL
    AND state IN ('waiting', 'ready') AND expires_at IS NOT NULL AND expires_at <= :now
@@ -690,7 +845,7 @@ UPDATE perdure.job
 RETURNING id, state;
 
 -- name: record_last_attempts
--- Before a requeue resets the rows, their last attempts join the ledger, unless they are there already.
+-- Copies the last attempts of jobs into the ledger, unless they are there already, before a requeue resets the rows.
 INSERT INTO perdure.attempt (job, token, run, attempt, kind, code, message, trace, worker, started_at, finished_at)
 SELECT id, token, run, attempt, coalesce(error_kind, state), error_code, error_message, error_trace, NULL, started_at,
        finished_at
@@ -728,7 +883,7 @@ UPDATE perdure.job
 RETURNING queue;
 
 -- name: list_ready_queues
--- The next queues behind one that have jobs in the claim's index: one step through it for each.
+-- The next :n queues after :after that have jobs in the claim's index. Each takes one index lookup.
 WITH RECURSIVE every AS (
     SELECT CAST(:after AS text) AS queue, 0 AS n
     UNION ALL
@@ -741,7 +896,7 @@ SELECT queue
  WHERE queue IS NOT NULL AND n > 0;
 
 -- name: find_due_soon
--- Jobs that were set aside and are due soon, from a time and id on.
+-- Jobs that were set aside and are due soon, after the given time and id.
 SELECT run_at, id
   FROM perdure.job INDEXED BY perdure.job_later
  WHERE state = 'ready' AND held = 'later' AND run_at <= :now + span(:ahead) AND (run_at, id) > (instant(:due), :after)

@@ -1,4 +1,4 @@
--- Statements that differ on SQLite, in the order of postgres.sql.
+-- The statements that PostgreSQL needs in another form, or not at all, in the order of postgres.sql. "differs" says why.
 
 -- fragment: has_tag
 EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(j.tags) THEN j.tags END) tag WHERE tag.value = :tag)
@@ -9,9 +9,12 @@ EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(j.tags) THEN j.tags END) ta
 -- fragment: next_token
 token + 1
 
+-- fragment: names_of_limits
+json_each(t.limits) given
+
 -- name: claim_jobs
--- differs: one writer at a time, so there is nothing to lock or to skip. There is no LATERAL, so the first rows of a
--- group are passed on as a JSON array.
+-- differs: there is one writer at a time, so nothing needs to be locked or skipped. SQLite has no LATERAL, so the first
+-- rows of a queue and priority are passed on as a JSON array.
 WITH RECURSIVE
 every(queue) AS (
     SELECT '' WHERE :queues IS NULL
@@ -30,7 +33,8 @@ head (queue, rank, priority, ids, above) AS (
      WHERE {asked_queue_is_claimable}
     UNION ALL
     SELECT head.queue, head.rank, next.priority, coalesce(
-           -- The first jobs in order; if they include a task that this worker does not know, the first of each task it knows.
+           -- The first jobs in order. If they include a task that this worker does not know: the first jobs of each
+           -- known task.
            (SELECT CASE WHEN max(due.task NOT IN texts(:tasks)) THEN NULL
                         ELSE json_group_array(due.rowid) END
               FROM (SELECT j.rowid, j.task FROM perdure.job j INDEXED BY perdure.job_claim
@@ -57,9 +61,99 @@ UPDATE perdure.job
    AND {not_left_to_sweeper}
 RETURNING id, token, attempt, {claimed_columns}, state;
 
+-- name: count_limited
+-- differs: the index finds the jobs that run.
+-- The running jobs of limited tasks and queues, except those that are about to end.
+SELECT queue, task, concurrency_key, count(*)
+  FROM perdure.job INDEXED BY perdure.job_running
+ WHERE state = 'running' AND (task IN texts(:limited_tasks) OR queue IN texts(:limited_queues)) AND id NOT IN ids(:ended)
+ GROUP BY 1, 2, 3;
+
+-- name: find_limited
+-- differs: no LATERAL, so the first rows of a group are passed on as a JSON array.
+-- The first due jobs of each limited task, and in limited queues of each task, in each queue and priority.
+WITH RECURSIVE
+every(queue) AS (
+    SELECT '' WHERE :queues IS NULL
+    UNION ALL
+    SELECT (SELECT j.queue FROM perdure.job j
+             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
+             ORDER BY j.queue LIMIT 1)
+      FROM every WHERE every.queue IS NOT NULL),
+asked(queue, rank) AS (
+    SELECT queue, 0 FROM every WHERE queue <> ''
+    UNION ALL
+    SELECT value, key FROM json_each(coalesce(:queues, '[]'))),
+grp (queue, rank, priority) AS (
+    SELECT queue, rank, 32768 FROM asked
+     WHERE {asked_queue_is_open}
+    UNION ALL
+    SELECT grp.queue, grp.rank, (SELECT j.priority FROM perdure.job j INDEXED BY perdure.job_claim
+                                  WHERE j.state = 'ready' AND j.held IS NULL
+                                    AND j.queue = grp.queue AND j.priority < grp.priority
+                                  ORDER BY j.priority DESC LIMIT 1)
+      FROM grp WHERE grp.priority IS NOT NULL)
+SELECT j.id, grp.rank, j.priority, j.run_at, j.queue, j.task, j.concurrency_key
+  FROM grp CROSS JOIN json_each(:tasks) known CROSS JOIN json_each((
+       SELECT json_group_array(due.rowid)
+         FROM (SELECT j.rowid FROM perdure.job j INDEXED BY perdure.job_claim_task
+                WHERE j.state = 'ready' AND j.held IS NULL
+                  AND j.queue = grp.queue AND j.priority = grp.priority AND j.task = known.value AND j.run_at <= :now
+                  AND {not_expired}
+                ORDER BY j.run_at, j.id LIMIT :n) due)) row CROSS JOIN perdure.job j ON j.rowid = row.value
+ WHERE grp.priority < 32768 AND (known.value IN texts(:limited_tasks) OR grp.queue IN texts(:limited_queues));
+
+-- name: find_by_key
+-- differs: no LATERAL.
+-- The first due jobs of each concurrency key of a task, in one queue and priority, except of keys that are full.
+WITH RECURSIVE
+every AS (
+    SELECT (SELECT j.concurrency_key FROM perdure.job j INDEXED BY perdure.job_claim_key
+             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority AND j.task = :task
+               AND j.concurrency_key IS NOT NULL AND j.concurrency_key >= :after
+             ORDER BY j.concurrency_key LIMIT 1) AS key
+    UNION ALL
+    SELECT (SELECT j.concurrency_key FROM perdure.job j INDEXED BY perdure.job_claim_key
+             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority AND j.task = :task
+               AND j.concurrency_key IS NOT NULL AND j.concurrency_key > every.key
+             ORDER BY j.concurrency_key LIMIT 1)
+      FROM every WHERE every.key IS NOT NULL)
+SELECT j.id, j.run_at, every.key
+  FROM every CROSS JOIN json_each((
+       SELECT json_group_array(due.rowid)
+         FROM (SELECT j.rowid FROM perdure.job j INDEXED BY perdure.job_claim_key
+                WHERE every.key NOT IN texts(:full)
+                  AND j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority AND j.task = :task
+                  AND j.concurrency_key IS NOT NULL AND j.concurrency_key = every.key AND j.run_at <= :now
+                  AND {not_expired}
+                ORDER BY j.run_at, j.id LIMIT :each) due)) row CROSS JOIN perdure.job j ON j.rowid = row.value
+ LIMIT :n;
+
+-- name: claim_limited
+-- differs: nothing to lock.
+-- The jobs are in the order of their ids in the array.
+WITH
+chosen AS MATERIALIZED (
+    SELECT j.id, asked.key + 1 AS rank, j.queue, j.task, j.concurrency_key
+      FROM json_each(:ids) asked CROSS JOIN perdure.job j ON j.id = asked.value
+     WHERE j.state = 'ready' AND j.held IS NULL AND j.run_at <= :now AND (j.expires_at IS NULL OR j.expires_at > :now)
+       AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = j.queue AND {queue_is_closed})
+       AND {worker_may_claim}),
+counted AS (
+    SELECT id, 0 AS rank, queue, task, concurrency_key
+      FROM perdure.job INDEXED BY perdure.job_running WHERE state = 'running'
+    UNION ALL
+    SELECT id, rank, queue, task, concurrency_key FROM chosen),
+{beyond_limits}
+UPDATE perdure.job
+   SET {set_claimed}
+ WHERE id IN (SELECT id FROM chosen EXCEPT SELECT id FROM beyond)
+RETURNING id, token, attempt, {claimed_columns}, state;
+
 -- name: set_aside
--- differs: no LATERAL, and nothing to lock.
--- Of the queues given, the priorities in which nothing is due soon leave the claim's index, if they are many.
+-- differs: there is no LATERAL, and nothing to lock.
+-- Looks at each priority of the given queues. If nothing is due soon in a priority, its jobs are set aside and leave the
+-- claim's index. But nothing is done unless there are more than :few such priorities.
 WITH RECURSIVE
 head (queue, priority, run_at) AS (
     SELECT value, 32768, NULL FROM json_each(:queues)
@@ -82,7 +176,7 @@ UPDATE perdure.job SET held = 'later'
 RETURNING 1;
 
 -- name: hold_damaged
--- differs: how a JSON array becomes rows, and the bounds of counters. The connection limits the size of a value.
+-- differs: how a JSON array becomes rows, and the bounds of counters. The connection itself limits the size of values.
 UPDATE perdure.job
    SET held = 'unclaimable',
        reason = CASE
@@ -108,8 +202,8 @@ SELECT x.value ->> 'id', t.name, coalesce(x.value ->> 'queue', t.queue), x.value
 RETURNING id, queue, run_at <= :now;
 
 -- name: insert_same_options
--- differs: how a JSON object becomes rows. Checking the first job would put all of them into a temporary table; handling
--- conflicts costs nothing.
+-- differs: how a JSON object becomes rows. To check the first job would put all of them into a temporary table, while ON
+-- CONFLICT costs nothing.
 INSERT INTO perdure.job (id, task, queue, payload, {each option: COLUMN}, state, priority, max_attempts, timeout, run_at,
                          expires_at, created_at)
 SELECT x.key, t.name, coalesce(:queue, t.queue), x.value, {each option: :COLUMN}, 'ready',
@@ -130,15 +224,18 @@ RETURNING job;
 
 -- name: sync_tasks
 -- differs: how a JSON array becomes rows.
-INSERT INTO perdure.task (name, queue, priority, max_attempts, timeout, backoff, max_crashes, redact, synced_at)
+INSERT INTO perdure.task (name, queue, priority, max_attempts, timeout, backoff, max_crashes, redact,
+                          concurrency, concurrency_scope, keyed, limits, synced_at)
 SELECT value ->> 'name', value ->> 'queue', value ->> 'priority', value ->> 'max_attempts', value ->> 'timeout',
-       value ->> 'backoff', value ->> 'max_crashes', value ->> 'redact', :now
+       value ->> 'backoff', value ->> 'max_crashes', value ->> 'redact',
+       value ->> 'concurrency', value ->> 'concurrency_scope', value ->> 'keyed', value ->> 'limits', :now
   FROM json_each(:tasks)
  WHERE true
     ON CONFLICT (name) DO UPDATE
    SET queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts,
        timeout = excluded.timeout, backoff = excluded.backoff, max_crashes = excluded.max_crashes,
-       redact = excluded.redact, synced_at = :now;
+       redact = excluded.redact, concurrency = excluded.concurrency, concurrency_scope = excluded.concurrency_scope,
+       keyed = excluded.keyed, limits = excluded.limits, synced_at = :now;
 
 -- name: disable_other_tasks
 -- differs: how a JSON array becomes rows.
@@ -156,8 +253,8 @@ UPDATE perdure.job AS job
 RETURNING id, token;
 
 -- name: finish_same_result
--- differs: how a JSON object becomes rows. SQLite counts the changed rows itself; RETURNING would take a sixth of the
--- time.
+-- differs: how a JSON object becomes rows. SQLite itself counts the changed rows: RETURNING would take a sixth of the
+-- statement's time.
 UPDATE perdure.job AS job
    SET state = 'succeeded', worker = NULL, finished_at = :now, result = :result, reason = :reason,
        {clear_error}
@@ -165,7 +262,7 @@ UPDATE perdure.job AS job
  WHERE job.id = x.key AND job.token = x.value AND {lease_holds} AND job.workflow_id IS NULL;
 
 -- name: lock_running
--- differs: the writer's transaction is the lock.
+-- differs: there are no row locks. The write transaction is the lock.
 SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes, j.interruptions,
        j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage, j.workflow_id
   FROM json_each(:leases) x
@@ -174,14 +271,14 @@ SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.
        LEFT JOIN perdure.queue q ON q.name = j.queue;
 
 -- name: lock_skipping_locked
--- differs: the writer's transaction is the only lock.
+-- differs: there are no row locks to skip. The write transaction is the only lock.
 SELECT j.id, j.token, 1
   FROM json_each(:leases) x
        CROSS JOIN perdure.job j ON j.id = x.value ->> 0 AND j.token = x.value ->> 1 AND {lease_holds};
 
 -- name: find_orphans
--- differs: one writer at a time, so there is nothing to skip. Only because of ORDER BY, SQLite would scan the whole
--- table by id.
+-- differs: there is one writer at a time, so there are no locked rows to skip. The index must be named: otherwise ORDER BY
+-- would make SQLite scan the whole table by id.
 SELECT j.id, j.token, j.queue, j.run, j.attempt, j.max_attempts, j.throttles, j.crashes, j.interruptions,
        j.cancel_requested_at IS NOT NULL, j.progress_done, j.progress_total, coalesce(q.backoff, t.backoff), t.max_crashes, j.stage, j.workflow_id
   FROM perdure.job j INDEXED BY perdure.job_running
@@ -268,7 +365,7 @@ UPDATE perdure.job SET {set_expired}
 RETURNING id;
 
 -- name: describe_database
--- differs: the available numbers. There is one file and no server; the store itself reads the size of the log.
+-- differs: the available numbers. There is one file and no server. The store itself reads the size of the WAL.
 SELECT sqlite_version(), page_count * page_size, NULL, NULL
   FROM pragma_page_count(), pragma_page_size();
 
@@ -293,7 +390,7 @@ SELECT x.value ->> 'id', CASE x.value ->> 'task' WHEN '(gate)' THEN '(gate)' ELS
 
 -- name: insert_steps_same_options
 -- differs: how a JSON object becomes rows: step id -> [key, payload, number of parents]. A value that all steps share is a
--- parameter: this takes a third of the time of insert_steps.
+-- parameter, so this takes a third of the time of insert_steps.
 INSERT INTO perdure.job (id, task, queue, payload, {each option: COLUMN}, state, priority, max_attempts, timeout, run_at,
                          expires_at, workflow_id, step_key, deps_pending, delay, parent_job, created_at)
 SELECT x.key, t.name, coalesce(:queue, t.queue), x.value ->> 1, {each option: :COLUMN},
@@ -314,7 +411,7 @@ SELECT p.value, x.key, :mode
     ON CONFLICT DO NOTHING;
 
 -- name: lock_workflows_of
--- differs: the writer's transaction is the lock.
+-- differs: there are no row locks. The write transaction is the lock.
 SELECT {tally_columns}
   FROM perdure.workflow
  WHERE id IN (SELECT j.workflow_id FROM json_each(:leases) x CROSS JOIN perdure.job j ON j.id = x.value ->> 0
@@ -322,7 +419,7 @@ SELECT {tally_columns}
  ORDER BY id;
 
 -- name: count_down
--- differs: how a JSON object becomes rows.
+-- differs: how a JSON object becomes rows. On PostgreSQL, release_steps does this, too.
 UPDATE perdure.job AS job
    SET deps_pending = greatest(job.deps_pending, 0) - x.ended, deps_unsatisfied = least(job.deps_unsatisfied, 1000000000) + x.spoiled
   FROM (SELECT d.child, count(*) AS ended, sum(d.mode = 'after' AND NOT parent.value) AS spoiled
@@ -331,7 +428,8 @@ UPDATE perdure.job AS job
  WHERE job.id = x.child AND job.state = 'waiting';
 
 -- name: release_steps
--- differs: how a JSON object becomes rows. Only steps that no longer wait are returned; the others are not needed.
+-- differs: how a JSON object becomes rows. count_down has already counted. Only steps whose parents have all ended are
+-- returned.
 UPDATE perdure.job
    SET state = CASE WHEN deps_unsatisfied > 0 THEN 'waiting' ELSE {released_state} END, run_at = {released_run_at}
  WHERE id IN (SELECT d.child FROM json_each(:ended) parent CROSS JOIN perdure.dependency d ON d.parent = parent.key)
@@ -339,13 +437,13 @@ UPDATE perdure.job
 RETURNING id, workflow_id, state, queue, run_at <= :now;
 
 -- name: list_edges
--- differs: CROSS JOIN fixes the order.
+-- differs: CROSS JOIN fixes the join order.
 SELECT d.parent, d.child, d.mode
   FROM perdure.job c CROSS JOIN perdure.dependency d ON d.child = c.id
  WHERE c.workflow_id = :workflow AND c.workflow_id IS NOT NULL;
 
 -- name: list_waiting_edges
--- differs: CROSS JOIN fixes the order.
+-- differs: CROSS JOIN fixes the join order.
 SELECT d.child, d.parent, d.mode, p.step_key, p.state
   FROM perdure.job c CROSS JOIN perdure.dependency d ON d.child = c.id CROSS JOIN perdure.job p ON p.id = d.parent
  WHERE c.workflow_id = :workflow AND c.workflow_id IS NOT NULL AND c.state = 'waiting';
@@ -381,9 +479,9 @@ WITH RECURSIVE up (id) AS (
 SELECT a.step_key FROM up CROSS JOIN perdure.job a ON a.id = up.id;
 
 -- name: read_parents
--- differs: how a JSON array becomes rows; no LATERAL, so the last parent of each child's page is found first. Up to :n
--- parents of each child after :after, with their results as long as these take at most :bytes per child. The sizes are
--- summed up without the results, because a window function keeps every column of its input.
+-- differs: how a JSON array becomes rows. There is no LATERAL, so the last parent of each child's page is found first.
+-- Returns up to :n parents of each child, after the id :after. Results are included as long as those of one child take at
+-- most :bytes. The sizes are summed up without the results, because a window function keeps every column of its input.
 WITH asked(child, last) AS MATERIALIZED (
     SELECT x.value, (SELECT d.parent FROM perdure.dependency d WHERE d.child = x.value AND d.parent > :after
                       ORDER BY d.parent LIMIT 1 OFFSET :n - 1)
@@ -400,7 +498,7 @@ SELECT f.child, p.step_key, p.task, p.state, p.reason, p.id, p.run, p.token, f.s
  ORDER BY f.child, f.id;
 
 -- name: find_parents
--- differs: how a JSON array becomes rows. Results as in read_parents.
+-- differs: how a JSON array becomes rows. Results are included as in read_parents.
 WITH found(id, size) AS MATERIALIZED (
     SELECT p.id, length(CAST(p.result AS blob))
       FROM json_each(:keys) x CROSS JOIN perdure.job p
@@ -411,7 +509,7 @@ SELECT p.step_key, p.task, p.state, p.reason, p.id, p.run, p.token, f.size, CASE
   FROM summed f CROSS JOIN perdure.job p ON p.id = f.id;
 
 -- name: find_ancestors
--- differs: how a JSON array becomes rows. One walk for all keys; results as in read_parents.
+-- differs: how a JSON array becomes rows. One walk serves all keys. Results are included as in read_parents.
 WITH RECURSIVE up(id) AS (
     SELECT parent FROM perdure.dependency WHERE child = :id
     UNION
@@ -445,8 +543,8 @@ UPDATE perdure.job AS job
 RETURNING state, queue;
 
 -- name: find_jobs
--- differs: how JSON is read. The index must be named: otherwise, only because of ORDER BY, SQLite would scan the whole
--- table by id. The last row shows where the range ended.
+-- differs: how JSON is read. The index must be named: otherwise ORDER BY would make SQLite scan the whole table by id. The
+-- last row shows where the range ended.
 WITH looked AS MATERIALIZED (
     SELECT id FROM (SELECT id FROM perdure.job WHERE :through = 'id' AND id < :before ORDER BY id DESC LIMIT :length)
     UNION ALL
@@ -467,7 +565,7 @@ WITH looked AS MATERIALIZED (
 found AS (
     SELECT j.id, j.state, j.workflow_id
       FROM perdure.job j
-     -- In a join, with statistics, SQLite would build a Bloom filter from the whole table.
+     -- For a join, if there are statistics, SQLite would build a Bloom filter from the whole table.
      WHERE j.id IN (SELECT id FROM looked)
        AND {fits_filter}
      ORDER BY j.id DESC
@@ -478,7 +576,7 @@ SELECT id, NULL, NULL
   FROM (SELECT id FROM looked WHERE (SELECT count(*) FROM looked) = :length ORDER BY id LIMIT 1);
 
 -- name: lock_jobs
--- differs: the writer's transaction is the lock.
+-- differs: there are no row locks. The write transaction is the lock.
 SELECT j.id, 1, j.state, j.run_at <= :now, j.held, j.error_kind, j.error_code, j.finished_at, j.run, j.token, j.worker,
        j.unique_key, j.task, coalesce(j.tenant, ''), j.workflow_id
   FROM json_each(:ids) x CROSS JOIN perdure.job j ON j.id = x.value;
@@ -494,7 +592,7 @@ UPDATE perdure.job SET {set_expired}
    AND state IN ('waiting', 'ready') AND expires_at <= :now;
 
 -- name: find_taken_keys
--- differs: how a JSON array becomes rows. Those of these jobs whose unique key an active job has.
+-- differs: how a JSON array becomes rows. Returns the given jobs whose unique key an active job has.
 SELECT j.id
   FROM json_each(:ids) x CROSS JOIN perdure.job j ON j.id = x.value
  WHERE EXISTS (SELECT 1 FROM perdure.job holder

@@ -1,10 +1,12 @@
-"""Checkpoints: move the WAL into the database, never while anybody commits.
+"""Checkpoints: copy the WAL into the database file, but never while anybody commits.
 
 SQLite before 3.51.3 can lose committed pages when one connection commits while another one checkpoints. So our
-connections do not checkpoint automatically, and we hold the write lock while we do. ``wal_checkpoint(TRUNCATE)``
-alone is not enough: if it cannot get the write lock at once, it continues without (seen with 3.40 and 3.53). A
-connection cannot checkpoint inside its own transaction, so there are two. The next commit then starts again at the
-beginning of the WAL and truncates its file to ``journal_size_limit``. So a longer file holds a longer WAL.
+connections never checkpoint automatically, and we hold the write lock during a checkpoint. ``wal_checkpoint(TRUNCATE)``
+alone is not enough: if it cannot get the write lock at once, it continues without it (seen with 3.40 and 3.53). A
+connection cannot checkpoint inside its own transaction, so one connection holds the lock and another one checkpoints.
+
+The first commit after a complete checkpoint starts again at the beginning of the WAL, and truncates the WAL's file to
+``journal_size_limit``. So a file above that limit shows that the WAL is long and needs a checkpoint.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class Checkpoints:
         self._next_look = 0.0
 
     def after_commit(self, writing: sqlite3.Connection) -> None:
-        """Checkpoint a long WAL unless somebody writes. After a failure, try again after a later commit."""
+        """Checkpoint if the WAL is long and nobody writes. After a failure, try again after a later commit."""
         if (now := time.monotonic()) < self._next_look:
             return
         self._next_look = now + _INTERVAL
@@ -50,8 +52,8 @@ class Checkpoints:
                 _log.warning("A checkpoint of the WAL failed: %s", translate(error))
             except PerdureError as error:
                 _log.warning("A checkpoint of the WAL failed: %s", error)
-            # Readers may prevent a full checkpoint, or a restart of the WAL. Trying at every commit would sync the
-            # database at every commit.
+            # Readers may prevent a complete checkpoint, or a restart of the WAL. To try again at every commit would
+            # sync the database file at every commit, so try again when the WAL has grown.
             self._limit = size + LONGEST_WAL
 
     def close(self) -> None:

@@ -27,14 +27,14 @@ LEFT_BEHIND = (
     "The -wal and -shm files beside the SQLite file belong to an earlier file at this path, and would destroy "
     "this one: stop all programs that use it, then remove both."
 )
-# In bytes. A WAL that starts again keeps this much of its file: if every commit waits for the disk, overwriting is
-# twice as fast as appending.
+# In bytes. A WAL that starts again at the beginning of its file keeps this much of the file: if every commit waits for
+# the disk, overwriting is twice as fast as appending.
 LONGEST_WAL = 4 * 1024 * 1024
 
-# In bytes, the limit of a value in a claimed row: eight times the largest value that perdure stores. SQLite checks the
-# length in the row's header before it reads a value.
+# The longest value, in bytes, that a claimed row may have: eight times the largest value that perdure stores. SQLite
+# checks the length, which is in the row's header, before it reads the value.
 LARGEST_CLAIMED = 8 * 1024 * 1024
-# Claims never replace invalid characters, because what they return is run.
+# Claims never replace invalid characters, because the jobs that they return are run.
 _CLAIMS = frozenset(("claim_jobs", "claim_chosen"))
 
 # The first version with STRICT tables.
@@ -58,11 +58,12 @@ class Database:
         self.synchronous: Synchronous = synchronous
         self.connections: set[sqlite3.Connection] = set()
         self.lost = False
-        """Whether its file was deleted or replaced, and no other one is open yet."""
+        """Whether the open file was deleted or replaced, and no other one has been opened since."""
         self.noticed = False
         """Whether another file was found at the path, so that open connections should be closed."""
-        # The open files, and those that were open until the file was lost.
+        # The open files.
         self._files: Files | None = None
+        # After a loss: the files that were open before, and a connection that still has them open, see ``close``.
         self._before: Files | None = None
         self._witness: sqlite3.Connection | None = None
         _databases.add(self)
@@ -73,7 +74,7 @@ class Database:
 
     @property
     def all_connections(self) -> list[sqlite3.Connection]:
-        """Also those of other stores in this process."""
+        """This process's connections to the same path, also those of other stores."""
         return [each for one in _databases.now() if one.path == self.path for each in list(one.connections)]
 
     @property
@@ -81,7 +82,7 @@ class Database:
         return self.in_memory or os.path.exists(self.path)
 
     def refuse_if_missing(self) -> None:
-        """Raise if there is no file: a check must not create one."""
+        """Raise an error if there is no file. A check must not create one."""
         if self.exists:
             return
         if os.path.isdir(os.path.dirname(self.path)):
@@ -93,7 +94,7 @@ class Database:
         )
 
     def note_file(self) -> None:
-        """Remember which file the path leads to: it is open now."""
+        """Remember that the file at the path is open. If it is another file by now, keep what was remembered."""
         if not self.has_moved:
             self._files = files_at(self.path)
         self.lost = False
@@ -104,15 +105,15 @@ class Database:
         return not self.in_memory and self._files is not None and identify(self.path) != self._files.main
 
     def note_loss(self) -> None:
-        """Remember that the file was lost and is closed. The next open finds another one, unless it came back."""
+        """Remember that the open file was lost and is now closed. Does nothing if it is back at its path."""
         self.noticed = False
         if self.has_moved:
             self._before, self._files, self.lost = self._files, None, True
 
     def refuse_left_behind(self) -> None:
-        """Raise if the -wal and -shm at the path belong to another file that this process has, or had, open.
+        """Raise an error if the -wal and -shm at the path belong to another file that this process has, or had, open.
 
-        They are not removed: a program that started since may use them and have written to them.
+        They are not removed: a program that started since then may use them and may have written to them.
         """
         if self.in_memory:
             return
@@ -122,7 +123,7 @@ class Database:
             raise StoreAway(LEFT_BEHIND, code="store.left_behind")
 
     def open(self, *, read_only: bool = False, create: bool = True) -> sqlite3.Connection:
-        """Open a connection. Errors are translated, except "busy", for which the caller may try again."""
+        """Open a connection. Errors are translated, except "busy", after which the caller may try again."""
         if not create and not self.exists:
             raise StoreAway(GONE)
         self._refuse_what_cannot_work()
@@ -143,7 +144,8 @@ class Database:
     def _ready(self, *, read_only: bool) -> sqlite3.Connection:
         connection = self._connect()
         try:
-            # The path may have changed meanwhile. SQLite has opened the file; it opens the WAL at the first read.
+            # Check again, because another file may have come to the path meanwhile. SQLite has opened the file, but
+            # opens the WAL only at the first read.
             self._refuse_another_file()
             self._set_up(connection, read_only=read_only)
         except BaseException:
@@ -159,8 +161,8 @@ class Database:
     def close(self, connection: sqlite3.Connection) -> None:
         """Close a connection. With the last one SQLite deletes the WAL by name, unless the file was moved.
 
-        If it was, we keep that connection until another file is open, so that new files cannot get the inode numbers of
-        the old ones.
+        If the file was moved, we keep the last connection until another file is open, so that no new file can get the
+        inode number of an old one.
         """
         self.connections.discard(connection)
         if self.connections or not self.has_moved or connection.in_transaction:
@@ -172,12 +174,12 @@ class Database:
             self._files = None
 
     def forget(self) -> None:
-        """Drop the database: nobody opens it any more."""
+        """Forget the files: nobody in this process opens the database again."""
         self._files = None
         self._release()
 
     def keep_for_ever(self) -> None:
-        """Keep what a parent process had open, see fork.py."""
+        """Never close the connections of a parent process, see fork.py."""
         keep_for_ever([*self.connections, *([self._witness] if self._witness else ())])
 
     @property
@@ -190,13 +192,13 @@ class Database:
             witness.close()
 
     def _refuse_another_file(self) -> None:
-        """Refuse to open a second file under the same path: the process would mix the two."""
+        """Refuse to open a second file at the same path: this process would mix up the two."""
         if self.has_moved:
             if self.connections:
                 self.noticed = True
                 self.refuse_left_behind()
                 raise StoreAway(GONE)
-            # No heartbeat has noticed it yet.
+            # No heartbeat has noticed the loss yet.
             self.note_loss()
         self.refuse_left_behind()
 
@@ -218,8 +220,8 @@ class Database:
             )
 
     def _connect(self) -> sqlite3.Connection:
-        # No timeout: we wait ourselves, with jitter and without blocking threads that need our locks. mode=rw: SQLite
-        # must not create a file, even if ours has just vanished, because others could read it.
+        # timeout=0: we wait ourselves, with jitter and without blocking threads that need our locks. mode=rw: SQLite
+        # must not create a file, even if ours has just vanished, because other users could read the new one.
         connection = sqlite3.connect(
             self.path if self.in_memory else f"{Path(self.path).as_uri()}?mode=rw",
             uri=not self.in_memory,
@@ -232,7 +234,7 @@ class Database:
         return connection
 
     def _set_up(self, connection: sqlite3.Connection, *, read_only: bool) -> None:
-        # Before the first commit: none of our connections may checkpoint automatically, see checkpoint.py.
+        # This comes before the first commit: our connections must never checkpoint automatically, see checkpoint.py.
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         connection.execute(f"PRAGMA journal_size_limit = {LONGEST_WAL}")
         connection.execute(f"PRAGMA synchronous = {self.synchronous}")
@@ -242,8 +244,9 @@ class Database:
         if read_only:
             connection.execute("PRAGMA query_only = ON")
             return
-        # Temporary data of a statement (IN, RETURNING, a sort) is at most a batch. In a temporary file it costs more
-        # than all the rest: 200 page faults in a claim. Readers may have more to sort.
+        # A writing statement has at most a batch of temporary data (for IN, RETURNING or a sort). In a temporary file
+        # it would cost more than the rest of the statement: 200 page faults in a claim. Readers use temporary files,
+        # because they may have more to sort.
         connection.execute("PRAGMA temp_store = MEMORY")
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal" and not self.in_memory:
@@ -277,8 +280,10 @@ def _refuse_impossible_name(path: str) -> None:
 def executor(
     connection: sqlite3.Connection, statements: Mapping[str, str], now: int, *, lossy: bool = False
 ) -> Execute:
-    """Return a function that runs statements, all with the same ``now``. ``lossy``: replace what is not UTF-8, except
-    in a claim."""
+    """Return a function that runs statements, all with the same ``now``.
+
+    ``lossy``: replace bytes that are not UTF-8, except in a claim.
+    """
 
     def execute(name: str, params: Mapping[str, Param]) -> Rows:
         if name in _CLAIMS:
@@ -306,11 +311,11 @@ def _replace(text: bytes) -> str:
 
 
 def rows_in(cursor: sqlite3.Cursor) -> Rows:
-    """The answer of a statement: its rows, or how many it changed."""
+    """The answer of a statement: its rows, or one row with the number of rows that it changed."""
     try:
         return cursor.fetchall() if cursor.description else [(cursor.rowcount,)]
     except BaseException:
-        # An unreadable row leaves the statement unfinished, and it would keep its locks.
+        # An unreadable row leaves the statement unfinished, and an unfinished statement keeps its locks.
         cursor.close()
         raise
 

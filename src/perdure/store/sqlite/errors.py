@@ -1,4 +1,4 @@
-"""Translation of SQLite's errors for callers, and waiting while the database is locked."""
+"""Translate SQLite's errors for callers, and wait while the database is locked."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LONGEST_PAUSE = 0.01
 
 _log = logging.getLogger("perdure.store")
 
-# By the beginning of the error's name; the first match counts.
+# The keys are beginnings of error names. The first match counts.
 _MEANINGS: tuple[tuple[str, Callable[[], PerdureError]], ...] = (
     ("SQLITE_BUSY", StoreBusy),
     ("SQLITE_LOCKED", StoreBusy),
@@ -42,13 +42,13 @@ _MEANINGS: tuple[tuple[str, Callable[[], PerdureError]], ...] = (
     ("SQLITE_READONLY_DBMOVED", lambda: StoreAway("The SQLite file was moved or deleted while it was open.")),
     ("SQLITE_READONLY", StoreReadOnly),
     ("SQLITE_FULL", StoreFull),
-    # A failed disk may be mounted again later: a worker keeps trying, a caller gets the error.
+    # A failed disk may be mounted again later, so a worker keeps trying. A caller gets the error.
     ("SQLITE_IOERR", lambda: StoreAway("The SQLite file could not be read or written.")),
     ("SQLITE_CANTOPEN", lambda: StoreAway("The SQLite file cannot be opened.")),
     ("SQLITE_PERM", lambda: StoreAway("The SQLite file cannot be opened.")),
     ("SQLITE_NOTADB", lambda: UnsupportedDatabase("The file is not an SQLite database.")),
     ("SQLITE_CORRUPT", lambda: UnsupportedDatabase("The SQLite database is damaged.")),
-    # A trigger that is not ours: RAISE(ABORT) says nothing about the row.
+    # The trigger is not ours. Its RAISE(ABORT) does not mean that the row is wrong.
     ("SQLITE_CONSTRAINT_TRIGGER", lambda: InternalError("A trigger refused a row.", code="store.refused")),
     ("SQLITE_CONSTRAINT", lambda: InternalError("The schema refused a row.", code="store.constraint")),
     ("SQLITE_TOOBIG", lambda: InternalError("A value in the row is too large.", code="store.too_large")),
@@ -67,7 +67,7 @@ def is_undecodable(error: Exception) -> bool:
 
 
 def translate(error: Exception) -> Exception:
-    """Our error for SQLite's, with a message that quotes nothing. Any other error is returned unchanged."""
+    """Our error for SQLite's, with a message that quotes no values. Any other error is returned unchanged."""
     if not isinstance(error, sqlite3.Error):
         return error
     return _meaning(error).noting(error)
@@ -91,7 +91,10 @@ def _meaning(error: sqlite3.Error) -> PerdureError:
 
 
 def patiently(action: Callable[[], T], *, until: float, rest: Callable[[float], object] = time.sleep) -> T:
-    """Repeat ``action`` while another connection holds the lock, with jitter: otherwise two processes retry in step."""
+    """Repeat ``action`` while another connection holds the lock.
+
+    The pauses are random; otherwise two processes would try at the same times and block each other.
+    """
     pause = _FIRST_PAUSE
     while True:
         try:

@@ -10,7 +10,7 @@ from perdure.store.store import Facts
 
 
 def facts(database: Database, state: ProcessState | None) -> Facts:
-    """Sizes of the files, and the number of this process's connections."""
+    """The size of the WAL's file, and the number of this process's connections."""
     return Facts(
         wal_bytes=None if database.in_memory else _size(f"{database.path}-wal"),
         connections=0 if state is None else state.connections,

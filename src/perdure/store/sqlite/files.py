@@ -1,10 +1,10 @@
 """The identity of SQLite files, and their access rights.
 
-SQLite finds the -wal and -shm only by name. If another file takes the place of the database, SQLite uses the old
--wal with it, and writes the pages of one database over those of the other. Nothing in the files shows this, so a
-process that had the old files open has to remember them.
+SQLite finds the -wal and -shm files only by name. If another file takes the place of the database, SQLite uses the old
+-wal with the new file, and writes the pages of one database over those of the other. Nothing in the files shows this,
+so a process that had the old files open has to remember them.
 
-Only the owner can read files that we create, because payloads may be secret.
+Files that we create can be read only by their owner, because payloads may be secret.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Files(NamedTuple):
     beside: frozenset[FileId]
 
     def left_behind(self, here: Files) -> bool:
-        """Whether our WAL files are beside another database file, or beside none."""
+        """Whether files of ours, -wal or -shm, are now beside another database file, or beside none."""
         return here.main != self.main and not self.beside.isdisjoint(here.beside)
 
 
@@ -47,12 +47,13 @@ def files_at(path: str) -> Files:
 def make_private(path: str) -> None:
     """Create an empty file that only its owner can read. An existing file keeps its mode.
 
-    SQLite gives the -wal and the -shm the mode of the file. A file that SQLite creates is restricted only by the umask.
+    SQLite gives the -wal and the -shm the mode of this file. If SQLite created it, only the umask would restrict it.
     """
-    # SQLite will find any problem, and report it better.
+    # SQLite will meet the same problem, and report it better.
     with suppress(OSError):
         if _MAKES_FILES:
-            # Without opening it: closing it would drop SQLite's locks of a thread that has just opened it.
+            # Create the file without opening it. Closing it would drop SQLite's locks, if another thread has just
+            # opened it with SQLite.
             os.mknod(path, 0o600)
         else:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -61,7 +62,7 @@ def make_private(path: str) -> None:
 def share_like(path: str, file: int) -> None:
     """Give a new private file the access rights of the database at this path.
 
-    As SQLite does for the -wal: the same mode and group, and if root creates it, the same owner.
+    This is what SQLite does for the -wal: the same mode and group, and the same owner if root creates the file.
     """
     with suppress(OSError):
         database = os.stat(path)
@@ -73,5 +74,5 @@ def share_like(path: str, file: int) -> None:
         os.fchmod(file, mode)
 
 
-# On other systems only the superuser may call mknod.
+# On systems other than Linux only the superuser may call mknod.
 _MAKES_FILES: Final = sys.platform == "linux"

@@ -1,9 +1,10 @@
-"""Forks: SQLite connections are closed before the process forks.
+"""Forks: close all SQLite connections before this process forks.
 
-SQLite keeps a table of its locks in memory, and a fork copies it. A child that opens its parent's file believes that
-it holds the parent's locks. It takes none, so the parent may delete the WAL that the child uses. If the parent was
-writing, the child finds the file locked for ever (seen with 3.40 and 3.53). So before a fork we wait for running
-calls and close all connections. Parent and child each open the file again at their next call.
+SQLite keeps a table of its locks in memory, and a fork copies that table. If the child opens the same file, SQLite
+believes that the child holds the parent's locks. The child then takes no locks of its own, so the parent may delete
+the WAL that the child uses. If the parent was writing, the child finds the file locked for ever (seen with 3.40 and
+3.53). So before a fork we wait for running calls and close all connections. Parent and child each open the file again
+at their next call.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from typing import Protocol
 
 from perdure.internal.instances import WeakRegistry
 
-# A write takes milliseconds. If a read takes longer than this, the child refuses to use the store.
+# How many seconds a fork waits for running calls. A write takes milliseconds. If a read takes longer than this, the
+# child refuses to use the store.
 _PATIENCE = 10.0
 
 
 class Pausable(Protocol):
     def pause(self, *, timeout: float) -> bool:
-        """Close every connection and let nobody open one. Return False, and change nothing, if that takes too long."""
+        """Close every connection, and open none until ``resume``. If that takes too long, undo it and return False."""
         ...
 
     def resume(self) -> None: ...
@@ -34,7 +36,7 @@ def close_before_forks(state: Pausable) -> None:
 
 
 def keep_for_ever(inherited: Collection[object]) -> None:
-    """Never let these be finalized: one may be locked by a thread that this process does not have."""
+    """Never let these connections be finalized: a thread of the parent process may have locked one of them."""
     if not inherited:
         return
     with suppress(ImportError):

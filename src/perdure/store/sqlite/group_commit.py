@@ -24,7 +24,7 @@ from perdure.store.sqlite.self_deadlock import LOOK_AFTER, look_for_own_transact
 
 T = TypeVar("T")
 
-# The most runs of a call that violates a constraint: a concurrent writer may have been faster.
+# How often a call is run at most if it violates a constraint: a concurrent writer may have written the row first.
 _RUNS = 5
 
 
@@ -47,7 +47,7 @@ class GroupCommit:
         self._prepared = False
         self._checkpoints = Checkpoints(database)
         self._closing = threading.Event()
-        # Held by a thread that may be inside SQLite, never by one that only waits for another process.
+        # A thread holds this lock while it may be inside SQLite, never while it only waits for another process.
         self._lock = threading.Lock()
 
     def prepare(self, *, until: float) -> None:
@@ -70,13 +70,13 @@ class GroupCommit:
         return self._look(lambda target: migrate.look(target, self._migrations, to=to), until=until)
 
     def check(self, *, until: float) -> None:
-        """Raise an error if the schema is wrong. Changes nothing."""
+        """Raise an error if the schema is not usable. Changes nothing."""
         self._look(lambda target: migrate.check(target, self._migrations), until=until)
 
     def write(self, group: list[PendingCall[Any]], followers: Iterable[PendingCall[Any]]) -> None:
         """Write the one call in ``group`` and the followers in one transaction; append the followers to ``group``.
 
-        Every call that was run has its outcome when this returns, and none before the commit.
+        When this returns, every call that was run has its outcome. No call has it before the commit.
         """
         with self._lock:
             try:
@@ -92,14 +92,14 @@ class GroupCommit:
                 self._checkpoints.after_commit(self._connection)
 
     def seen(self) -> object | None:
-        """A value that changes when others have committed; None while the connection is in use."""
+        """A value that changes when other connections have committed; None while ours is in use."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
             if self._connection is None:
-                # There is no connection to compare with: everything may be new, or there is no database.
+                # Without a connection nothing can be compared: report a change, unless the file is gone.
                 return None if self._database.lost else object()
-            # Read to the end: otherwise the statement would keep its read transaction.
+            # Fetch all rows: otherwise the statement would keep its read transaction.
             return self._connection, self._connection.execute("PRAGMA data_version").fetchall()
         except sqlite3.Error:
             return None
@@ -107,7 +107,7 @@ class GroupCommit:
             self._lock.release()
 
     def look(self) -> None:
-        """Refuse a write of this thread, or task, if it waits for a transaction of its own caller."""
+        """Raise Refused if a write of this thread or task waits for a transaction of its own caller."""
         look_for_own_transaction(self._database.path, self._database.all_connections)
 
     def stop_waiting(self) -> None:
@@ -126,7 +126,7 @@ class GroupCommit:
         self._lock.release()
 
     def close(self, *, timeout: float = -1) -> None:
-        """Close the connection, if this is possible in time."""
+        """Close the connection. If it is still in use after ``timeout`` seconds, leave it open."""
         if self._lock.acquire(timeout=timeout):
             try:
                 self._close()
@@ -152,7 +152,7 @@ class GroupCommit:
         (first,) = group
         rest = self._rest_with(lambda: first.call_back(self.look))
         connection = patiently(self._begin, until=first.until, rest=rest)
-        # The first call needs no savepoint: a rollback undoes it.
+        # The first call needs no savepoint: the rollback of the transaction undoes it.
         first.run(self._execute(connection, lossy=lossy))
         for call in followers:
             group.append(call)
@@ -180,7 +180,7 @@ class GroupCommit:
     def _recover(self, group: list[PendingCall[Any]], error: Exception) -> None:
         """After a group has failed, run each call again in its own transaction, so that each gets its own error.
 
-        This includes refused calls: another call of the group may have written the reason.
+        Refused calls also run again: the reason may be a write of another call, which was rolled back.
         """
         self._roll_back()
         if len(group) == 1 and not (isinstance(error, sqlite3.IntegrityError) or is_undecodable(error)):
@@ -217,12 +217,12 @@ class GroupCommit:
         return self._connection
 
     def _open(self, applied: list[int], *, create: bool = True, to: int | None = None) -> None:
-        """Open the connection. Without ``create``, a vanished file, or one without tables, is an error."""
+        """Open the connection and migrate. Without ``create``, it is an error if the file or its tables are missing."""
         connection = self._connection or self._database.open(create=create)
         try:
             if not create:
                 refuse_without_tables(connection, self._migrations)
-            # One at a time, so that those applied before another process's lock stopped us are reported.
+            # One at a time, so that migrations applied before another process's lock stops us are reported.
             for version in migrate.apply(SqliteTarget(connection), self._migrations, to=to):
                 applied.append(version)
         except BaseException:
@@ -235,7 +235,10 @@ class GroupCommit:
         self._prepared = self._prepared or to is None
 
     def _rest_with(self, look: Callable[[], None]) -> Callable[[float], None]:
-        """How to rest between two tries of one call: once, after a while, ``look`` who holds the lock."""
+        """Return a function that pauses between two tries of a call.
+
+        Once LOOK_AFTER seconds have passed, it also calls ``look``, a single time.
+        """
         look_at = monotonic() + LOOK_AFTER
 
         def rest(seconds: float) -> None:
@@ -266,7 +269,7 @@ class GroupCommit:
         return executor(connection, self._statements, self._clock(), lossy=lossy)
 
     def _roll_back(self) -> None:
-        """Roll back. Close the connection if it cannot."""
+        """Roll back. If that fails, close the connection."""
         connection = self._connection
         if connection is None or not connection.in_transaction:
             return

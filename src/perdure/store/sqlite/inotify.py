@@ -1,6 +1,6 @@
 """Watch a file for writes on Linux, without opening it.
 
-A database file must not be opened: any close() of it drops the locks that SQLite holds on it.
+A database file must not be opened: if this process closes it, the system drops the locks that SQLite holds on it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_BYTES: Final = 64 * 1024
 
 
 class FileWatch:
-    """A watched file, which may come and go. Raises OSError if it cannot be watched: not on Linux, too many watches."""
+    """A watched file, which need not exist yet. Raises OSError if it cannot be watched. Works only on Linux."""
 
     def __init__(self, path: str) -> None:
         self._path = os.fsencode(path)
@@ -42,7 +42,7 @@ class FileWatch:
         """Whether the file was written to, or replaced, since the last call. Does not wait."""
         changed = False
         for kind, name in self._events():
-            # Watch a new file from now on. What was written to it before is part of this change.
+            # Watch a new file from now on. Whatever was written to it before now is part of this change.
             if kind & (_CREATE | _MOVED_TO | _OVERFLOW) and name in (b"", os.path.basename(self._path)):
                 with suppress(OSError):
                     self._watch_file()
@@ -54,7 +54,7 @@ class FileWatch:
         os.close(self.fd)
 
     def _watch_file(self) -> None:
-        """Watch the file, if there is one. For the same file this changes nothing."""
+        """Watch the file, if it exists. If the same file is already watched, this changes nothing."""
         with suppress(FileNotFoundError):
             _checked(self._libc.inotify_add_watch(self.fd, self._path, _MODIFY))
 

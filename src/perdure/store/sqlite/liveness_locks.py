@@ -1,7 +1,7 @@
 """Liveness locks: they show at once that a worker on this host has died, because the kernel releases its lock.
 
-Each worker holds a lock on a file of its own beside the database. A pid is not enough: another process may have it
-by now, or it may be invisible from another container.
+Each worker holds a lock on a file of its own beside the database. A pid is not enough: another process may have got
+the same pid, and processes in other containers are invisible.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _log = logging.getLogger("perdure.store")
 
 
 class LivenessLocks:
-    """The locks of the workers on the database at ``path``. If locks do not work here, no worker is ever absent."""
+    """The locks of the workers of the database at ``path``. If locks do not work here, no worker is ever absent."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._complained = False
 
     def lock_liveness(self, worker: str) -> Callable[[], None]:
-        """Take a lock that ends with this process; return a function that releases it."""
+        """Take a lock that lasts until this process ends; return a function that releases it earlier."""
         path = self._file_of(worker)
         if path is None:
             return _nothing
@@ -50,11 +50,11 @@ class LivenessLocks:
         return partial(_give_up, path, file, os.getpid(), [])
 
     def absent(self, workers: Iterable[str]) -> list[str]:
-        """Those of these workers that are certainly dead. A worker without a file is unknown, not dead."""
+        """Which of these workers are certainly dead. A worker without a file may be alive."""
         return [worker for worker in workers if (path := self._file_of(worker)) and _is_abandoned(path)]
 
     def _file_of(self, worker: str) -> str | None:
-        """The path of a worker's file; None if the name is not plain, because it could lead anywhere."""
+        """The path of a worker's file; None without file locks, or if the name is not plain and could lead anywhere."""
         if not _CAN_LOCK or not _PLAIN_NAME.fullmatch(worker):
             return None
         return f"{self._path}-worker-{worker}"
@@ -62,7 +62,7 @@ class LivenessLocks:
 
 _CONSEQUENCE: Final = "a dead worker is noticed only when its lease expires"
 
-# File descriptors. A forked child has copies, and a lock ends only when all copies are closed.
+# Open file descriptors. A forked child closes its copies: a lock ends only when all copies are closed.
 _open: set[int] = set()
 _no_fork = threading.Lock()
 
@@ -84,14 +84,14 @@ def _lock_new(path: str, database: str) -> int:
 
 
 def _lock(file: int) -> None:
-    """Lock a file. Raises OSError if it is locked, or if this file system has no locks."""
+    """Lock a file. Raises OSError if somebody else has locked it, or if this file system has no locks."""
     import fcntl
 
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _give_up(path: str, file: int, holder: int, given_up: list[bool]) -> None:
-    # In a forked child the file is closed, and its descriptor may belong to another file.
+    # In a forked child the file is already closed, and its descriptor may belong to another file.
     if holder == os.getpid() and not given_up:
         given_up.append(True)
         _unlink(path, file)
@@ -99,7 +99,7 @@ def _give_up(path: str, file: int, holder: int, given_up: list[bool]) -> None:
 
 
 def _is_abandoned(path: str) -> bool:
-    """Whether the lock is free. If so, remove its file. Only one of concurrent callers gets True."""
+    """Whether the lock is free. If so, remove its file. Of several concurrent callers only one gets True."""
     try:
         file = _opened(path, os.O_RDONLY)
     except OSError:
@@ -114,7 +114,7 @@ def _is_abandoned(path: str) -> bool:
 
 
 def _unlink(path: str, file: int) -> bool:
-    """Remove the path if it still leads to this locked file, and not to a newer one."""
+    """Remove the path if it still leads to this locked file, not to a newer one; return whether it did."""
     try:
         found, ours = os.stat(path), os.fstat(file)
     except OSError:

@@ -1,4 +1,4 @@
-"""The SQLite target of migrations. Any number of processes may start at once."""
+"""The SQLite target of migrations. If several processes migrate at once, SQLite's write lock lets in one at a time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class SqliteTarget:
 
     @contextmanager
     def exclusive_transaction(self) -> Iterator[None]:
-        # The write lock makes it exclusive, and ends with the process. Between two transactions others may write.
+        # The write lock makes the transaction exclusive, and ends with the process. Between two such transactions,
+        # others may write.
         with self._transaction("BEGIN IMMEDIATE"):
             yield
 
@@ -53,7 +54,8 @@ class SqliteTarget:
             yield
             self._connection.execute("COMMIT")
         finally:
-            # Roll back, unless it was committed or SQLite rolled back by itself. Raise the block's error, not ours.
+            # Roll back, unless the transaction was committed or SQLite has rolled it back by itself. Raise the block's
+            # error, not that of the rollback.
             with suppress(sqlite3.Error):
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")

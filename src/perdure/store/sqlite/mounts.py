@@ -1,11 +1,11 @@
-"""Detect network file systems, where two hosts would corrupt a write-ahead log."""
+"""Detect network file systems, on which two hosts would corrupt a write-ahead log."""
 
 from __future__ import annotations
 
 import re
 
-# The WAL's index is memory shared by all processes that have the file open, so they must run under one kernel. 9p and
-# virtiofs are allowed: they lead to the host of a virtual machine, and under gVisor the root itself is 9p.
+# The index of the WAL is memory that all processes with the open file share, so they must run under one kernel. 9p and
+# virtiofs are allowed: they lead to the host of a virtual machine, and under gVisor the root file system is 9p.
 _NETWORK = re.compile(
     r"(fuse\.)?"
     r"(afp|afs|beegfs|blobfuse2?|ceph(-fuse|fs)?|cifs|coda|davfs2?|gcsfuse|gfs2|glusterfs|goofys|gpfs|juicefs|lizardfs"
@@ -14,7 +14,7 @@ _NETWORK = re.compile(
 
 
 def network_file_system(path: str, mounts: str | None = None) -> str | None:
-    """The kind of network file system that ``path`` is on, or None. ``mounts``: Linux's table of mounts."""
+    """The kind of network file system that ``path`` is on, or None. ``mounts``: a text like /proc/self/mountinfo."""
     kind, depth = "", -1
     for line in (_mounts() if mounts is None else mounts).splitlines():
         place, _, source = line.partition(" - ")

@@ -1,4 +1,4 @@
-"""Calls in the SQLite store: operations that wait or run, and how their callers get the outcome."""
+"""Calls of the SQLite store: operations that wait to run or are running, and how their callers get the outcome."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CALL_BACK_SECONDS = 1.0
-"""To wait for an event loop to call a function."""
+"""How long to wait for an event loop to call a function."""
 
 
 class PendingCall(Generic[T]):
@@ -38,7 +38,7 @@ class PendingCall(Generic[T]):
         self.urgent = urgent
 
     def run(self, execute: Execute) -> None:
-        """Run the operation, from the top. Its outcome may still be rolled back."""
+        """Run the operation from the start. Its writes may still be rolled back."""
         self._error = None
         wake: frozenset[str] = frozenset()
 
@@ -51,7 +51,10 @@ class PendingCall(Generic[T]):
         self.wake = wake
 
     def call_back(self, function: Callable[[], None]) -> None:
-        """Call a function where the caller waits, and raise what it raises. From the thread that writes this call."""
+        """Call a function in the thread or event loop where the caller waits, and raise its error here.
+
+        Used by the thread that writes this call.
+        """
         function()
 
     def fail(self, error: Exception) -> None:
@@ -70,12 +73,12 @@ class ThreadCall(PendingCall[T]):
     _gate: threading.Lock | None = None
 
     def close_gate(self) -> None:
-        # A bare lock: an Event costs ten times as much. A caller that need not wait has no lock.
+        # A bare lock, because an Event costs ten times as much. A call that need not wait has no lock.
         self._gate = threading.Lock()
         self._gate.acquire()
 
     def wait(self, look: Callable[[], None]) -> None:
-        """``look`` is called once, if it takes long; what it raises ends the wait."""
+        """Wait until the gate opens. If that takes long, call ``look`` once; an error that it raises ends the wait."""
         if self._gate is not None and not self._gate.acquire(timeout=LOOK_AFTER):
             look()
             self._gate.acquire()
@@ -90,7 +93,7 @@ class LoopCall(PendingCall[T]):
 
     def __init__(self, start: Callable[[], Op[T]], *, until: float, urgent: bool = False) -> None:
         super().__init__(start, until=until, urgent=urgent)
-        # Imported here: blocking programs never need asyncio.
+        # Imported here, because blocking programs never need asyncio.
         from asyncio import get_running_loop
 
         self.loop = get_running_loop()
@@ -105,7 +108,7 @@ class LoopCall(PendingCall[T]):
         await self._answered
 
     def call_back(self, function: Callable[[], None]) -> None:
-        """Not if the loop does not answer: then nobody is to be told."""
+        """Call a function on the event loop, and raise its error here. Give up if the loop is closed or blocked."""
         called: Future[None] = Future()
 
         def call() -> None:
@@ -127,7 +130,7 @@ class LoopCall(PendingCall[T]):
 
 
 def wake_callers(calls: Iterable[PendingCall[Any]]) -> None:
-    """Wake the callers of these calls, each event loop once."""
+    """Wake the callers of these calls. Each event loop is woken once."""
     by_loop: dict[AbstractEventLoop, list[LoopCall[Any]]] = {}
     for call in calls:
         if isinstance(call, ThreadCall):
@@ -135,7 +138,7 @@ def wake_callers(calls: Iterable[PendingCall[Any]]) -> None:
         elif isinstance(call, LoopCall):
             by_loop.setdefault(call.loop, []).append(call)
     for loop, answered in by_loop.items():
-        # A closed loop raises: nobody waits there any more.
+        # A closed loop raises an error, but nobody waits there any more.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(_answer, answered)
 

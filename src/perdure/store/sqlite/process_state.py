@@ -26,7 +26,7 @@ from perdure.store.sqlite.writer import Writer
 
 T = TypeVar("T")
 
-# How long to wait for readers and the writer: less than the interval of heartbeats.
+# How long to wait until readers and the writer are paused: less than the interval of heartbeats.
 _PAUSE_SECONDS = 1.0
 
 
@@ -87,7 +87,7 @@ class ProcessState:
         _translated(lambda: self._group_commit.check(until=self._until))
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Notify a listener of other processes' commits. A database in memory has none."""
+        """Notify a listener of other processes' commits. No other process commits to a database in memory."""
         return _nothing if self._database.in_memory else self._listener_thread.add(listener)
 
     @property
@@ -95,8 +95,8 @@ class ProcessState:
         return self._database.in_memory or self._listener_thread.hears
 
     def pause(self, *, timeout: float) -> bool:
-        """Close every connection, open none until ``resume``. Return False, with no change, if that takes too long."""
-        # Readers first: the first reader waits for the writer, never the reverse.
+        """Close every connection, and open none until ``resume``. If that takes too long, undo it and return False."""
+        # Readers first: a reader may wait for the writer, but the writer never waits for a reader.
         if not self._readers.pause(timeout=timeout):
             return False
         if not self._group_commit.pause(timeout=timeout):
@@ -109,7 +109,10 @@ class ProcessState:
         self._readers.resume()
 
     def _reopen(self) -> None:
-        """Close a file that was replaced or deleted: writes to it are lost. The next call opens the path again."""
+        """Close a file that was replaced or deleted, because writes to it would be lost, and raise StoreAway.
+
+        The next call opens the file that is then at the path.
+        """
         if self.pause(timeout=_PAUSE_SECONDS):
             self._database.note_loss()
             self.resume()

@@ -1,4 +1,4 @@
-"""Calls that read: each has a snapshot on a read-only connection, beside the writer."""
+"""Reading calls: each reads a snapshot on a read-only connection, while others may write."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Readers:
         self._prepare = prepare
         self._closed = False
         self._threads = DaemonThreads("perdure-sqlite-reader", limit=_MOST_CONNECTIONS)
-        # None is a slot without a connection. A thread that has all slots keeps all readers out.
+        # None is a slot without a connection. A thread that takes all slots stops all reading.
         self._slots: LifoQueue[sqlite3.Connection | None] = LifoQueue()
         for _ in range(_MOST_CONNECTIONS):
             self._slots.put(None)
@@ -53,7 +53,7 @@ class Readers:
         return call.outcome()
 
     def pause(self, *, timeout: float) -> bool:
-        """Close every connection and open none until ``resume``. Return False if that takes too long."""
+        """Close every connection, and open none until ``resume``. If that takes too long, undo it and return False."""
         until = time.monotonic() + timeout
         taken: list[sqlite3.Connection | None] = []
         try:
@@ -72,7 +72,7 @@ class Readers:
             self._slots.put(None)
 
     def close(self) -> None:
-        """Refuse new calls and finish the others."""
+        """Refuse new calls, and finish those that have begun."""
         self._closed = True
         self._threads.stop()
         for _ in range(_MOST_CONNECTIONS):
@@ -80,7 +80,7 @@ class Readers:
         self.resume()
 
     def abandon(self) -> None:
-        """Close what can be closed without waiting."""
+        """Close the connections that are not in use. Does not wait."""
         self._threads.stop(wait=False)
         with suppress(Empty):
             while True:
@@ -106,7 +106,7 @@ class Readers:
                 connection = self._open(until=call.until)
             self._read_snapshot(connection, call)
         except sqlite3.Error:
-            # The connection may be in any state.
+            # Do not reuse the connection: its state is unknown.
             self._close(connection)
             connection = None
             raise

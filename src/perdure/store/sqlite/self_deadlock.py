@@ -1,9 +1,10 @@
-"""Writes that would wait for a write lock that their own caller holds on another connection.
+"""Refuse writes that would wait for a write lock that their own caller holds, on another connection.
 
-Inside ``ctx.transaction()`` perdure knows, and refuses at once. In a transaction that a program began itself it has to
-find out, once a write has waited for a second: Linux says whether this process holds the lock, and the garbage
-collector knows the connections of Python's sqlite3. If the only one in a transaction can be used by nobody but the
-caller, it is the one. Otherwise another thread may commit soon, and only a warning is logged.
+Inside ``ctx.transaction()`` perdure knows this, and refuses the write at once. If the program itself began the
+transaction, perdure has to find out, once a write has waited for a second. Linux shows whether this process holds the
+lock, and the garbage collector lists the connections of Python's sqlite3. If just one of them is in a transaction, and
+only the caller can use it, then it holds the lock, and the write is refused. Otherwise another thread may commit soon,
+and only a warning is logged.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from time import monotonic
 from perdure.errors import Refused
 
 LOOK_AFTER = 1.0
-"""Seconds for which a write waits before it asks who holds the lock."""
+"""Seconds that a write waits before it finds out who holds the lock."""
 
 WARN_INTERVAL = 60.0
 """Seconds between two warnings of one process."""
 
-# In the -shm file: the byte that SQLite locks to write.
+# The byte of the -shm file that SQLite locks to write.
 _WRITE_LOCK = 120
 
 _log = logging.getLogger("perdure.store")
@@ -37,7 +38,7 @@ class SelfLock:
     def __init__(self, path: str) -> None:
         self.path = path
         self.where: object | None = _here()
-        # Not reset by ``end``, which may run in another context: an ended lock refuses nothing.
+        # ``end`` does not reset this variable, because it may run in another context. An ended lock refuses nothing.
         _last.set(self)
 
     def end(self) -> None:
@@ -55,9 +56,9 @@ def refuse_if_self_locked(path: str) -> None:
 
 
 def look_for_own_transaction(path: str, ours: Iterable[sqlite3.Connection]) -> None:
-    """Raise Refused if a transaction of the caller holds the lock; warn if one of this process may be the caller's.
+    """Raise Refused if a transaction of the caller holds the lock; log a warning if that is only possible.
 
-    In the thread, or on the event loop, that waits for the write. ``ours``: perdure's own connections.
+    Call this in the thread, or on the event loop, that waits for the write. ``ours``: perdure's own connections.
     """
     if not _is_held_by_this_process(path) or any(_in_transaction(one) for one in ours):
         return
@@ -65,7 +66,7 @@ def look_for_own_transaction(path: str, ours: Iterable[sqlite3.Connection]) -> N
     holders = [
         one
         for one in gc.get_objects()
-        # Not isinstance: a lazy object would be made to work by it.
+        # isinstance() would make a lazy proxy create its object.
         if issubclass(type(one), sqlite3.Connection) and id(one) not in known and _in_transaction(one)
     ]
     if len(holders) == 1 and _only_task() and (_only_thread() or _is_bound_to_this_thread(holders[0])):
@@ -78,7 +79,7 @@ def look_for_own_transaction(path: str, ours: Iterable[sqlite3.Connection]) -> N
 
 
 def _is_held_by_this_process(path: str) -> bool:
-    """From the list of locks that Linux has; elsewhere nobody knows."""
+    """Whether this process holds the write lock, by Linux's list of locks. Other systems have no such list: False."""
     try:
         inode = str(os.stat(f"{path}-shm").st_ino)
         with open("/proc/locks", encoding="ascii", errors="replace") as locks:
@@ -104,7 +105,7 @@ def _in_transaction(connection: sqlite3.Connection) -> bool:
 
 
 def _only_task() -> bool:
-    """Whether the event loop of this thread, if it has one, has no task but the one that waits."""
+    """Whether this thread has no event loop, or one whose only task is the one that waits."""
     from asyncio import all_tasks
 
     try:
@@ -156,7 +157,11 @@ _last: ContextVar[SelfLock | None] = ContextVar("perdure_self_lock", default=Non
 
 
 def _here() -> tuple[int, object]:
-    """The current thread and task. The context is not enough: a task begun in the block inherits it, and may wait."""
+    """The current thread and task, to compare with those that took a lock.
+
+    The context variable alone is not enough: a task that was started inside the block inherits it, but may wait for
+    the lock.
+    """
     from asyncio import current_task
 
     try:

@@ -59,7 +59,7 @@ class SqliteStore:
         self._listeners = Listeners()
         self._liveness_locks = None if self._database.in_memory else LivenessLocks(self._database.path)
         self._closed = False
-        # By process id. The state of a parent process stays here, unused.
+        # The keys are process ids. In a forked child, the state of its parent stays here, unused.
         self._process_states: dict[int, ProcessState] = {}
 
     @property
@@ -125,7 +125,7 @@ class SqliteStore:
         return self._process_state.hears_others
 
     def use_worker_patience(self) -> None:
-        # A file is never away.
+        # There is no separate patience for an SQLite file that is away.
         pass
 
     def mark_self_locked(self) -> Callable[[], None]:
@@ -157,7 +157,7 @@ class SqliteStore:
         raise failed  # outside the except block, so that it does not carry SQLite's error
 
     async def aconnect(self) -> sqlite3.Connection:
-        """The same for async code. If it is cancelled while it waits, no connection keeps the lock."""
+        """Like ``connect``, for async code. If the caller is cancelled while it waits, no connection keeps the lock."""
         import asyncio
 
         got: list[sqlite3.Connection] = []

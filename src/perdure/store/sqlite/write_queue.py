@@ -1,4 +1,4 @@
-"""The queue of writing calls. One call leads at a time, and also writes the queued ones."""
+"""The queue of writing calls. One call at a time is the leader, whose thread also writes the queued calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perdure.store.sqlite.pending_call import PendingCall, ThreadCall
 
 
 class WriteQueue:
-    """Two queues, urgent calls before the others. A call that finds no leader leads at once."""
+    """Two queues: urgent calls, and the others after them. A call that finds no leader becomes the leader at once."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -35,7 +35,7 @@ class WriteQueue:
             self._queue_of(call).append(call)
 
     def take(self) -> PendingCall[Any] | None:
-        """The next call that the leader writes."""
+        """Take the next call from the queue, for the leader to write."""
         with self._mutex:
             return self._next()
 

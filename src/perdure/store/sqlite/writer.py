@@ -1,4 +1,4 @@
-"""Writing calls: the first caller writes in its own thread, and in the same commit also for queued calls."""
+"""Writing calls: the first caller writes in its own thread, and also writes the queued calls in the same commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from perdure.store.sqlite.write_queue import WriteQueue
 
 T = TypeVar("T")
 
-# A group ends at the first of these limits: its first caller waits for all of it, and so does the next group.
+# A group ends at the first of these limits, because its first caller and the next group wait for all of it. The second
+# limit is in seconds.
 _MOST_CALLS = 200
 _LONGEST = 0.005
 # How long to wait for a thread that has answered its last call and is about to release the connection.
@@ -32,7 +33,7 @@ class Writer:
         self._announce = announce
         self._write_queue = WriteQueue()
         self._thread = DaemonThreads("perdure-sqlite-writer", limit=1)
-        # A separate thread: a listener may itself write, and would wait for the thread it runs in.
+        # A separate thread: a listener may write, and in the writer's thread it would wait for itself.
         self._announcer = DaemonThreads("perdure-sqlite-announcer", limit=1)
 
     def perform(self, call: ThreadCall[T]) -> T:
@@ -44,7 +45,7 @@ class Writer:
             if call.leads:
                 wake = self._lead(call)
         finally:
-            # Also if a signal handler raised while we waited or wrote.
+            # This must also run if a signal handler raised an error while we waited or wrote.
             if call.leads or not call.done:
                 self._appoint(self._write_queue.leave(call))
         self._announce(wake)
@@ -62,7 +63,7 @@ class Writer:
         return call.outcome()
 
     def close(self) -> None:
-        """Refuse new calls and finish the others, except those that wait for another process's lock."""
+        """Refuse new calls, and finish those that have begun, except calls that wait for another process's lock."""
         self._group_commit.stop_waiting()
         self._write_queue.close()
         self._thread.stop()
@@ -70,7 +71,7 @@ class Writer:
         self._group_commit.close()
 
     def abandon(self) -> None:
-        """Close what can be closed without waiting."""
+        """Close the connection, unless it stays in use for _ABANDON_SECONDS."""
         self._thread.stop(wait=False)
         self._announcer.stop(wait=False)
         self._group_commit.close(timeout=_ABANDON_SECONDS)
@@ -87,7 +88,7 @@ class Writer:
         return first.wake.union(*[call.wake for call in group[1:]])
 
     def _followers(self) -> Iterator[PendingCall[Any]]:
-        # A signal can interrupt the main thread at any point, so this thread must not write for others.
+        # A signal handler can raise an error in the main thread at any point, so that thread must not write for others.
         if threading.current_thread() is threading.main_thread():
             return
         until = time.monotonic() + _LONGEST
@@ -100,7 +101,7 @@ class Writer:
                 return
 
     def _wake_callers(self, group: list[PendingCall[Any]]) -> None:
-        """Wake the callers of written calls. If something stopped this thread, the other calls stay queued."""
+        """Wake the callers of written calls. If something stopped this thread, queue the unwritten calls again."""
         if unwritten := [call for call in group[1:] if not call.done]:
             self._write_queue.put_back(unwritten)
         wake_callers(call for call in group if call.done)
@@ -116,7 +117,7 @@ class Writer:
         try:
             wake = self._lead(call)
         except Exception as error:
-            # An unexpected error: the caller still awaits an outcome.
+            # The error is unexpected, but the caller still awaits an outcome.
             call.fail(error)
             wake_callers([call])
         finally:

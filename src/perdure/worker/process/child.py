@@ -45,23 +45,27 @@ from perdure.worker.process.protocol import (
 )
 
 GRACE = 2.0
-"""Seconds that the interpreter gets to end in order once the worker has let it go."""
+"""Seconds that the interpreter gets to end in order once the worker has let the child go."""
 
 Phase: TypeAlias = Literal["loading", "idle", "calling", "awaiting", "reporting"]
-"""What its main thread does; calling and awaiting: it runs a plain handler, or an async one."""
+"""What the main thread does. ``calling``: it runs a plain handler. ``awaiting``: it runs an async handler."""
 
 
 def main() -> None:
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.set_inheritable(False)
     die_with_worker(int(sys.argv[2]), int(sys.argv[3]))
-    # A Ctrl-C is for the worker, which decides what becomes of its jobs.
+    # Ctrl-C is meant for the worker, which decides what happens to its jobs.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Child(ChildChannel(sock)).run()
 
 
 class Child:
-    """Its main thread runs handlers, since signals and many libraries need that one; another reads."""
+    """The child process.
+
+    The main thread runs handlers, because signals and many libraries need the main thread. Another thread reads
+    messages.
+    """
 
     def __init__(self, channel: ChildChannel) -> None:
         self._channel = channel
@@ -86,7 +90,7 @@ class Child:
                 return
 
     def _read(self) -> None:
-        # The signal that it sends to the whole group is for the main thread.
+        # This thread sends SIGTERM to the whole process group below. The main thread has to handle it.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         for message in self._channel.messages():
             if isinstance(message, Answer):
@@ -96,7 +100,7 @@ class Child:
                 _signal_group(signal.SIGTERM)
             else:
                 self._inbox.put(message)
-        # The worker has let it go, or is dead.
+        # The worker has let this child go, or is dead.
         if self._phase in ("idle", "reporting"):
             self._inbox.put(None)
             time.sleep(GRACE)
@@ -137,7 +141,7 @@ class Child:
         self._context = context
         if handler.is_async:
             outcome = asyncio.run(self._live(handler, context))
-            # A loop that closes removes the signal handlers that were added to it.
+            # A loop that closes removes the signal handlers that were added to it, so set ours again.
             signal.signal(signal.SIGTERM, self._asked_to_stop)
         else:
             outcome = copy_context().run(self._call, handler, context)
@@ -150,7 +154,7 @@ class Child:
     def _call(self, handler: Handler, context: ChildContext) -> Outcome | None:
         current_context.set(context)
         job = context.row
-        value = None  # also if a middleware swallows an error
+        value = None  # it stays None if a middleware swallows an error
         try:
             self._phase = "calling"
             try:
@@ -187,7 +191,10 @@ class Child:
         return returned(handler, job.lease, value)
 
     def _asked_to_stop(self, number: int, _frame: object) -> None:
-        """Ignore SIGTERM unless the worker asked to stop: a supervisor may send it to all processes of a service."""
+        """Handle SIGTERM.
+
+        It is ignored unless the worker asked to stop: a supervisor may send it to all processes of a service.
+        """
         if not self._stop_asked or self._stopped:
             return
         if self._phase in ("loading", "idle"):
@@ -197,7 +204,7 @@ class Child:
         self._context.cancel_requested = self._stopped = True
         if self._phase == "awaiting" and self._cancel is not None:
             self._cancel()
-        # Not while sending: half a message could never be read.
+        # Do not raise while a message is being sent: the worker could never read half a message.
         elif self._phase == "calling" and not self._sending:
             raise Stopped
 
@@ -215,7 +222,7 @@ class Child:
 
 
 def load_app(load: Load) -> Any:
-    """Import the app as the worker knows it."""
+    """Import the same app that the worker runs, with the same tasks and database."""
     sys.path[:] = load.path
     module, _, name = load.target.partition(":")
     app: Any = import_module(module)
@@ -240,7 +247,7 @@ def _signal_group(number: signal.Signals) -> None:
 
 
 def _resident() -> int:
-    """Bytes of resident memory of this process; 0 if unknown."""
+    """Bytes of resident memory of this process, 0 if unknown."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""The context of a job that runs in a child: its reports go to the worker, which writes them."""
+"""The context of a job that runs in a child. It sends reports to the worker, which writes them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from perdure.worker.save import encode_checkpoint
 
 
 class PendingRequests:
-    """Requests to the worker that wait for an answer. Used by any thread."""
+    """Requests to the worker that wait for an answer. It may be used from any thread."""
 
     def __init__(self, send: Callable[[FromChild], None]) -> None:
         self.send = send
@@ -51,7 +51,7 @@ class PendingRequests:
 
 
 class ChildContext(JobContext):
-    """Like the context in the worker. Its operations are the child's: they open the database only when used."""
+    """The context of a job in a child. The child has operations of its own, which open the database only when used."""
 
     __slots__ = ("_number", "_requests")
 
@@ -76,7 +76,7 @@ class ChildContext(JobContext):
         self._requests.send(Logged(self._number, storable_text(as_text(level), SHORT), text))
 
     def save(self, checkpoint: object) -> None:
-        """Keep this for the next attempt: durable when it returns."""
+        """Save a checkpoint for the next attempt. It is durable when this returns."""
         refuse_in_event_loop("save")
         self._check_answer(self._ask_to_save(checkpoint).result())
 
@@ -90,19 +90,19 @@ class ChildContext(JobContext):
     def _succeed(self, result: object = None, *, conn: object) -> Plan[None]:
         """Record success as the last statements of the caller's own transaction, which the caller commits."""
         yield from super()._succeed(result, conn=conn)
-        # Once it is committed the lease is gone, and a worker that did not know why would stop this process.
+        # Once the success is committed, the lease is gone. A worker that did not know why would stop this process.
         yield from in_thread(self._announce_success)
 
     def _announce_success(self) -> None:
         assert self.success is not None
-        # Its jobs and steps are in the transaction and need not be sent.
+        # The jobs and steps that the handler adds are in the transaction and need not be sent.
         success = msgspec.structs.replace(self.success, children=(), appended=None)
         self._check_answer(
             self._requests.ask(lambda request: Committing(self._number, request, success)).result()
         )
 
     def forget_success(self) -> None:
-        """The transaction of the success was rolled back: inform the worker."""
+        """Forget the success, because its transaction was rolled back, and inform the worker."""
         if self.success is not None:
             super().forget_success()
             self._requests.send(RolledBack(self._number))
@@ -118,7 +118,7 @@ class ChildContext(JobContext):
 
 
 def _encodable(report: Report) -> Report:
-    """Make values encodable. A number that is too large stays too large and is refused as such."""
+    """The report with values that can be encoded. A number that is too large becomes one that is still refused."""
     most = MOST_PROGRESS + 1
 
     def number(value: int | None) -> int | None:

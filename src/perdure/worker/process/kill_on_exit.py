@@ -1,9 +1,9 @@
 """The kill-on-exit pipe: when the worker closes its end, or dies, the system kills the child and all that it started.
 
-Nobody writes into the pipe. The worker has one end. The child asks Linux to send SIGKILL to its process group on any
-event of the pipe; the only one is that the last holder of the worker's end is gone. No code of the child runs for
-this, so a handler that holds the interpreter dies as well. The signal for the death of a parent would kill the child
-alone, and leave what it started.
+Nobody writes into the pipe. The worker holds one end. The child asks Linux to send SIGKILL to its process group on any
+event of the pipe. The only event is that the last process which holds the worker's end closes it or dies. No code of
+the child runs for this, so it also kills a handler that never releases the GIL. The signal that Linux sends on the
+death of a parent would kill only the child, and leave the processes that the child started.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from perdure.internal.instances import WeakRegistry
 
 
 class KillOnExit:
-    """The worker's end of the pipe; until the child has started, also the child's end."""
+    """The worker's end of the pipe, and the child's end until the child has started."""
 
     def __init__(self) -> None:
         self.child_end, held = os.pipe()
-        # Closed also on garbage collection; not by atexit, because the end of the process closes it.
+        # Garbage collection closes the worker's end as well. At exit the system closes it.
         self.let_go = finalize(self, os.close, held)
         self.let_go.atexit = False
         _all.add(self)
 
     def close_child_end(self) -> None:
-        """Close our copy of the child's end: the child has it now."""
+        """Close our copy of the child's end. The child has its own copy now."""
         os.close(self.child_end)
 
 
@@ -38,7 +38,7 @@ _all: WeakRegistry[KillOnExit] = WeakRegistry()
 
 
 def _forget_all() -> None:
-    """Close the worker's ends in a fork of the worker: a fork that lives on would keep the children alive."""
+    """Close the worker's ends in a fork of the worker. Otherwise a fork that outlives it would keep children alive."""
     for kill_on_exit in _all.now():
         kill_on_exit.let_go()
 
@@ -48,10 +48,13 @@ if hasattr(os, "register_at_fork"):
 
 
 def die_with_worker(end: int, worker: int) -> None:
-    """Called in the child before it starts anything. Outside Linux, only its socket shows that the worker died."""
+    """Let the system kill this child when its worker ends. Called in the child before it starts anything.
+
+    Outside Linux, only the child's socket shows that the worker died.
+    """
     os.set_inheritable(end, False)
     if sys.platform == "linux" and os.getpgrp() == os.getpid():
-        import fcntl  # Windows has none
+        import fcntl  # imported here, because Windows has no fcntl
 
         try:
             fcntl.fcntl(end, fcntl.F_SETOWN, -os.getpgrp())
@@ -59,7 +62,7 @@ def die_with_worker(end: int, worker: int) -> None:
             fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC)
         except OSError:
             _die_with_parent()
-    # The worker may have died before.
+    # The worker may have died before this was set up.
     if os.getppid() != worker or _is_closed(end):
         os._exit(1)
 
@@ -71,6 +74,6 @@ def _is_closed(end: int) -> bool:
 
 
 def _die_with_parent() -> None:
-    """For systems that only look like Linux: it kills the child alone."""
+    """Kill only the child when its parent dies. This is for systems that look like Linux but refuse these calls."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG

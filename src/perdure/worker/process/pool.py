@@ -1,4 +1,4 @@
-"""Where handlers run in processes of their own: a child for each busy slot, kept for the next job."""
+"""Runs handlers in child processes: one child for each busy slot. A child is kept for the next job."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from perdure.worker.process.slot import GRACE, Slot
 IDLE = 60.0
 """Seconds after which a child without a job is let go."""
 PAUSE = 5.0
-"""Seconds to wait after a process could not be started."""
+"""Seconds to wait before the next try if a process could not be started."""
 
 _log = logging.getLogger("perdure.worker")
 
 
 class ProcessRunner:
-    """At most ``slots`` jobs at a time. A child that dies does not affect the others.
+    """Runs at most ``slots`` jobs at a time in child processes. A child that dies does not affect the others.
 
-    ``freed`` is called when it takes jobs again, ``in_place`` with a suspect that finds no process to run in.
+    ``freed`` is called when jobs can be started again after a pause. ``in_place`` is called with a suspect for which no
+    process can be started.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class ProcessRunner:
 
     @property
     def free(self) -> int:
-        """Slots for tasks that always run here, less those that suspects of other tasks use or wait for."""
+        """How many slots tasks that always run in processes may use. Suspects of other tasks take the others."""
         if self._paused:
             return 0
         guests = sum(attempt.handler.run_in != "process" for attempt in (*self._busy, *self._waiting))
@@ -71,7 +72,7 @@ class ProcessRunner:
         return [slot.pid for slot in self._all]
 
     async def check(self, stop: asyncio.Event) -> None:
-        """Start the first child, and refuse to go on if it does not find the app."""
+        """Start the first child. Raise InvalidConfig if it cannot load the app."""
         stopped = asyncio.create_task(stop.wait())
         try:
             reason = await self._load_first(stopped)
@@ -86,7 +87,7 @@ class ProcessRunner:
             raise InvalidConfig(f"Tasks run in processes, and a new process cannot load {target}: {reason}.")
 
     async def _load_first(self, stopped: asyncio.Task[Literal[True]]) -> str | None:
-        """Start a child; return why it cannot load the app, if it cannot."""
+        """Start a child. If it cannot load the app, return the reason."""
         self._first = first = asyncio.Future[str | None](loop=self._loop)
         slot = self._open()
         try:
@@ -113,7 +114,7 @@ class ProcessRunner:
             attempt.end(None, monotonic())
 
     def give_up(self, attempt: Attempt) -> None:
-        """Give its slot to another process: not even SIGKILL ended it, so the system holds it."""
+        """Give the attempt's slot to another child, because not even SIGKILL has ended this one."""
         if (slot := self._busy.pop(attempt, None)) is not None:
             slot.kill()
         attempt.give_up()
@@ -125,7 +126,7 @@ class ProcessRunner:
             slot.note_returned()
 
     async def close(self) -> None:
-        """End every child; what still runs is killed."""
+        """End every child. Children that still run a job are killed."""
         self._closed = True
         for slot in list(self._all):
             if slot.attempt is None and slot.loaded:
@@ -175,7 +176,7 @@ class ProcessRunner:
             if slot.give(attempt):
                 self._busy[attempt] = slot
                 return
-            slot.attempt = None  # it was about to end, or has died
+            slot.attempt = None  # the child was about to end, or has died
         try:
             slot = self._busy[attempt] = self._open(alone=alone)
         except OSError as error:
@@ -191,7 +192,7 @@ class ProcessRunner:
         return slot
 
     def _keep_idle(self, slot: Slot) -> None:
-        """Last in, first out, so that unneeded children end."""
+        """Keep a child for the next job. The last child kept is used first, so that the others can time out."""
         self._idle.append(slot)
         slot.retire_after(IDLE)
 
@@ -200,14 +201,17 @@ class ProcessRunner:
             self._begin(self._waiting.popleft())
 
     def _send_back(self, attempt: Attempt) -> None:
-        """Its handler has not begun: a suspect runs in place, any other job goes back to the queue."""
+        """Send back an attempt whose handler has not begun.
+
+        A suspect whose task needs no process runs in the worker itself. Any other job goes back to the queue.
+        """
         if self._in_place is not None and attempt.handler.run_in != "process" and attempt.stop_reason is None:
             self._in_place(attempt)
         else:
             attempt.end(Released(attempt.lease, int(PAUSE * SECOND)), monotonic())
 
     def _answer(self, reason: str | None) -> bool:
-        """Answer ``check`` if it waits for the first child; return whether it does."""
+        """Answer ``check``, if it waits for the first child. Return whether it waits."""
         if self._first is None or self._first.done():
             return False
         self._first.set_result(reason)

@@ -1,4 +1,4 @@
-"""The messages between a worker and its children: msgpack, in frames with their lengths."""
+"""The messages between a worker and its children: msgpack in frames, each with its length in front."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ class Load(msgspec.Struct, frozen=True, tag=True):
     """Where a new process finds the app, and what it must find there."""
 
     target: str
-    """``module:name``; the name may have dots."""
+    """``module:name``, where the name may have dots."""
     modules: Sequence[str] = ()
     """Modules whose import registers tasks."""
     tasks: Sequence[str] = ()
     path: Sequence[str] = ()
     """The ``sys.path`` of the worker."""
     url: str | None = None
-    """The database, if it is not the one that the module gives the app."""
+    """The URL of the database, if it is not the one that the module gives the app."""
 
 
 class Run(msgspec.Struct, frozen=True, tag=True):
-    """Run this job. Messages about it carry the same number."""
+    """Run this job. Messages about the job carry the same number."""
 
     number: int
     job: Claimed
     worker: str
     deadline: float | None
     parents: Sequence[ParentResult] | None = None
-    """Of a step."""
+    """The parents of the job, if it is a step."""
     config: str | None = None
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """An error on its way to the other side."""
+    """An error that is sent to the other side."""
 
     name: str
     code: str
@@ -67,14 +67,14 @@ class Fault(msgspec.Struct, frozen=True):
     def error(self) -> PerdureError:
         """The same error, of the same class."""
         kind = getattr(errors, self.name, InternalError)
-        # Without the constructor: some take other arguments than a message.
+        # Do not call the constructor: some classes take other arguments than a message.
         error: PerdureError = kind.__new__(kind, self.message)
         error.code, error.costs_attempt = self.code, self.costs_attempt
         return error
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
-    """To a request of the child."""
+    """The answer to a request of the child."""
 
     request: int
     cancel_requested: bool
@@ -82,11 +82,11 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
-    """Stop the handler. The child then sends SIGTERM to its process group, and ignores any other one."""
+    """Stop the handler. The child then sends SIGTERM to its process group. Before this message, it ignores SIGTERM."""
 
 
 class Loaded(msgspec.Struct, frozen=True, tag=True):
-    """The app is there, with all its tasks."""
+    """The child has loaded the app, with all its tasks."""
 
 
 class LoadFailed(msgspec.Struct, frozen=True, tag=True):
@@ -107,7 +107,7 @@ class Logged(msgspec.Struct, frozen=True, tag=True):
 
 
 class Save(msgspec.Struct, frozen=True, tag=True):
-    """Answered once it is durable."""
+    """Save a checkpoint. The worker answers once the checkpoint is durable."""
 
     number: int
     request: int
@@ -123,13 +123,13 @@ class Committing(msgspec.Struct, frozen=True, tag=True):
 
 
 class RolledBack(msgspec.Struct, frozen=True, tag=True):
-    """It was not committed, and the handler goes on."""
+    """The success was not committed, and the handler continues."""
 
     number: int
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
-    """How the handler ended: the name of the outcome and the outcome; none if it was stopped."""
+    """How the handler ended. ``how``: the name of the outcome's class, None if the handler was stopped."""
 
     number: int
     how: str | None
@@ -158,7 +158,7 @@ _OUTCOMES: dict[str, type[Outcome]] = {kind.__name__: kind for kind in get_args(
 
 
 def _shortened(outcome: Outcome) -> Outcome:
-    """Cut the texts of a failure: a handler may raise a gigabyte, or what no encoder takes."""
+    """Cut the texts of a failure. A handler may raise an error with a gigabyte of text, or with an invalid text."""
     if not isinstance(outcome, Failed):
         return outcome
     return msgspec.structs.replace(
@@ -178,7 +178,7 @@ def _bare(outcome: Outcome) -> Outcome:
 
 
 FRAME = 1024 * 1024
-"""Bytes of a frame. A message may have any number of them: a handler enqueues as many jobs as it likes."""
+"""The most bytes of a frame. A message may have any number of frames: a handler enqueues as many jobs as it likes."""
 MORE = 1 << 31
 """Set in the length of a frame that is not the last of its message."""
 
@@ -203,13 +203,13 @@ _from_child: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromCh
 
 
 class Stream(Generic[T]):
-    """Cuts what arrives into messages."""
+    """Splits the bytes that arrive into messages."""
 
     def __init__(self, decoder: msgspec.msgpack.Decoder[T]) -> None:
         self._decoder = decoder
         self._arrived = bytearray()
         self._begun = bytearray()
-        """A message of which more frames will come."""
+        """The first frames of a message whose last frame has not arrived."""
 
     @property
     def is_within_message(self) -> bool:
@@ -235,11 +235,11 @@ class Stream(Generic[T]):
 CHUNK = 256 * 1024
 
 REST_WITHIN = 0.5
-"""Seconds for the rest of a message that has begun to arrive."""
+"""Seconds to wait for the rest of a message that has begun to arrive."""
 
 
 class Channel:
-    """The worker's end, in its event loop. What the child does not take yet waits here."""
+    """The worker's end of the socket, in its event loop. It buffers what the child has not read yet."""
 
     def __init__(self, sock: socket.socket, on_message: Callable[[FromChild], None]) -> None:
         sock.setblocking(False)
@@ -251,24 +251,24 @@ class Channel:
         self._loop.add_reader(sock, self._read)
 
     def send(self, message: FromWorker) -> bool:
-        """Send it; return whether the other end is still there."""
+        """Send a message. Return whether the child's end is still open."""
         if self._socket.fileno() < 0:
             return False
         self._unsent += packed(message)
         return self._write()
 
     def drain(self) -> None:
-        """Handle all messages that have arrived: the child has died and sends no more."""
+        """Handle all messages that have arrived. The child has died and sends no more."""
         while self._read():
             pass
 
     def read_rest(self) -> list[FromChild]:
-        """All messages that have arrived and were not handled. From any thread, once the loop is given up."""
+        """All messages that have arrived and were not handled. Called from any thread, once the loop is given up."""
         messages: list[FromChild] = []
         until = monotonic() + REST_WITHIN
         with suppress(OSError, msgspec.MsgspecError):
             while True:
-                # A long message does not fit into the socket: its sender waits for us.
+                # A long message does not fit into the socket's buffer, so its sender waits until we read.
                 wait = max(0.0, until - monotonic()) if self._stream.is_within_message else 0.0
                 if not select([self._socket], [], [], wait)[0] or not (data := self._socket.recv(CHUNK)):
                     return messages
@@ -276,7 +276,10 @@ class Channel:
         return messages
 
     def _read(self) -> bool:
-        """Handle some messages, but not all: other channels must be served as well. Return whether there were any."""
+        """Read one chunk, and handle its messages. Return whether something had arrived.
+
+        One call does not read everything, because the loop must serve other channels as well.
+        """
         if self._socket.fileno() < 0:
             return False
         try:
@@ -292,7 +295,7 @@ class Channel:
             for message in self._stream.feed(data):
                 self._on_message(message)
         except msgspec.MsgspecError:
-            # A handler wrote into it. A child that loses its worker ends at once.
+            # A handler wrote into the socket. Once the socket is closed, the child ends at once.
             self.close()
         return True
 
@@ -319,7 +322,7 @@ class Channel:
 
 
 class ChildChannel:
-    """The child's end: it blocks. Any thread may send; one reads."""
+    """The child's end of the socket, which blocks. Any thread may send. One thread reads."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(True)

@@ -1,4 +1,4 @@
-"""One child of a worker, as the worker sees it, and the job it has."""
+"""The worker's side of one child process, and of the job that the child runs."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ GRACE = 2.0
 """Seconds between the request to stop and SIGKILL."""
 MOST_JOBS = 1_000
 MOST_GROWTH = 256 * 1024 * 1024
-"""When a child is replaced: after so many jobs, or once it holds so many bytes more than after its first one.
+"""A child is replaced after ``MOST_JOBS`` jobs, or once it holds ``MOST_GROWTH`` bytes more than after its first job.
 
-Not sooner: a new child costs 0.3 s and the app's imports, a job in an existing one 0.2 ms.
+It is not replaced earlier: a new child costs 0.3 s and the app's imports, whereas a job in an existing child costs
+0.2 ms.
 """
 
 
@@ -48,27 +49,27 @@ JobReport: TypeAlias = Reported | Logged | Save | Committing | RolledBack | Ende
 
 
 class SlotOwner(Protocol):
-    """The pool, as its slots see it."""
+    """What a slot needs from the pool."""
 
     def fit(self) -> None:
-        """A process has loaded the app."""
+        """Called when a process has loaded the app."""
         ...
 
     def unfit(self, attempt: Attempt | None, reason: str) -> None:
-        """A process cannot load the app; what it was given has not begun."""
+        """Called when a process cannot load the app. The attempt that it was given, if any, has not begun."""
         ...
 
     def done(self, slot: Slot, attempt: Attempt) -> None:
-        """Its job has ended, and unless it is worn_out it can take another one."""
+        """Called when the slot's job has ended. Unless the slot is ``worn_out``, it can take another job."""
         ...
 
     def gone(self, slot: Slot) -> None:
-        """The process has ended, and so has the attempt it ran."""
+        """Called when the process has ended, and with it the attempt that it ran."""
         ...
 
 
 class Slot:
-    """Belongs to the event loop's thread."""
+    """One child process and its job. This is used in the event loop's thread."""
 
     def __init__(self, load: Load, pool: SlotOwner, *, alone: bool = False) -> None:
         self._pool = pool
@@ -83,7 +84,7 @@ class Slot:
         self.loaded = False
         self.attempt: Attempt | None = None
         self.worn_out = alone
-        """To be given no further job."""
+        """Whether the child gets no further job."""
         self._channel.send(load)
         self._set_timer(self._loop.call_later(LOADING, self._too_slow))
 
@@ -92,7 +93,10 @@ class Slot:
         return self._process.pid
 
     def give(self, attempt: Attempt) -> bool:
-        """Give it a job; return whether it was still there. One that is loading gets the job afterwards."""
+        """Give the child a job. Return whether the child was still there.
+
+        A child that is still loading the app gets the job afterwards.
+        """
         self._number += 1
         self.attempt = attempt
         return self._begin(attempt) if self.loaded else True
@@ -115,17 +119,17 @@ class Slot:
         return True
 
     def retire_after(self, seconds: float) -> None:
-        """Let it go if it is given no job until then."""
+        """Let the child go if it gets no job within this many seconds."""
         self._set_timer(self._loop.call_later(seconds, self.let_go))
 
     def let_go(self) -> None:
-        """Let it end by itself: it has no job."""
+        """Let the child end by itself. It has no job."""
         self.worn_out = self._ending = True
         self._channel.close()
         self._set_timer(self._loop.call_later(GRACE, self.kill))
 
     def stop(self) -> None:
-        """Ask its handler to stop, with ``GRACE`` seconds to clean up."""
+        """Ask the handler to stop. It gets ``GRACE`` seconds to clean up."""
         self.worn_out = self._ending = True
         self._channel.send(Stop())
         self._set_timer(self._loop.call_later(GRACE, self.kill))
@@ -135,7 +139,7 @@ class Slot:
         self._process.signal(signal.SIGKILL)
 
     def note_returned(self) -> None:
-        """Note how its handler ended, if it did while the loop was blocked. From any thread."""
+        """Note how the handler ended, if it ended while the loop was blocked. Called from any thread."""
         attempt = self.attempt
         if attempt is None:
             return
@@ -158,7 +162,7 @@ class Slot:
             case LoadFailed(reason):
                 self._refuse(reason)
             case Reported() | Logged() | Save() | Committing() | RolledBack() | Ended():
-                # A thread that a handler left behind may still send messages about its job.
+                # A thread that a handler left behind may still send messages about a job that has ended.
                 if self.attempt is not None and not self.attempt.ended and message.number == self._number:
                     self._job_message(self.attempt, message)
 
@@ -189,7 +193,7 @@ class Slot:
         context, fault = attempt.context, None
         try:
             await context.asave(msgspec.json.decode(save.checkpoint))
-        except Exception as error:  # whatever it is, the child waits for an answer
+        except Exception as error:  # whatever the error is, the child waits for an answer
             fault = Fault.of(error)
         self._channel.send(Answer(save.request, context.cancel_requested, fault))
 
@@ -200,19 +204,19 @@ class Slot:
             self.worn_out = True
 
     def _end(self, outcome: Outcome | None) -> None:
-        """The job is over. The slot is freed before the attempt ends."""
+        """Free the slot, and then end the attempt."""
         attempt, self.attempt = self.attempt, None
         if attempt is None:
             return
         if attempt.stop_reason is not None:
-            # It was asked to end: end the processes it started as well.
+            # The handler was asked to stop, so end the processes that it started as well.
             self.kill()
         self._pool.done(self, attempt)
         attempt.end(outcome, monotonic())
 
     def _has_loaded(self) -> None:
         if self._ending:
-            return  # it was stopped a moment ago
+            return  # the child was stopped a moment ago
         self.loaded = True
         self._set_timer(None)
         self._pool.fit()

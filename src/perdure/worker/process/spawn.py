@@ -1,4 +1,4 @@
-"""A child process: a new interpreter, watched, and killed with everything it started."""
+"""A child process: a new interpreter that is watched, and killed together with everything that it started."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perdure.worker.process.kill_on_exit import KillOnExit
 
 
 class Spawned:
-    """A new interpreter in a session, and so a process group, of its own. Belongs to the event loop's thread."""
+    """A new interpreter in its own session and thus its own process group. It is used in the event loop's thread."""
 
     def __init__(self, module: str, died: Callable[[int], None]) -> None:
         """``died`` is called once, in the loop, with the exit code, which is negative after a signal."""
@@ -28,7 +28,8 @@ class Spawned:
         self._kill_on_exit = KillOnExit()
         ends = [theirs.fileno(), self._kill_on_exit.child_end]
         try:
-            # Not in a short-lived thread: the fallback in kill_on_exit.py kills the child when that thread ends.
+            # This must not run in a short-lived thread: the fallback in kill_on_exit.py kills the child when the
+            # thread that started it ends.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, *map(str, ends), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
@@ -49,18 +50,18 @@ class Spawned:
         return self._process.pid
 
     def signal(self, number: Signals) -> None:
-        """Signal the child and all that it started."""
-        # Its process id is not reused until it is waited for.
+        """Send a signal to the child and to everything that it started."""
+        # The process id is not reused until the process has been waited for.
         if self._process.returncode is None:
             self._signal_group(number)
 
     def _signal_group(self, number: Signals) -> None:
-        # Nobody is left. For a group of dead processes macOS raises PermissionError.
+        # These errors mean that no process is left: macOS raises PermissionError for a group of dead processes.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
 
     def _watch(self) -> None:
-        """Watch for the end of the process itself: what it forked may keep its socket open."""
+        """Watch for the end of the process itself. Its socket may stay open in processes that it forked."""
         try:
             self._pidfd = os.pidfd_open(self._process.pid)
         except (AttributeError, OSError):

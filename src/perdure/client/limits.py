@@ -1,0 +1,117 @@
+"""Limits that tasks share, as callers declare, change and see them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from perdure.client.jobs import optional_text
+from perdure.errors import InvalidOption
+from perdure.model.limit_use import Holding, LimitUse
+from perdure.ops import limit_use, limits
+from perdure.ops.limits import NamedLimit
+from perdure.plan.plan import Plan, async_method, perform, sync_method
+from perdure.request.options import INTEGER, number, text, whole
+
+
+class Exceeded(NamedTuple):
+    """More running jobs than a limit allows. ``key``: the concurrency key, if the limit counts each on its own."""
+
+    key: str | None
+    running: int
+    jobs: list[str]
+    """Their ids, in the order of their starts."""
+
+
+class LimitStats(NamedTuple):
+    """A limit and its use.
+
+    ``kind``: ``"queue"``, ``"task"``, ``"named"``, or ``"key"`` if the limit of a task counts each concurrency key on
+    its own. Then ``concurrency`` is for one key, and ``running`` and ``waiting`` are for all keys together.
+
+    ``concurrency`` is None if an operator has lifted the limit. ``declared``: what the code says; ``edited``: whether
+    an operator has set the limit. ``waiting``: due jobs, counted up to 1,000; ``more_waiting``: there may be more.
+    ``keys``: the keys of running jobs; ``full_keys``: those of them that have no free slot. ``tasks``: the tasks whose
+    jobs it counts, also by their aliases.
+    """
+
+    name: str
+    concurrency: int | None
+    declared: int | None
+    edited: bool
+    kind: str
+    running: int
+    waiting: int
+    more_waiting: bool
+    keys: int
+    full_keys: int
+    exceeded: list[Exceeded]
+    tasks: list[str]
+
+
+class LimitMethods:
+    """The methods of an app for named limits."""
+
+    if TYPE_CHECKING:
+        from perdure.store.store import Store
+
+        declared_limits: dict[str, int]
+
+        @property
+        def store(self) -> Store: ...
+
+    def limit(self, name: str, *, concurrency: int) -> None:
+        """Declare a limit that tasks share: of all tasks with ``limits=[name]`` at most this many jobs run at once.
+
+        It is written to the database with the tasks. What an operator has set by ``set_limit`` stays.
+        """
+        declared = number("concurrency", concurrency, 1, INTEGER)
+        if self.declared_limits.setdefault(text("limit", name), declared) != declared:
+            raise InvalidOption(f"The limit {name} is already declared with another concurrency.")
+
+    def _set_limit(self, name: str, *, concurrency: int | None, by: str | None = None) -> Plan[None]:
+        """Set a named limit for the whole cluster; None lifts it. Jobs that run go on."""
+        limit, value = text("limit", name), whole("concurrency", concurrency, 1, INTEGER)
+        yield from perform(limits.set_limit, limit, value, by=optional_text("by", by))
+
+    def _reset_limit(self, name: str, *, by: str | None = None) -> Plan[int | None]:
+        """Go back to the concurrency that the code declares, and return it."""
+        return (yield from perform(limits.reset_limit, text("limit", name), by=optional_text("by", by)))
+
+    def _list_limits(self) -> Plan[list[LimitStats]]:
+        """Every limit: its concurrency, how many jobs run and wait under it, and what an operator has set."""
+        found = yield from perform(limit_use.read_use)
+        return [_stats(use, found.named.get(use.name)) for use in found.uses]
+
+    def _limits_differ(self) -> Plan[bool]:
+        """Whether the database lacks a limit that this program declares, or has another declaration of it."""
+        if not self.declared_limits:
+            return False
+        known = {limit.name: limit.declared for limit in (yield from perform(limits.list_limits))}
+        return any(known.get(name) != concurrency for name, concurrency in self.declared_limits.items())
+
+    set_limit, aset_limit = sync_method(_set_limit), async_method(_set_limit)
+    reset_limit, areset_limit = sync_method(_reset_limit), async_method(_reset_limit)
+    list_limits, alist_limits = sync_method(_list_limits), async_method(_list_limits)
+
+
+def _stats(use: LimitUse, named: NamedLimit | None) -> LimitStats:
+    setting = named if use.kind == "named" else None
+    return LimitStats(
+        use.name,
+        use.concurrency,
+        setting.declared if setting is not None else use.concurrency,
+        setting is not None and setting.edited,
+        use.kind,
+        use.running,
+        use.waiting,
+        use.more_waiting,
+        use.keys,
+        use.full_keys,
+        [_exceeded(one) for one in use.exceeded],
+        use.tasks,
+    )
+
+
+def _exceeded(holding: Holding) -> Exceeded:
+    kind, _, *key = holding.limit
+    return Exceeded(key[0] if kind == "key" else None, len(holding.jobs), [*holding.jobs])

@@ -1,0 +1,187 @@
+"""Read and change limits, and find the due jobs that fit under them.
+
+The running jobs themselves are counted, so no crash, cancel or rescue can leave a slot taken. What is found here was
+counted without a lock. The claim counts again, see ``claim_queries`` and docs/decisions/0027.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from perdure.errors import NotFound
+from perdure.model.json_text import shown_json
+from perdure.model.limits import Due, Group, Limits, Room, TaskLimit
+from perdure.ops.audit import act
+from perdure.ops.batch import rows_of
+from perdure.ops.claim import ClaimRequest
+from perdure.ops.op import Op, Param, Query, Row, ask_all, ask_last, operation
+from perdure.ops.topics import LIMITS
+
+FIRST_KEY = ""
+"""The first of all keys. Jobs with this key are not limited by their key."""
+
+MOST_PASSED_OVER = 100
+"""How many jobs that are passed over are made up for by a larger search."""
+
+
+class NamedLimit(NamedTuple):
+    """A limit that tasks share. ``declared``: what the code says; ``edited``: whether an operator has set it."""
+
+    name: str
+    concurrency: int | None
+    declared: int | None
+    edited: bool
+
+
+@operation("read")
+def read_limits() -> Op[Limits]:
+    # The version comes first: if a change comes in between, the next claim gets nothing, and limits are read again.
+    version, tasks, queues, named = yield from ask_all(
+        Query("read_limit_version", {}),
+        Query("list_limited_tasks", {}),
+        Query("list_limited_queues", {}),
+        Query("list_named_limits", {}),
+        final=True,
+    )
+    return Limits(
+        version[0][0] if version else 0,
+        {row[0]: _task_limit(*row[1:]) for row in tasks},
+        {row[0]: row[1] for row in named},
+        {name: concurrency for name, concurrency in queues},
+    )
+
+
+@operation("read")
+def read_version() -> Op[int]:
+    rows = yield from ask_last("read_limit_version")
+    return rows[0][0] if rows else 0
+
+
+@operation("read")
+def list_limits() -> Op[list[NamedLimit]]:
+    return named_limits((yield from ask_last("list_named_limits")))
+
+
+def named_limits(rows: Sequence[Row]) -> list[NamedLimit]:
+    return [
+        NamedLimit(name, concurrency, declared, bool(edited)) for name, concurrency, declared, edited in rows
+    ]
+
+
+@operation("write")
+def set_limit(name: str, concurrency: int | None, *, by: str | None = None) -> Op[None]:
+    """Set a named limit for all workers; None lifts it."""
+    yield from ask_all(
+        Query("change_limits", {}),
+        Query("set_limit", {"name": name, "concurrency": concurrency}),
+        act("set_limit", f"limit {name}", by, concurrency=concurrency),
+        final=True,
+        wake=frozenset([LIMITS]),
+    )
+
+
+@operation("write")
+def reset_limit(name: str, *, by: str | None = None) -> Op[int | None]:
+    """Go back to what the code declares."""
+    _, rows = yield from ask_all(Query("change_limits", {}), Query("reset_limit", {"name": name}))
+    if not rows:
+        raise NotFound(f"There is no limit named {name}.", code="limit.unknown")
+    done = act("reset_limit", f"limit {name}", by, concurrency=rows[0][0])
+    yield from ask_all(done, final=True, wake=frozenset([LIMITS]))
+    concurrency: int | None = rows[0][0]
+    return concurrency
+
+
+class Fitting(NamedTuple):
+    """Due jobs that fit under their limits, in order, as of the time they were read.
+
+    ``cursors``: in groups with full keys in front, the last key of which jobs were found. The groups have no rank.
+    """
+
+    jobs: list[Due]
+    cursors: Mapping[Group, str]
+
+
+@operation("read")
+def find_fitting(
+    request: ClaimRequest,
+    limits: Limits,
+    cursors: Mapping[Group, str],
+    *,
+    ended: Sequence[str] = (),
+    sent: Collection[str] = (),
+    passed_over: Collection[str] = (),
+) -> Op[Fitting]:
+    """The first n due jobs of limited tasks that fit. If full keys stand in front of a group, search key by key.
+
+    ``ended``: jobs whose outcomes are recorded together with the claim. ``sent``: jobs of a claim that is under way.
+    ``passed_over``: jobs that the database refuses for now.
+    """
+    limited: dict[str, Param] = {
+        "limited_tasks": rows_of([*limits.tasks]),
+        "limited_queues": rows_of([*limits.queues]),
+    }
+    tasks = request.tasks if limits.queues else [task for task in request.tasks if task in limits.tasks]
+    asked: dict[str, Param] = {
+        **limited,
+        "worker": request.worker,
+        "limits": limits.version,
+        "queues": None if request.queues is None else rows_of(request.queues),
+        "tasks": rows_of(list(tasks)),
+        "n": request.n + len(sent) + min(len(passed_over), MOST_PASSED_OVER),
+    }
+    running, rows = yield from ask_all(
+        Query("count_limited", {**limited, "ended": rows_of(list(ended))}),
+        Query("find_limited", asked),
+    )
+    due = [_due(row) for row in rows]
+    counts = [(queue, task, key, count) for queue, task, key, count in running]
+    counts += [(job.queue, job.task, job.key, 1) for job in due if job.id in sent]
+    due = [job for job in due if job.id not in sent and job.id not in passed_over]
+    room = Room(limits, counts)
+    chosen, blocked = room.choose(due, request.n)
+    groups = {job.group for job in blocked if limits.is_keyed(job.task) and job.key}
+    if len(chosen) == request.n or not groups:
+        return Fitting(chosen, {})
+    room = Room(limits, counts)
+    by_key: list[Due] = []
+    found: dict[Group, str] = {}
+    for group in sorted(groups):
+        place = group._replace(rank=0)
+        jobs = yield from _find_by_key(group, request.n, room, limits, cursors.get(place, FIRST_KEY))
+        by_key += jobs
+        if jobs:
+            found[place] = jobs[-1].key or FIRST_KEY
+    others = [job for job in due if job.group not in groups or not job.key]
+    by_key = [job for job in by_key if job.id not in sent and job.id not in passed_over]
+    return Fitting(room.choose({*others, *by_key}, request.n)[0], found)
+
+
+def _find_by_key(group: Group, n: int, room: Room, limits: Limits, after: str) -> Op[list[Due]]:
+    """The first due jobs of the keys that have room, beginning with this key, from the start again at the end."""
+    asked: dict[str, Param] = {
+        "queue": group.queue,
+        "priority": group.priority,
+        "task": group.task,
+        "full": rows_of(room.full_keys(group.task)),
+        "each": limits.tasks[group.task].concurrency or n,
+    }
+    found: dict[str, Due] = {}
+    for start in dict.fromkeys((after, FIRST_KEY)):
+        (rows,) = yield from ask_all(Query("find_by_key", {**asked, "after": start, "n": n - len(found)}))
+        for id, run_at, key in rows:
+            found.setdefault(id, Due(group.rank, -group.priority, run_at, id, group.queue, group.task, key))
+        if len(found) >= n:
+            break
+    return [*found.values()]
+
+
+def _task_limit(concurrency: int | None, scope: str, keyed: bool, names: str | None) -> TaskLimit:
+    given = [] if names is None else shown_json(names)
+    return TaskLimit(concurrency, scope, bool(keyed), tuple(given) if isinstance(given, list) else ())
+
+
+def _due(row: Row) -> Due:
+    id, rank, priority, run_at, queue, task, key = row
+    return Due(rank, -priority, run_at, id, queue, task, key)

@@ -1,0 +1,14 @@
+-- Settings of queues: declared by code, changed by operators; and pauses that end by themselves.
+
+ALTER TABLE perdure.queue ADD COLUMN resume_at integer;
+-- The default of its jobs.
+ALTER TABLE perdure.queue ADD COLUMN timeout integer CHECK (timeout > 0);
+-- The most jobs that run at the same time, in all workers.
+ALTER TABLE perdure.queue ADD COLUMN concurrency integer CHECK (concurrency >= 1);
+-- What the code declares, by setting.
+ALTER TABLE perdure.queue ADD COLUMN declared text;
+-- The names of the settings that an operator has set. backoff, timeout and concurrency hold the values in effect.
+ALTER TABLE perdure.queue ADD COLUMN edited text;
+
+-- Until now only operators could set a back-off.
+UPDATE perdure.queue SET edited = '["backoff"]' WHERE backoff IS NOT NULL;

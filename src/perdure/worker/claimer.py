@@ -1,0 +1,283 @@
+"""Claims jobs for a worker: unlimited jobs in one statement, jobs under limits in a transaction of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import NamedTuple, TypeVar
+
+from perdure.model.job import Claimed
+from perdure.model.limits import Group, Limits
+from perdure.ops import claim as claim_ops
+from perdure.ops import limits as limit_ops
+from perdure.ops.claim import ClaimRequest, Claims
+from perdure.ops.op import Operation
+from perdure.plan.plan import Plan, perform
+from perdure.store.store import Store
+from perdure.worker.claim_window import ClaimWindowTracker
+from perdure.worker.damaged_rows import DamagedRows
+from perdure.worker.database_errors import OUT_OF_SERVICE, PERHAPS_REFUSED, is_refusal
+from perdure.worker.split import split
+from perdure.worker.sweeps import Sweeps
+
+T = TypeVar("T")
+
+CLAIM_ROUNDS = 5
+"""The most rounds of one claim. It takes another round if it met expired jobs. If it still returns too few jobs, the
+next claim continues."""
+
+MOST_CURSORS = 1_000
+"""How many groups are remembered in which full keys stood in front."""
+
+CHECK_INTERVAL = 1.0
+"""Seconds between two checks whether limits were changed, if no notification of a change arrives."""
+
+
+class Wanted(NamedTuple):
+    """What a worker wants to claim: at most n jobs of these tasks, from these queues in this order, or from all.
+
+    ``polls``: the worker claims again within a second, so jobs committed late can wait for the next full scan.
+    """
+
+    worker: str
+    tasks: Sequence[str]
+    n: int
+    queues: Sequence[str] | None
+    polls: bool = False
+    limits: int = 0
+    """The version of the limits by which the tasks were chosen."""
+
+    def __bool__(self) -> bool:
+        return self.n > 0 and bool(self.tasks) and self.queues != []
+
+
+class Batch(list[Claimed]):
+    """Claimed jobs, in order. ``more``: the next claim may find more, even if these are fewer than asked for."""
+
+    def __init__(self, jobs: Iterable[Claimed] = (), *, more: bool = False) -> None:
+        super().__init__(jobs)
+        self.more = more
+
+    def followed_by(self, others: Batch) -> Batch:
+        return Batch([*self, *others], more=self.more or others.more)
+
+
+class Claimer:
+    """Claims jobs. Between limited and unlimited jobs there is no order: each kind is first every other time."""
+
+    def __init__(self, store: Store, damaged: DamagedRows, sweeps: Sweeps) -> None:
+        self._damaged = damaged
+        self._sweeps = sweeps
+        self._remote = not store.embedded
+        """Whether each statement costs a round trip, and some time before its first row."""
+        self._window_trackers: dict[tuple[tuple[str, ...], frozenset[str] | None], ClaimWindowTracker] = {}
+        """The trackers by tasks and queues, so that several workers in one process have their own."""
+        self._limits = Limits()
+        self._check_at = 0.0
+        """When to check, after an empty claim, whether limits were changed. By the monotonic clock."""
+        self._limited_first: dict[tuple[str, ...], bool] = {}
+        """Whose turn was last, by tasks: each slot group has its own turns."""
+        self._cursors: dict[Group, str] = {}
+        self._sent: set[str] = set()
+        """Limited jobs of claims that are under way."""
+
+    def claim(self, wanted: Wanted) -> Plan[Batch]:
+        request = yield from self.first_request(wanted)
+        if request.limited is None:
+            part = wanted._replace(tasks=request.tasks, limits=request.limits)
+            batch = yield from self._claim_unlimited(part)
+        else:
+            batch = yield from self._take_limited(request)
+        return (yield from self.rest(wanted, request, batch))
+
+    def first_request(self, wanted: Wanted, ended: Sequence[str] = ()) -> Plan[ClaimRequest]:
+        """The first request for what is wanted: for limited or for unlimited jobs. ``rest`` claims the other kind.
+
+        ``ended``: jobs whose outcomes are recorded together with this claim.
+        """
+        if not wanted or not self._limits_concern(wanted):
+            return self._request(wanted._replace(limits=self._limits.version))
+        part, turn = self._unlimited_part(wanted), tuple(wanted.tasks)
+        self._limited_first[turn] = not (self._limited_first.get(turn) and part.tasks)
+        if self._limited_first[turn]:
+            request = yield from self._limited_request(wanted, ended)
+            if request.limited:
+                return request
+        return self._request(part)
+
+    def rest(self, wanted: Wanted, first: ClaimRequest, batch: Batch) -> Plan[Batch]:
+        """Claim the other kind of jobs, after the first request gave this batch."""
+        if not wanted:
+            return batch
+        try:
+            return (yield from self._rest(wanted, first, batch))
+        except OUT_OF_SERVICE:
+            if not batch:
+                raise
+            return Batch(batch, more=True)  # keep the jobs that were claimed
+
+    def _rest(self, wanted: Wanted, first: ClaimRequest, batch: Batch) -> Plan[Batch]:
+        left = wanted.n - len(batch)
+        if first.limited is not None and left > 0:
+            part = self._unlimited_part(wanted._replace(n=left))
+            batch = batch.followed_by((yield from self._claim_unlimited(part)))
+        elif left > 0 and self._limits_concern(wanted):
+            request = yield from self._limited_request(wanted._replace(n=left))
+            batch = batch.followed_by((yield from self._take_limited(request)))
+        if not batch and (yield from self._refresh(at_once=not wanted.polls)):
+            return (yield from self.claim(wanted))
+        return batch
+
+    def _unlimited_part(self, wanted: Wanted) -> Wanted:
+        """Tasks and version must be of the same limits: others may be read before the claim is sent."""
+        limits = self._limits
+        tasks = [task for task in wanted.tasks if task not in limits.tasks]
+        return wanted._replace(tasks=tasks, limits=limits.version)
+
+    def _limits_concern(self, wanted: Wanted) -> bool:
+        """Whether some of these jobs may be limited."""
+        tasks, queues = self._limits.tasks, self._limits.queues
+        if any(task in tasks for task in wanted.tasks):
+            return True
+        return bool(queues) and (wanted.queues is None or any(queue in queues for queue in wanted.queues))
+
+    def is_limited(self, queue: str, task: str) -> bool:
+        return self._limits.limit(queue, task)
+
+    def limits_may_have_changed(self) -> None:
+        """Check after the next empty claim. Until the new limits are read, claims get nothing."""
+        self._check_at = 0.0
+
+    def _refresh(self, *, at_once: bool) -> Plan[bool]:
+        """Read the limits if they were changed. Return whether they were. ``at_once``: no poll follows soon."""
+        now = monotonic()
+        if now < self._check_at and not at_once:
+            return False
+        self._check_at = now + CHECK_INTERVAL
+        if (yield from perform(limit_ops.read_version)) == self._limits.version:
+            return False
+        self._limits = yield from perform(limit_ops.read_limits)
+        return True
+
+    def _claim_unlimited(self, wanted: Wanted) -> Plan[Batch]:
+        batch = Batch()
+        for _ in range(CLAIM_ROUNDS):
+            request = self._request(wanted._replace(n=wanted.n - len(batch)))
+            if not request:
+                return Batch(batch)
+            asked_at = monotonic()
+            try:
+                claims = yield from self._take(claim_ops.claim, request)
+            except OUT_OF_SERVICE:
+                if not batch:
+                    raise
+                return Batch(batch, more=True)  # keep the jobs that were claimed
+            again = yield from self._learn(wanted, request, claims, asked_at)
+            batch = Batch([*batch, *claims.jobs], more=claims.more or again)
+            if claims.locked and not batch:
+                claims = yield from self._take(claim_ops.claim_skipping_locked, request)
+                return Batch(claims.jobs)
+            if not _claims_again(batch, claims, again):
+                break
+        return batch
+
+    def answered(self, wanted: Wanted, request: ClaimRequest, claims: Claims, asked_at: float) -> Plan[Batch]:
+        """Take the answer to the first request, which was sent together with outcomes; claim again if need be."""
+        if request.limited is not None:
+            return self._limited_batch(request, claims.jobs)
+        again = yield from self._learn(wanted, request, claims, asked_at)
+        batch = Batch(claims.jobs, more=claims.more or again)
+        if not _claims_again(batch, claims, again):
+            return batch
+        part = wanted._replace(tasks=request.tasks, n=wanted.n - len(batch), limits=request.limits)
+        rest = yield from self._claim_unlimited(part)
+        return Batch([*batch, *rest], more=rest.more)
+
+    def _limited_request(self, wanted: Wanted, ended: Sequence[str] = ()) -> Plan[ClaimRequest]:
+        """A request for limited jobs that fit now."""
+        limits = self._limits
+        request = ClaimRequest(wanted.worker, wanted.tasks, wanted.n, wanted.queues, limits=limits.version)
+        fitting = yield from perform(
+            limit_ops.find_fitting,
+            request,
+            limits,
+            self._cursors,
+            ended=ended,
+            sent=self._sent,
+            passed_over=self._damaged.passed_over(),
+        )
+        if len(self._cursors) > MOST_CURSORS:
+            self._cursors.clear()
+        self._cursors.update(fitting.cursors)
+        return request._replace(limited=[job.id for job in fitting.jobs])
+
+    def sending(self, request: ClaimRequest, plan: Plan[T]) -> Plan[T]:
+        """Run a plan that sends this request. Meanwhile its limited jobs are not chosen again."""
+        limited = request.limited or ()
+        self._sent.update(limited)
+        try:
+            return (yield from plan)
+        finally:
+            self._sent.difference_update(limited)
+
+    @staticmethod
+    def _limited_batch(request: ClaimRequest, jobs: Sequence[Claimed]) -> Batch:
+        # If no job was claimed, others have locked or claimed them all: do not claim again at once.
+        return Batch(jobs, more=0 < len(jobs) < len(request.limited or ()))
+
+    def _take_limited(self, request: ClaimRequest) -> Plan[Batch]:
+        if not request.limited:
+            return Batch()
+        try:
+            claims = yield from self.sending(request, perform(claim_ops.claim, request))
+            return self._limited_batch(request, claims.jobs)
+        except PERHAPS_REFUSED as error:
+            if not is_refusal(error):
+                raise
+        parts = yield from split(
+            request.limited, lambda some: perform(claim_ops.claim, request._replace(limited=some))
+        )
+        if parts.outage is None:
+            yield from self._damaged.leave_out(parts.refused)
+        elif not parts.done:
+            raise parts.outage
+        return Batch([job for claims in parts.done for job in claims.jobs])
+
+    def _take(self, claim: Operation[[ClaimRequest], Claims], request: ClaimRequest) -> Plan[Claims]:
+        try:
+            return (yield from perform(claim, request))
+        except PERHAPS_REFUSED as error:
+            if not is_refusal(error):
+                raise
+        return (yield from self._damaged.claim(request))
+
+    def _learn(self, wanted: Wanted, request: ClaimRequest, claims: Claims, asked_at: float) -> Plan[bool]:
+        """Derive the next claim's window from this claim. Return whether to claim again before the window."""
+        tracker = self._window_tracker(request.tasks, request.queues)
+        again = tracker.learn(request, claims, took=monotonic() - asked_at, polls=wanted.polls)
+        if claims.expired:
+            self._sweeps.expired += claims.expired
+            # Cancel a page, as there are probably more. If this fails, the sweeper does it: keep the claimed jobs.
+            with suppress(*PERHAPS_REFUSED):
+                yield from self._sweeps.expire_page()
+        return again
+
+    def _request(self, wanted: Wanted) -> ClaimRequest:
+        """The request for unlimited jobs."""
+        worker, tasks, n, queues, polls, limits = wanted
+        asked = tasks if queues != [] else ()
+        window = self._window_tracker(asked, queues).window(queues, polls=polls)
+        return ClaimRequest(worker, asked, n, queues, window, limits)
+
+    def _window_tracker(self, tasks: Sequence[str], queues: Sequence[str] | None) -> ClaimWindowTracker:
+        """The tracker of one slot group of one worker. A full scan for one group must not delay that of another."""
+        key = (tuple(tasks), None if queues is None else frozenset(queues))
+        if key not in self._window_trackers:
+            self._window_trackers[key] = ClaimWindowTracker(enabled=self._remote)
+        return self._window_trackers[key]
+
+
+def _claims_again(batch: Batch, claims: Claims, again: bool) -> bool:
+    """Whether to claim again at once. If any job was claimed, jobs before the window and locked jobs can wait."""
+    return batch.more and not (batch and (again or claims.locked))
