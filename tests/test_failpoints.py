@@ -48,6 +48,7 @@ def arm(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
         ("before_claim:exit@3", {"before_claim": Fault("exit", 0, 3)}),
         ("before_claim:sleep=0.5", {"before_claim": Fault("sleep", 0.5, 1)}),
         ("before_claim:sleep=2@4", {"before_claim": Fault("sleep", 2, 4)}),
+        ("before_claim:sleep=2@4+", {"before_claim": Fault("sleep", 2, 4, onwards=True)}),
         (
             "before_claim:kill, after_commit:raise@2,",
             {"before_claim": Fault("kill", 0, 1), "after_commit": Fault("raise", 0, 2)},
@@ -99,6 +100,15 @@ def test_a_place_may_hang_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     failpoints.reach("before_claim")
     failpoints.reach("before_claim")
     assert slept == [2.5]
+
+
+def test_a_place_may_hang_each_time_from_one_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    arm(monkeypatch, "before_claim:sleep=2.5@2+")
+    for _ in range(3):
+        failpoints.reach("before_claim")
+    assert slept == [2.5, 2.5]
 
 
 def test_a_diary_tells_that_it_happened(monkeypatch: pytest.MonkeyPatch) -> None:

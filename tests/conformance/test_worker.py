@@ -120,3 +120,14 @@ def test_the_lead_falls_with_its_worker(world: World) -> None:
     assert world.operations.lead("sweeper", one, lease=LEASE)
     world.operations.retire(one)
     assert world.operations.lead("sweeper", two, lease=LEASE)
+
+
+def test_a_leader_without_a_heartbeat_loses_the_lead(world: World) -> None:
+    one, two = world.worker, world.new_worker()
+    assert world.operations.lead("sweeper", one, lease=3 * LEASE)
+    world.now += LEASE - 1
+    assert not world.operations.lead("sweeper", two, lease=LEASE)
+    assert world.operations.heartbeat(two).live
+    world.now += 1
+    assert world.operations.lead("sweeper", two, lease=LEASE)
+    assert world.store.perform(sweep.retire_silent, sweeper=two) == [one]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from tests.harness.waiting import NEVER, until
@@ -119,6 +120,13 @@ class Process:
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
+    def suspend(self, url: str) -> None:
+        """Stop it with SIGSTOP, but not while it holds the write lock of a SQLite file, which would stop all others."""
+        self.signal(signal.SIGSTOP)
+        while url.startswith("sqlite") and not _is_writable(url.removeprefix("sqlite:///")):
+            self.signal(signal.SIGCONT)
+            self.signal(signal.SIGSTOP)
+
     def stop(self) -> int:
         """In order."""
         self.signal(signal.SIGTERM)
@@ -131,7 +139,10 @@ class Process:
 
     def end(self) -> int:
         """Wait until it has ended; return its exit code."""
-        return self.process.wait(NEVER)
+        try:
+            return self.process.wait(NEVER)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"does not end:\n{self.log}") from None
 
     def expect(self, code: int) -> None:
         """Wait until it has ended; its exit code must be this."""
@@ -143,6 +154,15 @@ class Process:
         if self.alive:
             self.process.kill()
             self.end()
+
+
+def _is_writable(path: str) -> bool:
+    with closing(sqlite3.connect(path, timeout=1, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+    return True
 
 
 def _environment(more: Environment | None) -> dict[str, str]:

@@ -55,8 +55,11 @@ STAGES = [
 ]
 """Every failpoint."""
 
-DEAF = "before_heartbeat:sleep=4@2"
-"""For a worker with a lease of a second: it is taken for dead while it still works."""
+DEAF = "before_heartbeat:sleep=4@2+"
+"""For a worker with a lease of a second: it is taken for dead while it still works.
+
+Each heartbeat is late: it takes the others longer than the first pause if their leader has just been killed.
+"""
 
 
 class Rounds:

@@ -85,7 +85,8 @@ class Fleet:
     def suspend(self, rng: random.Random, app: App) -> None:
         """Until others have taken its jobs."""
         victim = rng.choice(self._workers)
-        victim.signal(signal.SIGSTOP)
+        victim.wait_for("tasks")  # before it has registered, nobody would miss it
+        victim.suspend(app.database.url)
         try:
             known = {row.id for row in app.list_workers()}
             until(lambda: known - {row.id for row in app.list_workers()} or all_ended(app.store))

@@ -109,10 +109,10 @@ def test_a_second_signal_is_heard_while_a_handler_blocks_the_loop(fleet: Fleet, 
     hand, notes = fleet.start(), tmp_path / "notes"
     fleet.enqueue("block", seconds=60, note_to=str(notes))
     until(lambda: notes.exists())
-    # Two of one kind might arrive as one; of two kinds Python handles the lower number first.
+    # Two of one kind might arrive as one. Of two kinds, either may be handled first: threads may take one each.
     hand.signal(signal.SIGINT)
     hand.signal(signal.SIGTERM)
-    assert hand.end() == 128 + signal.SIGTERM
+    assert hand.end() in (128 + signal.SIGTERM, 128 + signal.SIGINT)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS has no tgkill")

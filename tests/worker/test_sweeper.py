@@ -77,7 +77,7 @@ def test_a_worker_that_was_only_asleep_finds_its_job_taken(fleet: Fleet, tmp_pat
     first = fleet.start(lease=0.5)
     job = fleet.enqueue("rest", seconds=2, note_to=str(notes))
     until(notes.exists)
-    first.signal(signal.SIGSTOP)
+    first.suspend(fleet.url)
     fleet.start(lease=30)
     until(lambda: notes.read_text().count("start") == 2)
     first.signal(signal.SIGCONT)

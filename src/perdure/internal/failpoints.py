@@ -5,8 +5,9 @@ A test sets ``PERDURE_FAILPOINT=after_handler_before_flush:kill``: the name of a
     name:kill       SIGKILL to this process        name:raise      an unexpected error
     name:exit       os._exit(70)                   name:sleep=0.5  sleep this many seconds
 
-With ``@3`` at the end, the action happens only the third time that the place is reached. Commas separate several
-failpoints. The variable is read when the first place is reached. If it is not set, a place costs one check of a flag.
+With ``@3`` at the end, the action happens only the third time that the place is reached; with ``@3+``, also each
+later time. Commas separate several failpoints. The variable is read when the first place is reached. If it is not
+set, a place costs one check of a flag.
 """
 
 from __future__ import annotations
@@ -60,10 +61,11 @@ class Fault(NamedTuple):
     action: str
     seconds: float
     time: int
+    onwards: bool = False
 
 
 def parse(text: str) -> dict[str, Fault]:
-    """Parse failpoints: ``name:action[=seconds][@n]``, separated by commas."""
+    """Parse failpoints: ``name:action[=seconds][@n[+]]``, separated by commas."""
     faults: dict[str, Fault] = {}
     for part in filter(None, text.split(",")):
         name, _, rest = part.strip().partition(":")
@@ -73,7 +75,7 @@ def parse(text: str) -> dict[str, Fault]:
             raise ValueError(f"{VARIABLE}: {part!r} is not name:kill, :exit, :raise or :sleep=seconds")
         if name not in get_args(Place):
             raise ValueError(f"{VARIABLE}: there is no place {name!r}")
-        faults[name] = Fault(action, float(seconds or 0), int(which or 1))
+        faults[name] = Fault(action, float(seconds or 0), int(which.rstrip("+") or 1), which.endswith("+"))
     return faults
 
 
@@ -101,7 +103,7 @@ def reach(place: Place) -> None:
         return
     with _lock:
         _reached[place] += 1
-        if _reached[place] != fault.time:
+        if _reached[place] < fault.time or (_reached[place] > fault.time and not fault.onwards):
             return
     if journal.enabled:
         journal.note("failpoint", place=place)

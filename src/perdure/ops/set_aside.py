@@ -77,4 +77,4 @@ def bring_back(ids: Sequence[str]) -> Op[list[str]]:
     """Bring these jobs back; return their queues. Queues in which some are due already are announced."""
     rows = yield from ask_last("bring_back", ids=rows_of(ids))
     yield from announce(queue_topics(queue for queue, is_due in rows if is_due))
-    return [queue for queue, _ in rows]
+    return sorted(queue for queue, _ in rows)

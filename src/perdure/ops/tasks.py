@@ -45,13 +45,16 @@ def sync(tasks: Sequence[TaskDefinition], *, limits: Mapping[str, int] = {}, exa
 def _limit_changes(tasks: Sequence[TaskDefinition], declared: Mapping[str, int]) -> Op[list[Query]]:
     """The statements that write changed limits, to run before the tasks are written. Empty if no limit changes."""
     # Under the lock no other program can change a limit between this look and the write.
-    _, limited, named = yield from ask_all(
-        Query("lock_limits", {}), Query("list_limited_tasks", {}), Query("list_named_limits", {})
+    names_matter = bool(declared) or any(task.limits for task in tasks)
+    _, limited, *rest = yield from ask_all(
+        Query("lock_limits", {}),
+        Query("list_limited_tasks", {}),
+        *([Query("list_named_limits", {})] if names_matter else []),
     )
     known = {row[0]: (row[1], row[2], bool(row[3]), row[4]) for row in limited}
     unlimited = (None, "", False, None)
     differs = any(known.get(task.name, unlimited) != _limits_of(task, unlimited) for task in tasks)
-    stored = {row[0]: row[2] for row in named}
+    stored = {row[0]: row[2] for named in rest for row in named}
     writes = [
         Query("declare_limit", {"name": name, "concurrency": concurrency})
         for name, concurrency in declared.items()

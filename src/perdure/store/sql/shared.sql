@@ -592,11 +592,12 @@ UPDATE perdure.worker AS w SET retired_at = :now
 RETURNING id;
 
 -- name: lead
--- The leader stays the leader. Another worker takes over when the lease has expired, or when the leader is not live.
+-- The leader stays the leader. Another worker takes over when the lead has expired, when the leader is retired, or when
+-- its own lease has expired: a leader without a heartbeat would never retire itself.
 INSERT INTO perdure.leader AS l (name, worker, expires_at) VALUES (:name, :worker, :now + span(:lease))
     ON CONFLICT (name) DO UPDATE SET worker = excluded.worker, expires_at = excluded.expires_at
  WHERE l.worker = excluded.worker OR l.expires_at <= :now
-    OR NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = l.worker AND {is_live})
+    OR NOT EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = l.worker AND {is_live} AND w.expires_at > :now)
 RETURNING worker;
 
 -- name: list_workers
