@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg
 import pytest
 
 from perdure.app import App
 from perdure.errors import InvalidOption, InvalidTask, NotFound
 from perdure.model.lifecycle import Failed, Succeeded
+from perdure.ops import claim as claim_ops
+from perdure.ops import limits as limit_ops
+from perdure.ops.claim import ClaimRequest
 from perdure.worker.operations import WorkerOperations
 from tests.conformance.test_damaged_rows import refuse_claims
 from tests.conformance.world import POISON, World, ids
@@ -235,3 +239,31 @@ def test_a_burst_right_after_a_change_of_limits_runs_its_jobs(url: str) -> None:
             work.enqueue()
             app.run_worker(burst=True)
             assert app.count_jobs() == {"default": {"succeeded": concurrency}}
+
+
+def test_a_locked_job_does_not_keep_a_slot_free(world: World) -> None:
+    if world.store.embedded:
+        pytest.skip("SQLite locks no rows")
+    work = world.task(concurrency=2)
+    jobs = [work.enqueue(n) for n in range(4)]
+    with psycopg.connect(world.url) as other:
+        other.execute("SELECT FROM perdure.job WHERE id = ANY(%s) FOR UPDATE", [ids(jobs[:1])])
+        claimed = world.claim(2)
+        assert claimed.more
+        claimed += world.claim(1)
+        assert ids(claimed) == ids(jobs[1:3])
+        assert world.claim(2) == []
+    world.finish(*(Succeeded(job.lease) for job in claimed))
+    assert ids(world.claim(2)) == ids([jobs[0], jobs[3]])
+
+
+@pytest.mark.parametrize(("concurrency", "claimed"), [(3, slice(1, 3)), (2, slice(1, 2))])
+def test_spare_jobs_replace_those_that_another_worker_claims_first(
+    world: World, concurrency: int, claimed: slice
+) -> None:
+    work = world.task(concurrency=concurrency)
+    jobs = [work.enqueue(n) for n in range(6)]
+    version = world.store.perform(limit_ops.read_version)
+    request = ClaimRequest(world.worker, ["work"], 2, limits=version, limited=ids(jobs[:4]))
+    assert ids(world.claim(1)) == ids(jobs[:1])
+    assert ids(world.store.perform(claim_ops.claim, request).jobs) == ids(jobs[claimed])

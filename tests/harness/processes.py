@@ -122,10 +122,14 @@ class Process:
 
     def suspend(self, url: str) -> None:
         """Stop it with SIGSTOP, but not while it holds the write lock of a SQLite file, which would stop all others."""
-        self.signal(signal.SIGSTOP)
+        self._suspend()
         while url.startswith("sqlite") and not _is_writable(url.removeprefix("sqlite:///")):
             self.signal(signal.SIGCONT)
-            self.signal(signal.SIGSTOP)
+            self._suspend()
+
+    def _suspend(self) -> None:
+        self.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)  # the signal arrives a little later
 
     def stop(self) -> int:
         """In order."""

@@ -88,14 +88,18 @@ class Fleet:
         victim.wait_for("tasks")  # before it has registered, nobody would miss it
         victim.suspend(app.database.url)
         try:
-            known = {row.id for row in app.list_workers()}
-            until(lambda: known - {row.id for row in app.list_workers()} or all_ended(app.store))
+            until(lambda: not is_known(victim, app))
         finally:
             victim.signal(signal.SIGCONT)
 
     def remove(self) -> None:
         for worker in self._workers:
             worker.remove()
+
+
+def is_known(worker: Process, app: App) -> bool:
+    """Whether others believe that it is alive. Its name ends with the id of its process."""
+    return any(row.name.endswith(f":{worker.pid}") for row in app.list_workers())
 
 
 def enqueue(app: App, requests: list[tuple[str, dict[str, int]]]) -> None:

@@ -44,6 +44,11 @@ class Group(NamedTuple):
     priority: int
     task: str
 
+    @property
+    def place(self) -> Group:
+        """The group without its rank, which depends on the queues that a claim asks for."""
+        return self._replace(rank=0)
+
 
 class Limits(NamedTuple):
     """The limits that a database has, as of ``version``. Version 0 has none."""
@@ -73,10 +78,6 @@ class Limits(NamedTuple):
         """Whether jobs of this task in this queue are under a limit."""
         return task in self.tasks or queue in self.queues
 
-    def is_keyed(self, task: str) -> bool:
-        limit = self.tasks.get(task)
-        return limit is not None and limit.keyed and limit.concurrency is not None
-
 
 class Room:
     """How many more jobs may run under each limit."""
@@ -96,6 +97,16 @@ class Room:
         limits = self._limits.of(job.queue, job.task, job.key)
         return any(self._used.get(limit, 0) >= concurrency for limit, concurrency in limits)
 
+    def fits(self, job: Due) -> bool:
+        """Whether a job fits, if no other job is chosen."""
+        return not self._is_full(job)
+
+    def key_is_full(self, job: Due) -> bool:
+        limit = self._limits.tasks.get(job.task)
+        if limit is None or not limit.keyed or limit.concurrency is None or not job.key:
+            return False
+        return self._used.get(("key", limit.scope, job.key), 0) >= limit.concurrency
+
     def full_keys(self, task: str) -> list[str]:
         """The concurrency keys of a task that have no room."""
         limit = self._limits.tasks[task]
@@ -107,7 +118,10 @@ class Room:
         ]
 
     def choose(self, due: Iterable[Due], n: int) -> tuple[list[Due], list[Due]]:
-        """The first n jobs that fit, in order, and those before the last of them that do not. Takes their room."""
+        """The first n jobs that fit together, in order, and those before the last of them that do not fit.
+
+        The chosen jobs take their room.
+        """
         chosen: list[Due] = []
         blocked: list[Due] = []
         for job in sorted(due):

@@ -37,7 +37,8 @@ class ClaimRequest(NamedTuple):
     window: ClaimWindow | None = None
     limits: int = 0
     limited: Sequence[str] | None = None
-    """Claim only these jobs, and of them only those that fit under their limits."""
+    """Claim only these jobs, and of them only those that fit under their limits. The jobs after the first n are spare:
+    they are claimed in place of others that are locked or no longer due."""
 
     def __bool__(self) -> bool:
         return self.n > 0 and bool(self.tasks)
@@ -138,7 +139,12 @@ def claim_queries(request: ClaimRequest) -> Sequence[Query]:
     if request.limited is None:
         return (_claim_query(request),)
     ids = rows_of(list(request.limited))
-    asked: dict[str, Param] = {"worker": request.worker, "limits": request.limits, "ids": ids}
+    asked: dict[str, Param] = {
+        "worker": request.worker,
+        "limits": request.limits,
+        "ids": ids,
+        "n": request.n,
+    }
     return Query("lock_limits", {}), Query("claim_limited", asked)
 
 

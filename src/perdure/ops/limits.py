@@ -6,7 +6,8 @@ counted without a lock. The claim counts again, see ``claim_queries`` and docs/d
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from perdure.errors import NotFound
@@ -96,10 +97,12 @@ def reset_limit(name: str, *, by: str | None = None) -> Op[int | None]:
 class Fitting(NamedTuple):
     """Due jobs that fit under their limits, in order, as of the time they were read.
 
-    ``cursors``: in groups with full keys in front, the last key of which jobs were found. The groups have no rank.
+    ``spare``: jobs to claim in place of those that others have claimed or locked since. ``cursors``: in groups with
+    full keys in front, the last key that was looked at. The groups have no rank.
     """
 
     jobs: list[Due]
+    spare: list[Due]
     cursors: Mapping[Group, str]
 
 
@@ -109,15 +112,37 @@ def find_fitting(
     limits: Limits,
     cursors: Mapping[Group, str],
     *,
+    spare: int = 0,
     ended: Sequence[str] = (),
     sent: Collection[str] = (),
     passed_over: Collection[str] = (),
 ) -> Op[Fitting]:
     """The first n due jobs of limited tasks that fit. If full keys stand in front of a group, search key by key.
 
-    ``ended``: jobs whose outcomes are recorded together with the claim. ``sent``: jobs of a claim that is under way.
-    ``passed_over``: jobs that the database refuses for now.
+    ``spare``: how many jobs to find in addition. ``ended``: jobs whose outcomes are recorded together with the claim.
+    ``sent``: jobs of a claim that is under way. ``passed_over``: jobs that the database refuses for now.
     """
+    page = request.n + spare + len(sent) + min(len(passed_over), MOST_PASSED_OVER)
+    running, rows = yield from ask_all(*_searches(request, limits, page, ended))
+    due = [_due(row) for row in rows]
+    counts = [(queue, task, key, count) for queue, task, key, count in running]
+    counts += [(job.queue, job.task, job.key, 1) for job in due if job.id in sent]
+    found = [job for job in due if job.id not in sent and job.id not in passed_over]
+    room = Room(limits, counts)
+    chosen, blocked = room.choose(found, request.n)
+    reached: Mapping[Group, str] = {}
+    if len(chosen) < request.n:
+        sizes = Counter(job.group for job in due)
+        # If a group has fewer jobs than a page, all of its jobs were found.
+        groups = sorted({job.group for job in blocked if room.key_is_full(job) and sizes[job.group] == page})
+        room = Room(limits, counts)
+        by_key, reached = yield from _find_by_key(groups, request.n, room, limits, cursors)
+        found += [job for job in by_key if job.id not in sent and job.id not in passed_over]
+        chosen, _ = room.choose({*found}, request.n)
+    return Fitting(chosen, _spare_jobs(found, chosen, Room(limits, counts), spare), reached)
+
+
+def _searches(request: ClaimRequest, limits: Limits, page: int, ended: Sequence[str]) -> Sequence[Query]:
     limited: dict[str, Param] = {
         "limited_tasks": rows_of([*limits.tasks]),
         "limited_queues": rows_of([*limits.queues]),
@@ -129,52 +154,60 @@ def find_fitting(
         "limits": limits.version,
         "queues": None if request.queues is None else rows_of(request.queues),
         "tasks": rows_of(list(tasks)),
-        "n": request.n + len(sent) + min(len(passed_over), MOST_PASSED_OVER),
+        "n": page,
     }
-    running, rows = yield from ask_all(
-        Query("count_limited", {**limited, "ended": rows_of(list(ended))}),
-        Query("find_limited", asked),
-    )
-    due = [_due(row) for row in rows]
-    counts = [(queue, task, key, count) for queue, task, key, count in running]
-    counts += [(job.queue, job.task, job.key, 1) for job in due if job.id in sent]
-    due = [job for job in due if job.id not in sent and job.id not in passed_over]
-    room = Room(limits, counts)
-    chosen, blocked = room.choose(due, request.n)
-    groups = {job.group for job in blocked if limits.is_keyed(job.task) and job.key}
-    if len(chosen) == request.n or not groups:
-        return Fitting(chosen, {})
-    room = Room(limits, counts)
-    by_key: list[Due] = []
-    found: dict[Group, str] = {}
-    for group in sorted(groups):
-        place = group._replace(rank=0)
-        jobs = yield from _find_by_key(group, request.n, room, limits, cursors.get(place, FIRST_KEY))
-        by_key += jobs
-        if jobs:
-            found[place] = jobs[-1].key or FIRST_KEY
-    others = [job for job in due if job.group not in groups or not job.key]
-    by_key = [job for job in by_key if job.id not in sent and job.id not in passed_over]
-    return Fitting(room.choose({*others, *by_key}, request.n)[0], found)
+    return Query("count_limited", {**limited, "ended": rows_of(list(ended))}), Query("find_limited", asked)
 
 
-def _find_by_key(group: Group, n: int, room: Room, limits: Limits, after: str) -> Op[list[Due]]:
-    """The first due jobs of the keys that have room, beginning with this key, from the start again at the end."""
-    asked: dict[str, Param] = {
-        "queue": group.queue,
-        "priority": group.priority,
-        "task": group.task,
-        "full": rows_of(room.full_keys(group.task)),
-        "each": limits.tasks[group.task].concurrency or n,
-    }
+def _find_by_key(
+    groups: Sequence[Group], n: int, room: Room, limits: Limits, cursors: Mapping[Group, str]
+) -> Op[tuple[list[Due], Mapping[Group, str]]]:
+    """The first due jobs of keys that have room, and the last key of each group that was looked at.
+
+    The search begins with the key where the last one ended. At the last key it begins again with the first.
+    """
+    starts = {group: cursors.get(group.place, FIRST_KEY) for group in groups}
     found: dict[str, Due] = {}
-    for start in dict.fromkeys((after, FIRST_KEY)):
-        (rows,) = yield from ask_all(Query("find_by_key", {**asked, "after": start, "n": n - len(found)}))
-        for id, run_at, key in rows:
-            found.setdefault(id, Due(group.rank, -group.priority, run_at, id, group.queue, group.task, key))
-        if len(found) >= n:
-            break
-    return [*found.values()]
+    reached: dict[Group, str] = {}
+    most = -(-2 * n // max(1, len(groups)))
+    while starts and len(found) < n:
+        queries = [_search_by_key(group, start, most, room, limits) for group, start in starts.items()]
+        answers = yield from ask_all(*queries)
+        again: dict[Group, str] = {}
+        for (group, start), query, rows in zip(starts.items(), queries, answers, strict=True):
+            for id, run_at, key in rows:
+                if id is not None:
+                    found[id] = Due(group.rank, -group.priority, run_at, id, group.queue, group.task, key)
+            if len(rows) == query.params["n"]:
+                reached[group.place] = rows[-1][2]
+            elif start != FIRST_KEY:
+                again[group] = FIRST_KEY
+        starts = again
+    return [*found.values()], reached
+
+
+def _search_by_key(group: Group, after: str, most: int, room: Room, limits: Limits) -> Query:
+    full = room.full_keys(group.task)
+    return Query(
+        "find_by_key",
+        {
+            "queue": group.queue,
+            "priority": group.priority,
+            "task": group.task,
+            "full": rows_of(full),
+            "each": min(most, limits.tasks[group.task].concurrency or most),
+            "after": after,
+            "n": most + len(full),  # a key without a job gives a row too
+        },
+    )
+
+
+def _spare_jobs(due: Iterable[Due], chosen: Collection[Due], room: Room, n: int) -> list[Due]:
+    """Jobs that would fit if none of the chosen ones were claimed."""
+    if n == 0:
+        return []
+    taken = {job.id for job in chosen}
+    return [job for job in sorted({*due}) if job.id not in taken and room.fits(job)][:n]
 
 
 def _task_limit(concurrency: int | None, scope: str, keyed: bool, names: str | None) -> TaskLimit:

@@ -27,6 +27,9 @@ CLAIM_ROUNDS = 5
 """The most rounds of one claim. It takes another round if it met expired jobs. If it still returns too few jobs, the
 next claim continues."""
 
+SPARE = 3
+"""How many spare jobs a limited claim names for each job that it chose, if an earlier claim got too few."""
+
 MOST_CURSORS = 1_000
 """How many groups are remembered in which full keys stood in front."""
 
@@ -79,6 +82,8 @@ class Claimer:
         self._limited_first: dict[tuple[str, ...], bool] = {}
         """Whose turn was last, by tasks: each slot group has its own turns."""
         self._cursors: dict[Group, str] = {}
+        self._spare = 0
+        """How many spare jobs the next limited claim names, because the last ones did not get all that they chose."""
         self._sent: set[str] = set()
         """Limited jobs of claims that are under way."""
 
@@ -203,6 +208,7 @@ class Claimer:
             request,
             limits,
             self._cursors,
+            spare=self._spare,
             ended=ended,
             sent=self._sent,
             passed_over=self._damaged.passed_over(),
@@ -210,21 +216,25 @@ class Claimer:
         if len(self._cursors) > MOST_CURSORS:
             self._cursors.clear()
         self._cursors.update(fitting.cursors)
-        return request._replace(limited=[job.id for job in fitting.jobs])
+        jobs = [*fitting.jobs, *fitting.spare]
+        return request._replace(n=len(fitting.jobs), limited=[job.id for job in jobs])
 
     def sending(self, request: ClaimRequest, plan: Plan[T]) -> Plan[T]:
         """Run a plan that sends this request. Meanwhile its limited jobs are not chosen again."""
-        limited = request.limited or ()
+        limited = (request.limited or ())[: request.n]
         self._sent.update(limited)
         try:
             return (yield from plan)
         finally:
             self._sent.difference_update(limited)
 
-    @staticmethod
-    def _limited_batch(request: ClaimRequest, jobs: Sequence[Claimed]) -> Batch:
-        # If no job was claimed, others have locked or claimed them all: do not claim again at once.
-        return Batch(jobs, more=0 < len(jobs) < len(request.limited or ()))
+    def _limited_batch(self, request: ClaimRequest, jobs: Sequence[Claimed]) -> Batch:
+        if len(jobs) == request.n:
+            self._spare //= 2
+            return Batch(jobs)
+        # Other workers have claimed or locked some. Claim again, with spare jobs; if that got nothing either, later.
+        first, self._spare = self._spare == 0, SPARE * request.n
+        return Batch(jobs, more=first or bool(jobs))
 
     def _take_limited(self, request: ClaimRequest) -> Plan[Batch]:
         if not request.limited:
@@ -236,7 +246,8 @@ class Claimer:
             if not is_refusal(error):
                 raise
         parts = yield from split(
-            request.limited, lambda some: perform(claim_ops.claim, request._replace(limited=some))
+            request.limited[: request.n],
+            lambda some: perform(claim_ops.claim, request._replace(limited=some, n=len(some))),
         )
         if parts.outage is None:
             yield from self._damaged.leave_out(parts.refused)

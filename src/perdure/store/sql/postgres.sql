@@ -248,7 +248,8 @@ SELECT CAST(row.id AS text), grp.rank, grp.priority, row.run_at, grp.queue, know
 
 -- name: find_by_key
 -- differs: LATERAL.
--- The first due jobs of each concurrency key of a task, in one queue and priority, except of keys that are full.
+-- The first due jobs of each concurrency key of a task, in one queue and priority. A key that is full, or has no due job,
+-- gives one row without a job. So :n also bounds how many keys are looked at.
 WITH RECURSIVE
 every AS (
     SELECT (SELECT j.concurrency_key FROM perdure.job j
@@ -262,19 +263,21 @@ every AS (
              ORDER BY j.concurrency_key LIMIT 1)
       FROM every WHERE every.key IS NOT NULL)
 SELECT CAST(row.id AS text), row.run_at, every.key
-  FROM every CROSS JOIN LATERAL (
+  FROM every LEFT JOIN LATERAL (
        SELECT j.id, j.run_at FROM perdure.job j
         WHERE every.key NOT IN texts(:full)
           AND j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority AND j.task = :task
           AND j.concurrency_key IS NOT NULL AND j.concurrency_key = every.key AND j.run_at <= :now
           AND {not_expired}
-        ORDER BY j.run_at, j.id LIMIT :each) row
+        ORDER BY j.run_at, j.id LIMIT :each) row ON true
+ WHERE every.key IS NOT NULL
  LIMIT :n;
 
 -- name: claim_limited
 -- differs: rows are locked, except those that somebody holds.
 -- Runs after lock_limits, in the same transaction: what runs is counted as of then. So no other claim can exceed a limit
--- together with this one. The jobs are in the order of their ids in the array.
+-- together with this one. The jobs are in the order of their ids in the array. Those after the first :n are spare: they are
+-- claimed, and locked, only in place of others.
 WITH RECURSIVE
 {running_jobs},
 chosen AS MATERIALIZED (
@@ -284,7 +287,8 @@ chosen AS MATERIALIZED (
             WHERE id = CAST(asked.id AS uuid) AND state = 'ready' AND held IS NULL AND run_at <= :now AND {not_expired}
               AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = queue AND {queue_is_closed})
               FOR UPDATE SKIP LOCKED) j
-     WHERE {worker_may_claim}),
+     WHERE {worker_may_claim}
+     LIMIT :n),
 counted AS (
     SELECT id, CAST(0 AS bigint) AS rank, queue, task, concurrency_key FROM running
     UNION ALL

@@ -105,7 +105,8 @@ SELECT j.id, grp.rank, j.priority, j.run_at, j.queue, j.task, j.concurrency_key
 
 -- name: find_by_key
 -- differs: no LATERAL.
--- The first due jobs of each concurrency key of a task, in one queue and priority, except of keys that are full.
+-- The first due jobs of each concurrency key of a task, in one queue and priority. A key that is full, or has no due job,
+-- gives one row without a job. So :n also bounds how many keys are looked at.
 WITH RECURSIVE
 every AS (
     SELECT (SELECT j.concurrency_key FROM perdure.job j INDEXED BY perdure.job_claim_key
@@ -119,26 +120,29 @@ every AS (
              ORDER BY j.concurrency_key LIMIT 1)
       FROM every WHERE every.key IS NOT NULL)
 SELECT j.id, j.run_at, every.key
-  FROM every CROSS JOIN json_each((
+  FROM every LEFT JOIN json_each((
        SELECT json_group_array(due.rowid)
          FROM (SELECT j.rowid FROM perdure.job j INDEXED BY perdure.job_claim_key
                 WHERE every.key NOT IN texts(:full)
                   AND j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority AND j.task = :task
                   AND j.concurrency_key IS NOT NULL AND j.concurrency_key = every.key AND j.run_at <= :now
                   AND {not_expired}
-                ORDER BY j.run_at, j.id LIMIT :each) due)) row CROSS JOIN perdure.job j ON j.rowid = row.value
+                ORDER BY j.run_at, j.id LIMIT :each) due)) row ON true LEFT JOIN perdure.job j ON j.rowid = row.value
+ WHERE every.key IS NOT NULL
  LIMIT :n;
 
 -- name: claim_limited
 -- differs: nothing to lock.
--- The jobs are in the order of their ids in the array.
+-- The jobs are in the order of their ids in the array. Those after the first :n are spare: they are claimed only in place
+-- of others.
 WITH
 chosen AS MATERIALIZED (
     SELECT j.id, asked.key + 1 AS rank, j.queue, j.task, j.concurrency_key
       FROM json_each(:ids) asked CROSS JOIN perdure.job j ON j.id = asked.value
      WHERE j.state = 'ready' AND j.held IS NULL AND j.run_at <= :now AND (j.expires_at IS NULL OR j.expires_at > :now)
        AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = j.queue AND {queue_is_closed})
-       AND {worker_may_claim}),
+       AND {worker_may_claim}
+     ORDER BY asked.key LIMIT :n),
 counted AS (
     SELECT id, 0 AS rank, queue, task, concurrency_key
       FROM perdure.job INDEXED BY perdure.job_running WHERE state = 'running'
