@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overlo
 from perdure.client.bulk import BulkMethods
 from perdure.client.catalog import CatalogMethods, renamed
 from perdure.client.database import DatabaseSettings
-from perdure.client.definition import define
+from perdure.client.definition import WhenFull, define
 from perdure.client.enqueue import PLAIN_RESULT, EnqueueMethods
 from perdure.client.job import Job
 from perdure.client.jobs import JobMethods
@@ -165,6 +165,7 @@ class App(
         max_crashes: int | None = 3,
         concurrency: int | None = None,
         concurrency_key: str | Callable[..., object] | None = None,
+        when_full: WhenFull = "wait",
         limits: Sequence[str] = (),
         run_in: RunIn | None = None,
         fatal: type[BaseException] | Sequence[type[BaseException]] = (),

@@ -141,6 +141,7 @@ def limit(store: Recorder) -> None:
     store.perform(limits.reset_limit, "named")
     store.perform(limits.list_limits)
     store.perform(limits.read_version)
+    store.perform(limits.find_superseded)
     store.perform(limit_use.read_use)
     known = store.perform(limits.read_limits)
     keys = ("a", "a", "a", "b")

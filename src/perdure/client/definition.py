@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from perdure.client.task import default_name
 from perdure.errors import InvalidTask
@@ -13,6 +13,9 @@ from perdure.model.job import TaskDefinition
 from perdure.model.redact import dump_names
 from perdure.request.options import INTEGER, SMALLINT, number, text, texts, whole
 from perdure.request.times import duration_us
+
+WhenFull: TypeAlias = Literal["wait", "cancel_running"]
+"""What a job does when the limit of its task or key is reached."""
 
 
 def define(
@@ -27,12 +30,17 @@ def define(
     max_crashes: int | None = 3,
     concurrency: int | None = None,
     concurrency_key: object = None,
+    when_full: str = "wait",
     limits: Sequence[str] = (),
     redact: Sequence[str] = (),
 ) -> TaskDefinition:
     """Validate the options of a task."""
     if concurrency_key is not None and concurrency is None:
         raise InvalidTask("concurrency_key needs concurrency: how many jobs of the same key may run at once.")
+    if when_full not in get_args(WhenFull):
+        raise InvalidTask(f"when_full is {when_full!r}: it must be 'wait' or 'cancel_running'.")
+    if when_full == "cancel_running" and concurrency is None:
+        raise InvalidTask("when_full needs concurrency: how many jobs may run at once.")
     return TaskDefinition(
         name=text("name", name if name is not None else default_name(function)),
         queue=text("queue", queue),
@@ -44,5 +52,6 @@ def define(
         redact=dump_names(texts("redact", redact)),
         concurrency=whole("concurrency", concurrency, 1, INTEGER),
         keyed=concurrency_key is not None,
+        cancels_running=when_full == "cancel_running",
         limits=dump_names(texts("limits", limits)),
     )

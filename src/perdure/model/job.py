@@ -211,5 +211,7 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """The task whose limit an alias shares."""
     keyed: bool = False
     """Whether the limit counts each concurrency key on its own."""
+    cancels_running: bool = False
+    """Whether newer jobs replace those that run, instead of waiting for them."""
     limits: str | None = None
     """The names of shared limits, as a JSON list."""

@@ -18,6 +18,7 @@ class TaskLimit(NamedTuple):
     scope: str
     keyed: bool
     names: tuple[str, ...]
+    cancels_running: bool
 
 
 class Due(NamedTuple):
@@ -73,6 +74,10 @@ class Limits(NamedTuple):
             concurrency = self.named.get(name)
             if concurrency is not None:
                 yield ("named", name), concurrency
+
+    def cancels_running(self, task: str) -> bool:
+        limit = self.tasks.get(task)
+        return limit is not None and limit.cancels_running
 
     def limit(self, queue: str, task: str) -> bool:
         """Whether jobs of this task in this queue are under a limit."""

@@ -94,16 +94,24 @@ def reset_limit(name: str, *, by: str | None = None) -> Op[int | None]:
     return concurrency
 
 
+@operation("read")
+def find_superseded(*, n: int = 100) -> Op[list[str]]:
+    """Jobs that newer ones replace, because their task cancels running jobs."""
+    return [row[0] for row in (yield from ask_last("find_superseded", n=n))]
+
+
 class Fitting(NamedTuple):
     """Due jobs that fit under their limits, in order, as of the time they were read.
 
     ``spare``: jobs to claim in place of those that others have claimed or locked since. ``cursors``: in groups with
-    full keys in front, the last key that was looked at. The groups have no rank.
+    full keys in front, the last key that was looked at. The groups have no rank. ``supersede``: whether a job was found
+    that may replace others.
     """
 
     jobs: list[Due]
     spare: list[Due]
     cursors: Mapping[Group, str]
+    supersede: bool
 
 
 @operation("read")
@@ -139,7 +147,8 @@ def find_fitting(
         by_key, reached = yield from _find_by_key(groups, request.n, room, limits, cursors)
         found += [job for job in by_key if job.id not in sent and job.id not in passed_over]
         chosen, _ = room.choose({*found}, request.n)
-    return Fitting(chosen, _spare_jobs(found, chosen, Room(limits, counts), spare), reached)
+    supersede = any(limits.cancels_running(job.task) for job in blocked)
+    return Fitting(chosen, _spare_jobs(found, chosen, Room(limits, counts), spare), reached, supersede)
 
 
 def _searches(request: ClaimRequest, limits: Limits, page: int, ended: Sequence[str]) -> Sequence[Query]:
@@ -210,9 +219,12 @@ def _spare_jobs(due: Iterable[Due], chosen: Collection[Due], room: Room, n: int)
     return [job for job in sorted({*due}) if job.id not in taken and room.fits(job)][:n]
 
 
-def _task_limit(concurrency: int | None, scope: str, keyed: bool, names: str | None) -> TaskLimit:
+def _task_limit(
+    concurrency: int | None, scope: str, keyed: bool, names: str | None, cancels_running: bool
+) -> TaskLimit:
     given = [] if names is None else shown_json(names)
-    return TaskLimit(concurrency, scope, bool(keyed), tuple(given) if isinstance(given, list) else ())
+    shared = tuple(given) if isinstance(given, list) else ()
+    return TaskLimit(concurrency, scope, bool(keyed), shared, bool(cancels_running))
 
 
 def _due(row: Row) -> Due:

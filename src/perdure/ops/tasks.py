@@ -51,8 +51,8 @@ def _limit_changes(tasks: Sequence[TaskDefinition], declared: Mapping[str, int])
         Query("list_limited_tasks", {}),
         *([Query("list_named_limits", {})] if names_matter else []),
     )
-    known = {row[0]: (row[1], row[2], bool(row[3]), row[4]) for row in limited}
-    unlimited = (None, "", False, None)
+    known = {row[0]: (row[1], row[2], bool(row[3]), row[4], bool(row[5])) for row in limited}
+    unlimited = (None, "", False, None, False)
     differs = any(known.get(task.name, unlimited) != _limits_of(task, unlimited) for task in tasks)
     stored = {row[0]: row[2] for named in rest for row in named}
     writes = [
@@ -74,7 +74,8 @@ def _limit_changes(tasks: Sequence[TaskDefinition], declared: Mapping[str, int])
 def _limits_of(task: TaskDefinition, unlimited: object) -> object:
     if task.concurrency is None and task.limits is None:
         return unlimited
-    return task.concurrency, task.concurrency_scope or task.name, task.keyed, task.limits
+    scope = task.concurrency_scope or task.name
+    return task.concurrency, scope, task.keyed, task.limits, task.cancels_running
 
 
 @operation("write")
@@ -113,6 +114,7 @@ def read_task(
     concurrency_scope: str | None,
     keyed: bool,
     limits: str | None,
+    cancels_running: bool,
 ) -> KnownTask:
     definition = TaskDefinition(
         name=name,
@@ -127,5 +129,6 @@ def read_task(
         concurrency_scope=concurrency_scope,
         keyed=bool(keyed),
         limits=limits,
+        cancels_running=bool(cancels_running),
     )
     return KnownTask(definition, bool(enabled))

@@ -201,9 +201,23 @@ class Claimer:
 
     def _limited_request(self, wanted: Wanted, ended: Sequence[str] = ()) -> Plan[ClaimRequest]:
         """A request for limited jobs that fit now."""
-        limits = self._limits
+        limits = self._limits  # others may be read before the request is sent
         request = ClaimRequest(wanted.worker, wanted.tasks, wanted.n, wanted.queues, limits=limits.version)
-        fitting = yield from perform(
+        fitting = yield from self._find_fitting(request, limits, ended)
+        if fitting.supersede:
+            with suppress(*PERHAPS_REFUSED):
+                if (yield from self._sweeps.supersede()):
+                    fitting = yield from self._find_fitting(request, limits, ended)
+        if len(self._cursors) > MOST_CURSORS:
+            self._cursors.clear()
+        self._cursors.update(fitting.cursors)
+        jobs = [*fitting.jobs, *fitting.spare]
+        return request._replace(n=len(fitting.jobs), limited=[job.id for job in jobs])
+
+    def _find_fitting(
+        self, request: ClaimRequest, limits: Limits, ended: Sequence[str]
+    ) -> Plan[limit_ops.Fitting]:
+        return perform(
             limit_ops.find_fitting,
             request,
             limits,
@@ -213,11 +227,6 @@ class Claimer:
             sent=self._sent,
             passed_over=self._damaged.passed_over(),
         )
-        if len(self._cursors) > MOST_CURSORS:
-            self._cursors.clear()
-        self._cursors.update(fitting.cursors)
-        jobs = [*fitting.jobs, *fitting.spare]
-        return request._replace(n=len(fitting.jobs), limited=[job.id for job in jobs])
 
     def sending(self, request: ClaimRequest, plan: Plan[T]) -> Plan[T]:
         """Run a plan that sends this request. Meanwhile its limited jobs are not chosen again."""

@@ -242,6 +242,10 @@ class WorkerOperations:
         """Cancel every job that was not started in time."""
         return (yield from self.sweeps.expire(page=page))
 
+    def _supersede(self) -> Plan[int]:
+        """Cancel the jobs that newer ones replace; return how many."""
+        return (yield from self.sweeps.supersede())
+
     register, aregister = sync_method(_register), async_method(_register)
     heartbeat, aheartbeat = sync_method(_heartbeat), async_method(_heartbeat)
     lead, alead = sync_method(_lead), async_method(_lead)
@@ -254,6 +258,7 @@ class WorkerOperations:
     retire_silent, aretire_silent = sync_method(_retire_silent), async_method(_retire_silent)
     rescue, arescue = sync_method(_rescue), async_method(_rescue)
     expire, aexpire = sync_method(_expire), async_method(_expire)
+    supersede, asupersede = sync_method(_supersede), async_method(_supersede)
 
     def _steady_since(self) -> Instant | None:
         """On SQLite, leases are judged by this host's clock, which may have been set. PostgreSQL uses its own."""

@@ -94,6 +94,7 @@ class Sweeper:
             Duty("bring back", self.bring_back, "Jobs that are due soon cannot be brought back"),
             Duty("set aside", self._set_aside, "Jobs cannot be set aside", interval=SET_ASIDE),
             Duty("expire", operations.aexpire, "Expired jobs cannot be canceled"),
+            Duty("supersede", operations.asupersede, "Jobs cannot be canceled in favor of newer ones"),
             Duty("end pauses", self._end_pauses, "Pauses that are over cannot be ended", interval=END_PAUSES),
             Duty("report expired", self.report_expired, "Expired jobs cannot be reported", leader_only=False),
         ]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Sequence
 
 from perdure.internal import failpoints
 from perdure.model.lifecycle import Change
+from perdure.ops import job_actions
+from perdure.ops import limits as limit_ops
 from perdure.ops import set_aside as aside_ops
 from perdure.ops import sweep as sweep_ops
 from perdure.ops.find import FIRST
@@ -123,6 +126,20 @@ class Sweeps:
                 return total
             behind = found[-1]
 
+    def supersede(self) -> Plan[int]:
+        """Cancel the jobs that newer ones replace, or ask their workers to stop them; return how many."""
+        found = yield from perform(limit_ops.find_superseded)
+        return len(
+            (
+                yield from self._damaged.sweep(
+                    found,
+                    _cancel_superseded,
+                    "Job %s cannot be canceled in favor of a newer one: %s Mend its row.",
+                    "%d more jobs cannot be canceled in favor of newer ones.",
+                )
+            )
+        )
+
     def set_aside(self, *, page: int = 5000) -> Plan[int]:
         """Set aside jobs of queues and priorities in which nothing is due soon; return how many."""
         total, after = 0, ""
@@ -150,3 +167,12 @@ class Sweeps:
             "Jobs of %d more queues cannot be set aside.",
         )
         return aside_ops.SetAside(len(done), aside_ops.last_of(queues))
+
+
+def _cancel_superseded(ids: Sequence[str]) -> Plan[list[str]]:
+    canceled: list[str] = []
+    for id in ids:
+        outcome = yield from perform(job_actions.cancel, id, reason="superseded by a newer job")
+        if outcome in ("canceled", "cancel_requested"):
+            canceled.append(id)
+    return canceled

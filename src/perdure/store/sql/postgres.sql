@@ -399,17 +399,18 @@ RETURNING job;
 -- name: sync_tasks
 -- differs: how a JSON array becomes rows.
 INSERT INTO perdure.task (name, queue, priority, max_attempts, timeout, backoff, max_crashes, redact,
-                          concurrency, concurrency_scope, keyed, limits, synced_at)
+                          concurrency, concurrency_scope, keyed, cancels_running, limits, synced_at)
 SELECT x.name, x.queue, x.priority, x.max_attempts, x.timeout, CAST(x.backoff AS json), x.max_crashes,
-       CAST(x.redact AS json), x.concurrency, x.concurrency_scope, x.keyed, CAST(x.limits AS json), :now
+       CAST(x.redact AS json), x.concurrency, x.concurrency_scope, x.keyed, x.cancels_running, CAST(x.limits AS json), :now
   FROM json_to_recordset(CAST(:tasks AS json)) AS x (
        name text, queue text, priority smallint, max_attempts integer, timeout bigint, backoff text,
-       max_crashes integer, redact text, concurrency integer, concurrency_scope text, keyed boolean, limits text)
+       max_crashes integer, redact text, concurrency integer, concurrency_scope text, keyed boolean,
+       cancels_running boolean, limits text)
     ON CONFLICT (name) DO UPDATE
    SET queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts,
        timeout = excluded.timeout, backoff = excluded.backoff, max_crashes = excluded.max_crashes,
        redact = excluded.redact, concurrency = excluded.concurrency, concurrency_scope = excluded.concurrency_scope,
-       keyed = excluded.keyed, limits = excluded.limits, synced_at = :now;
+       keyed = excluded.keyed, cancels_running = excluded.cancels_running, limits = excluded.limits, synced_at = :now;
 
 -- name: disable_other_tasks
 -- differs: how a JSON array becomes rows.

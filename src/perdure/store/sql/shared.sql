@@ -26,6 +26,9 @@ EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND {is_live})
 -- Limited claims hand out the jobs of such a queue, and no other claim does.
 q.concurrency IS NOT NULL
 
+-- fragment: task_cancels_running
+t.cancels_running AND t.concurrency IS NOT NULL
+
 -- fragment: end_pause
 paused = false, paused_at = NULL, paused_by = NULL, pause_reason = NULL, resume_at = NULL
 
@@ -93,7 +96,7 @@ w.retired_at IS NULL
 
 -- fragment: task_columns
 name, queue, priority, max_attempts, timeout, backoff, max_crashes, enabled, redact, concurrency, concurrency_scope, keyed,
-       CAST(limits AS text)
+       CAST(limits AS text), cancels_running
 
 -- fragment: worker_columns
 id, name, lease, tasks, queues, slots, started_at, beat_at, expires_at, retired_at
@@ -298,7 +301,7 @@ INSERT INTO perdure.limit_lock AS l (id, version) VALUES (1, 1)
     ON CONFLICT (id) DO UPDATE SET version = l.version + 1;
 
 -- name: list_limited_tasks
-SELECT name, concurrency, coalesce(concurrency_scope, name), keyed, CAST(limits AS text)
+SELECT name, concurrency, coalesce(concurrency_scope, name), keyed, CAST(limits AS text), cancels_running
   FROM perdure.task
  WHERE concurrency IS NOT NULL OR limits IS NOT NULL;
 
@@ -371,6 +374,46 @@ SELECT queue, task, due, keyed
            AND (t.concurrency IS NOT NULL OR t.limits IS NOT NULL
                 OR EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = grp.queue AND {queue_is_limited}))) counted
  WHERE due > 0;
+
+-- name: find_superseded
+-- The jobs that newer ones replace: of each task that cancels running jobs, or of each of its keys, all jobs that run or are
+-- due, except the newest. A job that was asked to stop is not listed again.
+WITH RECURSIVE
+every AS (
+    SELECT CAST('' AS text) AS queue WHERE EXISTS (SELECT 1 FROM perdure.task t WHERE {task_cancels_running})
+    UNION ALL
+    SELECT (SELECT j.queue FROM perdure.job j
+             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
+             ORDER BY j.queue LIMIT 1)
+      FROM every WHERE every.queue IS NOT NULL),
+grp (queue, priority) AS (
+    SELECT queue, 32768 FROM every WHERE queue <> ''
+    UNION ALL
+    SELECT grp.queue, (SELECT CAST(j.priority AS integer) FROM perdure.job j INDEXED BY perdure.job_claim
+                        WHERE j.state = 'ready' AND j.held IS NULL
+                          AND j.queue = grp.queue AND j.priority < grp.priority
+                        ORDER BY j.priority DESC LIMIT 1)
+      FROM grp WHERE grp.priority IS NOT NULL),
+candidate AS (
+    SELECT j.id, j.task, j.concurrency_key, j.cancel_requested_at
+      FROM perdure.job j
+     WHERE j.state = 'running' AND j.worker IS NOT NULL
+       AND j.task IN (SELECT t.name FROM perdure.task t WHERE {task_cancels_running})
+    UNION ALL
+    SELECT j.id, j.task, j.concurrency_key, j.cancel_requested_at
+      FROM grp CROSS JOIN perdure.task t
+           JOIN perdure.job j ON j.state = 'ready' AND j.held IS NULL
+                             AND j.queue = grp.queue AND j.priority = grp.priority AND j.task = t.name AND j.run_at <= :now
+     WHERE grp.priority < 32768 AND {task_cancels_running})
+SELECT id
+  FROM (SELECT c.id, c.cancel_requested_at, t.concurrency,
+               row_number() OVER (PARTITION BY coalesce(t.concurrency_scope, t.name),
+                                               CASE WHEN t.keyed THEN c.concurrency_key ELSE '' END
+                                      ORDER BY c.id DESC) AS place
+          FROM candidate c JOIN perdure.task t ON t.name = c.task
+         WHERE NOT t.keyed OR c.concurrency_key <> '') placed
+ WHERE place > concurrency AND cancel_requested_at IS NULL
+ ORDER BY id LIMIT :n;
 
 -- name: count_ahead
 -- How many jobs come before a job in its queue: two ranges of the claim's index. Counting stops at a thousand, because

@@ -106,7 +106,8 @@ SELECT j.id, grp.rank, j.priority, j.run_at, j.queue, j.task, j.concurrency_key
 -- name: find_by_key
 -- differs: no LATERAL.
 -- The first due jobs of each concurrency key of a task, in one queue and priority. A key that is full, or has no due job,
--- gives one row without a job. So :n also bounds how many keys are looked at.
+-- gives one row without a job. So :n also bounds how many keys are looked at. The CASE keeps SQLite from testing whether a
+-- key is full for each of its jobs.
 WITH RECURSIVE
 every AS (
     SELECT (SELECT j.concurrency_key FROM perdure.job j INDEXED BY perdure.job_claim_key
@@ -120,14 +121,13 @@ every AS (
              ORDER BY j.concurrency_key LIMIT 1)
       FROM every WHERE every.key IS NOT NULL)
 SELECT j.id, j.run_at, every.key
-  FROM every LEFT JOIN json_each((
+  FROM every LEFT JOIN json_each(CASE WHEN every.key NOT IN texts(:full) THEN (
        SELECT json_group_array(due.rowid)
          FROM (SELECT j.rowid FROM perdure.job j INDEXED BY perdure.job_claim_key
-                WHERE every.key NOT IN texts(:full)
-                  AND j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority AND j.task = :task
+                WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = :queue AND j.priority = :priority AND j.task = :task
                   AND j.concurrency_key IS NOT NULL AND j.concurrency_key = every.key AND j.run_at <= :now
                   AND {not_expired}
-                ORDER BY j.run_at, j.id LIMIT :each) due)) row ON true LEFT JOIN perdure.job j ON j.rowid = row.value
+                ORDER BY j.run_at, j.id LIMIT :each) due) END) row ON true LEFT JOIN perdure.job j ON j.rowid = row.value
  WHERE every.key IS NOT NULL
  LIMIT :n;
 
@@ -229,17 +229,18 @@ RETURNING job;
 -- name: sync_tasks
 -- differs: how a JSON array becomes rows.
 INSERT INTO perdure.task (name, queue, priority, max_attempts, timeout, backoff, max_crashes, redact,
-                          concurrency, concurrency_scope, keyed, limits, synced_at)
+                          concurrency, concurrency_scope, keyed, cancels_running, limits, synced_at)
 SELECT value ->> 'name', value ->> 'queue', value ->> 'priority', value ->> 'max_attempts', value ->> 'timeout',
        value ->> 'backoff', value ->> 'max_crashes', value ->> 'redact',
-       value ->> 'concurrency', value ->> 'concurrency_scope', value ->> 'keyed', value ->> 'limits', :now
+       value ->> 'concurrency', value ->> 'concurrency_scope', value ->> 'keyed', value ->> 'cancels_running',
+       value ->> 'limits', :now
   FROM json_each(:tasks)
  WHERE true
     ON CONFLICT (name) DO UPDATE
    SET queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts,
        timeout = excluded.timeout, backoff = excluded.backoff, max_crashes = excluded.max_crashes,
        redact = excluded.redact, concurrency = excluded.concurrency, concurrency_scope = excluded.concurrency_scope,
-       keyed = excluded.keyed, limits = excluded.limits, synced_at = :now;
+       keyed = excluded.keyed, cancels_running = excluded.cancels_running, limits = excluded.limits, synced_at = :now;
 
 -- name: disable_other_tasks
 -- differs: how a JSON array becomes rows.

@@ -7,7 +7,9 @@ ALTER TABLE perdure.task
     -- Whether the limit counts each concurrency key on its own.
     ADD COLUMN keyed boolean NOT NULL DEFAULT false,
     -- The names of the shared limits that its jobs obey.
-    ADD COLUMN limits json;
+    ADD COLUMN limits json,
+    -- Whether newer jobs replace those that run, instead of waiting for them.
+    ADD COLUMN cancels_running boolean NOT NULL DEFAULT false;
 
 CREATE TABLE perdure.named_limit (
     name          text PRIMARY KEY CHECK (name <> ''),
