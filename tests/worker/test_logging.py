@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import CONTEXT, App, Context, Snooze, Step, Workflow
+from perdure import CONTEXT, App, Context, Snooze, Step, Throttle, Workflow
 from perdure.errors import InvalidConfig
 from tests.harness.waiting import auntil
 from tests.worker.refusing import refusing
@@ -44,6 +44,23 @@ async def test_an_outcome_is_one_line(
     assert line.seconds >= 0
     when = " after " if error is None else r", due in \d+\.\d{3} s, after it ran for "
     assert re.match(rf"Job {job.id} of work {outcome}{when}\d+\.\d{{3}} s \(attempt 1\)", line.getMessage())
+
+
+async def test_the_line_of_a_throttled_job_says_how_long_its_queue_cools(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "perdure.worker")
+
+    @app.task(name="call", queue="maps")
+    async def call() -> None:
+        raise Throttle(1800)
+
+    async with app.worker():
+        await call.aenqueue()
+        await auntil(lambda: any(hasattr(line, "job") for line in caplog.records))
+    (line,) = [line.getMessage() for line in caplog.records if hasattr(line, "job")]
+    assert "due in 1800.000 s" in line
+    assert line.endswith("; queue maps cools for 1800.000 s")
 
 
 async def test_a_result_that_is_not_kept_is_told(app: App, caplog: pytest.LogCaptureFixture) -> None:

@@ -212,6 +212,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     run: int
     attempt: int
     delay: Span = 0
+    queue_cools: Span | None = None
+    """How long the job's queue cools, if this outcome cooled it. It is not written to the job's row."""
     result: str | None = None
     reason: str | None = None
     error_kind: str | None = None

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from operator import attrgetter
 from typing import NamedTuple, TypeGuard
 
+from msgspec.structs import replace
+
 from perdure.model.job import Lease, NewJob
 from perdure.model.lifecycle import (
     PUT_OFF,
@@ -14,6 +16,7 @@ from perdure.model.lifecycle import (
     Outcome,
     Running,
     Succeeded,
+    Throttled,
     is_recorded,
     settle,
 )
@@ -213,6 +216,13 @@ def _decide(
     changes = [settle(job, others[job.lease], roll=jitter()) for job in jobs]
     cooled = yield from cool(jobs, others)
     writes = [*successes, *_reports(jobs, others), *change_queries(changes), *cooled.writes]
+    if cooled.queues:
+        changes = [
+            replace(change, queue_cools=cooled.queues.get(job.queue))
+            if change.attempt_kind == Throttled.event
+            else change
+            for job, change in zip(jobs, changes, strict=True)
+        ]
     wake = ready_topics(jobs, changes) | (yield from _enqueue_children(jobs, others))
     succeeding = _still_leased(plain, running)
     accepted = [job.lease for job in (*jobs, *succeeding)]

@@ -107,7 +107,9 @@ class OutcomeReporter:
         job, failure = attempt.job, attempt.outcome
         again = change is not None and change.state == "ready"
         when = f", due in {change.delay / SECOND:.3f} s, after it ran for" if change and again else " after"
+        cools = change.queue_cools if change is not None else None
         why = f": {_line(failure.message)}" if isinstance(failure, Failed) else ""
+        why = why if cools is None else f"; queue {job.queue} cools for {cools / SECOND:.3f} s"
         _log.log(
             level,
             "Job %s of %s %s%s %.3f s (attempt %d)%s",

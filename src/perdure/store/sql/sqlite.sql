@@ -9,13 +9,8 @@ EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(j.tags) THEN j.tags END) ta
 -- fragment: next_token
 token + 1
 
--- fragment: names_of_limits
-json_each(t.limits) given
-
--- name: claim_jobs
--- differs: there is one writer at a time, so nothing needs to be locked or skipped. SQLite has no LATERAL, so the first
--- rows of a queue and priority are passed on as a JSON array.
-WITH RECURSIVE
+-- fragment: asked_queues
+-- The named queues, in their order. If none are named, all queues with ready jobs: one index lookup for each.
 every(queue) AS (
     SELECT '' WHERE :queues IS NULL
     UNION ALL
@@ -26,7 +21,16 @@ every(queue) AS (
 asked(queue, rank) AS (
     SELECT queue, 0 FROM every WHERE queue <> ''
     UNION ALL
-    SELECT value, key FROM json_each(coalesce(:queues, '[]'))),
+    SELECT value, key FROM json_each(coalesce(:queues, '[]')))
+
+-- fragment: names_of_limits
+json_each(t.limits) given
+
+-- name: claim_jobs
+-- differs: there is one writer at a time, so nothing needs to be locked or skipped. SQLite has no LATERAL, so the first
+-- rows of a queue and priority are passed on as a JSON array.
+WITH RECURSIVE
+{asked_queues},
 head (queue, rank, priority, ids, above) AS (
     -- Go down the priorities of each queue, from above the highest, until there are enough jobs.
     SELECT queue, rank, 32768, '[]', 0 FROM asked
@@ -73,17 +77,7 @@ SELECT queue, task, concurrency_key, count(*)
 -- differs: no LATERAL, so the first rows of a group are passed on as a JSON array.
 -- The first due jobs of each limited task, and in limited queues of each task, in each queue and priority.
 WITH RECURSIVE
-every(queue) AS (
-    SELECT '' WHERE :queues IS NULL
-    UNION ALL
-    SELECT (SELECT j.queue FROM perdure.job j
-             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
-             ORDER BY j.queue LIMIT 1)
-      FROM every WHERE every.queue IS NOT NULL),
-asked(queue, rank) AS (
-    SELECT queue, 0 FROM every WHERE queue <> ''
-    UNION ALL
-    SELECT value, key FROM json_each(coalesce(:queues, '[]'))),
+{asked_queues},
 grp (queue, rank, priority) AS (
     SELECT queue, rank, 32768 FROM asked
      WHERE {asked_queue_is_open}
