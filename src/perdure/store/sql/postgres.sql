@@ -115,10 +115,23 @@ SELECT {no_job}, 'more'
 -- locked. So the order is kept, and only claimed rows are locked.
 WITH RECURSIVE
 {asked_queues},
+near AS (
+    -- The first :n jobs are in at most :n queues: in those whose own first job comes first. A queue whose first job is not
+    -- for this claim stays, because the queue's place is not known.
+    SELECT queue, rank
+      FROM (SELECT asked.queue, asked.rank, first.usable,
+                   row_number() OVER (PARTITION BY first.usable
+                                          ORDER BY asked.rank, first.priority DESC, first.run_at, first.id) AS place
+              FROM asked CROSS JOIN LATERAL (
+                   SELECT j.priority, j.run_at, j.id, j.run_at <= :now AND j.task IN texts(:tasks) AS usable
+                     FROM perdure.job j
+                    WHERE j.state = 'ready' AND j.held IS NULL AND j.queue = asked.queue
+                    ORDER BY j.priority DESC, j.run_at, j.id LIMIT 1) first
+             WHERE {asked_queue_is_claimable}) placed
+     WHERE place <= :n OR NOT usable),
 head (queue, rank, priority, known, run_ats, ids, found) AS (
     -- Go down the priorities of each queue, from above the highest, until there are enough jobs.
-    SELECT queue, rank, 32768, true, CAST('{}' AS timestamptz[]), CAST('{}' AS uuid[]), 0 FROM asked
-     WHERE {asked_queue_is_claimable}
+    SELECT queue, rank, 32768, true, CAST('{}' AS timestamptz[]), CAST('{}' AS uuid[]), 0 FROM near
     UNION ALL
     SELECT head.queue, head.rank, next.priority, next.known AND first.known, first.run_ats, first.ids,
            head.found + CASE WHEN first.known THEN cardinality(first.ids) ELSE 0 END
