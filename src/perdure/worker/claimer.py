@@ -117,7 +117,7 @@ class Claimer:
             return batch
         try:
             return (yield from self._rest(wanted, first, batch))
-        except OUT_OF_SERVICE:
+        except PERHAPS_REFUSED:
             if not batch:
                 raise
             return Batch(batch, more=True)  # keep the jobs that were claimed
@@ -152,6 +152,11 @@ class Claimer:
 
     def limits_may_have_changed(self) -> None:
         """Check after the next empty claim. Until the new limits are read, claims get nothing."""
+        self._check_at = 0.0
+
+    def forget_limits(self) -> None:
+        """Read the limits before the next job is claimed. A restored database may give a version number a second time."""
+        self._limits = Limits()
         self._check_at = 0.0
 
     def _refresh(self, *, at_once: bool) -> Plan[bool]:

@@ -71,6 +71,7 @@ class Identity:
             queues=self._options.queues,
             slots=self._options.concurrency,
         )
+        self._operations.forget_limits()
         if failpoints.armed:
             failpoints.reach("after_register")
         if self.id:

@@ -100,6 +100,10 @@ class WorkerOperations:
         """Read the limits again if the next claim finds nothing."""
         self._claimer.limits_may_have_changed()
 
+    def forget_limits(self) -> None:
+        """Forget the limits, because the worker has registered anew."""
+        self._claimer.forget_limits()
+
     def _finish(self, outcomes: Sequence[Outcome], *, last: bool = False) -> Plan[Finished]:
         """Record outcomes. An outcome that is recorded already counts as accepted.
 
@@ -126,7 +130,7 @@ class WorkerOperations:
         wanted = Wanted(worker, tasks, n, self._order(queues), polls)
         try:
             request = yield from self._claimer.first_request(wanted, [one.lease.job for one in outcomes])
-        except OUT_OF_SERVICE:
+        except PERHAPS_REFUSED:
             if not outcomes:
                 raise
             # The search for limited jobs must not keep outcomes from being recorded.
