@@ -130,7 +130,8 @@ def find_fitting(
     ``spare``: how many jobs to find in addition. ``ended``: jobs whose outcomes are recorded together with the claim.
     ``sent``: jobs of a claim that is under way. ``passed_over``: jobs that the database refuses for now.
     """
-    page = request.n + spare + len(sent) + min(len(passed_over), MOST_PASSED_OVER)
+    # A few more than n: among many keys, some of the first jobs usually do not fit.
+    page = request.n + request.n // 4 + spare + len(sent) + min(len(passed_over), MOST_PASSED_OVER)
     running, rows = yield from ask_all(*_searches(request, limits, page, ended))
     due = [_due(row) for row in rows]
     counts = [(queue, task, key, count) for queue, task, key, count in running]

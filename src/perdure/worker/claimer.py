@@ -155,7 +155,7 @@ class Claimer:
         self._check_at = 0.0
 
     def forget_limits(self) -> None:
-        """Read the limits before the next job is claimed. A restored database may give a version number a second time."""
+        """Read the limits before the next claim: a restored database may give a version number a second time."""
         self._limits = Limits()
         self._check_at = 0.0
 
