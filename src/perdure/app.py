@@ -80,7 +80,7 @@ class App(
         self._singles = Coalescer(enqueue_each)
         self.listeners: dict[EventName, list[Listener]] = {}
         self.queues: dict[str, Settings] = {}
-        """What ``queue`` has declared, by the queue's name."""
+        """The settings that ``app.queue()`` has declared, by queue name."""
         self._unsaved: dict[str, TaskDefinition] = {}
         self._unsaved_queues: dict[str, Settings] = {}
         self.declared_limits: dict[str, int] = {}
@@ -267,7 +267,7 @@ _apps: WeakRegistry[App] = WeakRegistry()
 
 
 def _after_fork() -> None:
-    """Replace the locks. The child process lacks the thread that held one, so nothing would release it."""
+    """Replace the locks. A lock that another thread held during the fork would stay locked in the child process."""
     for app in _apps.now():
         app._opening = threading.RLock()
 

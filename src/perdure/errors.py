@@ -114,7 +114,7 @@ class BlockingCall(Invalid):
 
 
 class UnsupportedConnection(Invalid):
-    """The given connection cannot carry this call."""
+    """The call cannot be made on the given connection."""
 
     code = "conn.unsupported"
 
@@ -137,7 +137,7 @@ class IdempotencyConflict(Conflict):
 
 
 class GateConflict(Conflict):
-    """The gate was resolved differently."""
+    """The gate was already resolved in another way."""
 
     code = "workflow.gate_conflicting_completion_retry"
 
@@ -187,7 +187,7 @@ class GateRefused(Refused):
 
 
 class AppendRefused(Refused):
-    """The workflow takes no steps now."""
+    """No steps can be added to the workflow now."""
 
     code = "workflow.append_window_not_open"
 
@@ -205,7 +205,7 @@ class WorkerRetired(Refused):
 
 
 class NotFound(PerdureError):
-    """There is no such thing."""
+    """The job, workflow or result does not exist."""
 
     code = "request.not_found"
     category = "not_found"
@@ -296,14 +296,14 @@ class Unavailable(PerdureError):
 
     code = "store.unavailable"
     category = "unavailable"
-    answered = False  # True if the server refused a statement, not the connection: perhaps for one row
+    answered = False  # True if the database was reached and refused a statement, perhaps because of one row
 
 
 class StoreAway(Unavailable):
     """The database cannot be reached."""
 
     code = "store.away"
-    told = False  # True if the store has logged it
+    told = False  # True if the store has logged this outage
 
 
 class StoreBusy(Unavailable):
@@ -370,7 +370,7 @@ class SchemaChanged(SchemaError):
 
 
 class SchemaDirty(SchemaError):
-    """A migration was begun and never finished."""
+    """A migration was started but not finished."""
 
     code = "schema.dirty"
 

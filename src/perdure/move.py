@@ -27,7 +27,7 @@ PATIENCE, PATIENCE_AWAY = 30.0, 5.0
 
 
 def _without_driver_errors(function: Callable[P, T]) -> Callable[P, T]:
-    """Drop the ``__context__`` of a PerdureError: that is the driver's error, which may contain a row."""
+    """Drop the ``__context__`` of a PerdureError. The context is the driver's error, which may contain a row."""
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -51,9 +51,9 @@ def move(
 ) -> Moved | None:
     """Move all jobs, with everything that belongs to them, to another database, which must be empty.
 
-    ``source`` and ``target`` are URLs. ``schema`` is the PostgreSQL schema of both, unless ``target_schema`` is given.
-    To continue an interrupted move, call this again. It returns None if the move was already finished. Nothing is
-    deleted from the source, but nothing can write to it any more.
+    ``source`` and ``target`` are URLs. ``schema`` is the PostgreSQL schema of both databases, unless ``target_schema``
+    is given. To continue an interrupted move, call this again. It returns None if the move was already finished.
+    Nothing is deleted from the source, but nothing can write to it any more.
     """
     refuse_in_event_loop("move", "use asyncio.to_thread(move, …)")
     target_schema = target_schema or schema

@@ -61,7 +61,7 @@ def main() -> None:
     try:
         _run()
     except SystemExit as end:
-        if "asyncio" in sys.modules:  # a worker ran, and with it users' handlers
+        if "asyncio" in sys.modules:  # a worker ran, so threads of users' handlers may still run
             from perdure.cli.last_resort import end_in_time
 
             end_in_time(end.code if isinstance(end.code, int) else int(end.code is not None))
@@ -80,7 +80,8 @@ def _run() -> None:
 
 
 class Program(click.Group):
-    """Finds commands by name, suggests one for a typo, and turns a PerdureError into one line and an exit code."""
+    """Finds commands by name, corrects typos by suggestions, and turns a PerdureError into one line and an exit code.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

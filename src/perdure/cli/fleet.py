@@ -151,7 +151,7 @@ def _show_queues(stats: Stats) -> None:
 
 
 def queue_status(name: str, queue: QueueStats, stats: Stats) -> list[str]:
-    """What keeps its jobs from running."""
+    """The reasons that keep the queue's jobs from running."""
     status = [] if queue.pause is None else [pause_text(queue.pause)]
     if queue.cool_until is not None:
         status.append(f"cools for {length((queue.cool_until - stats.at).total_seconds())}")

@@ -75,9 +75,9 @@ def parse_time_or_ago(ctx: click.Context, param: click.Parameter, value: str | N
 
 
 def json_text(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Check that the text is a JSON object, and return the text: only the task's decoder keeps numbers exact.
+    """Check that the text is a JSON object, and return it undecoded: only the task's decoder keeps numbers exact.
 
-    ``-`` reads it from stdin.
+    ``-`` reads the text from stdin.
     """
     if value is None:
         return None

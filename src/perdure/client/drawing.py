@@ -31,7 +31,7 @@ def tree(steps: Sequence[Shape], label: Callable[[Shape], str] = lambda step: ""
         above = max(step.parents, key=lambda parent: place[parent], default=None)
         children.setdefault(above, []).append(step)
     lines: list[str] = []
-    # Not recursive: a chain may have thousands of steps.
+    # A loop, not a recursive function: a chain may have thousands of steps.
     front = [*_below(children.get(None, []), "")]
     while front:
         step, before, own, below = front.pop()

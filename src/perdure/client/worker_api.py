@@ -50,7 +50,7 @@ class WorkerMethods:
         return {name: task.handler for name, task in self.tasks.items()}
 
     def use(self, *middleware: Middleware) -> None:
-        """Add middleware around every enqueue and every run of a handler; the first one is the outermost.
+        """Add middleware around every enqueue and every run of a handler. The first middleware is the outermost.
 
         Call this in the module that defines the tasks: a worker's child process may import only that module.
         """
@@ -60,7 +60,7 @@ class WorkerMethods:
         self.middleware += middleware
 
     def on(self, *names: EventName) -> Callable[[L], L]:
-        """Subscribe a plain or async function to events of jobs: ``@app.on("failed")``.
+        """Subscribe a function, synchronous or async, to events of jobs: ``@app.on("failed")``.
 
         The worker that ran the job calls the function after the commit.
         """
@@ -94,7 +94,7 @@ class WorkerMethods:
         workers.
         The worker's ``status`` is None while it runs; ``await worker.wait()`` returns how it ended. If the worker died,
         the block raises WorkerDied, unless it raises an error itself.
-        ``target``: ``module:name`` of this app for processes, if perdure cannot find it.
+        ``target``: ``module:name`` of this app, for child processes. It is needed only if perdure cannot find the name.
         """
         options = worker_options(
             self,

@@ -78,7 +78,7 @@ class WorkflowMethods:
         return StartedWorkflow(app, started.workflow, created=started.created)
 
     def _get_workflow(self, id: JobId) -> Plan[StartedWorkflow]:
-        """The workflow with this id; WorkflowNotFound if there is none."""
+        """The workflow with this id; WorkflowNotFound if it does not exist."""
         row = yield from perform(ops.get_workflow, workflow_id(id))
         if row is None:
             raise WorkflowNotFound
@@ -128,7 +128,9 @@ class WorkflowMethods:
         by: str | None = None,
         conn: object | None = None,
     ) -> Plan[Requeuing]:
-        """Start a new run of a workflow that failed or was canceled; with ``run``, only if that is still its run.
+        """Start a new run of a workflow that failed or was canceled.
+
+        ``run``: do this only if the workflow's run still has this number.
 
         ``steps``: "failed" requeues only failed steps, "following" also all steps after them, "all" every step.
         """
@@ -157,9 +159,11 @@ class WorkflowMethods:
         by: str | None = None,
         conn: object | None = None,
     ) -> Plan[bool]:
-        """Resolve an open gate. Resolving it again in the same way returns False; in another way raises GateConflict.
+        """Resolve an open gate.
 
-        ``output``: the gate's result, as plain JSON values. Only a gate that succeeded has one.
+        Resolving it again in the same way returns False. Resolving it in another way raises GateConflict.
+
+        ``output``: the gate's result, as JSON values. Only a gate that succeeds has a result.
         """
         if resolution not in RESOLUTIONS:
             raise InvalidOption(

@@ -64,7 +64,10 @@ def references_in(value: object) -> list[str]:
 
 
 class ReferenceCodec:
-    """Encodes arguments with references, for one task. The results are checked when the job starts."""
+    """Encodes arguments with references, for one task.
+
+    The results that replace references are checked when the job starts.
+    """
 
     def __init__(self, signature: Signature) -> None:
         self._signature = signature

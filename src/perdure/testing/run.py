@@ -35,7 +35,7 @@ POLL = 0.01
 
 
 def in_a_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Run async code in a thread that has no event loop, and leave the thread without one."""
+    """Run a coroutine in a new event loop. The thread must have no event loop, and has none afterwards."""
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         return runner.run(work)
 

@@ -30,7 +30,10 @@ class Place(NamedTuple):
     """The temporary tables."""
 
     settings: DatabaseSettings
-    """The settings of the user's app, changed to the temporary tables, so that another process can open these."""
+    """The settings of the user's app, changed to the temporary tables.
+
+    Another process opens the tables with these settings.
+    """
     app: App
     bare: Store
     """The store for bare SQL: the same PostgreSQL schema, or another SQLite file. Only one connection writes to that
@@ -179,7 +182,7 @@ def _beside(path: str, name: str) -> Path:
 
 @contextmanager
 def _signals_raise() -> Iterator[None]:
-    """Treat the signals in ENDS like Ctrl-C, which also stops an event loop properly."""
+    """Treat the signals in ENDS like Ctrl-C, because Ctrl-C also stops an event loop properly."""
     told: list[int] = []
 
     def interrupt(number: int, _frame: object) -> None:
@@ -201,7 +204,10 @@ def _signals_raise() -> Iterator[None]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Ignore Ctrl-C while the tables are deleted, which takes moments. Otherwise the user would have to delete them."""
+    """Ignore Ctrl-C while the tables are deleted, which takes moments.
+
+    Otherwise the user would have to delete the tables.
+    """
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
