@@ -80,8 +80,7 @@ def _run() -> None:
 
 
 class Program(click.Group):
-    """Finds commands by name, corrects typos by suggestions, and turns a PerdureError into one line and an exit code.
-    """
+    """Finds commands by name, suggests corrections of typos, and turns a PerdureError into a line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

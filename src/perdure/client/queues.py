@@ -46,8 +46,9 @@ class QueueEdit(NamedTuple):
 class QueueSettings(NamedTuple):
     """The live settings of a queue. ``throttles``: the exponent of its cool-downs, which grows with each cool-down.
 
-    ``timeout`` is in seconds. ``declared``: what the code declares, by setting; None if it declares no such queue.
-    ``edits``: what operators have set, which overrides that.
+    ``timeout`` is in seconds. ``declared``: the code's declarations, by setting; None if the code does not declare the
+    queue.
+    ``edits``: the settings of operators, which override the code's.
     """
 
     name: str

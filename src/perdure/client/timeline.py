@@ -96,7 +96,7 @@ def _attempt(attempt: AttemptRow, workers: Mapping[str, WorkerRow]) -> list[Entr
 
 
 def _current(traces: Traces) -> list[Entry]:
-    """The entries from the job's row: the attempt that is not in the table of attempts, and the job's end if it has no event."""
+    """The entries from the job's row: the current or last attempt, and the job's end if no event records it."""
     job = traces.job
     entries = []
     error: dict[str, str | None] = {}

@@ -16,7 +16,7 @@ NEWEST = 10_000
 BEHIND = 2_000
 """How many jobs are also read near the front of each lagging queue: jobs that end there were enqueued long ago."""
 MOST_QUEUES = 10
-"""For how many lagging queues this is done: those that lag most."""
+"""The most lagging queues for which this is done. The queues with the longest lag are chosen."""
 
 
 class Sample(NamedTuple):
@@ -30,7 +30,7 @@ class Sample(NamedTuple):
 def sample(after: Instant, lagging: Sequence[str]) -> Op[Sample]:
     """Sample the jobs that ended after ``after``. ``lagging``: the queues with due jobs, the longest lag first.
 
-    No index has the order in which jobs ended, because the hot path would pay for it.
+    There is no index in the order in which jobs ended, because it would slow down the hot path.
     """
     newest, *fronts = yield from ask_all(
         Query("list_newest", {"before": LAST, "n": NEWEST}),

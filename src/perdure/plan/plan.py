@@ -86,7 +86,7 @@ class WaitFor(NamedTuple):
 
 
 class RunOnce(NamedTuple):
-    """Do something once for all tasks of the event loop, or wait for the task that does it."""
+    """Become the task of the event loop that does the work, or wait for the task that does it."""
 
     once: OncePerLoop
 

@@ -18,11 +18,11 @@ RUN_AS_A_JOB = "enqueue the task, in a test inside app.testing()."
 
 
 class Context:
-    """What a handler gets through a parameter with the default ``CONTEXT``.
+    """The object that a handler gets through a parameter with the default ``CONTEXT``.
 
-    A plain call of a task gets a context without a job. What the function reports or saves is discarded: there is no
-    row and no next attempt. ``enqueue``, ``append`` and ``transaction`` raise, because a caller would rely on their
-    effects. Invalid values are refused as in a job.
+    A direct call of a task as a function gets a context without a job. Its reports and checkpoints are discarded: there
+    is no row and no next attempt. ``enqueue``, ``append`` and ``transaction`` raise, because a caller would rely on
+    their effects. Invalid values are refused as in a job.
     """
 
     __slots__ = ("_config", "attempt", "cancel_requested", "job_id", "run", "tenant", "worker")
@@ -47,12 +47,12 @@ class Context:
 
     @staticmethod
     def current() -> Context:
-        """The context of the job that runs here; outside a job, a context without one."""
+        """The context of the job that runs here; outside a job, a context without a job."""
         return current_context.get(None) or Context()
 
     @property
     def checkpoint(self) -> Any:
-        """The checkpoint that an earlier attempt saved; None if there is none."""
+        """The checkpoint that an earlier attempt saved; None if no checkpoint was saved."""
         return None
 
     @property
@@ -147,7 +147,7 @@ class Context:
         return self.enqueue(*requests, at_once=at_once)
 
     def succeed(self, result: object = None, *, conn: object) -> None:
-        """Record the job's success in your own transaction, as its last statements. Then commit it."""
+        """Record the job's success in your own transaction, with its last statements. Then commit the transaction."""
 
     async def asucceed(self, result: object = None, *, conn: object) -> None:
         """The same for async code."""

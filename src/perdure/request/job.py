@@ -23,17 +23,17 @@ NOTHING_ASKED = Options()
 
 
 class Template(msgspec.Struct, frozen=True, eq=False):
-    """What all requests of one task with the same options share."""
+    """The values that all requests of one task with the same options share."""
 
     task: str
     options: Options
     decode: Callable[[str], object]
     queue: str | None
-    """The queue of the jobs; None if only the database knows it."""
+    """The queue of the jobs; None if only the database knows the queue."""
     canonical: Callable[[str], str] = str
     """Converts a payload to canonical form."""
     refers: bool = False
-    """Whether arguments refer to results of steps. Only a step can have such arguments."""
+    """Whether arguments refer to results of other steps. Only a step can have such arguments."""
     concurrency_key: ConcurrencyKey | None = None
     """Computes the concurrency key of each job."""
 
@@ -70,7 +70,7 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False)
 
     @property
     def options(self) -> Options:
-        """The options of this job: those of its template, and the concurrency key that its arguments give."""
+        """The options of this job: the options of its template, and the concurrency key computed from its arguments."""
         template = self.template
         options = template.options
         if template.concurrency_key is None or options.concurrency_key is not None:

@@ -10,11 +10,13 @@ from perdure.request.context import Context
 
 
 class Middleware:
-    """The base class of middleware. Override what you need, and pass objects to ``app.use``. The first is outermost.
+    """The base class of middleware.
 
-    Both methods return plain context managers, for async code as well. The context manager of ``run`` is entered where
-    the handler runs: in its asyncio task, its thread or its process. So the handler sees the context variables that
-    ``run`` sets.
+    Override its methods, and pass objects to ``app.use``. The first object is outermost.
+
+    Both methods return synchronous context managers, for async code as well. The context manager of ``run`` is entered
+    where the handler runs: in its asyncio task, its thread or its process. The handler therefore sees the context
+    variables that ``run`` sets.
     """
 
     def enqueue(self, task: str, meta: dict[str, Any]) -> AbstractContextManager[None]:

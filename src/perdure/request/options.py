@@ -129,7 +129,10 @@ def text(name: str, value: object, most: int = NAME_BYTES) -> str:
 
 
 class Named:
-    """The base class of what ``@app.task`` returns, which can be passed instead of the task's name."""
+    """The base class of the objects that ``@app.task`` returns.
+
+    Such an object can be passed instead of the task's name.
+    """
 
     name: str
 

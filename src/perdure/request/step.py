@@ -54,7 +54,7 @@ class Step(Generic[R_co]):
 
     @property
     def result(self) -> R_co:
-        """The step's future result, to pass to a later step as an argument or a part of one."""
+        """The step's future result, to pass to a later step as an argument or a part of an argument."""
         return cast(R_co, Reference(self.key))
 
     @property

@@ -40,7 +40,7 @@ class Reports:
         self._waiting: list[Callable[[], None]] = []
 
     def note_pending(self) -> None:
-        """Note that a handler has something to report. Called from any thread."""
+        """Note that a handler has a new report. Called from any thread."""
         self._pending = True
 
     def when_written(self, attempt: Attempt, record: Callable[[Attempt], None]) -> None:
@@ -126,7 +126,8 @@ class Reports:
 def put_back(reports: Sequence[tuple[Attempt, JobReport]]) -> None:
     """Put reports back, so that they are written again.
 
-    They may have been written already, if only the answer was lost. A line twice is better than no line.
+    They may have been written already, if only the answer was lost. But a log line that appears twice is better than a
+    lost line.
     """
     for attempt, report in reports:
         attempt.context.put_back(report)

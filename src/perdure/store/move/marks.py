@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Mark(NamedTuple):
-    """What one side records about a move."""
+    """The record of a move on one side."""
 
     id: str
     way: Literal["in", "out"]
@@ -52,7 +52,7 @@ def refuse_kept(source: Side, target: Side) -> None:
 
 
 _GIVEN_UP: Final = "given up"
-"""The position of a source whose move was given up. A source has no other position."""
+"""The position in the mark of a source whose move was given up. The mark of a source never has another position."""
 
 
 def refuse_moved(target: Target) -> None:
