@@ -120,7 +120,7 @@ class UnsupportedConnection(Invalid):
 
 
 class Conflict(PerdureError):
-    """The request contradicts what is stored."""
+    """The request contradicts stored data."""
 
     code = "request.conflict"
     category = "conflict"
@@ -247,7 +247,7 @@ class JobFailed(JobEnded):
     code = "job.failed"
     error_kind: str | None = None
     error_code: str | None = None
-    # Not part of str(error): a handler's message may quote its arguments.
+    # These two are not part of str(error): a handler's message may quote its arguments.
     error_message: str | None = None
     error_trace: str | None = None
 
@@ -364,7 +364,7 @@ class SchemaNewer(SchemaError):
 
 
 class SchemaChanged(SchemaError):
-    """A migration differs from the one that was applied."""
+    """A migration of this version differs from the migration that was applied."""
 
     code = "schema.changed"
 

@@ -49,7 +49,7 @@ def move(
     target_schema: str | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> Moved | None:
-    """Move all jobs, with everything that belongs to them, to another database, which must be empty.
+    """Move all jobs, with their history, keys, queues, tasks and workflows, to another database, which must be empty.
 
     ``source`` and ``target`` are URLs. ``schema`` is the PostgreSQL schema of both databases, unless ``target_schema``
     is given. To continue an interrupted move, call this again. It returns None if the move was already finished.

@@ -9,7 +9,7 @@ from typing import Any
 
 from perdure.cli.output import indented, printable
 
-# The attributes of every record. All others come from the caller's ``extra=``.
+# The attributes of every record. All other attributes come from the caller's ``extra=``.
 _OWN = vars(logging.makeLogRecord({})).keys() | {"message", "asctime", "taskName"}
 
 

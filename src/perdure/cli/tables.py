@@ -170,7 +170,7 @@ def _draw_with_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], sh
                 for place, width in shown
             )
         )
-    # The width must be at least what the table needs: otherwise rich would cut columns that must not be cut.
+    # The width must be at least the width of the table. Otherwise rich would cut columns that must not be cut.
     needed = _total(width for _, width in shown)
     console = Console(highlight=False)
     console.print(drawn, width=max(needed, console.width), crop=False, overflow="ignore")

@@ -205,7 +205,7 @@ class BulkMethods:
 
 
 def _chosen(name: str, action: BulkAction, all: bool, wanted: Wanted) -> Filter:
-    """The validated filter. Raises InvalidOption if it does not fit this action."""
+    """The validated filter. Raises InvalidOption if the filter does not fit this action."""
     filter = checked_filter(wanted)
     if filter == EVERY and not flag("all", all):
         raise InvalidOption(f"{name} needs a condition, such as queue=; for every job give all=True.")

@@ -82,7 +82,7 @@ class CatalogMethods:
         if conn is not None:
             yield from self._save_unsaved(conn, strict=strict)
             return
-        # If many asyncio tasks call this first, one of them saves; the others wait and continue in order.
+        # If many asyncio tasks call this at the same time, one task saves; the other tasks wait and continue in order.
         while self._unsaved or self._unsaved_queues:
             if (done := (yield from run_once(self._save_once))) is not None:
                 away = None

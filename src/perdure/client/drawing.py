@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from perdure.model.graph import Shape
 
 SHOWN = 3
-"""The most parents that a line names; the others are only counted."""
+"""The most parents that a line names; further parents are only counted."""
 
 
 def mermaid(steps: Sequence[Shape], title: str) -> str:

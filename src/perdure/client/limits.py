@@ -26,7 +26,7 @@ class LimitStats(NamedTuple):
     """A limit and its use.
 
     ``kind``: ``"queue"``, ``"task"``, ``"named"``, or ``"key"`` if the limit of a task counts each concurrency key on
-    its own. Then ``concurrency`` is for one key, and ``running`` and ``waiting`` are for all keys together.
+    its own. For ``"key"``, ``concurrency`` is for one key, and ``running`` and ``waiting`` are for all keys together.
 
     ``concurrency`` is None if an operator has lifted the limit. ``declared``: the limit that the code declares;
     ``edited``: whether an operator has set the limit. ``waiting``: due jobs, counted up to 1,000; ``more_waiting``:

@@ -16,7 +16,7 @@ from perdure.request.times import duration_us, from_us
 
 
 class QueuePause(NamedTuple):
-    """The pause of a queue. ``at`` is None if it began before migration 0007.
+    """The pause of a queue. ``at`` is None if the pause began before migration 0007.
 
     ``resume_at``: when the pause ends by itself; None if somebody must end it.
     """

@@ -175,7 +175,7 @@ def find_program(app: WorkerMethods, target: str | None = None) -> Load | None:
 
 
 def _find_target(app: WorkerMethods, homes: Collection[str]) -> str | None:
-    """``module:name`` of the app; None if no module has it.
+    """``module:name`` of the app; None if no module has the app.
 
     Modules that define tasks are preferred, because other modules may import much more.
     """

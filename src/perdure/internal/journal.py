@@ -51,7 +51,7 @@ def note(what: str, jobs: Iterable[str] = (), **more: object) -> None:
 
 
 def _file() -> int | None:
-    """The file of this process, None if the variable is no longer set. A forked child has its own file."""
+    """The file of this process; None if the variable is no longer set. A forked child has its own file."""
     pid = os.getpid()
     if pid not in _files:
         if not (name := os.environ.get(VARIABLE)):

@@ -1,6 +1,6 @@
 """Arguments and results as JSON text.
 
-Handlers get arguments equal to those sent, in value and in type, or ``encode`` refuses them and names the path. A value
+Handlers get the sent arguments, equal in value and in type, or ``encode`` refuses the call and names the path. A value
 that JSON might change is decoded again and compared. An aware datetime keeps its instant, but gets a fixed offset.
 """
 
@@ -248,7 +248,7 @@ def _fault(sent: Any, arrived: Any, depth: int = 0) -> Fault | None:
 
 
 def _flaw(value: object) -> str | None:
-    """Why a value cannot be stored under any annotation; None if it can."""
+    """Why a value cannot be stored under any annotation; None if it can be stored."""
     match value:
         case int() if not LEAST <= value <= GREATEST:
             return "is an integer of more than 64 bits"

@@ -27,7 +27,7 @@ class Parent(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A job and everything around it that decides whether it is claimed."""
+    """A job, and all other data that decides whether it is claimed."""
 
     now: Instant
     job: JobRow
@@ -56,7 +56,7 @@ class Case(NamedTuple):
 class Reason(NamedTuple):
     """One reason. ``code`` is stable, ``sentence`` is for people.
 
-    ``advice`` says what to do in Python, ``shell`` says it with commands.
+    ``advice`` says what to do in Python, ``shell`` gives the same advice as commands.
     """
 
     code: str

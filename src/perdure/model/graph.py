@@ -1,4 +1,4 @@
-"""Workflow graphs: which graphs are valid, when a step may run, and what the end of one step does to others.
+"""Workflow graphs: which graphs are valid, when a step may run, and what the end of a step does to other steps.
 
 Every function is pure. Callers read a graph once, let these functions decide, and write many steps per statement.
 """
@@ -16,7 +16,7 @@ from perdure.errors import InvalidWorkflow
 from perdure.model.job import ENDED, MOST_COUNTED, State
 
 Mode: TypeAlias = Literal["after", "after_done"]
-"""What a step requires of a parent: that it succeeded, or only that it ended."""
+"""What a step requires of a parent: that the parent succeeded, or only that it ended."""
 Status: TypeAlias = Literal["running", "open", "succeeded", "failed", "canceled"]
 OVER: frozenset[Status] = frozenset(("succeeded", "failed", "canceled"))
 Which: TypeAlias = Literal["all", "failed", "following"]
@@ -71,7 +71,7 @@ class Edge(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A waiting step. ``unsatisfied``: how many of its parents ended in a state that it does not accept."""
+    """A waiting step. ``unsatisfied``: how many of its parents ended in a state that the step does not accept."""
 
     id: str
     key: str

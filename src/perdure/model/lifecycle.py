@@ -1,4 +1,4 @@
-"""The life of a job: its transitions, and what each outcome of an attempt does to it.
+"""The life of a job: its transitions, and what each outcome of an attempt does to the job.
 
 Every function is pure. It takes the job as read under its lock and returns the ``Change`` to write.
 """
@@ -64,7 +64,7 @@ SHORT, LONG, TRACE = 200, 2_000, 16_384
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a handler reports while it runs. None keeps the stored value."""
+    """A report of a running handler. None keeps the stored value."""
 
     stage: str | None = None
     done: int | None = None
@@ -160,8 +160,8 @@ PUT_OFF: tuple[AttemptEvent, ...] = (Snoozed.event, Throttled.event)
 def stripped(outcome: Outcome, why: str = "", *, dropped: str = "result.unencodable") -> Outcome:
     """Reduce an outcome that cannot be stored to how the attempt ended.
 
-    ``why``: what the database refused. ``dropped``: the reason to store with a success that loses its result. A
-    success with new jobs or steps becomes a failure, because it must not be stored without them.
+    ``why``: a sentence that says what the database refused. ``dropped``: the reason to store with a success that loses
+    its result. A success with new jobs or steps becomes a failure, because it must not be stored without them.
     """
     if isinstance(outcome, Succeeded | Continued) and outcome.appended:
         message = f"Its steps could not be appended. {why}".strip()
@@ -200,7 +200,7 @@ class Running(msgspec.Struct, frozen=True, gc=False):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What an outcome changes in a running job's row.
+    """The changes that an outcome makes to a running job's row.
 
     ``attempt_kind``: if set, the attempt is added to the table of attempts with this kind. ``keep_error``: the row
     keeps the error of the previous attempt, because this attempt did not count.

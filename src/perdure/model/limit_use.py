@@ -124,7 +124,7 @@ def limit_uses(limits: Limits, running: Iterable[RunningJob], due: Iterable[DueJ
 
 
 def limit_name(limit: LimitId) -> str:
-    """What messages call the limit, such as ``the limit of the queue mail``."""
+    """The limit's name in messages, such as ``the limit of the queue mail``."""
     kind, name, *key = limit
     if kind == "named":
         return f"the limit {name}"

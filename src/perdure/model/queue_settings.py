@@ -1,4 +1,4 @@
-"""The settings of a queue: those that the code declares, those that an operator has set, and those in effect."""
+"""The settings of a queue: declared in code, set by an operator, and in effect."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     backoff: Backoff | None = None
     """Overrides the back-off of the tasks whose jobs are in this queue."""
     timeout: Span | None = None
-    """The timeout of a job if neither the job nor its task has one."""
+    """The timeout of a job if neither the job nor its task has a timeout."""
     concurrency: int | None = None
     """The most jobs that run at the same time, in all workers."""
 

@@ -156,7 +156,7 @@ def _marked(value: Any) -> Any:
 
 
 def _walk(value: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
-    """Apply ``change`` to each object in the value, inner ones first."""
+    """Apply ``change`` to each object in the value, inner objects first."""
     match value:
         case dict():
             return change({key: _walk(part, change) for key, part in value.items()})

@@ -173,7 +173,7 @@ class Signature:
         return _refused(next(names), "is missing")
 
     def _given_by_position(self, values: Mapping[str, object]) -> tuple[str, ...]:
-        """Positional-only names up to the last one that has a value."""
+        """The names of positional-only parameters, up to the last parameter that has a value."""
         names = self._positional_only
         return names[: max((index for index, name in enumerate(names, 1) if name in values), default=0)]
 
@@ -312,7 +312,7 @@ def _parameter_hint(parameter: inspect.Parameter, function: Callable[..., object
     try:
         return _resolved(parameter.annotation, function)
     except Exception as error:
-        # Evaluating an annotation may raise anything. The message is safe to show: it quotes code, not data.
+        # Evaluating an annotation may raise any error. The message is safe to show: it quotes code, not data.
         reason = f"cannot be resolved ({type(error).__name__}: {error})"
     raise InvalidTask(f"{_named(function)}: the annotation of `{parameter.name}` {reason}")
 

@@ -49,7 +49,7 @@ class LogRow(NamedTuple):
 
 
 class Traces(NamedTuple):
-    """Everything stored about one job. ``workers``: the workers that ran the job, by id, as far as they are known."""
+    """All stored data about one job. ``workers``: the workers that ran the job, by id, as far as they are known."""
 
     job: JobRow
     attempts: list[AttemptRow]
@@ -152,7 +152,7 @@ def count_jobs(*, queue: str | None = None, tenant: str | None = None) -> Op[dic
 
 @operation("read")
 def oldest_ready(*, queue: str | None = None) -> Op[dict[str, Instant]]:
-    """By queue, the time since which its oldest ready job has been due."""
+    """For each queue, the time since which its oldest ready job has been due."""
     rows = yield from ask_last("oldest_ready", queue=queue)
     return dict(rows)
 

@@ -35,7 +35,7 @@ Outcome: TypeAlias = Literal[
     "is_a_step",
     "locked",
 ]
-"""What happened to a job, named as in the actions on one job.
+"""The outcome for one job, named as in the actions on one job.
 
 ``locked``: another transaction kept the row locked until we gave up.
 """

@@ -1,4 +1,4 @@
-"""Read everything that decides whether a job is claimed, and the database's time."""
+"""Read all data that decides whether a job is claimed, and the database's time."""
 
 from __future__ import annotations
 

@@ -39,7 +39,10 @@ from perdure.ops.topics import queue_topics
 EMPTY: Mapping[str, str] = {}
 Jitter = Callable[[], float]
 Failing = Set[str]
-"""Workflows in which something has failed: their steps cannot be recorded in one round trip."""
+"""Workflows in which a step has failed or was canceled.
+
+Recording successes of their steps takes several round trips.
+"""
 
 PUT_OFF_KEPT = 100
 """The record of a snoozed or throttled attempt is deleted once its job was claimed this many times more.
@@ -64,7 +67,7 @@ class Finished(NamedTuple):
     refused: list[Lease]
     changes: Sequence[Change] = ()
     failing: frozenset[str] = frozenset()
-    """Workflows in which something has failed: successes of their steps must be sent again."""
+    """Workflows in which a step has failed or was canceled: successes of their steps must be sent again."""
     instead: Sequence[Outcome] = ()
     """The outcomes that were recorded instead of outcomes that cannot be stored."""
 
@@ -206,8 +209,8 @@ def _decide(
     jitter: Jitter,
 ) -> Op[Decided]:
     """Lock the jobs and settle their outcomes."""
-    # Lock every job, also those with plain successes, in the order of leases. A concurrent report locks in that order,
-    # and would deadlock with another order.
+    # Lock every job, including jobs with plain successes, in the order of leases. A concurrent report locks in that
+    # order, and would deadlock with another order.
     leases = rows_of(sorted(by_lease))
     workflows, locked = yield from ask_all(
         Query("lock_workflows_of", {"leases": leases}), Query("lock_running", {"leases": leases})

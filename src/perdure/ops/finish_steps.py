@@ -1,4 +1,4 @@
-"""Record successes of steps in one round trip, which is possible if nothing in their workflows has failed.
+"""Record successes of steps in one round trip, which is possible if no step of their workflows failed or was canceled.
 
 In such workflows all waiting steps can still run, so no rows need to be read to decide about them.
 """
@@ -21,8 +21,8 @@ SPOILED = 5
 class Succeeding(NamedTuple):
     """The result of ``succeed_at_once``.
 
-    ``failing``: workflows in which something has failed, or whose row is gone. Outcomes of their steps must be sent
-    again, without this shortcut.
+    ``failing``: workflows in which a step has failed or was canceled, or whose row is gone. Outcomes of their steps
+    must be sent again, without this shortcut.
     """
 
     recorded: list[Lease]

@@ -21,7 +21,7 @@ STEPS = 5_000
 READY = InitialState("ready", 0, 0)
 """The initial state that a ``NewStep`` has by default."""
 ALIKE = 100
-"""At least this many steps with the same options get a statement of their own."""
+"""If at least this many steps have the same options, one statement inserts only these steps."""
 
 
 def insert_steps(

@@ -73,8 +73,8 @@ class Operation(Generic[P, T]):
     """An operation and how a store should treat it.
 
     ``access``: a "read" changes nothing.
-    ``priority``: urgent operations (finishes, reports) overtake normal ones where writers queue. A heartbeat keeps a
-    worker alive: it never queues behind an operation that may itself wait for a row lock.
+    ``priority``: urgent operations (finishes, reports) overtake normal operations where writers queue. A heartbeat
+    keeps a worker alive: it never queues behind an operation that may itself wait for a row lock.
     ``pipelined``: the operation may be sent before an earlier operation of its kind is answered
     (``Store.takes_another_cycle``).
     ``retries``: how often a store runs the operation again after the server refused it. None means: as long as that may

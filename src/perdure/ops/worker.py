@@ -59,7 +59,7 @@ def register(
     queues: Sequence[str] | None = None,
     slots: int = 1,
 ) -> Op[Mapping[str, str]]:
-    """Register a worker; return the configs of tasks. Nobody takes its jobs away as long as it renews its lease.
+    """Register a worker; return the configs of tasks. Its jobs are not taken away as long as it renews its lease.
 
     ``tasks``, ``queues`` and ``slots`` are stored for operators to read.
     """
@@ -88,7 +88,7 @@ def register(
 def heartbeat(worker: str) -> Op[Beat]:
     """Renew a worker's lease, and read which jobs the database believes it runs.
 
-    Renewing this one row renews the leases of all its jobs.
+    The lease is one row, which covers all jobs of the worker.
     """
     alive, rows, configs = yield from ask_all(
         Query("beat_worker", {"worker": worker}),

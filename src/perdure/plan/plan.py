@@ -276,7 +276,8 @@ def show(method: Callable[..., object], owner: type, name: str) -> None:
 
 def in_event_loop() -> bool:
     """Whether an event loop runs in this thread."""
-    # If another thread is importing asyncio right now, the function may not exist yet. Then no loop runs here.
+    # If another thread is importing asyncio right now, the function may not exist yet. In that case no loop runs in
+    # this thread.
     running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
     return running_loop is not None and running_loop() is not None
 

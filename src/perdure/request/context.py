@@ -153,7 +153,7 @@ class Context:
         """The same for async code."""
 
     def transaction(self) -> Any:
-        """For ``with`` or ``async with``: a connection, in a transaction that also records the job's success."""
+        """A block for ``with`` or ``async with``: a connection in a transaction that also records the job's success."""
         raise InvalidOption(f"A plain call cannot end a transaction with its success: {RUN_AS_A_JOB}")
 
 

@@ -91,7 +91,10 @@ class Step(Generic[R_co]):
 
 
 class Gate(Step[Any]):
-    """A step that no worker runs. Once open, it waits until somebody resolves it or its timeout has passed."""
+    """A step that no worker runs.
+
+    Once the gate is open, it waits until somebody resolves it or its timeout has passed.
+    """
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
 """The listener thread: receives notifications of other processes' commits while this process has listeners.
 
-Notifications only make things faster. Every listener also polls, so this thread may miss anything and never raises.
+Notifications only make things faster. Every listener also polls, so this thread may miss notifications, and it never
+raises an error.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Testing:
         self._cleanup.close()
 
     async def __aenter__(self) -> Self:
-        # This opens nothing, so it does not block.
+        # This opens no file, so it does not block.
         return self.__enter__()
 
     async def __aexit__(self, *exc: object) -> None:

@@ -110,7 +110,7 @@ class Attempt:
         return not self.ended and deadline is not None and now > deadline + self.handler.timeout_grace
 
     def stop(self, reason: StopReason) -> None:
-        """Ask the handler to end. The first reason counts, except that a lost lease overrides all others."""
+        """Ask the handler to end. The first reason counts, except that a lost lease overrides all other reasons."""
         if self.ended or (self.stop_reason is not None and reason != "lost"):
             return
         if reason in ("lost", "unrenewed") and self.context.has_succeeded:

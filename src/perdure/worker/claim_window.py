@@ -10,7 +10,7 @@ from perdure.model.job import SECOND, Claimed
 from perdure.ops.claim import ClaimRequest, Claims, ClaimWindow
 
 CLAIMS_WITHOUT_WINDOW = 16
-"""How many claims scan everything after a claim reported jobs outside its window."""
+"""How many claims scan all queues after a claim reported jobs outside its window."""
 
 SLOW_CLAIM = 0.01
 """A claim that takes more seconds than this has walked past many dead index entries. Vacuum cannot remove them because
@@ -61,7 +61,7 @@ class ClaimWindowTracker:
         """Seconds of the last bounded claim, with its commit, the network and the delays of the event loop."""
 
     def window(self, queues: Sequence[str] | None, *, polls: bool) -> ClaimWindow | None:
-        """The window of the next claim; None to scan everything.
+        """The window of the next claim; None to scan all queues.
 
         ``polls``: the worker polls so often that jobs which this claim misses can wait for the next poll.
         """
@@ -106,7 +106,10 @@ class ClaimWindowTracker:
         return short and bounded and not (polls and self._slow)
 
     def _moved_back(self, window: ClaimWindow | None) -> bool:
-        """Whether a concurrent cycle claimed an older job. Then the window must not move past the other older jobs."""
+        """Whether a concurrent cycle claimed an older job.
+
+        In that case the window must not move past the other older jobs.
+        """
         if window is None or window.since is None or self._last is None:
             return False
         return self._last.run_at < window.since

@@ -81,7 +81,7 @@ class Passed(NamedTuple):
 
 
 class DamagedRows:
-    """The damaged rows that one worker has met."""
+    """The damaged rows that one worker has found."""
 
     def __init__(self) -> None:
         self._passed_over: dict[str, Passed] = {}

@@ -1,4 +1,4 @@
-"""Everything a worker does to the database, as methods: register, heartbeat, claim, finish, report, rescue, expire."""
+"""A worker's operations on the database, as methods: register, heartbeat, claim, finish, report, rescue, expire."""
 
 from __future__ import annotations
 
@@ -140,7 +140,8 @@ class WorkerOperations:
         except PERHAPS_REFUSED as error:
             if not is_refusal(error):
                 raise
-            # The cause is either an outcome or a claimed row. With two transactions, only one of them fails.
+            # The cause is either an outcome or a claimed row. With two transactions, only the transaction with the
+            # cause fails.
             return (yield from self._record_and_claim(outcomes, wanted))
         try:
             finished = yield from self._recorder.complete(outcomes, finished)

@@ -27,11 +27,12 @@ class Recorder:
     """Records outcomes for WorkerOperations."""
 
     def __init__(self, damaged: DamagedRows, rng: random.Random, *, shortens: bool) -> None:
-        """``shortens``: whether successes of steps take one round trip if nothing in their workflow has failed."""
+        """``shortens``: whether to record successes of steps in one round trip where possible, see ops/finish_steps.py.
+        """
         self._damaged = damaged
         self._rng = rng
         self.failing: set[str] | None = set() if shortens else None
-        """Workflows in which something has failed.
+        """Workflows in which a step has failed or was canceled.
 
         None if ``shortens`` is False: an embedded database has no round trips.
         """
@@ -88,7 +89,7 @@ class Recorder:
         return (yield from self._recheck(outcomes, finished))
 
     def complete(self, outcomes: Sequence[Outcome], finished: Finished) -> Plan[Finished]:
-        """Record again the outcomes that were left out because something in their workflow has failed."""
+        """Record again the outcomes that were left out because a step of their workflow has failed or was canceled."""
         finished = yield from self._recheck(outcomes, finished)
         if not finished.failing or self.failing is None:
             return finished

@@ -136,7 +136,7 @@ def put_back(reports: Sequence[tuple[Attempt, JobReport]]) -> None:
 def warn_of_lost_lines(report: JobReport) -> None:
     """Warn that log lines are lost, because the lease of their job is over.
 
-    For example, the handler's own transaction has recorded its success.
+    The lease is over, for example, once the handler's own transaction has recorded its success.
     """
     if report.logs:
         _log.warning("%d lines of job %s are lost: its lease was over", len(report.logs), report.lease.job)

@@ -60,7 +60,7 @@ class Worker:
         program: Load | None = None,
         sync: Callable[[], Plan[None]] | None = None,
     ) -> None:
-        """``program``: where a child process finds the app. Without it, the worker starts no child processes.
+        """``program``: where a child process finds the app. Without ``program``, the worker starts no child processes.
 
         ``sync`` writes the tasks into the database.
         """

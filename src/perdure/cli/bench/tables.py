@@ -36,8 +36,10 @@ class Place(NamedTuple):
     """
     app: App
     bare: Store
-    """The store for bare SQL: the same PostgreSQL schema, or another SQLite file. Only one connection writes to that
-    file, so it may checkpoint."""
+    """The store for bare SQL: the same PostgreSQL schema, or another SQLite file.
+
+    Only one connection writes to that file, so this connection may checkpoint.
+    """
     address: str
     """The address of the user's database."""
 

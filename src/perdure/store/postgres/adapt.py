@@ -82,7 +82,7 @@ def encode(value: Param) -> bytes | None:
 
 
 def as_text(value: Param) -> str | None:
-    """Like ``encode``, as a str for drivers that encode texts."""
+    """Like ``encode``, but return a str, for drivers that encode texts themselves."""
     encoded = encode(value)
     return None if encoded is None else encoded.decode()
 

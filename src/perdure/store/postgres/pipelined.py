@@ -1,4 +1,4 @@
-"""Pipelined operations: an operation is sent before an earlier one on the same connection is answered (decision 0020).
+"""Pipelined operations: the next is sent before the previous one on the connection is answered (decision 0020).
 
 The server then goes from one operation to the next without a pause. With two connections it would work on both
 operations at the same time, and then wait for us. Everything about pipelining is in this module. The rest of the store

@@ -44,6 +44,6 @@ def name_missing_right(error: psycopg.Error, url: str, schema: str) -> PerdureEr
 
 
 def _needed(table: str, lacking: Sequence[str]) -> str:
-    """The missing rights that a worker needs. If a worker needs none of them, all missing rights."""
+    """The missing rights that a worker needs, or all missing rights if a worker needs none of these."""
     usual = RIGHTS["worker"].get(table, "").split(", ")
     return ", ".join([right for right in lacking if right in usual] or lacking)

@@ -87,7 +87,7 @@ class Session:
         self.last_priority: Priority | None = None
         """The priority of the operation that used this session last."""
         self.settings: Statement | None = None
-        """The settings in force. None if they are unknown, as always behind a pooler."""
+        """The settings in force. None if they are unknown, which is always the case behind a pooler."""
         self._pgconn.enter_pipeline_mode()
         self._examine_backend(prepare)
 

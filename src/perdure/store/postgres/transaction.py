@@ -5,8 +5,8 @@
     none is final                    BEGIN is sent with the first, COMMIT in a round trip of its own
     the operation only reads         each round trip is a transaction, because READ COMMITTED promises no more
 
-Topics are announced after the commit, in the same flush but in a transaction of their own. A NOTIFY inside the
-writing transaction would hold a lock of the whole server until the commit is on disk.
+Topics are announced after the commit, in the same flush but in a separate transaction. A NOTIFY inside the writing
+transaction would hold a lock of the whole server until the commit is on disk.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class Writer:
                 return
 
     def _wake_callers(self, group: list[PendingCall[Any]]) -> None:
-        """Wake the callers of written calls. If something stopped this thread, queue the unwritten calls again."""
+        """Wake the callers of written calls. If an error stopped this thread, queue the unwritten calls again."""
         if unwritten := [call for call in group[1:] if not call.done]:
             self._write_queue.put_back(unwritten)
         wake_callers(call for call in group if call.done)

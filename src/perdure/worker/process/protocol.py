@@ -65,7 +65,7 @@ class Fault(msgspec.Struct, frozen=True):
         return cls(InternalError.__name__, InternalError.code, f"{type(error).__name__} in the worker.")
 
     def error(self) -> PerdureError:
-        """The same error, of the same class."""
+        """The error of the other side, as an error of the same class."""
         kind = getattr(errors, self.name, InternalError)
         # Do not call the constructor: some classes take other arguments than a message.
         error: PerdureError = kind.__new__(kind, self.message)
@@ -278,7 +278,7 @@ class Channel:
     def _read(self) -> bool:
         """Read one chunk, and handle its messages. Return whether bytes had arrived.
 
-        One call does not read everything, because the loop must serve other channels as well.
+        One call does not read all chunks, because the loop must serve other channels as well.
         """
         if self._socket.fileno() < 0:
             return False
