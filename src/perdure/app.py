@@ -225,7 +225,7 @@ class App(
         return task
 
     def _migrate(self, *, to: int | None = None) -> Plan[list[int]]:
-        """Apply the migrations that the database lacks, up to version ``to``; return the versions it finished."""
+        """Apply missing migrations, up to version ``to``; return the versions that this call finished."""
         whole("to", to, 0, INTEGER)
         return (yield from in_thread(lambda: self.store.migrate(to=to)))
 

@@ -150,7 +150,7 @@ class AppendConflict(Conflict):
 
 
 class UnsupportedIsolation(Conflict):
-    """A keyed or unique enqueue needs READ COMMITTED."""
+    """An enqueue with an idempotency key or a unique key needs the isolation level READ COMMITTED."""
 
     code = "job.unsupported_isolation"
 

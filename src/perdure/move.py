@@ -73,7 +73,7 @@ def move(
 def abandon(
     source: str, target: str | None = None, *, schema: str = DEFAULT_SCHEMA, target_schema: str | None = None
 ) -> bool:
-    """Give up the unfinished move between these databases; return whether there was one.
+    """Give up the unfinished move between these databases; return whether there was such a move.
 
     The source becomes writable again, then the target is emptied. If one database is gone, give only the other, as
     ``source``. A target that has received all rows is emptied only if its source is given as well.
@@ -86,7 +86,7 @@ def abandon(
             return mover.abandon(here)
         there = stack.enter_context(_marked(target, target_schema or schema))
         refuse_kept(here, there)
-        # In this order: rows may be deleted from the target only once the source is writable again.
+        # The source comes first: rows may be deleted from the target only once the source is writable again.
         given_up = mover.abandon(here)
         return mover.abandon(there, here) or given_up
 

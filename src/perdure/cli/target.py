@@ -53,7 +53,7 @@ class Target:
     def program(self) -> App:
         """The named app with its tasks, on the database of ``--url`` if given.
 
-        If no app is named, an app without tasks.
+        If no app is named, it is an app without tasks.
         """
         if self.path is None:
             return self.app_for_database()
@@ -87,7 +87,7 @@ def where(function: F) -> F:
 
 
 def check_schema(app: App) -> None:
-    """Check the schema. If it is missing, the error names the database, which may be the wrong one."""
+    """Check the schema. If it is missing, the error names the database, which may be the wrong database."""
     from perdure.errors import SchemaMissing
 
     try:

@@ -162,7 +162,7 @@ class CatalogMethods:
     def _mark_all_unsaved(self) -> None:
         """Let the next operation save all tasks and queues.
 
-        The database has lost a task: it was recreated or restored.
+        The database has lost a task, because it was recreated or restored.
         """
         self._unsaved.update(self._definitions())
         self._unsaved_queues.update(self.queues)

@@ -27,7 +27,7 @@ class DatabaseSettings(NamedTuple):
     synchronous: Literal["full", "normal"] = "full"
     prepare: bool | None = None
     patience: float | None = 30.0
-    """Seconds for which a call retries while the database is busy; fewer on the command line."""
+    """Seconds for which a call retries while the database is busy. The command line retries for a shorter time."""
     patience_away: float | None = 5.0
     """Seconds for which a call retries while the database cannot be reached.
 

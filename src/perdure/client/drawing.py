@@ -41,7 +41,10 @@ def tree(steps: Sequence[Shape], label: Callable[[Shape], str] = lambda step: ""
 
 
 def _below(steps: Sequence[Shape], indent: str) -> Iterator[tuple[Shape, str, str, str]]:
-    """The children of a step, last first. An only child is not indented: a long chain would be too wide."""
+    """The children of a step, last first.
+
+    An only child is not indented, so that a long chain does not become too wide.
+    """
     if len(steps) == 1:
         yield steps[0], indent, "", ""
         return

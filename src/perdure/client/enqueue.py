@@ -42,7 +42,10 @@ T = TypeVar("T")
 
 PLAIN_RESULT = ResultCodec().decode
 TRIES = 3
-"""How often to try an insert. The insert is repeated if it failed for a disabled task that has been enabled since."""
+"""How often to try an insert.
+
+An insert that was refused for a disabled task is repeated if the task is enabled by now.
+"""
 
 
 class EnqueueMethods:

@@ -35,7 +35,10 @@ FIRST_LOOK, SLOWEST_LOOK = 0.01, 0.5
 LEAST_PAUSE = 0.01
 """The least seconds between two reads, even if there are many notifications."""
 MOST_LOOKS = 2000
-"""The most reads per second by all waiters. Without this limit, a thousand waiters would read at each end of a job."""
+"""The most reads per second by all waiters.
+
+Without this limit, a thousand waiters would all read whenever a job ends.
+"""
 
 _waiters: set[Wakeup] = set()
 if hasattr(os, "register_at_fork"):
@@ -205,7 +208,7 @@ def until_over(
     if time.monotonic() >= deadline:
         raise WaitTimeout
     wakeup = Wakeup()
-    # Begin to listen before the next check. A job that ends between these two moments is then not missed.
+    # Begin to listen before the next check, so that no end of the job is missed.
     end_listening = store.listen(partial(_wake, wakeup))
     _waiters.add(wakeup)
     try:

@@ -196,7 +196,7 @@ class JobMethods:
     ) -> Plan[None]:
         """Stop handing out jobs of this queue; running jobs go on.
 
-        ``resume_at``: the pause ends by itself, at this time or after this duration.
+        ``resume_at``: when the pause ends by itself, as a time or as a duration from now.
         """
         queue, reason, by = text("queue", name), optional_text("reason", reason), optional_text("by", by)
         if isinstance(resume_at, timedelta):
@@ -221,10 +221,10 @@ class JobMethods:
     def _set_queue(self, name: str, *, by: str | None = None, **changes: Unpack[QueueChanges]) -> Plan[None]:
         """Change some of a queue's live settings; None removes a setting.
 
-        The code's declarations no longer override them.
+        Settings that are changed here override the code's declarations.
 
-        ``backoff`` overrides the back-off of the queue's tasks. ``timeout`` is for jobs if neither the job nor its task
-        has a timeout. ``concurrency``: the most jobs that run at the same time, in all workers.
+        ``backoff`` overrides the back-off of the queue's tasks. ``timeout`` applies to a job if neither the job nor its
+        task has a timeout. ``concurrency``: the most jobs that run at the same time, in all workers.
         """
         queue, settings = text("queue", name), checked_changes(changes)
         yield from perform(queues.set_queue, queue, settings, by=optional_text("by", by))

@@ -61,9 +61,12 @@ class LimitMethods:
         def store(self) -> Store: ...
 
     def limit(self, name: str, *, concurrency: int) -> None:
-        """Declare a limit that tasks share. At most this many jobs of all tasks with ``limits=[name]`` run at once.
+        """Declare a limit that tasks share.
 
-        The limit is written to the database with the tasks. A limit that an operator has set by ``set_limit`` stays.
+        Together, all tasks with ``limits=[name]`` run at most this many jobs at once.
+
+        The limit is written to the database with the tasks. A limit that an operator has set by ``set_limit`` stays in
+        effect.
         """
         declared = number("concurrency", concurrency, 1, INTEGER)
         if self.declared_limits.setdefault(text("limit", name), declared) != declared:

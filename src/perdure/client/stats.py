@@ -54,7 +54,7 @@ class DatabaseStats(NamedTuple):
 class RecentStats(NamedTuple):
     """Jobs that ended after ``since``.
 
-    ``looked_at``: the size of the sample; ``whole``: whether it has all these jobs.
+    ``looked_at``: the size of the sample; ``whole``: whether the sample has all jobs that ended after ``since``.
     """
 
     since: datetime

@@ -17,7 +17,7 @@ SAID = ("stage", "progress dropped", "log")
 
 
 class Entry(NamedTuple):
-    """One thing that happened."""
+    """One entry of a job's timeline."""
 
     at: datetime
     what: str

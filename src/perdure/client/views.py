@@ -63,7 +63,7 @@ class AttemptView(NamedTuple):
 
 
 class JobView(NamedTuple):
-    """A job with its attempts, its history, oldest first, its log, and why it is not running."""
+    """A job with its attempts, its history (oldest first), its log, and the reason why it is not running."""
 
     job: JobRow
     attempts: list[AttemptView]

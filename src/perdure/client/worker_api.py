@@ -91,9 +91,8 @@ class WorkerMethods:
 
         ``concurrency``: the most jobs at a time on the event loop and in threads. ``processes``: in addition, the most
         jobs at a time of tasks with ``run_in="process"``. The default is one per CPU; 0 leaves such jobs to other
-        workers.
-        The worker's ``status`` is None while it runs; ``await worker.wait()`` returns how it ended. If the worker died,
-        the block raises WorkerDied, unless it raises an error itself.
+        workers. The worker's ``status`` is None while it runs; ``await worker.wait()`` returns how it ended. If the
+        worker died, the end of the block raises WorkerDied, unless the block itself raises an error.
         ``target``: ``module:name`` of this app, for child processes. It is needed only if perdure cannot find the name.
         """
         options = worker_options(

@@ -53,11 +53,14 @@ class WorkflowMethods:
         def store(self) -> Store: ...
 
     def _moving(self, act: Plan[T], conn: object | None) -> Plan[T]:
-        """Perform an action that may release steps. All such actions use this method: a testing block replaces it."""
+        """Perform an action that may release steps.
+
+        All such actions use this method, which a testing block replaces.
+        """
         return (yield from act)
 
     def _start_workflow(self, flow: Workflow, *, conn: object | None = None) -> Plan[StartedWorkflow]:
-        """Write the workflow and all its steps in one transaction, or in yours with ``conn``."""
+        """Write the workflow and all its steps in one transaction, or in the caller's transaction with ``conn``."""
         return (yield from self._moving(self._start(flow, conn), conn))
 
     def _start(self, flow: Workflow, conn: object | None) -> Plan[StartedWorkflow]:

@@ -126,7 +126,7 @@ class ResultCodec:
             return None, "result.unencodable"
 
     def decode(self, text: str | bytes) -> object:
-        """A value of the annotated type, or of the type that JSON gives it if the text does not fit the annotation."""
+        """Decode to the annotated type. A text that does not fit the annotation is decoded without it."""
         try:
             return self._decoder.decode(text)
         except Exception:

@@ -1,4 +1,4 @@
-"""Explains why a job is not running: the first reason, and the reasons that would remain without it."""
+"""Explains why a job is not running: the first reason, further reasons, and remarks."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Reason(NamedTuple):
 class Explanation(NamedTuple):
     """The first reason.
 
-    ``also``: the reasons that would keep the job from running without the first, and other remarks.
+    ``also``: further reasons that keep the job from running, and other remarks.
     """
 
     code: str

@@ -158,7 +158,7 @@ PUT_OFF: tuple[AttemptEvent, ...] = (Snoozed.event, Throttled.event)
 
 
 def stripped(outcome: Outcome, why: str = "", *, dropped: str = "result.unencodable") -> Outcome:
-    """Reduce an outcome that cannot be stored to how the attempt ended.
+    """Drop the data of an outcome that cannot be stored, and keep only how the attempt ended.
 
     ``why``: a sentence that says what the database refused. ``dropped``: the reason to store with a success that loses
     its result. A success with new jobs or steps becomes a failure, because it must not be stored without them.
@@ -361,7 +361,7 @@ def _not_counted(job: Running, delay: Span, **fields: object) -> Change:
 
 
 def _stop(job: Running, outcome: Outcome) -> Change:
-    """Cancel as requested: however the attempt ended, it was the last."""
+    """Cancel the job as requested. However the attempt ended, it was the last."""
     if isinstance(outcome, Failed):
         return _change(job, "canceled", **_error(outcome))
     return _cancel(job, None)

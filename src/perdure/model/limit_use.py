@@ -14,7 +14,7 @@ MOST_WAITING = 1000
 NO_LIMIT = 2**31
 """Stands for the concurrency of a limit that was lifted, so that its jobs are counted too."""
 NO_QUEUE = ""
-"""No queue has this name."""
+"""A name that no queue has."""
 ANY_KEY = "any"
 """Stands for any concurrency key, for jobs that have a key."""
 KINDS = ("queue", "task", "key", "named")
@@ -64,7 +64,7 @@ class LimitUse(NamedTuple):
     """The use of one limit, or of all keys of a task together.
 
     ``keys``: the concurrency keys with running jobs; ``full_keys``: the keys among them without a free slot.
-    ``exceeded``: the limit, or each of its keys, under which more jobs run than it allows. ``tasks``: the tasks whose
+    ``exceeded``: the limit, or those of its keys, that have more running jobs than allowed. ``tasks``: the tasks whose
     jobs it counts, empty for the limit of a queue, which counts all its jobs.
     """
 

@@ -146,7 +146,7 @@ def _without(value: Any, names: Collection[str]) -> Any:
 def _values(arguments: Any, names: Collection[str]) -> Iterator[str]:
     """The texts, numbers and keys below these names.
 
-    The function does not call itself: arguments may be nested deeply.
+    This is a loop, not a recursive function, because arguments may be nested deeply.
     """
     parts: list[tuple[Any, bool]] = [(arguments, False)]
     while parts:
@@ -163,7 +163,7 @@ def _values(arguments: Any, names: Collection[str]) -> Iterator[str]:
 
 
 def _spellings(value: str, rounds: int) -> Iterator[str]:
-    """The value as it is, as in a URL, as ``repr`` shows it (a KeyError does), and as JSON with and without escapes.
+    """The value as it is, as in a URL, as ``repr`` shows it (in a KeyError), and as JSON with and without escapes.
 
     With two ``rounds``, each quoted form is also quoted once more, as ``KeyError(repr(value))`` shows it.
     """

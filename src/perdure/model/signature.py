@@ -208,7 +208,7 @@ def misfit(error: Exception, sent: Mapping[str, object] | None = None) -> Fault:
 
 
 def widened(annotation: Any) -> Any:
-    """The annotation with ``int | float`` for each ``float``, which is how type checkers read it."""
+    """The annotation with ``int | float`` for each ``float``: type checkers read ``float`` this way."""
     if annotation is float:
         return int | float
     if isinstance(annotation, NewType):

@@ -21,7 +21,7 @@ def bounded(at: int) -> int:
 
 
 def distance(at: int, now: int) -> str:
-    """``in 2 h`` or ``5 min ago``."""
+    """The time from ``now`` to ``at`` as text: ``in 2 h`` or ``5 min ago``."""
     far = length(abs(at - now) / _SECOND)
     return f"in {far}" if at > now else f"{far} ago"
 

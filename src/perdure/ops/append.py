@@ -102,7 +102,7 @@ def add_steps(
             if not appended.steps:
                 return AddedSteps([], frozenset(), ids)
         request = canonical_append(appended.requests, tenant=tallies.tenants[workflow])
-        # This never equals a key of a user, because the id in it is new.
+        # This key never equals a user's key, because it contains a new id.
         key = f"{by}/{appended.steps[0].id}"
         mutation = [Query("insert_mutation", {"workflow": workflow, "key": key, "request": request})]
     tenant = tallies.tenants[workflow]

@@ -1,6 +1,6 @@
 """The audit log: the actions of operators on many jobs, or on queues, tasks and workflows.
 
-An action on one job is an event of that job instead, and is deleted with it.
+An action on one job is an event of that job instead, and is deleted with the job.
 """
 
 from __future__ import annotations

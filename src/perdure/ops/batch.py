@@ -33,7 +33,7 @@ def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
 def portions(values: Sequence[T], sizes: Sequence[int]) -> Iterator[Sequence[T]]:
     """Split into chunks of at most CHUNK values and CHARACTERS characters.
 
-    A value longer than that gets its own chunk.
+    A value of more than CHARACTERS characters gets its own chunk.
     """
     if sum(sizes) <= CHARACTERS:
         yield from chunks(values)

@@ -28,7 +28,10 @@ def list_workers_now() -> Op[WorkersNow]:
 
 
 def live(rows: Rows, now: Instant) -> list[WorkerRow]:
-    """The workers whose lease has not expired. A worker with an expired lease may not be retired yet."""
+    """The workers whose lease has not expired.
+
+    The rows may contain workers whose lease has expired, until a sweep retires them.
+    """
     workers = [WorkerRow(*row) for row in rows]
     return [worker for worker in workers if worker.expires_at > now]
 

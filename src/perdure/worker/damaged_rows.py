@@ -3,8 +3,8 @@
 A row may have values that somebody wrote by hand (a counter at its maximum, a text that is not UTF-8, a value of
 hundreds of megabytes). Or the database refuses to write the row (a trigger, a limit, a bug of the server). One such row
 makes a statement about many rows fail, so the statement is repeated row by row. A row that is certainly damaged is
-held. Any other row that fails is passed over for a while. No row is held because of an error that may have another
-cause than the row.
+held. Any other row that fails is passed over for a while. A row is held only if nothing else can be the cause of the
+error.
 """
 
 from __future__ import annotations
@@ -200,7 +200,10 @@ class DamagedRows:
         return held
 
     def _try_again(self, search: Search, id: str) -> Plan[Exception | None]:
-        """Try to claim a row again. Return its error, if any. Roll the claim back if the batch is full."""
+        """Try to claim a row again.
+
+        Return its error, if any. If the batch is full, the claim is only a test and is rolled back.
+        """
         try:
             if len(search.jobs) < search.n:
                 search.jobs += yield from perform(
@@ -364,9 +367,9 @@ def _why(error: Exception) -> str:
 
 
 def _as_failure(outcome: Outcome) -> list[Outcome]:
-    """The failure to record if no form of the outcome can be stored.
+    """The failure to record if no form of the outcome can be stored, in a list.
 
-    There is no failure for a claim that is given back.
+    The list is empty for a claim that is given back.
 
     The failed attempt must count. Otherwise a job whose outcome is always refused would run for ever.
     """

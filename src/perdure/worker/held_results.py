@@ -43,7 +43,10 @@ class HeldResults:
         self.bytes += size
 
     def hold(self, attempt: Attempt, parents: Iterable[ParentResult]) -> list[ParentResult]:
-        """Hold the results that were read for an attempt. Return the parents with the shared copies."""
+        """Hold the results that were read for an attempt.
+
+        Return the parents, each with the shared copy of its result.
+        """
         used = self._used.setdefault(attempt, [])
         found = []
         for parent in parents:

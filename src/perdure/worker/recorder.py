@@ -27,8 +27,7 @@ class Recorder:
     """Records outcomes for WorkerOperations."""
 
     def __init__(self, damaged: DamagedRows, rng: random.Random, *, shortens: bool) -> None:
-        """``shortens``: whether to record successes of steps in one round trip where possible, see ops/finish_steps.py.
-        """
+        """``shortens``: whether to record successes of steps in one round trip if possible, see ops/finish_steps.py."""
         self._damaged = damaged
         self._rng = rng
         self.failing: set[str] | None = set() if shortens else None

@@ -38,7 +38,9 @@ class Retrier:
         server: Callable[[], str] = str,
         forbidden: Callable[[psycopg.Error], PerdureError] = lambda error: diagnose(error).error,
     ) -> None:
-        """``patience_away``: a shorter limit while the database is away. ``server``: returns the name for messages.
+        """``patience_away``: a shorter limit while the database is away.
+
+        ``server``: returns the server's name for messages.
 
         ``forbidden``: translates an error about a missing right.
         """
@@ -60,10 +62,11 @@ class Retrier:
         retries: int | None = None,
         failed: psycopg.Error | None = None,
     ) -> T:
-        """Call ``run`` until it succeeds, a retry cannot help, patience runs out, or its result is not ``wanted``.
+        """Call ``run`` until it succeeds, a retry cannot help, patience runs out, or ``wanted`` returns False.
 
         ``urgent``: do not wait a second time for a row lock. ``retries``: how often to call ``run`` again after the
-        server refused it; None means: as long as that may help. ``failed``: the error of a first try elsewhere.
+        server refused it; None means: as long as that may help. ``failed``: the error of a first try that the event
+        loop made.
         """
         began = monotonic()
         tries: Counter[Cure] = Counter()
@@ -123,8 +126,8 @@ class Retrier:
     def _prepare_next(self, diagnosis: Diagnosis, tries: int) -> None:
         if diagnosis.cure in (Cure.RECONNECT, Cure.AFRESH):
             self._drop_connections()
-        # Do not warn of a connection that was cut while idle, but of a second failure. A server that answers is not
-        # away: reads may succeed.
+        # Warn only at the second failure: the first may be a connection that was cut while idle. A server that answers
+        # is not away: reads may succeed.
         away = diagnosis.cure is Cure.RECONNECT and not diagnosis.answered
         if away and tries > 1 and not self._away:
             self._away = True

@@ -310,7 +310,7 @@ class PostgresStore:
     def _migrate(self, applied: list[int], *, to: int | None) -> None:
         try:
             with target(self._url, self.schema) as database:
-                # Note each version at once, so that migrations applied before the connection is lost are reported.
+                # Note each version at once: if the connection is lost later, the caller still learns what was applied.
                 for version in migrate.apply(database, self.migrations, to=to):
                     applied.append(version)
         except psycopg.IntegrityError as error:

@@ -222,7 +222,8 @@ class GroupCommit:
         try:
             if not create:
                 refuse_without_tables(connection, self._migrations)
-            # Note each version at once, so that migrations applied before another process's lock stops us are reported.
+            # Note each version at once: if another process's lock stops us later, the caller still learns what was
+            # applied.
             for version in migrate.apply(SqliteTarget(connection), self._migrations, to=to):
                 applied.append(version)
         except BaseException:
