@@ -21,7 +21,7 @@ STEPS = 5_000
 READY = InitialState("ready", 0, 0)
 """The initial state that a ``NewStep`` has by default."""
 ALIKE = 100
-"""If at least this many steps have the same options, one statement inserts only these steps."""
+"""If at least this many steps have the same options, a separate, compact statement inserts them."""
 
 
 def insert_steps(
@@ -88,7 +88,9 @@ def _portions(steps: Sequence[NewStep]) -> Iterator[Sequence[NewStep]]:
 
 
 def _edges(ordered: Iterable[Shape], ids: Mapping[str, str]) -> Iterator[Query]:
-    """Statements that insert edges. A statement names its first edge, to see whether all of its edges exist already.
+    """Statements that insert edges.
+
+    A statement checks whether its first edge exists already: if so, all of its edges do.
 
     The edges exist if an earlier commit wrote them and its reply was lost.
     """

@@ -14,9 +14,12 @@ from perdure.ops.op import Op, Query, Rows, ask_all
 NEWEST = 10_000
 """How many of the newest jobs are read."""
 BEHIND = 2_000
-"""How many jobs are also read near the front of each lagging queue: jobs that end there were enqueued long ago."""
+"""How many jobs before the front of each lagging queue are also read.
+
+Jobs that end in such a queue were enqueued long ago.
+"""
 MOST_QUEUES = 10
-"""The most lagging queues for which this is done. The queues with the longest lag are chosen."""
+"""The most lagging queues for which these jobs are read. The queues with the longest lag are chosen."""
 
 
 class Sample(NamedTuple):

@@ -44,7 +44,7 @@ class Query(NamedTuple):
 class RoundTrip(NamedTuple):
     """Statements that are sent together. They run in this order, and no statement needs the rows of another.
 
-    ``final``: the operation refuses nothing after this round trip, so COMMIT may be sent with it.
+    ``final``: the operation raises no error after this round trip, so COMMIT may be sent with it.
     ``wake``: topics to announce once the transaction is committed.
     """
 

@@ -113,7 +113,7 @@ def end_pauses() -> Op[list[str]]:
 
 @operation("write")
 def set_queue(name: str, changes: Mapping[str, Any], *, by: str | None = None) -> Op[None]:
-    """Change these settings; None removes a setting. The code's declarations do not override them any more."""
+    """Change these settings; None removes a setting. From now on they override the code's declarations."""
     (before,) = yield from _lock([name])
     after = msgspec.structs.replace(before.settings, **changes)
     removed = [setting for setting in changes if changes[setting] is None]
@@ -150,7 +150,8 @@ def reset_queue(name: str, *, by: str | None = None) -> Op[Queue | None]:
 def sync_queues(declared: Mapping[str, Settings], *, exact: bool = False) -> Op[None]:
     """Write the settings that the code declares.
 
-    Settings of operators stay in effect. ``exact``: other queues lose their declarations.
+    Settings of operators stay in effect. ``exact``: queues that the code does not declare lose their stored
+    declarations.
     """
     others: list[str] = []
     if exact:

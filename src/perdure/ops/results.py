@@ -31,7 +31,7 @@ class ParentResult(NamedTuple):
 
     @property
     def dropped(self) -> bool:
-        """Whether the parent had a result that could not be stored. A parent without a result is not meant."""
+        """Whether the parent had a result that could not be stored. This is False for a parent that had no result."""
         return self.size is None and self.reason is not None and self.reason.startswith("result.")
 
     @property

@@ -58,7 +58,7 @@ def list_ready_queues(*, after: str = "") -> Op[list[str]]:
 
 @operation("write", retries=0)
 def set_aside_in(queues: Sequence[str], *, n: int = 5000) -> Op[Rows]:
-    """Set aside up to n jobs of these queues, however few they are; return a row for each job."""
+    """Set aside up to n jobs of these queues, without the exception for ``FEW`` queues. Return a row for each job."""
     return (yield from ask_last("set_aside", queues=rows_of(queues), ahead=ASIDE, few=0, n=n))
 
 

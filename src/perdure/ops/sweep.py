@@ -37,7 +37,8 @@ def retire_silent(
 
     ``sweeper``: the worker that asks. It is not retired, even if its lease has expired. ``steady_since``: when the
     clock last changed. A worker is retired only once a whole lease has passed since then. ``wanted``: called again
-    whenever the operation runs again, because the store may have waited for the database, and so may the workers.
+    whenever the operation runs again, because the store may have waited for the database, and the workers may have
+    waited, too.
     """
     if not wanted():
         return []

@@ -100,7 +100,7 @@ class Context:
         raise InvalidOption(f"A plain call is not a step and has no earlier steps: {RUN_AS_A_JOB}")
 
     async def aresult_of(self, key: str) -> Any:
-        """The same for async code."""
+        """``result_of`` for async code."""
         return self.result_of(key)
 
     def append(self, steps: Any, *, at_once: bool = False) -> list[str]:
@@ -108,7 +108,7 @@ class Context:
         raise InvalidOption(f"A plain call is not a step of a workflow: {RUN_AS_A_JOB}")
 
     async def aappend(self, steps: Any, *, at_once: bool = False) -> list[str]:
-        """The same for async code."""
+        """``append`` for async code."""
         return self.append(steps, at_once=at_once)
 
     def check(self) -> None:
@@ -135,7 +135,7 @@ class Context:
         encode_plain({"checkpoint": checkpoint})
 
     async def asave(self, checkpoint: object) -> None:
-        """The same for async code."""
+        """``save`` for async code."""
         self.save(checkpoint)
 
     def enqueue(self, *requests: Any, at_once: bool = False) -> list[str]:
@@ -143,14 +143,14 @@ class Context:
         raise InvalidOption(f"A plain call cannot enqueue jobs with its success: {RUN_AS_A_JOB}")
 
     async def aenqueue(self, *requests: Any, at_once: bool = False) -> list[str]:
-        """The same for async code."""
+        """``enqueue`` for async code."""
         return self.enqueue(*requests, at_once=at_once)
 
     def succeed(self, result: object = None, *, conn: object) -> None:
         """Record the job's success in your own transaction, with its last statements. Then commit the transaction."""
 
     async def asucceed(self, result: object = None, *, conn: object) -> None:
-        """The same for async code."""
+        """``succeed`` for async code."""
 
     def transaction(self) -> Any:
         """A block for ``with`` or ``async with``: a connection in a transaction that also records the job's success."""

@@ -13,7 +13,7 @@ EventName: TypeAlias = Literal["started", AttemptEvent, "lease_lost", "rescued"]
 
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened to one job.
+    """An event of one job.
 
     ``retried``: the attempt failed and there will be another attempt. ``failed``: the attempt failed and was the last.
     A rescue sends ``rescued``, and then ``failed`` or ``canceled`` if it ended the job. A job that expires sends

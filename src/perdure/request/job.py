@@ -65,7 +65,7 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False)
     """The arguments in canonical form, if there is an idempotency key or a reference to a step's result."""
 
     def __repr__(self) -> str:
-        """Leave out the arguments: a request ends up in logs."""
+        """Leave out the arguments: a request may be logged."""
         return f"<JobRequest {self.template.task}>"
 
     @property
@@ -111,7 +111,7 @@ def checked_requests(method: str, requests: Iterable[JobRequest[R]]) -> list[Job
 
 @contextmanager
 def inside(chain: Sequence[Middleware], requests: Sequence[JobRequest[R]]) -> Iterator[list[JobRequest[R]]]:
-    """Enter the middleware, once per template, and yield the requests with its changes."""
+    """Enter the middleware, once per template, and yield the requests with the middleware's changes."""
     if not chain:
         yield [*requests]
         return

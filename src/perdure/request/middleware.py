@@ -22,8 +22,8 @@ class Middleware:
     def enqueue(self, task: str, meta: dict[str, Any]) -> AbstractContextManager[None]:
         """Wrap an enqueue. ``meta`` is stored with the job and may be changed before the block begins.
 
-        An error raised after the block does not undo what was written. Jobs that ``ctx.enqueue`` would write with the
-        attempt's success are dropped.
+        An error raised after the block does not undo an enqueue that was committed. But it drops jobs that
+        ``ctx.enqueue`` would have written with the attempt's success.
         """
         return nullcontext()
 

@@ -138,7 +138,7 @@ class Waiter:
     def wait(self, seconds: float, *files: int) -> bool:
         """Wait until one of the files is readable.
 
-        Return False if no file is readable after ``seconds``, or after 15 seconds.
+        Return False if no file becomes readable within ``seconds``, or within 15 seconds if that is less.
 
         Raises Ended if the thread should end.
         """

@@ -70,7 +70,7 @@ def refuse_moved(target: Target) -> None:
 
 
 def _may_read(target: Target) -> bool:
-    """Whether the role may read the marks. The right to read the history must be enough to check a schema."""
+    """Whether the role may read the marks. A role that may read only the history can still check a schema."""
     if target.dialect == "sqlite":
         return True
     sql = (

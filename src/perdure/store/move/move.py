@@ -91,7 +91,7 @@ def move(source: Side, target: Side, *, id: str, progress: Progress) -> Moved | 
 def abandon(side: Side, source: Side | None = None) -> bool:
     """Give up an unfinished move: delete the rows that have arrived here, or make the source writable again.
 
-    ``source``: where this side's rows come from. Once all rows have arrived, they are deleted only if it gave up.
+    ``source``: the side that the rows come from. Once all have arrived, they are deleted only if the source gave up.
     """
     with _act(side):
         here = marks(side)

@@ -24,7 +24,7 @@ LONGEST_BUILD, POLL = 3600.0, 0.1
 def run_alone(connection: psycopg.Connection[Any], statement: str, schema: str) -> None:
     """Create or drop an index, whatever state an earlier try left it in.
 
-    Call this only while the exclusive transaction is open, on another connection.
+    Call this while the exclusive transaction is open, but on another connection.
     """
     if creates := _CREATE.match(statement):
         index, table = creates["index"], creates["table"]

@@ -10,7 +10,7 @@ only lends it a session.
 - At most two operations are in flight on a connection, the leader and its follower. The session must allow this
   (``Session.takes_another``), so that a failure of the leader's transaction does not affect the follower's.
 - Answers arrive in the order of sending. The follower waits (``BEHIND``) until the leader has ended. Then the follower
-becomes the leader.
+  becomes the leader.
 - If the connection is lost, both operations fail at once, and the store retries each of them separately.
 - The session goes back to the pool when both have ended.
 """

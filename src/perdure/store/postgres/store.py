@@ -141,7 +141,7 @@ class PostgresStore:
         return None if name is None else str(name)
 
     def now(self) -> int | None:
-        """A test's clock, or None for the server's."""
+        """The time of a test's clock; None means the server's clock."""
         return self._clock() if self._clock else None
 
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
