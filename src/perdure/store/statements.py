@@ -8,8 +8,8 @@ these notations:
     :name             a bound parameter. PostgreSQL: %(name)s, as psycopg spells it.
     :now              the time of the database's clock. SQLite: the host's clock. PostgreSQL: the server's, unless a
                       test binds a time.
-    instant(x)        converts microseconds since the epoch to a timestamp. SQLite: x, a plain integer.
-    span(x)           converts microseconds to an interval. SQLite: x, a plain integer.
+    instant(x)        converts microseconds since the epoch to a timestamp. SQLite: x itself, an integer.
+    span(x)           converts microseconds to an interval. SQLite: x itself, an integer.
     wait(x)           span(x) of a column, limited to 0 to 100 years because somebody may have edited the row by hand.
     too_large()       whether a value of this job's row exceeds 8 MiB. Only on PostgreSQL.
     value ->> 'name'  a part of a JSON value. SQLite: json_extract(), because the operator exists only since 3.38.
@@ -17,7 +17,7 @@ these notations:
     count(x)          a call of any function. PostgreSQL: pg_catalog.count(x).
     x IN ids(:name)   whether an id is in a JSON array. PostgreSQL: = ANY (ARRAY(…)). SQLite: IN (SELECT …). Both can
                       use an index on x.
-    x IN texts(:name) the same for an array of texts.
+    x IN texts(:name) whether a text is in a JSON array, likewise.
     as_json(:name)    a JSON document that is passed as text. PostgreSQL: cast to text first, otherwise a caller's codec
                       for json would encode it a second time.
     = ANY (ARRAY(…))  whether a value is in the result of a subquery. SQLite: IN (…). PostgreSQL: unchanged; the

@@ -79,7 +79,7 @@ class Attempt:
         self.stop_reason: StopReason | None = None
         self.outcome: Outcome | None = None
         self.returned: tuple[Outcome | None, float] | None = None
-        """How and when the handler ended in a thread or a process. The event loop may not have been told yet."""
+        """How and when the handler ended in a thread or a process. The event loop may not know this yet."""
         self._on_begin: Callable[[Attempt], None] | None = None
         self._on_end: EndCallback | None = None
 

@@ -3,8 +3,7 @@
 A row may have values that somebody wrote by hand (a counter at its maximum, a text that is not UTF-8, a value of
 hundreds of megabytes). Or the database refuses to write the row (a trigger, a limit, a bug of the server). One such row
 makes a statement about many rows fail, so the statement is repeated row by row. A row that is certainly damaged is
-held. Any other row that fails is passed over for a while. A row is held only if nothing else can be the cause of the
-error.
+held. Any other row that fails is passed over for a while.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def is_refusal(error: Exception) -> bool:
 def is_of_the_row(error: Exception) -> bool:
     """Whether only the row, or its outcome, can be the cause.
 
-    Python's own errors, such as ValueError, come from reading it.
+    Python's own errors, such as ValueError, come from reading the row.
     """
     if not isinstance(error, PerdureError) or error.code in OF_THE_ROW:
         return True

@@ -1,7 +1,7 @@
 """The life of a claimed job, from top to bottom: claimed, prepare, run, classify, record, report.
 
-The cycle claims jobs and records outcomes in batches (cycle.py). This module does all steps in between for each job,
-and holds the attempts of one worker. It is used in the event loop's thread, unless a docstring says otherwise.
+The cycle claims jobs and records outcomes in batches (cycle.py). This module does the work in between for each job, and
+holds the attempts of one worker. It is used in the event loop's thread, unless a docstring says otherwise.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class WorkerOperations:
         except OUT_OF_SERVICE:
             if not outcomes:
                 raise
-            # The search for limited jobs must not keep outcomes from being recorded.
+            # Record the outcomes, although the search for limited jobs failed.
             wanted = wanted._replace(n=0)
             request = ClaimRequest(worker, (), 0)
         asked_at = monotonic()

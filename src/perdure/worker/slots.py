@@ -28,7 +28,7 @@ KEPT_SIZE = 8 << 10
 
 
 class Slots:
-    """The event loop and threads, which share ``concurrency`` slots, and processes, which have their own."""
+    """The event loop and threads, which share ``concurrency`` slots, and processes, which have their own slots."""
 
     def __init__(
         self,

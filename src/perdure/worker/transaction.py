@@ -27,8 +27,8 @@ _log = logging.getLogger("perdure.worker")
 class TransactionBlock:
     """``with ctx.transaction() as conn:`` or ``async with``: a driver's connection, in a transaction.
 
-    The end of the block records the job's success and commits. If the block raises, it rolls back. On SQLite the block
-    holds the write lock of the whole database, for which heartbeats wait, so it must be short.
+    The end of the block records the job's success and commits. If the block raises, the transaction is rolled back. On
+    SQLite the block holds the write lock of the whole database, for which heartbeats wait, so it must be short.
     """
 
     def __init__(self, context: JobContext) -> None:

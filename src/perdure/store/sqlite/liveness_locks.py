@@ -27,7 +27,10 @@ _log = logging.getLogger("perdure.store")
 
 
 class LivenessLocks:
-    """The locks of the workers of the database at ``path``. If locks do not work here, no worker is ever absent."""
+    """The locks of the workers of the database at ``path``.
+
+    If file locks do not work here, ``absent`` returns no worker.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path

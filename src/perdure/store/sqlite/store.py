@@ -87,7 +87,7 @@ class SqliteStore:
         return migrations("sqlite") if self._migrations is None else self._migrations
 
     def now(self) -> int:
-        """Microseconds since the epoch, by a test's clock or the host's."""
+        """Microseconds since the epoch, by a test's clock or the host's clock."""
         return self._clock()
 
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

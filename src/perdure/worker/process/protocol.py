@@ -180,7 +180,7 @@ def _bare(outcome: Outcome) -> Outcome:
 FRAME = 1024 * 1024
 """The most bytes of a frame. A message may have any number of frames: a handler enqueues as many jobs as it likes."""
 MORE = 1 << 31
-"""Set in the length of a frame that is not the last of its message."""
+"""A bit that is set in the length of each frame except the last frame of a message."""
 
 _LENGTH = struct.Struct("!I")
 _encoder = msgspec.msgpack.Encoder()
