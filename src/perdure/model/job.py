@@ -41,7 +41,7 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
     A new option is a field here and a field of ``Asked`` in request/options.py. If its column stores the value
     unchanged, it is also an entry in ``STORED_AS_GIVEN`` and a field of ``JobRow``. Requests, inserts and reads then
-    include it.
+    include the option without further changes.
     """
 
     queue: str | None = None
@@ -71,7 +71,10 @@ class Options(StepOptions, frozen=True, kw_only=True):
 
 
 STORED_AS_GIVEN = {"tenant": "text", "tags": "json", "meta": "json", "concurrency_key": "text"}
-"""The options whose columns store the value unchanged, with the columns' types. The inserts name all other options."""
+"""The options whose columns store the value unchanged, with the columns' types.
+
+The SQL of the inserts names all other options.
+"""
 
 
 class NewJob(Options, frozen=True, kw_only=True):

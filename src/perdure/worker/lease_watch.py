@@ -47,7 +47,8 @@ class LeaseWatch:
     def _is_over(self) -> bool:
         """Whether the lease has run out, and the heartbeat has tried in vain for a third of the lease.
 
-        After the process was suspended, the heartbeat asks first: the answer shows which leases are left.
+        The second condition is for a process that was suspended: the heartbeat first asks the database which leases are
+        left.
         """
         now, since = monotonic(), self._renewals.failing_since
         over = now >= self._renewals.renewed_at + self._lease

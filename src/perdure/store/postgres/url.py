@@ -61,7 +61,7 @@ def parse_url(url: str) -> dict[str, Any]:
 def _parsed(url: str) -> dict[str, Any] | None:
     """The options; None if libpq cannot read the URL.
 
-    An error raised here would have libpq's error as its context, which quotes the URL.
+    The caller raises our error: raised here, it would have libpq's error as its context, which quotes the URL.
     """
     try:
         return conninfo_to_dict(url)
@@ -108,7 +108,7 @@ def _is_refused(settings: Mapping[str, Any]) -> bool:
 
 
 def _query(url: str) -> str:
-    """The query part of a URL. Refuse a URL that its author would read differently from libpq.
+    """The query part of a URL. Refuse a URL that libpq would misread.
 
     libpq ends a password at the first @, and expects no password after a slash.
     """
