@@ -128,8 +128,8 @@ class Program(click.Group):
 def program(ctx: click.Context) -> None:
     """Durable jobs on SQLite and PostgreSQL.
 
-    Most commands need only a database. The worker needs your app, and so does enqueue for arguments beyond plain JSON.
-    Without --app and --url the database is $PERDURE_URL, else $DATABASE_URL, else sqlite:///perdure.db.
+    Most commands need only a database. The worker needs your app, and so does enqueue for arguments of types that JSON
+    lacks. Without --app and --url the database is $PERDURE_URL, else $DATABASE_URL, else sqlite:///perdure.db.
 
     \b
     Examples:

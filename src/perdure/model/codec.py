@@ -262,7 +262,7 @@ def _flaw(value: object) -> str | None:
 
 
 def _same(sent: Any, arrived: Any) -> bool:
-    """Whether two values are the same. Both have the same type, and neither has parts."""
+    """Whether two values are the same. The caller has checked that both have the same type and no parts."""
     match sent:
         case Enum():
             return sent is arrived

@@ -14,7 +14,7 @@ from perdure.ops.op import Op, Query, Rows, ask_all
 NEWEST = 10_000
 """How many of the newest jobs are read."""
 BEHIND = 2_000
-"""How many jobs before the front of each lagging queue are also read.
+"""For each lagging queue, how many jobs enqueued before its next job to run are also read.
 
 Jobs that end in such a queue were enqueued long ago.
 """

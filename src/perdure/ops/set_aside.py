@@ -20,7 +20,7 @@ ASIDE: Span = 60 * SECOND
 """A job that is due later than this may be set aside."""
 
 BACK: Span = 30 * SECOND
-"""How long before it is due a job is brought back.
+"""A job is brought back this long before it is due.
 
 This is long enough: if the elected worker dies, another worker takes over within 5 s.
 """

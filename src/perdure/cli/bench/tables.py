@@ -30,7 +30,7 @@ class Place(NamedTuple):
     """The temporary tables."""
 
     settings: DatabaseSettings
-    """The settings of the user's app, changed to the temporary tables.
+    """The settings of the user's app, but with the URL and schema of the temporary tables.
 
     Another process opens the tables with these settings.
     """
@@ -83,7 +83,8 @@ def _schema(settings: DatabaseSettings) -> Iterator[App]:
             if error.code == "store.forbidden":
                 raise Failure(_FORBIDDEN) from None
             if not isinstance(error, StoreAway):
-                # Some migrations may be applied. Report the error of the migration, not an error of the drop.
+                # Some migrations may have been applied, so drop the schema. Report the error of the migration, not an
+                # error of the drop.
                 with suppress(Exception):
                     _drop(app, settings.schema)
             raise

@@ -39,8 +39,7 @@ def close_before_forks(state: Pausable) -> None:
 
 
 def keep_for_ever(inherited: Collection[object]) -> None:
-    """Never let these connections be finalized: a thread of the parent process may have held the lock of a connection.
-    """
+    """Never let these connections be finalized: a thread of the parent process may have held a lock of a connection."""
     if not inherited:
         return
     with suppress(ImportError):
