@@ -1,8 +1,8 @@
 """Bulk actions: the actions of job_actions.py, performed on batches of jobs that a filter found.
 
-Each batch is a transaction of its own. It checks each job again under its lock. A job that no longer matches the filter
-or the action is left alone. A job that another transaction has locked is skipped, and the caller retries it. The lock
-order is the same as everywhere: workflows by id, then jobs by id.
+Each batch is a transaction of its own. It checks each job again once the job is locked. A job that no longer matches
+the filter or the action is left alone. A job that another transaction has locked is skipped, and the caller retries it.
+The lock order is the same as everywhere: workflows by id, then jobs by id.
 """
 
 from __future__ import annotations

@@ -247,7 +247,10 @@ def _write_all(writes: Sequence[Query]) -> Op[None]:
 
 
 def _limit_changes(before: Settings, after: Settings) -> list[Query]:
-    """The statements to run before a write, if that write changes the concurrency of a queue."""
+    """The statement that gives the limits a new version, if the concurrency of a queue changes.
+
+    It runs before the write.
+    """
     return [Query("change_limits", {})] if before.concurrency != after.concurrency else []
 
 

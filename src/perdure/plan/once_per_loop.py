@@ -19,8 +19,9 @@ Done = Callable[[Unavailable | None], None]
 """The function that the first caller gets and must always call, even after a failure or a cancellation.
 
 The argument is None, or the error if the database was away. With None, the waiting callers continue: if the work is
-still not done, the next caller tries. With an error, the callers that waited for more than half of the failed try get
-that error, and only the others retry. If all callers retried, they would wait for the database one after the other.
+still not done, the next caller tries. With an error, a caller that waited for more than half of the failed try gets
+that error, and only callers that came later retry. If all callers retried, they would wait for the database one after
+the other.
 """
 
 

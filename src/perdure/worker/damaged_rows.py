@@ -123,7 +123,7 @@ class DamagedRows:
                 search.unserved = error
             if search.unserved is not None:
                 raise _unserved(search.unserved) from None
-        # If no job was claimed, do not say that more are due behind the rows that are passed over: the worker would
+        # If no job was claimed, do not report that more jobs are due behind the passed-over rows: the worker would
         # claim again at once.
         return Claims(search.jobs, more=bool(held or (search.jobs and (skip or len(due) >= size))))
 

@@ -204,7 +204,7 @@ class Child:
         self._context.cancel_requested = self._stopped = True
         if self._phase == "awaiting" and self._cancel is not None:
             self._cancel()
-        # Do not raise while a message is being sent: the worker could never read half a message.
+        # Do not raise while a message is being sent: the worker could not read half a message.
         elif self._phase == "calling" and not self._sending:
             raise Stopped
 
