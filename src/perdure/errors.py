@@ -114,13 +114,13 @@ class BlockingCall(Invalid):
 
 
 class UnsupportedConnection(Invalid):
-    """The call cannot be made on the given connection."""
+    """The given connection cannot carry this call."""
 
     code = "conn.unsupported"
 
 
 class Conflict(PerdureError):
-    """The request contradicts stored data."""
+    """The request contradicts what is stored."""
 
     code = "request.conflict"
     category = "conflict"
@@ -137,7 +137,7 @@ class IdempotencyConflict(Conflict):
 
 
 class GateConflict(Conflict):
-    """The gate was already resolved in another way."""
+    """The gate was resolved differently."""
 
     code = "workflow.gate_conflicting_completion_retry"
 
@@ -150,7 +150,7 @@ class AppendConflict(Conflict):
 
 
 class UnsupportedIsolation(Conflict):
-    """An enqueue with an idempotency key or a unique key needs the isolation level READ COMMITTED."""
+    """A keyed or unique enqueue needs READ COMMITTED."""
 
     code = "job.unsupported_isolation"
 
@@ -187,7 +187,7 @@ class GateRefused(Refused):
 
 
 class AppendRefused(Refused):
-    """No steps can be added to the workflow now."""
+    """The workflow takes no steps now."""
 
     code = "workflow.append_window_not_open"
 
@@ -205,7 +205,7 @@ class WorkerRetired(Refused):
 
 
 class NotFound(PerdureError):
-    """The job, workflow or result does not exist."""
+    """There is no such thing."""
 
     code = "request.not_found"
     category = "not_found"
@@ -364,13 +364,13 @@ class SchemaNewer(SchemaError):
 
 
 class SchemaChanged(SchemaError):
-    """A migration of this version differs from the migration that was applied."""
+    """A migration differs from the one that was applied."""
 
     code = "schema.changed"
 
 
 class SchemaDirty(SchemaError):
-    """A migration was started but not finished."""
+    """A migration was begun and never finished."""
 
     code = "schema.dirty"
 
